@@ -1,0 +1,164 @@
+"""Every event type of the log, as frozen records of primitive fields.
+
+Rules of this file: an event says what happened, never what to do; a released type never changes,
+a new shape is a new type with a new version in its topic; nothing here is computed.
+
+Topics are short stable names with a version (never a Python path). ``TOPIC_BY_TYPE`` is the
+whole registry: a row whose topic is not in it cannot be loaded. Golden files in ``tests/golden``
+pin the encoding of every released type.
+
+Units: ``at_ms`` is Unix milliseconds by the owner's clock; ``expires_at_s`` and ``timestamp_s``
+are Unix seconds as the client wrote them (an integer stays an integer, a fraction a fraction).
+``command`` is the 16-byte key of the command that caused the event (see ``eventstore.seal``).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+Seconds: TypeAlias = int | float
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """What every event carries: when it was decided and which command caused it."""
+
+    at_ms: int
+    command: bytes
+
+
+class IdentityRegistered(Event, frozen=True, kw_only=True):
+    """A contract with the mediator was signed and stored (DCTRL-0004 8.1, DCTRL-0003 9).
+
+    The first event of every identity; the only one that repeats the DID of its stream.
+    """
+
+    did: str
+    expires_at_s: Seconds
+    contract: bytes
+
+
+class ContractStored(Event, frozen=True, kw_only=True):
+    """A signed communication contract is now owned by this identity (8.2, 8.5).
+
+    ``digest`` is SHA-256 of the canonical signed contract: one record per owner and digest.
+    """
+
+    contract_id: str
+    requestor_did: str
+    recipient_did: str
+    expires_at_s: Seconds
+    digest: bytes
+    contract: bytes
+
+
+class ContractRequested(Event, frozen=True, kw_only=True):
+    """An encrypted contract request waits for this identity (8.1, forwarded form)."""
+
+    request_id: str
+    sender_did: str
+    encrypted_contract_request: str
+    requestor_ephemeral_public_key: str
+
+
+class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
+    """These contract requests are not offered again (8.4)."""
+
+    request_ids: list[str]
+
+
+class MessageQueued(Event, frozen=True, kw_only=True):
+    """A message waits for this identity (7.2 step 7; RFC 0094 forward).
+
+    ``sender_did`` is empty where the protocol hides the sender; ``recipient_key`` is empty where
+    the message is addressed to the identity itself. ``payload`` is opaque.
+    """
+
+    message_id: str
+    protocol: str
+    sender_did: str
+    recipient_key: str
+    payload: bytes
+
+
+class MessagesRemoved(Event, frozen=True, kw_only=True):
+    """These messages left the queue; ``reason`` is acknowledged, expired or purged (8.8)."""
+
+    message_ids: list[str]
+    reason: str
+
+
+class EventSaved(Event, frozen=True, kw_only=True):
+    """One storage-encrypted event of the owner's own history (8.9)."""
+
+    event_id: str
+    sender_did: str
+    recipient_did: str
+    contract_id: str | None
+    timestamp_s: Seconds
+    payload: str
+    encrypted_tags: list[str]
+    processed: bool
+
+
+class EventTagsUpdated(Event, frozen=True, kw_only=True):
+    """All tags of one saved event were replaced; the event is processed from now on (8.11).
+
+    Recorded as the owner asked: an ``event_id`` that the owner does not have changes nothing.
+    """
+
+    event_id: str
+    encrypted_tags: list[str]
+
+
+class PublicEventPublished(Event, frozen=True, kw_only=True):
+    """A signed public event is readable by everybody (DCTRL-0007)."""
+
+    event_id: str
+    channel_id: str
+    event: str
+    tags: list[str]
+    timestamp_s: Seconds
+    event_signature: str
+
+
+class PublicEventsDeleted(Event, frozen=True, kw_only=True):
+    """Public events were withdrawn by their publisher (DCTRL-0007).
+
+    ``channel_id`` restricts the deletion to that channel when it is not None.
+    """
+
+    event_ids: list[str]
+    channel_id: str | None
+
+
+class BatchSealed(Event, frozen=True, kw_only=True):
+    """The seal of one partition's part of one transaction (see ``eventstore.seal``).
+
+    ``nonces`` is a packed array of accepted nonces; ``rows`` counts the event rows that stand
+    directly before this one in the log; ``digest`` chains them to ``previous``.
+    """
+
+    partition: str
+    epoch: int
+    window_ms: int
+    nonces: bytes
+    rows: int
+    previous: bytes
+    digest: bytes
+
+
+TOPIC_BY_TYPE: dict[type[Event], str] = {
+    IdentityRegistered: "identity-registered.1",
+    ContractStored: "contract-stored.1",
+    ContractRequested: "contract-requested.1",
+    ContractRequestsAcknowledged: "contract-requests-acknowledged.1",
+    MessageQueued: "message-queued.1",
+    MessagesRemoved: "messages-removed.1",
+    EventSaved: "event-saved.1",
+    EventTagsUpdated: "event-tags-updated.1",
+    PublicEventPublished: "public-event-published.1",
+    PublicEventsDeleted: "public-events-deleted.1",
+    BatchSealed: "batch-sealed.1",
+}

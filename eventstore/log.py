@@ -1,0 +1,142 @@
+"""The port to the append-only log: what every store must offer.
+
+``eventstore.sqlite_log`` and ``eventstore.postgres_log`` implement it on the recorders of the
+eventsourcing library; one contract suite runs on both. All methods block; callers that must
+not wait call them from a thread of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+from eventsourcing.persistence import Notification, StoredEvent
+
+from eventstore.events import Event, Seconds
+
+
+class SavedEventsFilter(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="saved-events"
+):
+    """Filter of QUERY_EVENTS (DCTRL-0004 8.10). None means: no filter. All are ANDed.
+
+    Both time bounds are exclusive; an empty tag list is no filter.
+    """
+
+    after_timestamp_s: Seconds | None = None
+    before_timestamp_s: Seconds | None = None
+    participant_did: str | None = None
+    encrypted_tags: list[str] = []
+    unprocessed_only: bool = False
+
+
+class SavedEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a QUERY_EVENTS page."""
+
+    event_id: str
+    payload: str
+    encrypted_tags: list[str]
+    timestamp_s: Seconds
+
+
+class SavedEventsPage(msgspec.Struct, frozen=True, array_like=True, tag="saved-events"):
+    """A page of saved events, oldest first by (timestamp, position), and the exact total."""
+
+    events: list[SavedEvent]
+    total: int
+
+
+class PublicEventsFilter(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="public-events"
+):
+    """Filter of GET /public/:did (DCTRL-0007). Bounds are exclusive, tags match any."""
+
+    channel_id: str | None = None
+    tags: list[str] = []
+    after_timestamp_s: Seconds | None = None
+    before_timestamp_s: Seconds | None = None
+
+
+class PublicEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One public event with all that its signature covers."""
+
+    event_id: str
+    channel_id: str
+    event: str
+    tags: list[str]
+    timestamp_s: Seconds
+    event_signature: str
+
+
+class PublicEventsPage(msgspec.Struct, frozen=True, array_like=True, tag="public-events"):
+    """A page of public events, newest first by (timestamp, position), and the exact total."""
+
+    events: list[PublicEvent]
+    total: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A cached fold of a stream: ``state`` after version ``version``, made by fold ``fold``."""
+
+    version: int
+    fold: int
+    state: bytes
+
+
+class EventLog(Protocol):
+    """An append-only log with its read models and its snapshot cache."""
+
+    def append(self, rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
+        """Store all rows, and what the read models make of ``events``, in one transaction.
+
+        ``events[i]`` is the decoded form of ``rows[i]``. Returns only when the transaction is
+        durable. The rows of one call get consecutive positions in the order given.
+
+        Raises: AppendConflict, AppendUnknown, AppendRefused.
+        """
+
+    def read_stream(
+        self,
+        stream: UUID,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[StoredEvent]:
+        """Rows of a stream with a version greater than ``after``. Versions start at 1."""
+
+    def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
+        """The rows of a stream at these versions, by version; a missing version is left out."""
+
+    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
+        """Rows in the order of the log with a position greater than ``after``."""
+
+    def position(self) -> int:
+        """The position of the newest row; 0 for an empty log."""
+
+    def query_saved_events(
+        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+    ) -> SavedEventsPage:
+        """A page of one owner's saved events with the exact total, from one snapshot."""
+
+    def query_public_events(
+        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+    ) -> PublicEventsPage:
+        """A page of one publisher's public events with the exact total, from one snapshot."""
+
+    def load_snapshot(self, stream: UUID) -> Snapshot | None:
+        """The newest snapshot of a stream, or None. Snapshots are a cache."""
+
+    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+        """Replace the snapshots of these streams; losing them loses nothing."""
+
+    def setting(self, name: str, default: str) -> str:
+        """A constant of the log, fixed at its first use (e.g. the number of shards)."""
+
+    def check_writable(self) -> None:
+        """Prove that the store takes a durable write now. Raises: LogUnavailable."""
+
+    def close(self) -> None:
+        """Release connections. Nothing is pending: append returns after the commit."""
