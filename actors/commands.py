@@ -62,15 +62,21 @@ class RequestContract(_Command, frozen=True):
 
 
 class StoreContract(_Command, frozen=True):
-    """Store a contract that another party answered for the target (8.2)."""
+    """Store a contract that another party answered for the target (8.2).
 
-    contract: Contract
+    ``contract`` is the edge's verdict: a refusal counts only after authorization.
+    """
+
+    contract: Contract | Refusal
 
 
 class SaveContract(_Command, frozen=True):
-    """Store a contract that the target itself saves (8.5)."""
+    """Store a contract that the target itself saves (8.5).
 
-    contract: Contract
+    ``contract`` is the edge's verdict: a refusal counts only after authorization.
+    """
+
+    contract: Contract | Refusal
 
 
 class QueryContractRequests(_Command, frozen=True):
@@ -152,13 +158,14 @@ class UpdateEventTags(_Command, frozen=True):
 
 
 class PublishPublicEvent(_Command, frozen=True):
-    """Publish an event whose signature the edge has verified (DCTRL-0007)."""
+    """Publish an event (DCTRL-0007); ``signature_valid`` is the edge's verdict on it."""
 
     channel_id: str
     event: str
     tags: list[str]
     timestamp_s: Seconds
     event_signature: str
+    signature_valid: bool
 
 
 class DeletePublicEvents(_Command, frozen=True):

@@ -1,0 +1,68 @@
+"""What a decision is: data that says what to store and what to answer."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from actors.limits import IdentityLimits
+from actors.refusals import Refusal
+from actors.replies import Notice, Reply
+from eventstore.events import Event
+
+
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """All that a decision may know beyond state and command.
+
+    ``command`` is the key of the command in the log; ``fresh_id`` is new for every command, and a
+    command that needs several ids derives them from it.
+    """
+
+    now_ms: int
+    command: bytes
+    fresh_id: str
+    limits: IdentityLimits
+
+    @property
+    def now_s(self) -> float:
+        """Unix seconds, the unit of expiries."""
+        return self.now_ms / 1000
+
+
+class MessageRefs(msgspec.Struct, frozen=True):
+    """A page of waiting messages before it is read: versions in the log, and the total."""
+
+    versions: list[int]
+    total: int
+
+
+class RequestRefs(msgspec.Struct, frozen=True):
+    """A page of waiting contract requests before it is read: versions, and the total."""
+
+    versions: list[int]
+    total: int
+
+
+class ContractRefs(msgspec.Struct, frozen=True):
+    """A page of contracts before it is read: versions in the log, and the total."""
+
+    versions: list[int]
+    total: int
+
+
+Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """Accepted: store ``events``, then answer ``reply``, then push ``notice`` to the identity.
+
+    A reply of ``Refs`` is filled from the log after the commit.
+    """
+
+    reply: Reply | Refs
+    events: list[Event] = []
+    notice: Notice | None = None
+
+
+Decision: TypeAlias = Accepted | Refusal

@@ -1,0 +1,273 @@
+"""The one loop: load, decide, append, evolve, reply, in that order, in this place alone.
+
+A ``Host`` owns partitions and runs their commands, one transaction for each batch. It is single
+threaded by construction (``actors.writer`` gives it its thread) and knows nothing of Ray. What the
+log says about an append decides what everybody is told:
+
+- stored: the replies go out;
+- conflict: our own seal is looked for; found means stored, else another owner is alive, the
+  partition is given up and every command of the batch is answered "outcome unknown";
+- any other failure: outcome unknown, and all that was touched is read anew from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from actors import partition as partitions
+from actors.clock import Clock, NewId
+from actors.commands import CloseSession, OpenSession, Submission
+from actors.decision import Moment, Refs
+from actors.decisions import decide
+from actors.limits import HostLimits
+from actors.page_reader import PageReader
+from actors.partition import Partition
+from actors.refusals import Refusal
+from actors.replies import Done, Notice, Push, Refused, Reply
+from actors.residency import Residency, Resident
+from actors.sessions import Sessions
+from actors.transaction import Transaction
+from eventstore.errors import AppendConflict, LogError
+from eventstore.log import EventLog, Snapshot
+
+_LOG = logging.getLogger(__name__)
+_UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+_SWEEP_MS = 60_000
+
+
+class HostStats(msgspec.Struct):
+    """Counters of a host since its start, and what it holds now."""
+
+    name: str
+    partitions: list[str] = []
+    commits: int = 0
+    rows: int = 0
+    commands: int = 0
+    append_failures: int = 0
+    partitions_lost: int = 0
+    activations: int = 0
+    resident_identities: int = 0
+    resident_bytes: int = 0
+    nonces: int = 0
+    log_position: int = 0
+
+
+class _Outcome(msgspec.Struct):
+    """A command on its way to the commit: what will be answered if the append succeeds."""
+
+    reply: Reply | Refs
+    resident: Resident | None = None
+    notice: Notice | None = None
+
+
+class Host:
+    """The single writer of its partitions."""
+
+    def __init__(
+        self, name: str, log: EventLog, limits: HostLimits, *, clock: Clock, new_id: NewId
+    ) -> None:
+        """A host that owns nothing yet; see ``assign``."""
+        self._log = log
+        self._limits = limits
+        self._clock = clock
+        self._new_id = new_id
+        self._assigned: set[str] = set()
+        self._owned: dict[str, Partition] = {}
+        self._residency = Residency(log, limits)
+        self._pages = PageReader(log)
+        self._swept_ms = 0
+        self._due_snapshots: list[tuple[UUID, Snapshot]] = []
+        self.sessions = Sessions()
+        self.stats = HostStats(name)
+
+    def assign(self, names: Sequence[str]) -> None:
+        """Own these partitions from now on: claim each one in the log, in one append.
+
+        Raises:
+            LogError: the log cannot be read or written; the partitions are claimed by the first
+                command that needs them.
+        """
+        self._assigned.update(names)
+        self._claim([name for name in names if name not in self._owned])
+
+    def execute(
+        self, items: Sequence[tuple[str, Submission]]
+    ) -> tuple[list[Reply], list[tuple[str, Push]]]:
+        """Run commands in one transaction.
+
+        Args:
+            items: the edge that asks, and what it asks.
+
+        Returns:
+            One reply per item, in order, and the pushes as (edge, push) pairs.
+        """
+        now_ms = self._clock()
+        transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
+        outcomes = [self._run(transaction, submission) for _, submission in items]
+        self.stats.commands += len(items)
+        if transaction.partitions and not self._append(transaction):
+            return [_UNAVAILABLE] * len(items), []
+        replies: list[Reply] = []
+        pushes: list[tuple[str, Push]] = []
+        for (_, submission), outcome in zip(items, outcomes, strict=True):
+            replies.append(self._reply(outcome))
+            self._follow_session(submission, replies[-1])
+            if outcome.notice is not None:
+                push = Push(submission.target_did, outcome.notice)
+                pushes += [(to, push) for to in self.sessions.edges_of(submission.target_did)]
+        return replies, pushes
+
+    def keep_house(self) -> list[tuple[UUID, Snapshot]]:
+        """Passivate and forget expired nonces, between batches; the snapshots that are due."""
+        now_ms = self._clock()
+        due = self._due_snapshots + self._residency.passivate(now_ms)
+        self._due_snapshots = []
+        if now_ms - self._swept_ms >= _SWEEP_MS:
+            self._swept_ms = now_ms
+            for partition in self._owned.values():
+                partition.nonces.sweep(now_ms)
+        return due
+
+    def forget_everything(self) -> None:
+        """Trust nothing in memory any more; the log is read and claimed anew."""
+        for name in list(self._owned):
+            del self._owned[name]
+            self._residency.drop_partition(name)
+
+    def snapshot_stats(self) -> HostStats:
+        """The counters, with what the host holds now."""
+        self.stats.partitions = sorted(self._owned)
+        self.stats.activations = self._residency.activations
+        self.stats.resident_identities = len(self._residency)
+        self.stats.resident_bytes = self._residency.bytes
+        self.stats.nonces = sum(len(p.nonces) for p in self._owned.values())
+        return self.stats
+
+    def _run(self, transaction: Transaction, submission: Submission) -> _Outcome:
+        try:
+            return self._decide(transaction, submission)
+        except LogError as error:
+            _LOG.error("identity cannot be served: %s", type(error).__name__)
+            return _Outcome(_UNAVAILABLE)
+
+    def _decide(self, transaction: Transaction, submission: Submission) -> _Outcome:
+        claim = submission.claim
+        if claim is not None:
+            refusal = self._claim_nonce(transaction, submission)
+            if refusal is not None:
+                return _Outcome(Refused(refusal))
+        if submission.refusal is not None:
+            return _Outcome(Refused(submission.refusal))
+        if submission.command is None:
+            return _Outcome(Done())
+        partition = self._partition(submission.partition)
+        if partition is None:
+            return _Outcome(_UNAVAILABLE)
+        did = submission.target_did
+        resident = self._residency.get(did, partition.name, transaction.now_ms)
+        moment = Moment(
+            transaction.now_ms, submission.command_key, self._new_id(), self._limits.identity
+        )
+        decision = decide(did, resident.state, submission.command, moment)
+        if isinstance(decision, Refusal):
+            return _Outcome(Refused(decision))
+        if decision.events:
+            transaction.record(partition, resident, decision.events)
+        return _Outcome(decision.reply, resident, decision.notice)
+
+    def _claim_nonce(self, transaction: Transaction, submission: Submission) -> Refusal | None:
+        claim = submission.claim
+        assert claim is not None
+        partition = self._partition(claim.partition)
+        if partition is None:
+            return Refusal.TEMPORARILY_UNAVAILABLE
+        if partition.nonces.holds(claim.key, transaction.now_ms):
+            return Refusal.DUPLICATE_NONCE
+        if len(partition.nonces) >= self._limits.nonces_per_shard_max:
+            return Refusal.RATE_LIMITED
+        transaction.claim_nonce(partition, claim.key, claim.timestamp_ms)
+        return None
+
+    def _partition(self, name: str) -> Partition | None:
+        partition = self._owned.get(name)
+        if partition is None and name in self._assigned:
+            self._claim([name])
+            partition = self._owned.get(name)
+        return partition
+
+    def _claim(self, names: Sequence[str]) -> None:
+        now_ms = self._clock()
+        window_ms = self._limits.timestamp_window_ms
+        claimed = [
+            partitions.load(self._log, name, now_ms=now_ms, window_ms=window_ms) for name in names
+        ]
+        if not claimed:
+            return
+        seals = [p.seal([], [], at_ms=now_ms, window_ms=window_ms) for p in claimed]
+        self._log.append([row for row, _ in seals], [event for _, event in seals])
+        self._owned.update((partition.name, partition) for partition in claimed)
+
+    def _append(self, transaction: Transaction) -> bool:
+        rows, events = transaction.sealed()
+        try:
+            self._log.append(rows, events)
+        except AppendConflict:
+            if not self._resolve_conflict(transaction):
+                return False
+        except LogError as error:
+            _LOG.error("append failed, outcome unknown: %s", type(error).__name__)
+            self._forget(transaction)
+            return False
+        self.stats.commits += 1
+        self.stats.rows += len(rows)
+        for resident in transaction.touched.values():
+            self._residency.settle(resident)
+            snapshot = self._residency.snapshot_if_due(resident)
+            if snapshot is not None:
+                self._due_snapshots.append((resident.stream, snapshot))
+        return True
+
+    def _resolve_conflict(self, transaction: Transaction) -> bool:
+        """Was the conflict with ourselves? Else give up what another owner has claimed."""
+        try:
+            newest = {p: partitions.newest_seal(self._log, p.name) for p in transaction.partitions}
+        except LogError:
+            self._forget(transaction)
+            return False
+        if all(seal is not None and seal.digest == p.digest for p, seal in newest.items()):
+            return True
+        self._forget(transaction)
+        for partition, seal in newest.items():
+            if seal is not None and seal.epoch > partition.epoch:
+                _LOG.error("partition %s has another owner, given up", partition.name)
+                self._assigned.discard(partition.name)
+                self.stats.partitions_lost += 1
+        return False
+
+    def _forget(self, transaction: Transaction) -> None:
+        self.stats.append_failures += 1
+        for partition in transaction.partitions:
+            self._owned.pop(partition.name, None)
+            self._residency.drop_partition(partition.name)
+
+    def _reply(self, outcome: _Outcome) -> Reply:
+        reply = outcome.reply
+        if not isinstance(reply, Refs):
+            return reply
+        assert outcome.resident is not None
+        try:
+            return self._pages.fill(outcome.resident.stream, reply)
+        except LogError as error:
+            _LOG.error("page cannot be read: %s", type(error).__name__)
+            return _UNAVAILABLE
+
+    def _follow_session(self, submission: Submission, reply: Reply) -> None:
+        command = submission.command
+        if isinstance(command, OpenSession) and not isinstance(reply, Refused):
+            self.sessions.open(submission.target_did, command.edge)
+        elif isinstance(command, CloseSession):
+            self.sessions.close(submission.target_did, command.edge)

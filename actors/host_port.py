@@ -1,0 +1,55 @@
+"""The port to a host, as an edge sees it, and its one error."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class HostUnavailable(Exception):  # noqa: N818 - named for what it says
+    """A host did not answer; what was asked of it may or may not have been done."""
+
+
+class HostPort(Protocol):
+    """A way to one host: ``actors.ray_cluster.RayHostPort``, or a host in this process."""
+
+    async def submit(self, batch: bytes) -> bytes:
+        """Run msgpack of ``list[Submission]``; msgpack of ``BatchResult``.
+
+        Raises:
+            HostUnavailable: outcome unknown.
+        """
+
+    async def read(self, batch: bytes) -> list[bytes]:
+        """Answer msgpack of ``list[Read]``; the msgpack of each page, empty if unreadable.
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """
+
+    async def ping(self) -> str:
+        """The incarnation of the host, whose log takes writes.
+
+        Raises:
+            HostUnavailable: it does not answer, or its log takes no writes.
+        """
+
+    async def incarnation(self) -> str:
+        """Changes whenever the host starts anew.
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """
+
+    async def stats(self) -> bytes:
+        """msgpack of ``actors.host.HostStats``.
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """
+
+    async def knows(self, did: str) -> bool:
+        """Does the log hold any event of this identity?
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """

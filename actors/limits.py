@@ -1,0 +1,29 @@
+"""The bounds an identity and its host keep; the edge fills them from the configuration."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently."""
+
+    queue_messages_max: int = 10_000
+    queue_bytes_max: int = 64 * 1024 * 1024
+    contract_requests_max: int = 1_000
+    contracts_max: int = 10_000
+    saved_events_max: int = 5_000_000
+    public_events_max: int = 10_000
+
+
+class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Caps per host process: what is kept in memory and how much one transaction takes."""
+
+    timestamp_window_ms: int = 300_000
+    nonces_per_shard_max: int = 2_000_000
+    transaction_items_max: int = 1_024
+    active_identities_max: int = 20_000
+    active_bytes_max: int = 256 * 1024 * 1024
+    identity_idle_s: float = 300.0
+    snapshot_after_events: int = 200
+    identity: IdentityLimits = IdentityLimits()

@@ -1,0 +1,100 @@
+"""One owned partition: its place in the log's fence, its nonces, its resident identities.
+
+An owner *claims* a partition by storing an empty seal with the next epoch. From then on every
+append of the former owner collides with that seal, whatever Ray believes: the log is the fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from eventsourcing.persistence import StoredEvent
+
+from actors.nonces import NonceWindow
+from eventstore import seal
+from eventstore.codec import decode, encode, partition_stream
+from eventstore.errors import CorruptRow
+from eventstore.events import BatchSealed
+from eventstore.log import EventLog
+
+_SEALS_PER_READ = 500
+
+
+class Partition:
+    """The owner's view of a partition; made by ``claim``, dropped on any failed append."""
+
+    def __init__(self, name: str, last: BatchSealed | None, version: int) -> None:
+        """A partition whose newest seal is ``last`` at ``version``, to be claimed next."""
+        self.name = name
+        self.stream: UUID = partition_stream(name)
+        self.epoch = 1 if last is None else last.epoch + 1
+        self.version = version
+        self.digest = seal.GENESIS if last is None else last.digest
+        self.nonces = NonceWindow()
+
+    def seal(
+        self,
+        rows: Sequence[StoredEvent],
+        nonces: Sequence[tuple[bytes, int]],
+        *,
+        at_ms: int,
+        window_ms: int,
+    ) -> tuple[StoredEvent, BatchSealed]:
+        """The next seal of this partition, over ``rows``; the partition advances to it."""
+        sealed = seal.seal(
+            rows,
+            partition=self.name,
+            epoch=self.epoch,
+            at_ms=at_ms,
+            window_ms=window_ms,
+            nonces=seal.pack_nonces(nonces),
+            previous=self.digest,
+        )
+        self.version += 1
+        self.digest = sealed.digest
+        return encode(self.stream, self.version, sealed), sealed
+
+
+def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> Partition:
+    """Read a partition's newest seal and the nonces still in force from the log.
+
+    A seal written under another window keeps its nonces as long as the wider one needs: a window
+    that grew between restarts re-opens no nonce.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+        CorruptRow: a row of the partition's stream is not a seal.
+    """
+    partition: Partition | None = None
+    for version, sealed in _seals_newest_first(log, partition_stream(name)):
+        if partition is None:
+            partition = Partition(name, sealed, version)
+        if sealed.at_ms + sealed.window_ms + window_ms < now_ms:
+            break
+        wider_ms = max(0, window_ms - sealed.window_ms)
+        for key, expires_ms in seal.unpack_nonces(sealed.nonces):
+            if expires_ms + wider_ms >= now_ms:
+                partition.nonces.add(key, expires_ms + wider_ms)
+    return partition or Partition(name, None, 0)
+
+
+def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
+    """The newest seal of a partition, to find out who owns it now."""
+    for _, sealed in _seals_newest_first(log, partition_stream(name)):
+        return sealed
+    return None
+
+
+def _seals_newest_first(log: EventLog, stream: UUID) -> Iterator[tuple[int, BatchSealed]]:
+    before: int | None = None
+    while True:
+        rows = log.read_stream(stream, before=before, limit=_SEALS_PER_READ, newest_first=True)
+        for row in rows:
+            sealed = decode(row.topic, row.state)
+            if not isinstance(sealed, BatchSealed):
+                raise CorruptRow(row.topic, "a partition's stream holds seals alone")
+            yield row.originator_version, sealed
+        if len(rows) < _SEALS_PER_READ:
+            return
+        before = rows[-1].originator_version

@@ -1,0 +1,172 @@
+"""Every call to Ray that concerns hosts: starting Ray, naming hosts, reaching them.
+
+Ray guarantees little under faults: a call that fails may have run, a cut-off host may live beside
+its replacement. So this module never retries a call (``max_task_retries=0``), and whoever calls
+takes any error as "outcome unknown"; the log is the fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing here may reach the internet
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+import ray
+from ray import exceptions as ray_errors
+
+from actors.host_port import HostUnavailable
+from actors.identity_host import HostOptions, IdentityHost
+from actors.replies import Push
+
+_LOG = logging.getLogger(__name__)
+
+NAMESPACE: Final = "poste"
+OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
+"""Ray's shared memory. Batches travel inside the calls, so the store stays almost empty; Ray
+refuses less than 75 MB."""
+INLINE_BYTES: Final = 4 * 1024 * 1024
+"""Arguments and results up to this size travel inside the call. Ray's default of 100 KB would send
+a page of 100 messages of 1 KiB through shared memory, at a millisecond each."""
+
+
+def start(address: str | None) -> None:
+    """Join the Ray cluster at ``address``, or start a Ray of our own on this machine."""
+    if address is not None:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
+        return
+    ray.init(
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        configure_logging=False,
+        _node_ip_address="127.0.0.1",
+        _system_config={"max_direct_call_object_size": INLINE_BYTES},
+    )
+
+
+def stop() -> None:
+    """Leave Ray; a Ray of our own ends with all its actors."""
+    ray.shutdown()
+
+
+Prepare: TypeAlias = Callable[[str], None]
+"""Called with the name of an actor in its new process, before it starts: sets up logging."""
+
+
+class PushSender:
+    """Sends pushes to edges by name; called from the host's writer thread, never waits."""
+
+    def __init__(self) -> None:
+        """No edge is known yet."""
+        self._edges: dict[str, Any] = {}
+
+    def __call__(self, edge: str, pushes: list[Push]) -> None:
+        """Hand pushes to an edge; an edge that is gone loses hints, never messages."""
+        try:
+            if edge not in self._edges:
+                self._edges[edge] = ray.get_actor(edge, namespace=NAMESPACE)
+            self._edges[edge].push.remote(msgspec.msgpack.encode(pushes))
+        except (ValueError, ray_errors.RayError):
+            self._edges.pop(edge, None)
+
+
+class RayIdentityHost(IdentityHost):
+    """An ``IdentityHost`` whose pushes travel by Ray."""
+
+    def __init__(self, options: HostOptions, prepare: Prepare) -> None:
+        """Prepare the process, then start as the options say; see ``IdentityHost``."""
+        prepare(options.name)
+        super().__init__(options, PushSender())
+
+
+def start_host(options: HostOptions, prepare: Prepare) -> Any:
+    """The named host, started if it does not live yet; Ray restarts it whenever it dies."""
+    remote = ray.remote(RayIdentityHost)
+    return remote.options(
+        name=options.name,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        lifetime="detached",
+        max_restarts=-1,
+        max_task_retries=0,
+        num_cpus=0,
+    ).remote(options, prepare)
+
+
+class RayHostPort:
+    """The way from an edge to one named host."""
+
+    def __init__(self, edge: str, name: str, *, call_s_max: float) -> None:
+        """A port that finds its host at the first call."""
+        self._edge = edge
+        self._name = name
+        self._call_s_max = call_s_max
+        self._handle: Any = None
+
+    async def submit(self, batch: bytes) -> bytes:
+        """Run a batch of submissions; see ``IdentityHost.submit``. Raises: HostUnavailable."""
+        result: bytes = await self._call(lambda host: host.submit.remote(self._edge, batch))
+        return result
+
+    async def read(self, batch: bytes) -> list[bytes]:
+        """Answer reads; see ``IdentityHost.read``. Raises: HostUnavailable."""
+        result: list[bytes] = await self._call(lambda host: host.read.remote(batch))
+        return result
+
+    async def ping(self) -> str:
+        """The incarnation of a host whose log takes writes. Raises: HostUnavailable."""
+        result: str = await self._call(lambda host: host.ping.remote())
+        return result
+
+    async def incarnation(self) -> str:
+        """See ``IdentityHost.incarnation``. Raises: HostUnavailable."""
+        result: str = await self._call(lambda host: host.incarnation.remote())
+        return result
+
+    @property
+    def is_connected(self) -> bool:
+        """Has the host been found, and not been seen dead since?"""
+        return self._handle is not None
+
+    async def knows(self, did: str) -> bool:
+        """See ``IdentityHost.knows``. Raises: HostUnavailable."""
+        result: bool = await self._call(lambda host: host.knows.remote(did))
+        return result
+
+    async def stats(self) -> bytes:
+        """The host's counters; see ``IdentityHost.stats``. Raises: HostUnavailable."""
+        result: bytes = await self._call(lambda host: host.stats.remote())
+        return result
+
+    async def _call(self, ask: Callable[[Any], Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._call_s_max):
+                if self._handle is None:
+                    self._handle = await asyncio.to_thread(
+                        ray.get_actor, self._name, namespace=NAMESPACE
+                    )
+                return await ask(self._handle)
+        except (ray_errors.RayError, ValueError, TimeoutError) as error:
+            if isinstance(error, ray_errors.ActorDiedError):
+                self._handle = None
+            raise HostUnavailable(self._name) from error
+
+
+def wait_until_ready(handles: Sequence[Any], ready_s_max: float) -> None:
+    """Wait until every host has opened its log and claimed its partitions.
+
+    Raises:
+        HostUnavailable: one did not start; the cause says why.
+    """
+    try:
+        ray.get([handle.ping.remote() for handle in handles], timeout=ready_s_max)
+    except ray_errors.RayError as error:
+        raise HostUnavailable(str(error)) from error

@@ -1,0 +1,156 @@
+"""Dedicated placement on Ray: one named actor per registered identity, alive while it is used.
+
+The actor starts with the first command for its identity and ends when it was idle too long; in
+between only its name says that it exists. A DID without any event gets no actor: its refusals
+follow from the empty state, and that is decided here, so strangers cannot make processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any, Final
+
+import msgspec
+import ray
+from ray import exceptions as ray_errors
+
+from actors.commands import Register, Submission
+from actors.decision import Moment
+from actors.decisions import decide
+from actors.host_port import HostPort, HostUnavailable
+from actors.identity import Identity
+from actors.identity_host import HostOptions
+from actors.limits import IdentityLimits
+from actors.partitions import dedicated_host_name
+from actors.ray_cluster import NAMESPACE, Prepare, RayHostPort, RayIdentityHost
+from actors.refusals import Refusal
+from actors.replies import BatchResult, Done, Refused, Reply
+
+_IDLE_CHECK_S: Final = 1.0
+_SUBMISSIONS: Final = msgspec.msgpack.Decoder(list[Submission])
+
+
+class RayDedicatedHost(RayIdentityHost):
+    """The host of one identity; ends its process when nobody has needed it for a while."""
+
+    def __init__(self, options: HostOptions, prepare: Prepare) -> None:
+        """Start as the options say; see ``IdentityHost``."""
+        super().__init__(options, prepare)
+        self._idle_s_max = options.limits.identity_idle_s
+        self._used_at = time.monotonic()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def submit(self, edge: str, batch: bytes) -> bytes:
+        """Run a batch; see ``IdentityHost.submit``."""
+        self._used_at = time.monotonic()
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._end_when_idle())
+        return await super().submit(edge, batch)
+
+    async def _end_when_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(_IDLE_CHECK_S, self._idle_s_max))
+            if self.has_sessions or time.monotonic() - self._used_at < self._idle_s_max:
+                continue
+            await self.stop()
+            os._exit(0)
+
+
+class RayDedicatedPort:
+    """The way from an edge to the host of one dedicated identity, waking it if need be."""
+
+    def __init__(  # noqa: PLR0913 - what it takes to start a host
+        self,
+        edge: str,
+        did: str,
+        template: HostOptions,
+        shard: HostPort,
+        *,
+        prepare: Prepare,
+        call_s_max: float,
+    ) -> None:
+        """A port to the identity ``did``; ``shard`` tells whether the log knows it."""
+        self._did = did
+        self._prepare = prepare
+        self._options = msgspec.structs.replace(
+            template, name=dedicated_host_name(did), partitions=[did]
+        )
+        self._shard = shard
+        self._host = RayHostPort(edge, self._options.name, call_s_max=call_s_max)
+
+    async def submit(self, batch: bytes) -> bytes:
+        """Run a batch on the identity's host. Raises: HostUnavailable."""
+        if not await self._is_awake():
+            submissions = _SUBMISSIONS.decode(batch)
+            wakes = any(isinstance(s.command, Register) for s in submissions)
+            if not wakes and not await self._shard.knows(self._did):
+                replies = [_refuse(self._did, s) for s in submissions]
+                return msgspec.msgpack.encode(BatchResult("", replies, []))
+            await self._wake()
+        return await self._host.submit(batch)
+
+    async def read(self, batch: bytes) -> list[bytes]:
+        """Answer reads; the shard's host reads the same log. Raises: HostUnavailable."""
+        return await self._shard.read(batch)
+
+    async def ping(self) -> str:
+        """See ``IdentityHost.ping``. Raises: HostUnavailable."""
+        await self._wake()
+        return await self._host.ping()
+
+    async def incarnation(self) -> str:
+        """The incarnation of the host, woken if it sleeps. Raises: HostUnavailable."""
+        await self._wake()
+        return await self._host.incarnation()
+
+    async def stats(self) -> bytes:
+        """See ``IdentityHost.stats``. Raises: HostUnavailable."""
+        return await self._host.stats()
+
+    async def knows(self, did: str) -> bool:
+        """Does the log know an identity? Raises: HostUnavailable."""
+        return await self._shard.knows(did)
+
+    async def _is_awake(self) -> bool:
+        if self._host.is_connected:
+            return True
+        try:
+            await asyncio.to_thread(ray.get_actor, self._options.name, namespace=NAMESPACE)
+        except ValueError:
+            return False
+        except ray_errors.RayError as error:
+            raise HostUnavailable(self._options.name) from error
+        return True
+
+    async def _wake(self) -> None:
+        if not self._host.is_connected:
+            try:
+                await asyncio.to_thread(_start, self._options, self._prepare)
+            except (ray_errors.RayError, ValueError) as error:
+                raise HostUnavailable(self._options.name) from error
+
+
+def _start(options: HostOptions, prepare: Prepare) -> Any:
+    """The named host; not restarted by Ray: the next command wakes it again."""
+    remote = ray.remote(RayDedicatedHost)
+    return remote.options(
+        name=options.name,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        lifetime="detached",
+        max_restarts=0,
+        max_task_retries=0,
+        num_cpus=0,
+    ).remote(options, prepare)
+
+
+def _refuse(did: str, submission: Submission) -> Reply:
+    """The reply of an identity that has no events."""
+    if submission.refusal is not None:
+        return Refused(submission.refusal)
+    if submission.command is None:
+        return Done()
+    decision = decide(did, Identity(), submission.command, Moment(0, b"", "", IdentityLimits()))
+    return Refused(decision) if isinstance(decision, Refusal) else Done()

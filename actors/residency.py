@@ -1,0 +1,141 @@
+"""Which identities are in memory: activation from snapshot and tail, passivation, snapshots.
+
+An identity is loaded by the first command that needs it and dropped when it has been idle too
+long or memory is short; the least recently used goes first. Dropping is always safe: the log has
+everything. An identity without events is never kept, so asking for unknown DIDs costs no memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from uuid import UUID
+
+import msgspec
+
+from actors.evolution import evolve, from_snapshot, to_snapshot
+from actors.identity import FOLD, Identity
+from actors.limits import HostLimits
+from eventstore.codec import decode, identity_stream
+from eventstore.errors import CorruptRow
+from eventstore.log import EventLog, Snapshot
+
+_ROWS_PER_READ = 1_000
+
+
+class Resident(msgspec.Struct, gc=True):
+    """An identity in memory and what its host must know about it."""
+
+    did: str
+    stream: UUID
+    partition: str
+    state: Identity
+    snapshot_version: int
+    used_ms: int
+    weight_bytes: int = 0
+
+
+class Residency:
+    """The identities in memory, bounded by number, bytes and idle time."""
+
+    def __init__(self, log: EventLog, limits: HostLimits) -> None:
+        """An empty residency over a log."""
+        self._log = log
+        self._limits = limits
+        self._residents: OrderedDict[str, Resident] = OrderedDict()
+        self._bytes = 0
+        self.activations = 0
+
+    def __len__(self) -> int:
+        """How many identities are in memory."""
+        return len(self._residents)
+
+    @property
+    def bytes(self) -> int:
+        """Roughly what they take."""
+        return self._bytes
+
+    def get(self, did: str, partition: str, now_ms: int) -> Resident:
+        """The identity, from memory or from the log.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+            UnknownTopic, CorruptRow: its stream cannot be understood.
+        """
+        resident = self._residents.get(did)
+        if resident is None:
+            resident = self._activate(did, partition, now_ms)
+            if resident.state.version:
+                self._residents[did] = resident
+                self.settle(resident)
+            return resident
+        self._residents.move_to_end(did)
+        resident.used_ms = now_ms
+        return resident
+
+    def settle(self, resident: Resident) -> None:
+        """Account for what a changed identity takes now, and keep it if it is new."""
+        if resident.did not in self._residents:
+            self._residents[resident.did] = resident
+        weight = resident.state.weight_bytes()
+        self._bytes += weight - resident.weight_bytes
+        resident.weight_bytes = weight
+
+    def drop_partition(self, partition: str) -> None:
+        """Forget every identity of a partition: what is in memory may differ from the log."""
+        for resident in [r for r in self._residents.values() if r.partition == partition]:
+            self._drop(resident)
+
+    def passivate(self, now_ms: int) -> list[tuple[UUID, Snapshot]]:
+        """Drop what is idle or over the bounds; the snapshots that are due for them."""
+        idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
+        due: list[tuple[UUID, Snapshot]] = []
+        while self._residents:
+            oldest = next(iter(self._residents.values()))
+            if not (
+                oldest.used_ms < idle_before_ms
+                or len(self._residents) > self._limits.active_identities_max
+                or self._bytes > self._limits.active_bytes_max
+            ):
+                break
+            snapshot = self.snapshot_if_due(oldest)
+            if snapshot is not None:
+                due.append((oldest.stream, snapshot))
+            self._drop(oldest)
+        return due
+
+    def snapshot_if_due(self, resident: Resident) -> Snapshot | None:
+        """A snapshot when enough events came since the last one.
+
+        "Enough" grows with the size of the state, so the cost per event stays constant.
+        """
+        state = resident.state
+        due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
+        if state.version - resident.snapshot_version < due_after:
+            return None
+        resident.snapshot_version = state.version
+        return Snapshot(version=state.version, fold=FOLD, state=to_snapshot(state))
+
+    def _drop(self, resident: Resident) -> None:
+        del self._residents[resident.did]
+        self._bytes -= resident.weight_bytes
+
+    def _activate(self, did: str, partition: str, now_ms: int) -> Resident:
+        stream = identity_stream(did)
+        self.activations += 1
+        state = self._from_snapshot(stream)
+        snapshot_version = state.version
+        while True:
+            rows = self._log.read_stream(stream, after=state.version, limit=_ROWS_PER_READ)
+            for row in rows:
+                if row.originator_version != state.version + 1:
+                    raise CorruptRow(row.topic, f"version {state.version + 1} is missing")
+                evolve(state, decode(row.topic, row.state))
+            if len(rows) < _ROWS_PER_READ:
+                break
+        return Resident(did, stream, partition, state, snapshot_version, now_ms)
+
+    def _from_snapshot(self, stream: UUID) -> Identity:
+        snapshot = self._log.load_snapshot(stream)
+        if snapshot is None or snapshot.fold != FOLD:
+            return Identity()
+        return from_snapshot(snapshot.state) or Identity()

@@ -1,0 +1,150 @@
+"""Group commit: one thread per host takes all that waits and runs it as one transaction.
+
+While a transaction commits, new batches gather; the next transaction takes them together. There
+is no timer: an idle host answers at once, and transactions grow with the load.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from actors.commands import Submission
+from actors.host import Host
+from actors.refusals import Refusal
+from actors.replies import BatchResult, Push, Refused, Reply
+from eventstore.errors import LogError
+from eventstore.log import EventLog, Snapshot
+
+_LOG = logging.getLogger(__name__)
+_HOUSEKEEPING_S: Final = 1.0
+
+SubmissionsDecoder: Final = msgspec.msgpack.Decoder(list[Submission])
+_RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
+
+Answer: TypeAlias = Callable[[bytes], None]
+PushOut: TypeAlias = Callable[[str, list[Push]], None]
+"""Sends pushes to an edge other than the one being answered; must not block."""
+
+
+class _Batch(msgspec.Struct):
+    edge: str
+    submissions: list[Submission]
+    answer: Answer
+
+
+class _Call(msgspec.Struct):
+    run: Callable[[], None]
+
+
+class Writer:
+    """The thread that owns a ``Host``; everything that touches the host runs here."""
+
+    def __init__(
+        self, host: Host, log: EventLog, *, incarnation: str, push_out: PushOut, items_max: int
+    ) -> None:
+        """A writer that does not run yet; see ``start``."""
+        self._host = host
+        self._log = log
+        self._incarnation = incarnation
+        self._push_out = push_out
+        self._items_max = items_max
+        self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
+        self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
+        self._saver = threading.Thread(target=self._save, name="snapshots", daemon=True)
+
+    def start(self) -> None:
+        """Start the writer and its snapshot saver."""
+        self._thread.start()
+        self._saver.start()
+
+    def submit(self, edge: str, batch: bytes, answer: Answer) -> None:
+        """Take a batch (msgpack of ``list[Submission]``); ``answer`` gets a ``BatchResult``.
+
+        Raises:
+            msgspec.DecodeError: the batch is not a list of submissions.
+        """
+        self._inbox.put(_Batch(edge, SubmissionsDecoder.decode(batch), answer))
+
+    def call(self, run: Callable[[], None]) -> None:
+        """Run something on the writer's thread, between batches."""
+        self._inbox.put(_Call(run))
+
+    def stop(self) -> None:
+        """Answer what was taken, then end both threads."""
+        self._inbox.put(None)
+        self._thread.join()
+        self._snapshots.put(None)
+        self._saver.join()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            batches, calls, stopping = self._take()
+            if batches:
+                self._run(batches)
+            for call in calls:
+                call.run()
+            due = self._host.keep_house()
+            if due:
+                self._snapshots.put(due)
+
+    def _take(self) -> tuple[list[_Batch], list[_Call], bool]:
+        """Wait for work, then take what else waits, up to the bound of a transaction."""
+        batches: list[_Batch] = []
+        calls: list[_Call] = []
+        items = 0
+        try:
+            work = self._inbox.get(timeout=_HOUSEKEEPING_S)
+            while True:
+                if work is None:
+                    return batches, calls, True
+                if isinstance(work, _Call):
+                    calls.append(work)
+                    break
+                batches.append(work)
+                items += len(work.submissions)
+                if items >= self._items_max:
+                    break
+                work = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        return batches, calls, False
+
+    def _run(self, batches: Sequence[_Batch]) -> None:
+        items = [(batch.edge, s) for batch in batches for s in batch.submissions]
+        try:
+            replies, pushes = self._host.execute(items)
+        except Exception:
+            # A defect must not end the thread that answers: nobody learns "done" from it, and
+            # what is in memory is not trusted any more.
+            _LOG.exception("transaction failed")
+            self._host.forget_everything()
+            replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
+        by_edge: dict[str, list[Push]] = {}
+        for edge, push in pushes:
+            by_edge.setdefault(edge, []).append(push)
+        start = 0
+        for batch in batches:
+            end = start + len(batch.submissions)
+            mine: list[Reply] = list(replies[start:end])
+            start = end
+            result = BatchResult(self._incarnation, mine, by_edge.pop(batch.edge, []))
+            batch.answer(_RESULT_ENCODER.encode(result))
+        for edge, rest in by_edge.items():
+            self._push_out(edge, rest)
+
+    def _save(self) -> None:
+        while (due := self._snapshots.get()) is not None:
+            try:
+                self._log.save_snapshots(due)
+            except LogError as error:
+                # A snapshot is a cache: without it the identity is read from its events.
+                _LOG.warning("snapshots not saved: %s", type(error).__name__)

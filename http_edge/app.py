@@ -1,0 +1,217 @@
+"""The HTTP surface of DCTRL-0004 section 3: routes, CORS, and errors in the protocol's form.
+
+Whatever goes wrong in a handler becomes a JSON error here, in one place; every answer carries the
+CORS headers, errors and unknown paths included, because a browser hides an answer without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final, TypeAlias
+from urllib.parse import unquote
+
+import orjson
+from aiohttp import hdrs, web
+
+from actors.clock import Clock
+from actors.commands import Read
+from actors.refusals import Refusal
+from http_edge.client_address import ClientAddress
+from http_edge.config import Settings
+from http_edge.decentrl import answers, public_reading
+from http_edge.decentrl.commands import CommandFront
+from http_edge.decentrl.errors import Answer, error_body, refuse
+from http_edge.decentrl.sockets import SocketFront
+from http_edge.gateway import Gateway
+from http_edge.health import Health
+from http_edge.rate_limits import RateLimit
+
+_LOG = logging.getLogger(__name__)
+JSON: Final = "application/json"
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_TOO_BUSY: Final = refuse(Refusal.TEMPORARILY_UNAVAILABLE)
+
+
+def respond(answer: Answer) -> web.Response:
+    """An answer as an HTTP response."""
+    response = web.Response(status=answer.status, body=answer.body, content_type=JSON)
+    if answer.retry_after_s is not None:
+        response.headers[hdrs.RETRY_AFTER] = str(answer.retry_after_s)
+    return response
+
+
+class HttpSurface:
+    """The handlers of one edge."""
+
+    def __init__(  # noqa: PLR0913 - the composition root hands over each part
+        self,
+        settings: Settings,
+        document: bytes,
+        commands: CommandFront,
+        sockets: SocketFront,
+        gateway: Gateway,
+        health: Health,
+        *,
+        clock: Clock,
+    ) -> None:
+        """The surface of one mediator; ``document`` is its DID document as JSON."""
+        self._settings = settings
+        self._limits = settings.limits
+        self._document = document
+        self._commands = commands
+        self._sockets = sockets
+        self._gateway = gateway
+        self._health = health
+        self._clock = clock
+        self._address = ClientAddress(settings.rates.trusted_proxies)
+        rates = settings.rates
+        self._requests = _limit(settings, rates.per_address_per_s)
+        self._public_reads = _limit(settings, rates.public_reads_per_address_per_s)
+        self._upgrades = _limit(settings, rates.sockets_auth_per_address_per_s)
+        self._commands_in_flight = 0
+        self._sockets_open = 0
+        self.draining = False
+
+    def application(self) -> web.Application:
+        """The application with all its routes."""
+        app = web.Application(
+            middlewares=[self._guard], client_max_size=self._limits.body_bytes_max
+        )
+        app.on_response_prepare.append(self._allow_origin)
+        app.router.add_post("/", self._command)
+        app.router.add_get("/", self._did_document)
+        app.router.add_get("/.well-known/did.json", self._did_document)
+        app.router.add_get("/health", self._health_check)
+        app.router.add_get("/status", self._status)
+        app.router.add_get("/public/{did:.+}", self._public_events)
+        app.router.add_get("/ws", self._socket)
+        app.router.add_route(hdrs.METH_OPTIONS, "/{path:.*}", self._preflight)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Rates before the handler; any failure after it becomes a JSON error."""
+        wait_s = self._take(self._requests, request)
+        if wait_s is not None:
+            return respond(refuse(Refusal.RATE_LIMITED, wait_s))
+        try:
+            return await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Refusal.INVALID_COMMAND.value)
+        except web.HTTPException as error:
+            status = HTTPStatus(error.status)
+            response = _error(status, _CODES.get(status, status.name))
+            if hdrs.ALLOW in error.headers:
+                response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
+            return response
+        except ConnectionError:
+            raise
+        except Exception:
+            _LOG.exception("request failed")
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL_ERROR")
+
+    async def _allow_origin(self, _: web.Request, response: web.StreamResponse) -> None:
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = (
+            self._settings.protocol.cors_allowed_origin
+        )
+
+    async def _preflight(self, _: web.Request) -> web.Response:
+        return web.Response(
+            status=HTTPStatus.NO_CONTENT,
+            headers={
+                hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, OPTIONS",
+                hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Content-Type",
+                hdrs.ACCESS_CONTROL_MAX_AGE: "86400",
+            },
+        )
+
+    async def _did_document(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._document, content_type=JSON)
+
+    async def _health_check(self, _: web.Request) -> web.Response:
+        detail = "draining" if self.draining else await self._health.detail()
+        if detail is None:
+            return web.Response(body=orjson.dumps({"status": "ok"}), content_type=JSON)
+        body = orjson.dumps({"status": "error", "detail": detail})
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        return web.Response(status=status, body=body, content_type=JSON)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        """Figures for the operator: on loopback alone, and not through a proxy."""
+        if request.remote not in {"127.0.0.1", "::1"} or hdrs.X_FORWARDED_FOR in request.headers:
+            raise web.HTTPNotFound
+        figures = {"sockets": self._sockets_open, **await self._health.figures()}
+        return web.Response(body=orjson.dumps(figures), content_type=JSON)
+
+    async def _command(self, request: web.Request) -> web.Response:
+        if self._commands_in_flight >= self._limits.commands_in_flight_max or self.draining:
+            return respond(_TOO_BUSY)
+        self._commands_in_flight += 1
+        try:
+            body = await self._body(request)
+            if isinstance(body, web.Response):
+                return body
+            return respond(await self._commands.handle(body))
+        finally:
+            self._commands_in_flight -= 1
+
+    async def _body(self, request: web.Request) -> bytes | web.Response:
+        if hdrs.CONTENT_ENCODING in request.headers:
+            # A compressed body could be a bomb, and no client of this protocol sends one.
+            return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, Refusal.INVALID_COMMAND.value)
+        try:
+            async with asyncio.timeout(self._limits.body_read_s_max):
+                return await request.read()
+        except TimeoutError:
+            response = _error(HTTPStatus.REQUEST_TIMEOUT, Refusal.INVALID_COMMAND.value)
+            response.force_close()
+            return response
+
+    async def _public_events(self, request: web.Request) -> web.Response:
+        wait_s = self._take(self._public_reads, request)
+        if wait_s is not None:
+            return respond(refuse(Refusal.RATE_LIMITED, wait_s))
+        # Escapes are decoded exactly once, from the raw target: a did:web with a port holds %3A.
+        path = request.raw_path.partition("?")[0]
+        did = unquote(path.removeprefix("/public/"), errors="strict")
+        query = public_reading.read(did, request.query, self._limits)
+        if query is None:
+            return respond(refuse(Refusal.INVALID_COMMAND))
+        page = await self._gateway.read(Read(did, query.page, query.where))
+        return respond(answers.answer(page, query.page))
+
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
+        if not web.WebSocketResponse().can_prepare(request).ok:
+            response = _error(HTTPStatus.UPGRADE_REQUIRED, "UPGRADE_REQUIRED")
+            response.headers[hdrs.UPGRADE] = "websocket"
+            return response
+        wait_s = self._take(self._upgrades, request)
+        if wait_s is not None:
+            return respond(refuse(Refusal.RATE_LIMITED, wait_s))
+        if self._sockets_open >= self._limits.sockets_max or self.draining:
+            return respond(_TOO_BUSY)
+        self._sockets_open += 1
+        try:
+            return await self._sockets.handle(request)
+        finally:
+            self._sockets_open -= 1
+
+    def _take(self, rate: RateLimit, request: web.Request) -> float | None:
+        return rate.take(self._address.of(request), self._clock() / 1000)
+
+
+_CODES: Final = {
+    HTTPStatus.NOT_FOUND: "NOT_FOUND",
+    HTTPStatus.METHOD_NOT_ALLOWED: "METHOD_NOT_ALLOWED",
+}
+
+
+def _limit(settings: Settings, per_s: float) -> RateLimit:
+    return RateLimit(per_s, burst_s=settings.rates.burst_s, keys_max=settings.rates.keys_max)
+
+
+def _error(status: HTTPStatus, code: str) -> web.Response:
+    return web.Response(status=status, body=error_body(code), content_type=JSON)

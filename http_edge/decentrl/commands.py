@@ -1,0 +1,106 @@
+"""From a request body to an answer: the order of checks of DCTRL-0004 sections 5 to 7.
+
+Envelope → timestamp → nonce → resolve → key → signature → payload → authorization → rules. All
+that needs no state is judged here, before the host is asked; the host claims the nonce first and
+only then gives the edge's verdict, so a replay with a bad signature is still DUPLICATE_NONCE. What
+needs the network (a foreign did:web) is fetched only after the nonce was claimed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.clock import Clock
+from actors.commands import CheckRegistered, NonceClaim, QuerySavedEvents, Read, Submission
+from actors.refusals import Refusal
+from actors.replies import Done, Refused, Registered
+from eventstore.seal import command_key
+from http_edge.config import Settings
+from http_edge.decentrl import answers, envelope
+from http_edge.decentrl.errors import Answer, refuse
+from http_edge.decentrl.judgement import Judge, Verdict
+from http_edge.dids.document import Fetch
+from http_edge.dids.resolver import Resolver
+from http_edge.gateway import Gateway
+from http_edge.rate_limits import RateLimit
+
+
+class CommandFront:
+    """Answers ``POST /``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        judge: Judge,
+        resolver: Resolver,
+        gateway: Gateway,
+        *,
+        clock: Clock,
+        senders: RateLimit,
+    ) -> None:
+        """A front for one mediator; ``senders`` limits verified commands by sender."""
+        self._did_bytes_max = settings.limits.did_bytes_max
+        self._window_ms = settings.protocol.timestamp_window_ms
+        self._judge = judge
+        self._resolver = resolver
+        self._gateway = gateway
+        self._clock = clock
+        self._senders = senders
+
+    async def handle(self, body: bytes) -> Answer:
+        """The answer to a request body, whatever it holds."""
+        command = envelope.read(body, did_bytes_max=self._did_bytes_max)
+        if command is None:
+            return refuse(Refusal.INVALID_COMMAND)
+        now_ms = self._clock()
+        if abs(now_ms - command.timestamp_ms) > self._window_ms:
+            return refuse(Refusal.TIMESTAMP_OUT_OF_RANGE)
+        key = command_key(command.sender_did, command.nonce)
+        partition = self._gateway.placement.nonce_partition_of(command.sender_did)
+        claim = NonceClaim(partition, key, command.timestamp_ms)
+        submission = Submission(partition, command.sender_did, key, claim)
+        fetch = [did for did in self._judge.dids_to_resolve(command) if self._needs_network(did)]
+        if fetch:
+            reply = await self._gateway.submit(submission)
+            if not isinstance(reply, Done):
+                return answers.answer(reply, None)
+            submission = msgspec.structs.replace(submission, claim=None)
+            for did in fetch:
+                await self._resolver.resolve(did)
+        verdict = self._judge.judge(command, now_ms / 1000)
+        if isinstance(verdict, Refusal):
+            refused = msgspec.structs.replace(submission, refusal=verdict)
+            return answers.answer(await self._gateway.submit(refused), None)
+        wait_s = self._senders.take(command.sender_did, now_ms / 1000)
+        if wait_s is not None:
+            return refuse(Refusal.RATE_LIMITED, wait_s)
+        return await self._submit(submission, verdict, len(body))
+
+    def _needs_network(self, did: str) -> bool:
+        return isinstance(self._resolver.resolve_now(did), Fetch)
+
+    async def _submit(self, submission: Submission, verdict: Verdict, size_bytes: int) -> Answer:
+        if verdict.registered_first is not None:
+            check = self._aimed(submission, verdict.registered_first)
+            check = msgspec.structs.replace(check, command=CheckRegistered())
+            reply = await self._gateway.submit(check)
+            if not isinstance(reply, Registered):
+                return answers.answer(reply, None)
+            submission = msgspec.structs.replace(submission, claim=None)
+        aimed = self._aimed(submission, verdict.target_did)
+        reply = await self._gateway.submit(
+            msgspec.structs.replace(aimed, command=verdict.command), size_bytes
+        )
+        if isinstance(reply, Refused):
+            return refuse(reply.code)
+        if verdict.done is not None:
+            return verdict.done
+        if isinstance(verdict.command, QuerySavedEvents):
+            query = verdict.command
+            page = await self._gateway.read(Read(verdict.target_did, query.page, query.where))
+            return answers.answer(page, query.page)
+        return answers.answer(reply, verdict.page)
+
+    def _aimed(self, submission: Submission, target_did: str) -> Submission:
+        partition = self._gateway.placement.partition_of(target_did)
+        return msgspec.structs.replace(submission, partition=partition, target_did=target_did)

@@ -1,0 +1,110 @@
+"""WebSocket frames of DCTRL-0004 section 10: what is read and what is written."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final, assert_never
+
+import msgspec
+import orjson
+
+from actors.replies import ContractsUpdated, MessageArrived, Notice
+from http_edge import strict_json
+from http_edge.decentrl.envelope import is_number
+
+_UUID: Final = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
+)
+
+
+class AuthFailure(Enum):
+    """Why a socket was not authenticated, with its close code (10.3)."""
+
+    AUTH_TIMEOUT = 4001
+    INVALID_MESSAGE = 4002
+    TIMESTAMP_OUT_OF_RANGE = 4003
+    DID_NOT_FOUND = 4004
+    SIGNING_KEY_NOT_FOUND = 4005
+    INVALID_SIGNATURE = 4006
+    NOT_REGISTERED = 4007
+    TEMPORARILY_UNAVAILABLE = 1013
+    """Not the protocol's own: the host did not answer; come back later."""
+
+
+class Authenticate(msgspec.Struct, frozen=True):
+    """A well-formed AUTHENTICATE message (10.2), unverified."""
+
+    did: str
+    signing_key_id: str
+    timestamp_ms: int | float
+    nonce: str
+    signature: str
+
+    def signed(self) -> dict[str, object]:
+        """The object under the signature: four members, neither type nor signature."""
+        return {
+            "did": self.did,
+            "signing_key_id": self.signing_key_id,
+            "timestamp": self.timestamp_ms,
+            "nonce": self.nonce,
+        }
+
+
+def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
+    """The AUTHENTICATE message in a text frame, or None if it is anything else."""
+    try:
+        message = strict_json.parse(text.encode())
+    except (strict_json.JsonRefused, UnicodeEncodeError):
+        return None
+    match message:
+        case {
+            "type": "AUTHENTICATE",
+            "did": str(did),
+            "signing_key_id": str(key_id),
+            "timestamp": timestamp,
+            "nonce": str(nonce),
+            "signature": str(signature),
+        } if is_number(timestamp) and _UUID.fullmatch(nonce) and len(did) <= did_bytes_max:
+            return Authenticate(did, key_id, timestamp, nonce, signature)
+        case _:
+            return None
+
+
+def is_pong(text: str) -> bool:
+    """A PONG; the value of its timestamp does not matter (10.4)."""
+    try:
+        message = strict_json.parse(text.encode())
+    except (strict_json.JsonRefused, UnicodeEncodeError):
+        return False
+    return isinstance(message, dict) and message.get("type") == "PONG"
+
+
+AUTH_SUCCESS: Final = '{"type":"AUTH_SUCCESS"}'
+_CONTRACTS_UPDATED: Final = '{"type":"CONTRACTS_UPDATED"}'
+
+
+def auth_failed(failure: AuthFailure) -> str:
+    """The AUTH_FAILED message (10.2)."""
+    return orjson.dumps({"type": "AUTH_FAILED", "code": failure.name}).decode()
+
+
+def ping(now_ms: int) -> str:
+    """The PING message (10.4)."""
+    return orjson.dumps({"type": "PING", "timestamp": now_ms}).decode()
+
+
+def notice(what: Notice) -> str:
+    """The push for a notice (10.5)."""
+    match what:
+        case MessageArrived(message):
+            event = {
+                "id": message.message_id,
+                "sender_did": message.sender_did,
+                "payload": message.payload.decode(),
+            }
+            return orjson.dumps({"type": "PENDING_EVENTS", "events": [event]}).decode()
+        case ContractsUpdated():
+            return _CONTRACTS_UPDATED
+        case _:
+            assert_never(what)

@@ -1,0 +1,195 @@
+"""The WebSocket endpoint (DCTRL-0004 section 10): authenticate, keep alive, push.
+
+A socket runs through three phases, each one function: ``_authenticate`` (10.2, with its checks in
+their order), ``_keep`` (PING, PONG, registration) and the close. Two tasks serve it: this one
+reads, ``Outgoing.run`` writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from actors.clock import Clock
+from actors.commands import OpenSession, Submission
+from actors.refusals import Refusal
+from actors.replies import Registered, Reply
+from http_edge.canonical_json import NotCanonical
+from http_edge.config import Limits, Protocol
+from http_edge.decentrl import frames
+from http_edge.decentrl.frames import AuthFailure, Authenticate
+from http_edge.decentrl.hub import Hub
+from http_edge.decentrl.outgoing import Outgoing
+from http_edge.dids.resolver import Resolver
+from http_edge.gateway import Gateway
+from http_edge.rate_limits import RateLimit
+from http_edge.signatures import verify_object
+
+PONGS_MISSED: Final = 1011
+POLICY: Final = 1008
+_CLOSE_S_MAX: Final = 2.0
+
+
+class _Session(msgspec.Struct):
+    """An authenticated socket: whose it is, until when, and what it has not answered."""
+
+    did: str
+    until_s: float
+    pings_unanswered: int = 0
+
+
+class SocketFront:
+    """Answers ``GET /ws`` after the upgrade was allowed."""
+
+    def __init__(  # noqa: PLR0913 - the composition root hands over each part
+        self,
+        edge: str,
+        limits: Limits,
+        protocol: Protocol,
+        resolver: Resolver,
+        gateway: Gateway,
+        hub: Hub,
+        *,
+        clock: Clock,
+    ) -> None:
+        """A front for one edge."""
+        self._edge = edge
+        self._limits = limits
+        self._protocol = protocol
+        self._resolver = resolver
+        self._gateway = gateway
+        self._hub = hub
+        self._clock = clock
+
+    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve one socket until it closes."""
+        socket = web.WebSocketResponse(
+            timeout=_CLOSE_S_MAX,
+            compress=False,
+            max_msg_size=self._limits.socket_frame_bytes_max,
+            autoping=True,
+        )
+        await socket.prepare(request)
+        transport = request.transport
+        outgoing = Outgoing(
+            socket,
+            bytes_max=self._limits.socket_buffer_bytes_max,
+            abort=transport.abort if transport is not None else _nothing,
+        )
+        session = await self._authenticate(socket, outgoing)
+        if isinstance(session, AuthFailure):
+            await _refuse(socket, session)
+            return socket
+        outgoing.put_first(frames.AUTH_SUCCESS)
+        writing = asyncio.get_running_loop().create_task(outgoing.run())
+        try:
+            await self._keep(socket, outgoing, session)
+        finally:
+            self._hub.remove(session.did, outgoing)
+            if socket.closed:
+                writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+        return socket
+
+    async def _authenticate(
+        self, socket: web.WebSocketResponse, outgoing: Outgoing
+    ) -> _Session | AuthFailure:
+        try:
+            async with asyncio.timeout(self._protocol.socket_auth_s):
+                message = await socket.receive()
+        except TimeoutError:
+            return AuthFailure.AUTH_TIMEOUT
+        if message.type is not WSMsgType.TEXT:
+            return AuthFailure.INVALID_MESSAGE
+        asked = frames.read_authenticate(message.data, did_bytes_max=self._limits.did_bytes_max)
+        if asked is None:
+            return AuthFailure.INVALID_MESSAGE
+        if abs(self._clock() - asked.timestamp_ms) > self._protocol.timestamp_window_ms:
+            return AuthFailure.TIMESTAMP_OUT_OF_RANGE
+        document = await self._resolver.resolve(asked.did)
+        if document is None:
+            return AuthFailure.DID_NOT_FOUND
+        public_key = document.signing_keys.get(asked.signing_key_id)
+        if public_key is None:
+            return AuthFailure.SIGNING_KEY_NOT_FOUND
+        if not _is_signed(asked, public_key):
+            return AuthFailure.INVALID_SIGNATURE
+        if self._hub.sockets_of(asked.did) >= self._limits.sockets_per_identity_max:
+            return AuthFailure.TEMPORARILY_UNAVAILABLE
+        # From here on pushes may come; they wait behind AUTH_SUCCESS.
+        self._hub.add(asked.did, outgoing)
+        session = _Session(asked.did, 0)
+        failure = await self._open(session)
+        if failure is not None:
+            self._hub.remove(asked.did, outgoing)
+            return failure
+        return session
+
+    async def _open(self, session: _Session) -> AuthFailure | None:
+        """Open or confirm the session at the host; the registration may have been renewed."""
+        partition = self._gateway.placement.partition_of(session.did)
+        reply: Reply = await self._gateway.submit(
+            Submission(partition, session.did, b"", command=OpenSession(self._edge))
+        )
+        if isinstance(reply, Registered):
+            session.until_s = reply.until_s
+            return None
+        unknown = getattr(reply, "code", None) is Refusal.TEMPORARILY_UNAVAILABLE
+        return AuthFailure.TEMPORARILY_UNAVAILABLE if unknown else AuthFailure.NOT_REGISTERED
+
+    async def _keep(
+        self, socket: web.WebSocketResponse, outgoing: Outgoing, session: _Session
+    ) -> None:
+        """Read until the socket closes; ping it, and watch its registration."""
+        loop = asyncio.get_running_loop()
+        frames_taken = RateLimit(20, burst_s=2, keys_max=1)
+        ping_at = loop.time() + self._protocol.ping_interval_s
+        while not socket.closed:
+            lapse_s = session.until_s - self._clock() / 1000
+            if lapse_s <= 0:
+                failure = await self._open(session)
+                if failure is AuthFailure.NOT_REGISTERED:
+                    outgoing.close(failure.value, frames.auth_failed(failure))
+                    return
+                # Unknown: ask again at the next ping.
+                lapse_s = self._protocol.ping_interval_s
+            try:
+                async with asyncio.timeout(max(0.0, min(ping_at - loop.time(), lapse_s))):
+                    message = await socket.receive()
+            except TimeoutError:
+                if loop.time() >= ping_at:
+                    ping_at += self._protocol.ping_interval_s
+                    if session.pings_unanswered >= self._protocol.pings_missed_max:
+                        outgoing.close(PONGS_MISSED)
+                        return
+                    session.pings_unanswered += 1
+                    outgoing.put(frames.ping(self._clock()))
+                continue
+            if message.type is WSMsgType.TEXT and frames.is_pong(message.data):
+                session.pings_unanswered = 0
+            if frames_taken.take("", loop.time()) is not None:
+                outgoing.close(POLICY)
+                return
+
+
+async def _refuse(socket: web.WebSocketResponse, failure: AuthFailure) -> None:
+    """AUTH_FAILED, then the close frame with its code, in this order (10.2)."""
+    if not socket.closed:
+        with contextlib.suppress(ConnectionError):
+            await socket.send_str(frames.auth_failed(failure))
+            await socket.close(code=failure.value)
+
+
+def _is_signed(asked: Authenticate, public_key: bytes) -> bool:
+    try:
+        return verify_object(public_key, asked.signed(), asked.signature)
+    except NotCanonical:
+        return False
+
+
+def _nothing() -> None:
+    """The connection is gone already."""

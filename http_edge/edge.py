@@ -1,0 +1,190 @@
+"""One edge: everything between the listening socket and the hosts, put together.
+
+``Edge`` is plain asyncio; ``http_edge.ray_edge`` runs it as a Ray actor, tests run it in their own
+process with a host beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any, Final
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from actors.clock import Clock, system_clock
+from actors.host_port import HostUnavailable
+from actors.partitions import Placement, host_name
+from actors.replies import Push
+from http_edge.app import HttpSurface
+from http_edge.config import DidWeb, Settings
+from http_edge.decentrl.commands import CommandFront
+from http_edge.decentrl.hub import Hub
+from http_edge.decentrl.judgement import Judge
+from http_edge.decentrl.sockets import SocketFront
+from http_edge.did_document import mediator_document
+from http_edge.dids.resolver import Resolver
+from http_edge.dids.web import WebDids, WebLimits
+from http_edge.gateway import Gateway, GatewayLimits, Ports
+from http_edge.health import Health
+from http_edge.mediator_keys import MediatorKeys
+from http_edge.rate_limits import RateLimit
+
+_LOG = logging.getLogger(__name__)
+_PROBE_S: Final = 1.0
+_BACKLOG: Final = 1_024
+_MISSING_S_MAX: Final = 30.0
+"""A DID document that was not there may have been published meanwhile."""
+_PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
+
+
+def placement_of(settings: Settings) -> Placement:
+    """Which host owns which partition, as the settings say."""
+    return Placement(
+        shards=settings.shards,
+        hosts=settings.hosts,
+        dedicate_all=settings.placement == "dedicated",
+        dedicated=frozenset(settings.dedicated_dids),
+    )
+
+
+class Edge:
+    """An HTTP and WebSocket server for one mediator."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        keys: MediatorKeys,
+        ports: Ports,
+        *,
+        clock: Clock = system_clock,
+    ) -> None:
+        """An edge that reaches its hosts through ``ports``; see ``start``."""
+        limits = settings.limits
+        self._settings = settings
+        self._web = _web_dids(settings.did_web)
+        resolver = Resolver(settings.mediator_did, keys, web=self._web)
+        self._gateway = Gateway(
+            placement_of(settings),
+            ports,
+            GatewayLimits(limits.outbox_items_max, limits.batch_items_max, limits.batch_bytes_max),
+            on_push=self.take_push,
+            on_new_incarnation=self._host_restarted,
+        )
+        self._hub = Hub(name, self._gateway)
+        self._hosts = [host_name(index) for index in range(settings.hosts)]
+        rates = settings.rates
+        commands = CommandFront(
+            settings,
+            Judge(settings, keys, resolver),
+            resolver,
+            self._gateway,
+            clock=clock,
+            senders=RateLimit(
+                rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max
+            ),
+        )
+        sockets = SocketFront(
+            name, limits, settings.protocol, resolver, self._gateway, self._hub, clock=clock
+        )
+        document = mediator_document(settings.mediator_did, settings.url, keys)
+        self._surface = HttpSurface(
+            settings,
+            orjson.dumps(document),
+            commands,
+            sockets,
+            self._gateway,
+            Health(self._gateway, self._hosts, clock=clock),
+            clock=clock,
+        )
+        self._runner: web.AppRunner | None = None
+        self._probing: asyncio.Task[None] | None = None
+
+    async def start(self, listener: socket.socket | None = None) -> int:
+        """Listen, on ``listener`` or on the configured address; the port."""
+        limits = self._settings.limits
+        self._runner = web.AppRunner(
+            self._surface.application(),
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=limits.keepalive_s,
+            max_line_size=limits.header_bytes_max,
+            max_field_size=limits.header_bytes_max,
+            auto_decompress=False,
+            shutdown_timeout=limits.drain_s_max,
+        )
+        await self._runner.setup()
+        listener = listener or listen(self._settings)
+        await web.SockSite(self._runner, listener, backlog=_BACKLOG).start()
+        self._probing = asyncio.get_running_loop().create_task(self._probe_hosts())
+        port: int = listener.getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """Drain: no new work, running commands answered, sockets closed with 1001."""
+        self._surface.draining = True
+        if self._probing is not None:
+            self._probing.cancel()
+        self._hub.close_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.limits.drain_s_max):
+                await self._gateway.drained()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._web is not None:
+            await self._web.close()
+
+    def take_push(self, push: Push) -> None:
+        """A push for sockets of this edge."""
+        self._hub.push(push)
+
+    def take_pushes(self, pushes: bytes) -> None:
+        """Pushes that came on their own: msgpack of ``list[Push]``."""
+        for push in _PUSHES.decode(pushes):
+            self._hub.push(push)
+
+    def _host_restarted(self, host: str) -> None:
+        _LOG.warning("host %s started anew", host)
+        self._hub.close_sessions_on(host)
+
+    async def _probe_hosts(self) -> None:
+        """Notice a host that restarted while nobody talked to it."""
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            await asyncio.gather(*[self._probe(host) for host in self._hosts])
+
+    async def _probe(self, host: str) -> None:
+        with contextlib.suppress(HostUnavailable):
+            incarnation = await self._gateway.port(host).incarnation()
+            self._gateway.saw_incarnation(host, incarnation)
+
+
+def _web_dids(settings: DidWeb) -> WebDids | None:
+    if not settings.enabled:
+        return None
+    return WebDids(
+        WebLimits(
+            timeout_s=settings.seconds_max,
+            body_bytes_max=settings.bytes_max,
+            entries_max=settings.cache_entries_max,
+            found_ttl_s=settings.cache_s,
+            missing_ttl_s=min(settings.cache_s, _MISSING_S_MAX),
+        )
+    )
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A listening socket that several edges may share (SO_REUSEPORT)."""
+    host, port = settings.listen_host, settings.listen_port
+    family: Any = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((host, port))
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,210 @@
+"""The edge's way to the hosts: one outbox per host with natural batching.
+
+While calls to a host are in flight (two at most), new submissions wait in its outbox and leave
+together in the next call. There is no timer: an idle edge sends at once, batches grow with load.
+Any failure of a call is "outcome unknown" for every submission in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from actors.commands import Read, Submission
+from actors.host_port import HostPort, HostUnavailable
+from actors.partitions import Placement
+from actors.refusals import Refusal
+from actors.replies import BatchResult, Done, Push, Refused, Reply
+from eventstore.log import PublicEventsPage, SavedEventsPage
+
+_CALLS_IN_FLIGHT_MAX: Final = 2
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
+_PAGE_DECODER: Final[msgspec.msgpack.Decoder[SavedEventsPage | PublicEventsPage]] = (
+    msgspec.msgpack.Decoder(SavedEventsPage | PublicEventsPage)
+)
+_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+
+Ports: TypeAlias = Callable[[str], HostPort]
+"""Finds the port of a host by name."""
+
+
+class GatewayLimits(msgspec.Struct, frozen=True):
+    """How much may wait for one host, and how much one call carries."""
+
+    outbox_items_max: int = 4_096
+    batch_items_max: int = 256
+    batch_bytes_max: int = 1_048_576
+
+
+class _Waiting(msgspec.Struct):
+    submission: Submission
+    reply: asyncio.Future[Reply]
+    size_bytes: int
+
+
+class Outbox:
+    """Submissions on their way to one host, and the replies on their way back."""
+
+    def __init__(
+        self,
+        name: str,
+        port: HostPort,
+        limits: GatewayLimits,
+        *,
+        on_result: Callable[[str, BatchResult], None],
+    ) -> None:
+        """An empty outbox. ``on_result`` sees the pushes and the incarnation of each answer."""
+        self.port = port
+        self._name = name
+        self._limits = limits
+        self._on_result = on_result
+        self._waiting: deque[_Waiting] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._flush_is_due = False
+
+    async def submit(self, submission: Submission, size_bytes: int) -> Reply:
+        """The host's reply, or TEMPORARILY_UNAVAILABLE when it is full or did not answer."""
+        if len(self._waiting) >= self._limits.outbox_items_max:
+            return _UNAVAILABLE
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Reply] = loop.create_future()
+        self._waiting.append(_Waiting(submission, reply, size_bytes))
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            loop.call_soon(self._flush)
+        return await reply
+
+    async def drained(self) -> None:
+        """Return when nothing waits and nothing is in flight."""
+        while self._calls or self._waiting:
+            if self._calls:
+                await asyncio.wait(self._calls)
+            else:
+                await asyncio.sleep(0)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        while self._waiting and len(self._calls) < _CALLS_IN_FLIGHT_MAX:
+            task = asyncio.get_running_loop().create_task(self._call(self._next_batch()))
+            self._calls.add(task)
+            task.add_done_callback(self._called)
+
+    def _called(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._flush()
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        size_bytes = 0
+        while self._waiting and len(batch) < self._limits.batch_items_max:
+            size_bytes += self._waiting[0].size_bytes
+            if batch and size_bytes > self._limits.batch_bytes_max:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _call(self, batch: list[_Waiting]) -> None:
+        try:
+            encoded = _ENCODER.encode([waiting.submission for waiting in batch])
+            result = _RESULT_DECODER.decode(await self.port.submit(encoded))
+        except HostUnavailable:
+            self._settle(batch, [_UNAVAILABLE] * len(batch))
+            return
+        self._settle(batch, result.replies)
+        self._on_result(self._name, result)
+
+    @staticmethod
+    def _settle(batch: list[_Waiting], replies: list[Reply]) -> None:
+        for waiting, reply in zip(batch, replies, strict=True):
+            if not waiting.reply.done():
+                waiting.reply.set_result(reply)
+
+
+class Gateway:
+    """Routes submissions and reads to the hosts that own their partitions."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        ports: Ports,
+        limits: GatewayLimits,
+        *,
+        on_push: Callable[[Push], None],
+        on_new_incarnation: Callable[[str], None],
+    ) -> None:
+        """A gateway to the hosts that ``ports`` finds.
+
+        ``on_push`` gets every push; ``on_new_incarnation`` gets the name of a host that was seen
+        to have started anew: it has forgotten its sessions.
+        """
+        self.placement = placement
+        self._ports = ports
+        self._limits = limits
+        self._on_push = on_push
+        self._on_new_incarnation = on_new_incarnation
+        self._outboxes: dict[str, Outbox] = {}
+        self._incarnations: dict[str, str] = {}
+
+    async def submit(self, submission: Submission, size_bytes: int = 0) -> Reply:
+        """Run one submission: the nonce in the sender's partition, then the command.
+
+        Where one host owns both it is one item of one call. ``size_bytes`` is roughly what the
+        submission carries.
+        """
+        claim, host = submission.claim, self.placement.host_of(submission.partition)
+        if claim is not None:
+            claim_host = self.placement.host_of(claim.partition)
+            if claim_host != host:
+                alone = msgspec.structs.replace(submission, command=None)
+                reply = await self._outbox(claim_host).submit(alone, 0)
+                if not isinstance(reply, Done):
+                    return reply
+                submission = msgspec.structs.replace(submission, claim=None)
+        return await self._outbox(host).submit(submission, size_bytes)
+
+    async def read(self, read: Read) -> SavedEventsPage | PublicEventsPage | Refused:
+        """A page of a read model, from the host that owns the identity."""
+        partition = self.placement.partition_of(read.owner_did)
+        port = self._outbox(self.placement.host_of(partition)).port
+        try:
+            (page,) = await port.read(_ENCODER.encode([read]))
+        except HostUnavailable:
+            return _UNAVAILABLE
+        return _PAGE_DECODER.decode(page) if page else _UNAVAILABLE
+
+    def port(self, host: str) -> HostPort:
+        """The port of a host."""
+        return self._outbox(host).port
+
+    def saw_incarnation(self, host: str, incarnation: str) -> None:
+        """Note a host's incarnation; a new one means that it forgot its sessions."""
+        known = self._incarnations.get(host)
+        self._incarnations[host] = incarnation
+        if known not in (None, incarnation):
+            self._on_new_incarnation(host)
+
+    async def drained(self) -> None:
+        """Return when every command taken has been answered."""
+        for outbox in list(self._outboxes.values()):
+            await outbox.drained()
+
+    def _outbox(self, host: str) -> Outbox:
+        outbox = self._outboxes.get(host)
+        if outbox is None:
+            outbox = self._outboxes[host] = Outbox(
+                host,
+                self._ports(host),
+                self._limits,
+                on_result=self._took_result,
+            )
+        return outbox
+
+    def _took_result(self, host: str, result: BatchResult) -> None:
+        self.saw_incarnation(host, result.incarnation)
+        for push in result.pushes:
+            self._on_push(push)

@@ -1,0 +1,71 @@
+"""Is the mediator able to do its work, and what does it hold now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from actors.clock import Clock
+from actors.host import HostStats
+from actors.host_port import HostUnavailable
+from http_edge.gateway import Gateway
+
+_CACHE_MS: Final = 1_000
+"""A check writes to the log: strangers asking for health must not be able to keep it busy."""
+_CHECK_S_MAX: Final = 5.0
+
+
+class Health:
+    """Asks every host of shards; answers from a cache of one second."""
+
+    def __init__(self, gateway: Gateway, hosts: Sequence[str], *, clock: Clock) -> None:
+        """A health check over these hosts."""
+        self._gateway = gateway
+        self._hosts = hosts
+        self._clock = clock
+        self._checked_ms = 0
+        self._detail: str | None = None
+        self._lock = asyncio.Lock()
+
+    async def detail(self) -> str | None:
+        """None when every host answers and its log takes writes, else what does not."""
+        async with self._lock:
+            if self._clock() - self._checked_ms >= _CACHE_MS:
+                problems = await asyncio.gather(*[self._problem(host) for host in self._hosts])
+                self._detail = "; ".join(problem for problem in problems if problem) or None
+                self._checked_ms = self._clock()
+            return self._detail
+
+    async def figures(self) -> dict[str, Any]:
+        """What the hosts hold and have done since they started."""
+        stats = [s for s in await asyncio.gather(*[self._stats(h) for h in self._hosts]) if s]
+        figures: dict[str, Any] = {}
+        figures["commits"] = sum(s.commits for s in stats)
+        figures["commands"] = sum(s.commands for s in stats)
+        figures["hosts"] = [
+            {k: v for k, v in msgspec.to_builtins(s).items() if k != "partitions"}
+            for s in stats
+        ]
+        figures["shards"] = [
+            {"shard": partition, "host": s.name} for s in stats for partition in s.partitions
+        ]
+        return figures
+
+    async def _problem(self, host: str) -> str | None:
+        try:
+            async with asyncio.timeout(_CHECK_S_MAX):
+                await self._gateway.port(host).ping()
+        except (HostUnavailable, TimeoutError):
+            return f"{host} does not answer or its log takes no writes"
+        return None
+
+    async def _stats(self, host: str) -> HostStats | None:
+        try:
+            async with asyncio.timeout(_CHECK_S_MAX):
+                stats = await self._gateway.port(host).stats()
+        except (HostUnavailable, TimeoutError):
+            return None
+        return msgspec.msgpack.decode(stats, type=HostStats)

@@ -1,0 +1,83 @@
+"""The edge as a Ray actor: HTTP on the same port in as many processes as there are edges."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+
+from actors.host_port import HostPort
+from actors.identity_host import HostOptions
+from actors.partitions import dedicated_did
+from actors.ray_cluster import NAMESPACE, Prepare, RayHostPort
+from actors.ray_dedicated import RayDedicatedPort
+from http_edge.config import Settings
+from http_edge.edge import Edge, placement_of
+from http_edge.mediator_keys import load_or_create
+
+
+class RayEdge:
+    """One edge process. ``serve`` runs until ``stop``; a restarted actor is told to serve again."""
+
+    def __init__(self, name: str, settings: str, template: HostOptions, prepare: Prepare) -> None:
+        """An edge with settings as JSON; ``template`` is what a dedicated host starts with."""
+        prepare(name)
+        self._settings = Settings.model_validate_json(settings)
+        self._prepare = prepare
+        self._name = name
+        self._template = template
+        self._edge: Edge | None = None
+        self._stopped = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Listen, and return after ``stop``."""
+        keys = load_or_create(self._settings.keys_path)
+        edge = Edge(self._name, self._settings, keys, self._port)
+        await edge.start()
+        self._edge = edge
+        await self._stopped.wait()
+
+    async def ready(self) -> bool:
+        """Is the edge listening?"""
+        return self._edge is not None
+
+    async def push(self, pushes: bytes) -> None:
+        """Pushes from a host that this edge did not ask."""
+        if self._edge is not None:
+            self._edge.take_pushes(pushes)
+
+    async def stop(self) -> None:
+        """Drain and stop listening."""
+        if self._edge is not None:
+            await self._edge.stop()
+        self._stopped.set()
+
+    def _port(self, host: str) -> HostPort:
+        call_s_max = self._settings.limits.host_call_s_max
+        did = dedicated_did(host)
+        if did is None:
+            return RayHostPort(self._name, host, call_s_max=call_s_max)
+        placement = placement_of(self._settings)
+        shard = placement.host_of(placement.nonce_partition_of(did))
+        return RayDedicatedPort(
+            self._name,
+            did,
+            self._template,
+            self._port(shard),
+            prepare=self._prepare,
+            call_s_max=call_s_max,
+        )
+
+
+def start_edge(name: str, settings: str, template: HostOptions, prepare: Prepare) -> Any:
+    """The named edge; Ray restarts it whenever it dies."""
+    remote = ray.remote(RayEdge)
+    return remote.options(
+        name=name,
+        namespace=NAMESPACE,
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=10_000,
+        num_cpus=0,
+    ).remote(name, settings, template, prepare)

@@ -1,0 +1,234 @@
+"""``poste serve``: the composition of a mediator, its supervision and its end.
+
+The main process owns the data directory, starts Ray, the hosts and the edges, and then only
+watches. Killing it ends all of them: Ray's processes end with their parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+from ray import exceptions as ray_errors
+
+from actors import ray_cluster
+from actors.identity_host import HostOptions
+from actors.limits import HostLimits, IdentityLimits
+from actors.partitions import host_name
+from eventstore.errors import LogError, UnsafeLog
+from eventstore.open_log import open_log
+from http_edge import edge as edges
+from http_edge.cli.output import Exit, Stop
+from http_edge.config import Settings
+from http_edge.config_sources import Loaded
+from http_edge.event_logging import configure
+from http_edge.log_pipe import LogPipe
+from http_edge.mediator_keys import KeyFileRefused, load_or_create
+from http_edge.ray_edge import start_edge
+
+_LOG = logging.getLogger(__name__)
+_READY_S_MAX: Final = 120.0
+_RETRY_S: Final = 0.2
+_STOP_HOSTS_S_MAX: Final = 1.5
+
+
+def run(loaded: Loaded) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code.
+
+    Raises:
+        Stop: it cannot start; says why and what to do.
+    """
+    settings = loaded.settings
+    configure(settings.log_level)
+    _make_data_dir(settings.data_dir)
+    with _locked(settings.data_dir), _reserved(settings) as port:
+        settings = settings.bound_to(port)
+        _check_keys(settings)
+        _check_log(settings)
+        ray_cluster.start(settings.ray_address)
+        try:
+            return asyncio.run(_Mediator(settings).serve())
+        finally:
+            ray_cluster.stop()
+
+
+class _Mediator:
+    """The hosts and edges of one ``poste serve``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._prepare = LogPipe().prepare(settings.log_level)
+        self._stopping = asyncio.Event()
+        self._hosts: list[Any] = []
+        self._edges: list[Any] = []
+
+    async def serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        options = [host_options(self._settings, i) for i in range(self._settings.hosts)]
+        self._hosts = [ray_cluster.start_host(option, self._prepare) for option in options]
+        settings_json = self._settings.model_dump_json()
+        self._edges = [
+            start_edge(f"edge-{i}", settings_json, options[0], self._prepare)
+            for i in range(self._settings.edges)
+        ]
+        serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
+        try:
+            await self._until_ready()
+            click.echo(f"ready {self._settings.url} {self._settings.mediator_did}")
+            await self._stopping.wait()
+        finally:
+            self._stopping.set()
+            await self._stop(serving)
+        return int(Exit.OK)
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(_READY_S_MAX):
+                await asyncio.gather(*[host.ping.remote() for host in self._hosts])
+                while not all(await asyncio.gather(*[e.ready.remote() for e in self._edges])):
+                    await asyncio.sleep(_RETRY_S)
+        except (ray_errors.RayError, TimeoutError) as error:
+            raise Stop(
+                Exit.INTERNAL,
+                f"The mediator did not become ready: {type(error).__name__}.",
+                "The log lines above say which part failed.",
+            ) from error
+
+    async def _keep_serving(self, edge: Any) -> None:
+        """An edge that died was started anew by Ray, but has to be told to serve."""
+        while not self._stopping.is_set():
+            try:
+                await edge.serve.remote()
+            except ray_errors.RayError as error:
+                _LOG.error("edge failed: %s", type(error).__name__)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
+        with contextlib.suppress(TimeoutError, ray_errors.RayError):
+            async with asyncio.timeout(self._settings.limits.drain_s_max):
+                await asyncio.gather(*[edge.stop.remote() for edge in self._edges])
+        with contextlib.suppress(TimeoutError, ray_errors.RayError):
+            async with asyncio.timeout(_STOP_HOSTS_S_MAX):
+                await asyncio.gather(*[host.stop.remote() for host in self._hosts])
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+def host_options(settings: Settings, index: int) -> HostOptions:
+    """What the host with this index starts with."""
+    limits = settings.limits
+    return HostOptions(
+        name=host_name(index),
+        dsn=settings.log_dsn,
+        partitions=list(edges.placement_of(settings).partitions_of(index)),
+        limits=HostLimits(
+            timestamp_window_ms=settings.protocol.timestamp_window_ms,
+            nonces_per_shard_max=limits.nonces_per_shard_max,
+            transaction_items_max=limits.transaction_items_max,
+            active_identities_max=limits.active_identities_max,
+            active_bytes_max=limits.active_bytes_max,
+            identity_idle_s=limits.identity_idle_s,
+            snapshot_after_events=limits.snapshot_after_events,
+            identity=IdentityLimits(
+                queue_messages_max=limits.queue_messages_max,
+                queue_bytes_max=limits.queue_bytes_max,
+                contract_requests_max=limits.contract_requests_max,
+                contracts_max=limits.contracts_max,
+                saved_events_max=limits.saved_events_max,
+                public_events_max=limits.public_events_max,
+            ),
+        ),
+    )
+
+
+def _make_data_dir(data_dir: Path) -> None:
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Stop(
+            Exit.USAGE,
+            f"The data directory {data_dir} cannot be made: {error.strerror}.",
+            "Name another one with --data-dir.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(data_dir: Path) -> Iterator[IO[str]]:
+    """Two mediators on one data directory would fence each other off all the time."""
+    with (data_dir / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Stop(
+                Exit.USAGE,
+                f"Another mediator is running on {data_dir}.",
+                "Stop it, or name another directory with --data-dir.",
+            ) from error
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield lock
+
+
+@contextlib.contextmanager
+def _reserved(settings: Settings) -> Iterator[int]:
+    """Keep the address for the edges, which share it; nobody else may be on it yet."""
+    family = socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET
+    with socket.socket(family) as alone, socket.socket(family) as reserved:
+        try:
+            # The edges share the port, so a second mediator could too, unnoticed.
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind((settings.listen_host, settings.listen_port))
+            port = alone.getsockname()[1]
+            alone.close()
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind((settings.listen_host, port))
+        except OSError as error:
+            raise Stop(
+                Exit.USAGE,
+                f"The address {settings.listen} cannot be used: {error.strerror}.",
+                "Stop what listens there, or name another address with --listen.",
+            ) from error
+        yield port
+
+
+def _check_keys(settings: Settings) -> None:
+    try:
+        load_or_create(settings.keys_path)
+    except KeyFileRefused as error:
+        raise Stop(Exit.UNSAFE, str(error)) from error
+
+
+def _check_log(settings: Settings) -> None:
+    """Open the log once, and hold it to what was fixed when it was created."""
+    try:
+        log = open_log(settings.log_dsn)
+    except UnsafeLog as error:
+        raise Stop(Exit.UNSAFE, str(error)) from error
+    except LogError as error:
+        raise Stop(
+            Exit.UNREACHABLE, f"The event log cannot be opened: {error}.", "See --log."
+        ) from error
+    with contextlib.closing(log):
+        for name, value in (
+            ("shards", str(settings.shards)),
+            ("mediator_did", settings.mediator_did),
+        ):
+            fixed = log.setting(name, value)
+            if fixed != value:
+                raise Stop(
+                    Exit.USAGE,
+                    f"The log was created with {name} {fixed}, not {value}.",
+                    f"Set {'--shards' if name == 'shards' else '--did'} {fixed}.",
+                )
