@@ -76,7 +76,7 @@ def decide(did: str, state: Identity, command: Command, moment: Moment) -> Decis
             return _decide_own(did, state, command, moment)
 
 
-def _decide_own(  # noqa: C901, PLR0911 - one arm per command
+def _decide_own(  # noqa: C901 - one arm per command
     did: str, state: Identity, command: _OwnCommand, moment: Moment
 ) -> Decision:
     """Commands that a registered identity gives on its own behalf."""

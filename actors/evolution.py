@@ -30,7 +30,7 @@ _SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
 _SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
 
 
-def evolve(state: Identity, event: Event) -> None:  # noqa: C901, PLR0912 - one arm per event
+def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per event
     """Apply the next event of the identity's stream, in place.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class HostUnavailable(Exception):  # noqa: N818 - named for what it says
+class HostUnavailable(Exception):
     """A host did not answer; what was asked of it may or may not have been done."""
 
 
@@ -41,7 +41,7 @@ class HostPort(Protocol):
         """
 
     async def stats(self) -> bytes:
-        """msgpack of ``actors.host.HostStats``.
+        """The msgpack of ``actors.host.HostStats``.
 
         Raises:
             HostUnavailable: the host did not answer.

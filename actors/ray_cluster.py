@@ -61,6 +61,12 @@ Prepare: TypeAlias = Callable[[str], None]
 """Called with the name of an actor in its new process, before it starts: sets up logging."""
 
 
+CALLS_MAX: Final = 32
+"""Batches in one host at once, two for each edge; each waits on a thread of its own."""
+CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4}
+"""Threads apart from those of the batches: slow reads and questions hold up no command."""
+
+
 class PushSender:
     """Sends pushes to edges by name; called from the host's writer thread, never waits."""
 
@@ -89,7 +95,7 @@ class RayIdentityHost(IdentityHost):
 
 def start_host(options: HostOptions, prepare: Prepare) -> Any:
     """The named host, started if it does not live yet; Ray restarts it whenever it dies."""
-    remote = ray.remote(RayIdentityHost)
+    remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayIdentityHost)
     return remote.options(
         name=options.name,
         namespace=NAMESPACE,
@@ -98,6 +104,7 @@ def start_host(options: HostOptions, prepare: Prepare) -> Any:
         max_restarts=-1,
         max_task_retries=0,
         num_cpus=0,
+        max_concurrency=CALLS_MAX,
     ).remote(options, prepare)
 
 
@@ -118,17 +125,23 @@ class RayHostPort:
 
     async def read(self, batch: bytes) -> list[bytes]:
         """Answer reads; see ``IdentityHost.read``. Raises: HostUnavailable."""
-        result: list[bytes] = await self._call(lambda host: host.read.remote(batch))
+        result: list[bytes] = await self._call(
+            lambda host: host.read.options(concurrency_group="read").remote(batch)
+        )
         return result
 
     async def ping(self) -> str:
         """The incarnation of a host whose log takes writes. Raises: HostUnavailable."""
-        result: str = await self._call(lambda host: host.ping.remote())
+        result: str = await self._call(
+            lambda host: host.ping.options(concurrency_group="control").remote()
+        )
         return result
 
     async def incarnation(self) -> str:
         """See ``IdentityHost.incarnation``. Raises: HostUnavailable."""
-        result: str = await self._call(lambda host: host.incarnation.remote())
+        result: str = await self._call(
+            lambda host: host.incarnation.options(concurrency_group="control").remote()
+        )
         return result
 
     @property
@@ -138,12 +151,16 @@ class RayHostPort:
 
     async def knows(self, did: str) -> bool:
         """See ``IdentityHost.knows``. Raises: HostUnavailable."""
-        result: bool = await self._call(lambda host: host.knows.remote(did))
+        result: bool = await self._call(
+            lambda host: host.knows.options(concurrency_group="control").remote(did)
+        )
         return result
 
     async def stats(self) -> bytes:
         """The host's counters; see ``IdentityHost.stats``. Raises: HostUnavailable."""
-        result: bytes = await self._call(lambda host: host.stats.remote())
+        result: bytes = await self._call(
+            lambda host: host.stats.options(concurrency_group="control").remote()
+        )
         return result
 
     async def _call(self, ask: Callable[[Any], Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from typing import Any, Final
 
@@ -24,7 +25,14 @@ from actors.identity import Identity
 from actors.identity_host import HostOptions
 from actors.limits import IdentityLimits
 from actors.partitions import dedicated_host_name
-from actors.ray_cluster import NAMESPACE, Prepare, RayHostPort, RayIdentityHost
+from actors.ray_cluster import (
+    CALLS_MAX,
+    CONCURRENCY_GROUPS,
+    NAMESPACE,
+    Prepare,
+    RayHostPort,
+    RayIdentityHost,
+)
 from actors.refusals import Refusal
 from actors.replies import BatchResult, Done, Refused, Reply
 
@@ -40,28 +48,25 @@ class RayDedicatedHost(RayIdentityHost):
         super().__init__(options, prepare)
         self._idle_s_max = options.limits.identity_idle_s
         self._used_at = time.monotonic()
-        self._watch: asyncio.Task[None] | None = None
+        threading.Thread(target=self._end_when_idle, name="idle", daemon=True).start()
 
-    async def submit(self, edge: str, batch: bytes) -> bytes:
+    def submit(self, edge: str, batch: bytes) -> bytes:
         """Run a batch; see ``IdentityHost.submit``."""
         self._used_at = time.monotonic()
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._end_when_idle())
-        return await super().submit(edge, batch)
+        return super().submit(edge, batch)
 
-    async def _end_when_idle(self) -> None:
-        while True:
-            await asyncio.sleep(min(_IDLE_CHECK_S, self._idle_s_max))
-            if self.has_sessions or time.monotonic() - self._used_at < self._idle_s_max:
-                continue
-            await self.stop()
-            os._exit(0)
+    def _end_when_idle(self) -> None:
+        pause = threading.Event()
+        while self.has_sessions or time.monotonic() - self._used_at < self._idle_s_max:
+            pause.wait(min(_IDLE_CHECK_S, self._idle_s_max))
+        self.stop()
+        os._exit(0)
 
 
 class RayDedicatedPort:
     """The way from an edge to the host of one dedicated identity, waking it if need be."""
 
-    def __init__(  # noqa: PLR0913 - what it takes to start a host
+    def __init__(
         self,
         edge: str,
         did: str,
@@ -134,7 +139,7 @@ class RayDedicatedPort:
 
 def _start(options: HostOptions, prepare: Prepare) -> Any:
     """The named host; not restarted by Ray: the next command wakes it again."""
-    remote = ray.remote(RayDedicatedHost)
+    remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayDedicatedHost)
     return remote.options(
         name=options.name,
         namespace=NAMESPACE,
@@ -143,6 +148,7 @@ def _start(options: HostOptions, prepare: Prepare) -> Any:
         max_restarts=0,
         max_task_retries=0,
         num_cpus=0,
+        max_concurrency=CALLS_MAX,
     ).remote(options, prepare)
 
 

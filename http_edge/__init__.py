@@ -1,0 +1,1 @@
+"""The edge: HTTP, WebSocket, wire formats, signatures, the command line."""

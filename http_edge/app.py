@@ -72,6 +72,7 @@ class HttpSurface:
         self._public_reads = _limit(settings, rates.public_reads_per_address_per_s)
         self._upgrades = _limit(settings, rates.sockets_auth_per_address_per_s)
         self._commands_in_flight = 0
+        self._bodies_bytes = 0
         self._sockets_open = 0
         self.draining = False
 
@@ -88,7 +89,6 @@ class HttpSurface:
         app.router.add_get("/status", self._status)
         app.router.add_get("/public/{did:.+}", self._public_events)
         app.router.add_get("/ws", self._socket)
-        app.router.add_route(hdrs.METH_OPTIONS, "/{path:.*}", self._preflight)
         return app
 
     @web.middleware
@@ -97,6 +97,10 @@ class HttpSurface:
         wait_s = self._take(self._requests, request)
         if wait_s is not None:
             return respond(refuse(Refusal.RATE_LIMITED, wait_s))
+        if request.method == hdrs.METH_OPTIONS:
+            # Of every path, and without a route: one that matches any path would make an
+            # unknown path a 405.
+            return _preflight()
         try:
             return await handler(request)
         except web.HTTPRequestEntityTooLarge:
@@ -118,16 +122,6 @@ class HttpSurface:
             self._settings.protocol.cors_allowed_origin
         )
 
-    async def _preflight(self, _: web.Request) -> web.Response:
-        return web.Response(
-            status=HTTPStatus.NO_CONTENT,
-            headers={
-                hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, OPTIONS",
-                hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Content-Type",
-                hdrs.ACCESS_CONTROL_MAX_AGE: "86400",
-            },
-        )
-
     async def _did_document(self, _: web.Request) -> web.Response:
         return web.Response(body=self._document, content_type=JSON)
 
@@ -147,9 +141,16 @@ class HttpSurface:
         return web.Response(body=orjson.dumps(figures), content_type=JSON)
 
     async def _command(self, request: web.Request) -> web.Response:
-        if self._commands_in_flight >= self._limits.commands_in_flight_max or self.draining:
+        # A chunked body announces no length; it may become as large as any.
+        size_bytes = request.content_length or self._limits.body_bytes_max
+        if (
+            self.draining
+            or self._commands_in_flight >= self._limits.commands_in_flight_max
+            or self._bodies_bytes + size_bytes > self._limits.bodies_bytes_max
+        ):
             return respond(_TOO_BUSY)
         self._commands_in_flight += 1
+        self._bodies_bytes += size_bytes
         try:
             body = await self._body(request)
             if isinstance(body, web.Response):
@@ -157,6 +158,7 @@ class HttpSurface:
             return respond(await self._commands.handle(body))
         finally:
             self._commands_in_flight -= 1
+            self._bodies_bytes -= size_bytes
 
     async def _body(self, request: web.Request) -> bytes | web.Response:
         if hdrs.CONTENT_ENCODING in request.headers:
@@ -211,6 +213,17 @@ _CODES: Final = {
 
 def _limit(settings: Settings, per_s: float) -> RateLimit:
     return RateLimit(per_s, burst_s=settings.rates.burst_s, keys_max=settings.rates.keys_max)
+
+
+def _preflight() -> web.Response:
+    return web.Response(
+        status=HTTPStatus.NO_CONTENT,
+        headers={
+            hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, OPTIONS",
+            hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Content-Type",
+            hdrs.ACCESS_CONTROL_MAX_AGE: "86400",
+        },
+    )
 
 
 def _error(status: HTTPStatus, code: str) -> web.Response:

@@ -47,6 +47,8 @@ def _key(address: str) -> str:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if parsed.version == 4:  # noqa: PLR2004 - the protocol's number
+    if isinstance(parsed, ipaddress.IPv4Address):
         return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((parsed, _IPV6_PREFIX_BITS), strict=False))

@@ -174,6 +174,7 @@ def _web_dids(settings: DidWeb) -> WebDids | None:
             entries_max=settings.cache_entries_max,
             found_ttl_s=settings.cache_s,
             missing_ttl_s=min(settings.cache_s, _MISSING_S_MAX),
+            allowed_hosts=frozenset(settings.allowed_hosts),
         )
     )
 

@@ -1,7 +1,7 @@
 """The edge's way to the hosts: one outbox per host with natural batching.
 
-While calls to a host are in flight (two at most), new submissions wait in its outbox and leave
-together in the next call. There is no timer: an idle edge sends at once, batches grow with load.
+While a call to a host is in flight, new submissions wait in its outbox and leave together in the
+next call; when many wait, a second call leaves beside the first. There is no timer: an idle edge sends at once, batches grow with load.
 Any failure of a call is "outcome unknown" for every submission in it.
 """
 
@@ -22,6 +22,9 @@ from actors.replies import BatchResult, Done, Push, Refused, Reply
 from eventstore.log import PublicEventsPage, SavedEventsPage
 
 _CALLS_IN_FLIGHT_MAX: Final = 2
+_SECOND_CALL_ITEMS: Final = 24
+"""A second call leaves beside the first only when it is worth its cost. Measured: a call costs
+about a millisecond of CPU on both sides together, whatever it carries, and an item 0.1 ms."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
 _PAGE_DECODER: Final[msgspec.msgpack.Decoder[SavedEventsPage | PublicEventsPage]] = (
@@ -36,9 +39,9 @@ Ports: TypeAlias = Callable[[str], HostPort]
 class GatewayLimits(msgspec.Struct, frozen=True):
     """How much may wait for one host, and how much one call carries."""
 
-    outbox_items_max: int = 4_096
-    batch_items_max: int = 256
-    batch_bytes_max: int = 1_048_576
+    outbox_items_max: int
+    batch_items_max: int
+    batch_bytes_max: int
 
 
 class _Waiting(msgspec.Struct):
@@ -89,10 +92,13 @@ class Outbox:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        while self._waiting and len(self._calls) < _CALLS_IN_FLIGHT_MAX:
+        while self._waiting and len(self._calls) < self._calls_max():
             task = asyncio.get_running_loop().create_task(self._call(self._next_batch()))
             self._calls.add(task)
             task.add_done_callback(self._called)
+
+    def _calls_max(self) -> int:
+        return _CALLS_IN_FLIGHT_MAX if len(self._waiting) >= _SECOND_CALL_ITEMS else 1
 
     def _called(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)

@@ -46,8 +46,7 @@ class Health:
         figures["commits"] = sum(s.commits for s in stats)
         figures["commands"] = sum(s.commands for s in stats)
         figures["hosts"] = [
-            {k: v for k, v in msgspec.to_builtins(s).items() if k != "partitions"}
-            for s in stats
+            {k: v for k, v in msgspec.to_builtins(s).items() if k != "partitions"} for s in stats
         ]
         figures["shards"] = [
             {"shard": partition, "host": s.name} for s in stats for partition in s.partitions

@@ -37,12 +37,6 @@ class LogPipe:
             sys.stderr.buffer.flush()
 
 
-def _log_to(path: str, level: str, _name: str) -> None:
-    """Send this process's log lines to the pipe; on another machine they stay in Ray's files."""
-    try:
-        # The stream lives as long as the process.
-        stream = open(path, "a", buffering=1, encoding="utf-8")  # noqa: PTH123, SIM115
-    except OSError:
-        event_logging.configure(level)
-    else:
-        event_logging.configure(level, stream)
+def _log_to(path: str, level: str, name: str) -> None:
+    """Send this process's log lines to the pipe."""
+    event_logging.configure(level, pipe=path, process=name)

@@ -1,0 +1,1 @@
+"""Projections of the exported log, rebuilt apart from the live system."""

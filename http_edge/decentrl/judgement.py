@@ -7,7 +7,7 @@ code. What depends on registrations, contracts or queues is left to the identity
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 

@@ -71,7 +71,7 @@ _Json: TypeAlias = dict[str, Any]
 _C = TypeVar("_C")
 
 
-class _Invalid(Exception):  # noqa: N818 - never leaves this module
+class _Invalid(Exception):
     """The payload fails its schema."""
 
 

@@ -21,7 +21,7 @@ from actors.replies import Registered, Reply
 from http_edge.canonical_json import NotCanonical
 from http_edge.config import Limits, Protocol
 from http_edge.decentrl import frames
-from http_edge.decentrl.frames import AuthFailure, Authenticate
+from http_edge.decentrl.frames import Authenticate, AuthFailure
 from http_edge.decentrl.hub import Hub
 from http_edge.decentrl.outgoing import Outgoing
 from http_edge.dids.resolver import Resolver
@@ -146,7 +146,7 @@ class SocketFront:
     ) -> None:
         """Read until the socket closes; ping it, and watch its registration."""
         loop = asyncio.get_running_loop()
-        frames_taken = RateLimit(20, burst_s=2, keys_max=1)
+        frames_taken = RateLimit(self._limits.socket_frames_per_s_max, burst_s=2, keys_max=1)
         ping_at = loop.time() + self._protocol.ping_interval_s
         while not socket.closed:
             lapse_s = session.until_s - self._clock() / 1000

@@ -1,0 +1,1 @@
+"""The command ``poste``: one module per command, imported when it is called."""

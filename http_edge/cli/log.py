@@ -1,0 +1,150 @@
+"""``poste log``: is the event log still the one that was written?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from eventstore import verify as verification
+from eventstore.open_log import open_log
+from eventstore.verify import Finding, Head, Summary
+from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record, print_table
+from http_edge.cli.settings import with_settings
+from http_edge.config_sources import Loaded
+
+_SHOWN_MAX: Final = 20
+_KEPT_MAX: Final = 10_000
+
+
+@click.group()
+def log() -> None:
+    """Check the event log."""
+
+
+@log.command()
+@json_option
+@click.option(
+    "--known",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The JSON of an earlier check: its heads must still be there, so a cut end is found too.",
+)
+@with_settings("data_dir", "log")
+def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
+    """Read the whole log and check every row against the seals.
+
+    Exit code 1 when a row was changed, removed, added or moved; the first such row is named. May
+    run beside a running mediator: it checks up to where the log ends now.
+    """
+    dsn = loaded.settings.log_dsn
+    _require_existing(dsn)
+    known_heads = _heads_of(known) if known else None
+    findings: list[Finding] = []
+    summary: Summary | None = None
+    # Reading asks nothing of the store's durability.
+    with closing(open_log(dsn, allow_unsafe=True)) as opened, _progress_bar() as progress:
+        for item in verification.verify(opened, known_heads=known_heads, progress=progress):
+            match item:
+                case Finding() if len(findings) < _KEPT_MAX:
+                    findings.append(item)
+                case Summary():
+                    summary = item
+                case _:
+                    pass
+    assert summary is not None
+    if as_json:
+        print_json({"summary": _summary(summary), "findings": list(map(_finding, findings))})
+    else:
+        _print(findings, summary)
+    return Exit.FINDING if summary.findings else Exit.OK
+
+
+def _require_existing(dsn: str) -> None:
+    """Refuse a log that opening would make: an empty log has nothing wrong with it.
+
+    Raises:
+        Stop: there is no such file.
+    """
+    parts = urlsplit(dsn)
+    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file():
+        remedy = "Name it with --log or --data-dir."
+        raise Stop(Exit.UNREACHABLE, f"there is no log at {unquote(parts.path)}", remedy)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[verification.Progress]:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Checking", total=None)
+        yield lambda reached, end: bar.update(task, completed=reached, total=end)
+
+
+def _print(findings: list[Finding], summary: Summary) -> None:
+    if findings:
+        first = findings[0]
+        click.echo(
+            f"First bad row: position {first.first_position} ({first.fault.value}, found in "
+            f"stream {first.stream}, version {first.version}): {first.explanation}"
+        )
+        print_table(
+            f"{summary.findings} findings",
+            ["positions", "fault", "partition", "explanation"],
+            [
+                (
+                    f"{finding.first_position}-{finding.last_position}",
+                    finding.fault.value,
+                    finding.partition,
+                    finding.explanation,
+                )
+                for finding in islice(findings, _SHOWN_MAX)
+            ],
+        )
+    title = "Something is wrong with this log" if findings else "Every row is as it was sealed"
+    print_record(title, {name: v for name, v in _summary(summary).items() if name != "heads"})
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "fault": finding.fault.value,
+        "first_position": finding.first_position,
+        "last_position": finding.last_position,
+        "stream": str(finding.stream),
+        "version": finding.version,
+        "partition": finding.partition,
+        "explanation": finding.explanation,
+    }
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    return {
+        "position": summary.position,
+        "rows": summary.rows,
+        "seals": summary.seals,
+        "streams": summary.streams,
+        "partitions": len(summary.heads),
+        "findings": summary.findings,
+        "heads": {
+            partition: {"version": head.version, "digest": head.digest.hex()}
+            for partition, head in sorted(summary.heads.items())
+        },
+    }
+
+
+def _heads_of(path: Path) -> Mapping[str, Head]:
+    try:
+        heads = json.loads(path.read_bytes())["summary"]["heads"]
+        return {
+            partition: Head(head["version"], bytes.fromhex(head["digest"]))
+            for partition, head in heads.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        remedy = "Make one with: poste log verify --json"
+        raise Stop(Exit.USAGE, f"{path} is not the JSON of an earlier check", remedy) from None

@@ -1,0 +1,107 @@
+"""``poste``: the group of commands, and how every command ends.
+
+Only the module of the command that was called is imported: ``poste --help`` knows the others by
+their summaries and imports neither Ray nor the server.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+import click
+
+from http_edge.cli.output import Exit, Stop
+
+SUMMARIES: Final[Mapping[str, str]] = {
+    "serve": "Run the mediator.",
+    "status": "Show what a running mediator holds and does.",
+    "demo": "Walk two people through the whole protocol against a running mediator.",
+    "bench": "Measure a mediator on this machine; other machines are refused.",
+    "keys": "Show the mediator's DID and public keys; make the keys at first use.",
+    "log": "Check the event log.",
+    "config": "Show the settings in force and all that could be set.",
+}
+_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in ``http_edge.cli.<name>`` and are imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names, in the order of use."""
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, imported now."""
+        if cmd_name not in SUMMARIES:
+            return None
+        command = getattr(import_module(f"http_edge.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The summaries, without an import."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The exit codes."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), code.means) for code in Exit])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it refuses to do becomes a sentence and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            stop = explained(error)
+            if stop is None:
+                raise
+            raise stop from error
+
+
+@click.group(cls=LazyGroup)
+@click.version_option(package_name="poste-restante", prog_name="poste")
+def poste() -> None:
+    """Poste holds encrypted messages until their owner acknowledges them."""
+
+
+def explained(error: Exception) -> Stop | None:
+    """What an expected failure means for the user; None for a fault of the program."""
+    from eventstore import errors  # noqa: PLC0415 - only a failure needs these
+    from http_edge.config_sources import SettingRefused  # noqa: PLC0415
+    from http_edge.mediator_keys import KeyFileRefused  # noqa: PLC0415
+
+    match error:
+        case SettingRefused():
+            return Stop(Exit.USAGE, str(error), "All settings: poste config reference")
+        case KeyFileRefused():
+            return Stop(Exit.UNSAFE, str(error))
+        case errors.LogUnavailable():
+            return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}")
+        case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():
+            return Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", "See: poste log verify")
+        case OSError():
+            return Stop(Exit.USAGE, str(error))
+        case _:
+            return None
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; never with a traceback for what a user can mend."""
+    try:
+        code = poste.main(args, prog_name="poste", standalone_mode=False)
+    except click.ClickException as stop:
+        stop.show()
+        code = stop.exit_code
+    except click.Abort:
+        code = _INTERRUPTED
+    except Exception:  # noqa: BLE001 - the last resort: name it as our fault
+        traceback.print_exc()
+        click.echo("poste: a fault of poste itself; please report the lines above", err=True)
+        code = Exit.INTERNAL
+    sys.exit(code if isinstance(code, int) else Exit.OK)

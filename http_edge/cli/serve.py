@@ -1,0 +1,33 @@
+"""``poste serve``: run the mediator."""
+
+from __future__ import annotations
+
+import click
+
+from http_edge.cli.settings import with_settings
+from http_edge.config_sources import Loaded
+
+
+@click.command()
+@with_settings(
+    "data_dir",
+    "listen",
+    "public_url",
+    "did",
+    "log",
+    "placement",
+    "hosts",
+    "edges",
+    "shards",
+    "ray_address",
+    "log_level",
+)
+def serve(loaded: Loaded) -> int:
+    """Run the mediator.
+
+    Without options it serves http://127.0.0.1:8080 from an embedded log in ./data. SIGTERM lets
+    the commands in flight finish.
+    """
+    from http_edge.serve import run  # noqa: PLC0415 - imports Ray; the help of this command need not
+
+    return run(loaded)

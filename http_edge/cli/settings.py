@@ -1,0 +1,55 @@
+"""The options that make settings: the same on every command that needs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from http_edge.config_reference import every_setting
+from http_edge.config_sources import CONFIG_VARIABLE, load_settings
+
+Result = TypeVar("Result")
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a command ``--config``, ``--set`` and a flag per named setting; it gets ``loaded``.
+
+    This is the one place that reads the environment.
+
+    Raises:
+        SettingRefused: from the command, when a source is refused.
+    """
+
+    def decorate(command: Callable[..., Result]) -> Callable[..., Result]:
+        @wraps(command)
+        def run(config: Path | None, assignments: tuple[str, ...], **options: Any) -> Result:
+            flags = dict(map(_assignment, assignments))
+            flags |= {name: text for name in names if (text := options.pop(name)) is not None}
+            return command(loaded=load_settings(flags, os.environ, config), **options)
+
+        for name in reversed(names):
+            setting = every_setting()[name]
+            flag = "--" + name.replace("_", "-")
+            run = click.option(flag, name, metavar="TEXT", help=setting.reason)(run)
+        run = click.option(
+            "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by name."
+        )(run)
+        return click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            help=f"TOML file of settings; else the one that {CONFIG_VARIABLE} names.",
+        )(run)
+
+    return decorate
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
+    return name, value

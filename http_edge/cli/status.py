@@ -1,0 +1,93 @@
+"""``poste status``: what a running mediator holds and does."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record, print_table
+from http_edge.cli.settings import with_settings
+from http_edge.config_sources import Loaded
+
+_ANSWER_S_MAX: Final = 5
+_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+@click.command()
+@json_option
+@click.option("--url", help="The mediator to ask; else the one that the settings describe.")
+@with_settings("listen")
+def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
+    """Show what a running mediator holds and does.
+
+    It answers on loopback only: run this on the machine of the mediator.
+    """
+    answer = fetch_status(url or loaded.settings.local_url)
+    if as_json:
+        print_json(answer)
+        return
+    plain = {name: value for name, value in answer.items() if not _is_table(value)}
+    print_record("Mediator", dict(_flat(plain)))
+    for name, records in answer.items():
+        if _is_table(records):
+            print_table(name.capitalize(), *_table(records))
+
+
+def fetch_status(url: str) -> dict[str, Any]:
+    """The JSON object at ``/status`` of the mediator at ``url``.
+
+    Asked without the proxies of the environment: the mediator is near.
+
+    Raises:
+        Stop: it cannot be reached, or does not answer with a status.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise Stop(Exit.USAGE, f"{url} is not an http or https URL")
+    https = parts.scheme == "https"
+    connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
+    try:
+        with closing(connect(parts.netloc, timeout=_ANSWER_S_MAX)) as connection:
+            connection.request("GET", parts.path.rstrip("/") + "/status")
+            response = connection.getresponse()
+            body = response.read(_ANSWER_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        remedy = "Start it with: poste serve. If it listens elsewhere, name it with --url."
+        raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
+    if response.status != http.client.OK:
+        remedy = "The status is for loopback: run this on the machine of the mediator."
+        raise Stop(Exit.UNREACHABLE, f"{url}/status answered {response.status}", remedy)
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise Stop(Exit.UNREACHABLE, f"{url}/status did not answer with a status of poste")
+    return answer
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _table(records: list[dict[str, Any]]) -> tuple[list[str], list[list[object]]]:
+    """Columns and rows: a record a row, or a record a column where there are more fields."""
+    fields = list(dict.fromkeys(field for record in records for field in record))
+    if len(fields) <= len(records):
+        return fields, [[record.get(field) for field in fields] for record in records]
+    titles, *rows = ([field, *(record.get(field) for record in records)] for field in fields)
+    return list(map(str, titles)), rows
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

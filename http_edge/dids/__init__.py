@@ -1,0 +1,5 @@
+"""Decentralized identifiers: one module per method, and the resolver that chooses."""
+
+from http_edge.dids.document import DidDocument, Fetch, signing_key_id
+
+__all__ = ["DidDocument", "Fetch", "signing_key_id"]

@@ -1,0 +1,68 @@
+"""did:decentrl: a DID that is its own document (DCTRL-0001).
+
+``did:decentrl:{alias}:{signing key}:{pre-key}:{mediator DID}``: alias and mediator DID in base64,
+the keys in multibase. Resolution is parsing; nothing is fetched. Two texts can name the same
+keys, so DIDs are compared as exact strings and never normalised.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from http_edge.dids.document import DID_CHARS_MAX, DidDocument, signing_key_id
+from http_edge.encoding import (
+    ED25519_PREFIX,
+    X25519_PREFIX,
+    b64decode,
+    b64encode,
+    multibase_decode,
+    multibase_encode,
+)
+
+PREFIX: Final = "did:decentrl:"
+ALIAS_BYTES_MAX: Final = 256
+
+
+def make_did(alias: str, signing_public: bytes, pre_public: bytes, mediator_did: str) -> str:
+    """The DID of an identity with these two 32-byte public keys.
+
+    Raises:
+        ValueError: the parts do not make a DID that resolves.
+    """
+    parts = (
+        b64encode(alias.encode()),
+        multibase_encode(ED25519_PREFIX, signing_public),
+        multibase_encode(X25519_PREFIX, pre_public),
+        b64encode(mediator_did.encode()),
+    )
+    did = PREFIX + ":".join(parts)
+    if resolve(did) is None:
+        raise ValueError("these parts make no did:decentrl")
+    return did
+
+
+def resolve(did: str) -> DidDocument | None:
+    """The document that ``did`` spells out, or None if it is malformed."""
+    if len(did) > DID_CHARS_MAX or not did.startswith(PREFIX):
+        return None
+    parts = did[len(PREFIX) :].split(":")
+    if len(parts) != 4:  # noqa: PLR2004 - alias, signing key, pre-key, mediator DID
+        return None
+    alias, signing_key, pre_key, mediator_did = parts
+    try:
+        if not 0 < len(_text(alias).encode()) <= ALIAS_BYTES_MAX:
+            return None
+        if not _text(mediator_did).startswith("did:"):
+            return None
+        return DidDocument(
+            did=did,
+            signing_keys={signing_key_id(did): multibase_decode(signing_key, ED25519_PREFIX)},
+            pre_key=multibase_decode(pre_key, X25519_PREFIX),
+        )
+    except ValueError:
+        return None
+
+
+def _text(encoded: str) -> str:
+    """The UTF-8 text behind base64; raises ``ValueError`` for anything else."""
+    return b64decode(encoded).decode()

@@ -1,0 +1,70 @@
+"""DID to document: the table of methods that this server resolves.
+
+| DID | how |
+|---|---|
+| the mediator's own | static, never fetched |
+| did:decentrl, did:key | parsed, and remembered: every command of a sender asks again |
+| did:web of others | not at all, or over the network where that is switched on |
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from http_edge.dids import decentrl, key, web
+from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch, signing_key_id
+from http_edge.dids.web import WebDids
+from http_edge.mediator_keys import MediatorKeys
+
+__all__ = ["Fetch", "Resolver"]
+
+ENTRIES_MAX: Final = 100_000
+"""Parsed documents that are remembered, at about 1 KiB each."""
+
+
+class Resolver:
+    """Resolves DIDs; ``web`` switches the resolution of other people's did:web on."""
+
+    def __init__(
+        self,
+        mediator_did: str,
+        keys: MediatorKeys,
+        *,
+        web: WebDids | None = None,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        self._own = DidDocument(
+            did=mediator_did,
+            signing_keys={signing_key_id(mediator_did): keys.signing_public},
+            pre_key=keys.pre_public,
+        )
+        self._web = web
+        self._parsed = lru_cache(entries_max)(_parse)
+
+    def resolve_now(self, did: str) -> DidDocument | Fetch | None:
+        """The document; None if there is none; ``Fetch.NEEDED`` if only the network knows."""
+        if did == self._own.did:
+            return self._own
+        # What is never remembered comes first, or a flood of junk would push the rest out.
+        if len(did) > DID_CHARS_MAX:
+            return None
+        if did.startswith(web.PREFIX):
+            return None if self._web is None else self._web.known(did)
+        return self._parsed(did)
+
+    def known(self, did: str) -> DidDocument | None:
+        """The document as far as it is known without the network."""
+        found = self.resolve_now(did)
+        return None if isinstance(found, Fetch) else found
+
+    async def resolve(self, did: str) -> DidDocument | None:
+        """The document, over the network if need be; None if there is none."""
+        found = self.resolve_now(did)
+        if not isinstance(found, Fetch):
+            return found
+        return None if self._web is None else await self._web.resolve(did)
+
+
+def _parse(did: str) -> DidDocument | None:
+    return decentrl.resolve(did) if did.startswith(decentrl.PREFIX) else key.resolve(did)

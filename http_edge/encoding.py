@@ -1,0 +1,72 @@
+"""Bytes as text: base64 as Decentrl writes it, base58btc multibase for public keys.
+
+DCTRL-0004 says "base64" and nothing more. One form is written (``WRITTEN``), all four are read.
+"""
+
+from __future__ import annotations
+
+import base64
+from binascii import a2b_base64
+from typing import Final, NamedTuple
+
+import base58
+
+ED25519_PREFIX: Final = b"\xed\x01"
+"""Multicodec prefix of an Ed25519 public key (as an unsigned varint)."""
+X25519_PREFIX: Final = b"\xec\x01"
+"""Multicodec prefix of an X25519 public key (as an unsigned varint)."""
+KEY_BYTES: Final = 32
+MULTIBASE_KEY_CHARS: Final = 48
+"""Every 32-byte key behind either prefix has 47 base58 digits, and ``z`` stands before them."""
+
+
+class Base64Form(NamedTuple):
+    """One of the four forms of base64 in RFC 4648."""
+
+    altchars: bytes
+    padded: bool
+
+
+WRITTEN: Final = Base64Form(altchars=b"-_", padded=False)
+"""The form that is written: URL-safe without padding, the only one that a DID may contain."""
+
+
+def b64encode(data: bytes) -> str:
+    """``data`` in the form ``WRITTEN``."""
+    text = base64.b64encode(data, WRITTEN.altchars)
+    return (text if WRITTEN.padded else text.rstrip(b"=")).decode("ascii")
+
+
+def b64decode(text: str) -> bytes:
+    """The bytes of ``text``: either alphabet, padded or not (RFC 4648 sections 4 and 5).
+
+    Raises:
+        ValueError: a character of neither alphabet, wrong padding or an impossible length.
+    """
+    digits = text.rstrip("=")
+    padding = len(text) - len(digits)
+    if padding and (padding > 2 or len(text) % 4):  # noqa: PLR2004 - RFC 4648: "=" or "=="
+        raise ValueError("wrong base64 padding")
+    standard = digits.replace("-", "+").replace("_", "/")
+    return a2b_base64(standard + "=" * (-len(digits) % 4), strict_mode=True)
+
+
+def multibase_encode(prefix: bytes, key: bytes) -> str:
+    """``key`` behind its multicodec ``prefix`` as base58btc multibase (``z…``)."""
+    digits: bytes = base58.b58encode(prefix + key)
+    return "z" + digits.decode("ascii")
+
+
+def multibase_decode(text: str, prefix: bytes) -> bytes:
+    """The 32-byte key in a base58btc multibase string.
+
+    Raises:
+        ValueError: not ``z`` and base58, another multicodec than ``prefix``, or not 32 bytes.
+    """
+    # The length comes first: base58 takes quadratic time, and the library drops white space.
+    if len(text) != MULTIBASE_KEY_CHARS or text[0] != "z":
+        raise ValueError("not a multibase key")
+    decoded: bytes = base58.b58decode(text[1:])
+    if len(decoded) != len(prefix) + KEY_BYTES or not decoded.startswith(prefix):
+        raise ValueError("not a key of this kind")
+    return decoded[len(prefix) :]

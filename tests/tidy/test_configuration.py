@@ -1,0 +1,78 @@
+"""Rules of configuration: every setting works, every bound agrees, every version is pinned."""
+
+import ast
+import importlib.metadata
+import tomllib
+from collections.abc import Iterator
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from actors.limits import HostLimits, IdentityLimits
+from http_edge.config import Limits, Protocol
+from http_edge.config_reference import every_setting
+from tests.tidy.modules import PRODUCT, ROOT, modules
+
+CONFIGURATION = {
+    "http_edge/config.py",
+    "http_edge/config_reference.py",
+    "http_edge/config_sources.py",
+}
+
+
+def _attributes_read() -> set[str]:
+    return {
+        node.attr
+        for module in modules(*PRODUCT)
+        if module.path not in CONFIGURATION
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+def test_every_setting_is_used_somewhere() -> None:
+    # Some are read through a property of Settings that says what holds when they are unset.
+    through = {
+        "data_dir": {"keys_path", "log_dsn"},
+        "listen": {"listen_host", "listen_port", "local_url"},
+        "public_url": {"url"},
+        "did": {"mediator_did"},
+        "log": {"log_dsn"},
+    }
+    read = _attributes_read()
+    missing = [
+        setting.name
+        for setting in every_setting().values()
+        if not ({setting.field} | through.get(setting.name, set())) & read
+    ]
+    assert missing == []
+
+
+def test_the_core_and_the_configuration_agree_on_defaults() -> None:
+    configured = Limits().model_dump() | Protocol().model_dump()
+    for limits in (IdentityLimits(), HostLimits()):
+        for name in set(limits.__struct_fields__) - {"identity"}:
+            assert getattr(limits, name) == configured[name], name
+
+
+def test_the_constraints_pin_what_is_declared_and_nothing_else() -> None:
+    lines = (ROOT / "constraints.txt").read_text().split()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines}
+    assert pinned == set(_needed())
+
+
+def _needed() -> Iterator[str]:
+    """The declared requirements and, as installed here, theirs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    waiting, seen = [Requirement(text) for text in declared], set[tuple[str, str]]()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in {"", *requirement.extras} - {extra for known, extra in seen if known == name}:
+            seen.add((name, extra))
+            yield name
+            for text in importlib.metadata.requires(name) or []:
+                inner = Requirement(text)
+                if inner.marker is None or inner.marker.evaluate({"extra": extra}):
+                    waiting.append(inner)

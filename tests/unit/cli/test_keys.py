@@ -1,0 +1,45 @@
+"""``poste keys``: the public half of the mediator's identity, and never the other."""
+
+import json
+from pathlib import Path
+
+from http_edge.cli.output import Exit
+from http_edge.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
+from http_edge.mediator_keys import load_or_create
+from tests.unit.cli.conftest import Run
+
+
+def test_keys_are_made_once_and_shown_public(run: Run, tmp_path: Path) -> None:
+    first, second = run("keys", "--json"), run("keys", "--json")
+    assert first.out == second.out
+    path = tmp_path / "data" / "mediator-keys.json"
+    keys = load_or_create(path)
+    assert json.loads(first.out) == {
+        "did": "did:web:127.0.0.1%3A8080",
+        "url": "http://127.0.0.1:8080",
+        "signing_key": multibase_encode(ED25519_PREFIX, keys.signing_public),
+        "pre_key": multibase_encode(X25519_PREFIX, keys.pre_public),
+        "file": str(path),
+    }
+
+
+def test_private_keys_are_never_shown(run: Run, tmp_path: Path) -> None:
+    outs = run("keys").out + run("keys", "--json").out
+    keys = load_or_create(tmp_path / "data" / "mediator-keys.json")
+    for private in (keys.signing_seed, keys.pre_private):
+        assert private.hex() not in outs
+        assert b64encode(private) not in outs
+
+
+def test_the_did_follows_the_public_url(run: Run) -> None:
+    ran = run("keys", "--public-url", "https://m.example/a", "--json")
+    assert json.loads(ran.out)["did"] == "did:web:m.example:a"
+
+
+def test_a_key_file_that_others_can_read_is_not_used(run: Run, tmp_path: Path) -> None:
+    run("keys")
+    path = tmp_path / "data" / "mediator-keys.json"
+    path.chmod(0o644)
+    ran = run("keys")
+    assert (ran.code, ran.out) == (Exit.UNSAFE, "")
+    assert f"chmod 600 {path}" in ran.err

@@ -1,0 +1,101 @@
+"""``poste log verify``: a whole log passes, a touched one is named with its first bad row."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eventstore.codec import encode, identity_stream, partition_stream
+from eventstore.events import MessageQueued
+from eventstore.open_log import open_log
+from eventstore.seal import GENESIS, seal
+from http_edge.cli.output import Exit
+from tests.unit.cli.conftest import Run
+
+BATCHES = 3
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log of three sealed batches: three messages and their seals, six rows."""
+    path = tmp_path / "log.db"
+    stream, shard, previous = identity_stream("did:key:a"), partition_stream("shard-0"), GENESIS
+    with closing(open_log(f"sqlite://{path}")) as log:
+        for version in range(1, BATCHES + 1):
+            event = MessageQueued(
+                at_ms=version,
+                command=bytes(16),
+                message_id=f"message-{version}",
+                protocol="decentrl",
+                sender_did="did:key:b",
+                recipient_key="",
+                payload=b"opaque",
+            )
+            row = encode(stream, version, event)
+            sealed = seal(
+                [row],
+                partition="shard-0",
+                epoch=1,
+                at_ms=version,
+                window_ms=300_000,
+                nonces=b"",
+                previous=previous,
+            )
+            log.append([row, encode(shard, version, sealed)], [event, sealed])
+            previous = sealed.digest
+    return path
+
+
+def test_a_log_as_it_was_written_passes(run: Run, path: Path) -> None:
+    ran = run("log", "verify", "--log", f"sqlite://{path}")
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    assert "Every row is as it was sealed" in ran.out
+    checked = json.loads(run("log", "verify", "--log", f"sqlite://{path}", "--json").out)
+    assert checked["findings"] == []
+    summary = checked["summary"]
+    assert (summary["rows"], summary["seals"], summary["partitions"]) == (6, 3, 1)
+    assert summary["heads"]["shard-0"]["version"] == BATCHES
+
+
+def test_a_changed_row_is_named_and_is_exit_code_1(run: Run, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE stored_events SET state = CAST(replace(CAST(state AS TEXT), 'opaque', "
+            "'forged') AS BLOB) WHERE rowid = 3"
+        )
+    ran = run("log", "verify", "--log", f"sqlite://{path}")
+    assert ran.code == Exit.FINDING
+    assert "First bad row: position 3 " in ran.out
+    checked = json.loads(run("log", "verify", "--log", f"sqlite://{path}", "--json").out)
+    assert checked["summary"]["findings"] == len(checked["findings"]) > 0
+    assert checked["findings"][0]["first_position"] == 3
+
+
+def test_a_cut_end_is_found_against_an_earlier_check(run: Run, path: Path) -> None:
+    known = path.with_name("known.json")
+    known.write_text(run("log", "verify", "--log", f"sqlite://{path}", "--json").out)
+    args = ["log", "verify", "--log", f"sqlite://{path}", "--known", str(known)]
+    assert run(*args).code == Exit.OK
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM stored_events WHERE rowid > 4")
+    assert run(*args[:-2]).code == Exit.OK
+    ran = run(*args)
+    assert ran.code == Exit.FINDING
+    assert "missing-head" in ran.out
+
+
+def test_another_file_is_no_earlier_check(run: Run, path: Path) -> None:
+    known = path.with_name("known.json")
+    known.write_text("[]")
+    ran = run("log", "verify", "--log", f"sqlite://{path}", "--known", str(known))
+    assert ran.code == Exit.USAGE
+    assert "poste log verify --json" in ran.err
+
+
+def test_a_log_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> None:
+    ran = run("log", "verify")
+    assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+    assert f"there is no log at {tmp_path}/data/log.db" in ran.err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,89 @@
+"""The frame of the command line: help without weight, and an end that says why."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from eventstore.errors import CorruptRow, LogUnavailable, UnsafeLog
+from http_edge.cli.main import SUMMARIES, LazyGroup, explained, poste
+from http_edge.cli.output import Exit, Stop
+from http_edge.config_sources import SettingRefused
+from http_edge.mediator_keys import KeyFileRefused
+from tests.unit.cli.conftest import Run
+
+
+def test_help_names_every_command_and_every_exit_code(run: Run) -> None:
+    ran = run("--help")
+    assert ran.code == 0
+    for name in SUMMARIES:
+        assert f"\n  {name} " in ran.out
+    for code in Exit:
+        assert f"\n  {int(code)} " in ran.out
+
+
+@pytest.mark.parametrize("args", [["--help"], ["serve", "--help"]])
+def test_help_imports_neither_ray_nor_the_server(args: list[str]) -> None:
+    script = (
+        "import sys\nfrom http_edge.cli.main import poste\n"
+        f"poste.main({args}, standalone_mode=False)\n"
+        "heavy = {'ray', 'aiohttp', 'pyspark', 'eventsourcing', 'psycopg'} & sys.modules.keys()\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_a_summary_says_what_the_command_says_of_itself(name: str) -> None:
+    assert isinstance(poste, LazyGroup)
+    command = poste.get_command(click.Context(poste), name)
+    assert command is not None
+    assert command.name == name
+    assert (command.help or "").startswith(SUMMARIES[name])
+
+
+def test_an_unknown_command_is_a_mistake_of_usage(run: Run) -> None:
+    ran = run("stamp")
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert "No such command 'stamp'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SettingRefused("hosts", "POSTE_HOSTS", "a whole number"), Exit.USAGE),
+        (KeyFileRefused("open to others"), Exit.UNSAFE),
+        (UnsafeLog("fsync is off"), Exit.UNSAFE),
+        (CorruptRow("topic", "why"), Exit.UNSAFE),
+        (LogUnavailable("no such file"), Exit.UNREACHABLE),
+        (PermissionError(13, "Permission denied"), Exit.USAGE),
+    ],
+)
+def test_what_a_user_can_mend_ends_in_a_sentence(error: Exception, code: Exit) -> None:
+    stop = explained(error)
+    assert stop is not None
+    assert stop.exit_code == code
+    assert str(error) in stop.message
+
+
+def test_a_fault_of_the_program_is_named_as_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("http_edge.cli.config.shown", lambda settings: settings["nothing"])
+    ran = run("config", "show")
+    assert ran.code == Exit.INTERNAL
+    assert "TypeError" in ran.err
+    assert ran.err.endswith("please report the lines above\n")
+
+
+def test_an_interrupt_ends_like_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("http_edge.cli.config.shown", interrupt)
+    assert run("config", "show").code == 130
+
+
+def test_a_refusal_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Stop(Exit.USAGE, "a\x1b[2Jb\r\nc", "d\u2028e").show()
+    assert capsys.readouterr().err == "poste: a\\x1b[2Jb\\r\\nc\n  d\\u2028e\n"

@@ -1,0 +1,60 @@
+"""The reference: generated from the settings, so it is whole and true."""
+
+import re
+from pathlib import Path
+
+from http_edge.config import Section, Settings
+from http_edge.config_reference import every_setting, markdown_reference, toml_reference
+from http_edge.config_sources import load_settings
+
+ROOT = Path(__file__).parents[3]
+
+
+def _with_every_setting() -> str:
+    return re.sub(r"(?m)^#(?=\w)", "", toml_reference())
+
+
+def test_the_example_in_deploy_is_the_reference() -> None:
+    assert (ROOT / "deploy/poste.example.toml").read_text() == toml_reference()
+
+
+def test_the_reference_as_printed_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "poste.toml"
+    path.write_text(toml_reference())
+    assert set(load_settings({}, {}, path).sources.values()) == {"default"}
+
+
+def test_the_reference_with_every_setting_set_is_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "poste.toml"
+    path.write_text(_with_every_setting())
+    loaded = load_settings({}, {}, path)
+    assert set(loaded.sources.values()) == {str(path)}
+    assert loaded.settings == load_settings({}, {}).settings
+
+
+def test_every_setting_says_why_and_what_fits() -> None:
+    for setting in every_setting().values():
+        assert len(setting.reason) > 20, setting.name
+        assert setting.reason.endswith("."), setting.name
+        assert setting.expected != "a text" or setting.name == "ray_address", setting.name
+
+
+def test_every_section_is_described() -> None:
+    for field in Settings.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            assert field.annotation.__doc__
+
+
+def test_every_number_has_a_lower_bound_and_every_limit_a_unit() -> None:
+    for setting in every_setting().values():
+        if setting.kind["type"] in {"integer", "number"}:
+            assert setting.kind.keys() & {"minimum", "exclusiveMinimum"}, setting.name
+        if setting.section == "limits":
+            assert setting.field.endswith(("_max", "_s", "_default", "_after_events")), setting.name
+
+
+def test_the_tables_name_every_setting_and_its_variable() -> None:
+    tables = markdown_reference()
+    for setting in every_setting().values():
+        assert f"| `{setting.name}` |" in tables
+        assert f"| `{setting.variable}` |" in tables

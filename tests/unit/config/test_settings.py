@@ -1,0 +1,112 @@
+"""The settings themselves: values that travel, agree with each other, and derive the rest."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from http_edge.config import Limits, Settings, did_web, split_listen
+
+OTHER = Settings(
+    data_dir=Path("/srv/poste"),
+    listen="[::1]:9000",
+    dedicated_dids=("did:key:z6Mk",),
+    hosts=3,
+    limits=Limits(queue_messages_max=7),
+)
+
+
+@pytest.mark.parametrize("settings", [Settings(), OTHER])
+def test_settings_cross_process_boundaries_unchanged(settings: Settings) -> None:
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - our own bytes
+    assert Settings.model_validate_json(settings.model_dump_json()) == settings
+
+
+def test_the_defaults_keep_their_own_bounds() -> None:
+    assert Settings.model_validate_json(Settings().model_dump_json(), strict=True) == Settings()
+
+
+def test_settings_cannot_be_changed_after_the_start() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(Settings().limits, "queue_messages_max", 1)  # noqa: B010 - types forbid it too
+
+
+@pytest.mark.parametrize(
+    ("listen", "parts"),
+    [
+        ("127.0.0.1:8080", ("127.0.0.1", 8080)),
+        ("[::1]:0", ("::1", 0)),
+        ("mediator.example:65535", ("mediator.example", 65_535)),
+    ],
+)
+def test_a_listen_address_splits_into_host_and_port(listen: str, parts: tuple[str, int]) -> None:
+    assert split_listen(listen) == parts
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        "",
+        "8080",
+        ":8080",
+        "host",
+        "host:",
+        "host:x",
+        "host:65536",
+        "::1:80",
+        "[host]:80",
+        "h:\u0661",
+    ],
+)
+def test_a_listen_address_of_another_form_is_refused(listen: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        split_listen(listen)
+
+
+@pytest.mark.parametrize(
+    ("url", "did"),
+    [
+        ("https://mediator.example", "did:web:mediator.example"),
+        ("http://localhost:8080", "did:web:localhost%3A8080"),
+        ("https://mediator.example/a/b", "did:web:mediator.example:a:b"),
+        ("http://[::1]:8080", "did:web:%5B%3A%3A1%5D%3A8080"),
+    ],
+)
+def test_the_did_follows_from_the_public_url(url: str, did: str) -> None:
+    assert did_web(url) == did
+    assert Settings(public_url=url).mediator_did == did
+    assert Settings(public_url=url + "/").mediator_did == did
+
+
+def test_a_did_that_is_set_wins_over_the_url() -> None:
+    settings = Settings(public_url="https://new.example", did="did:web:old.example")
+    assert settings.mediator_did == "did:web:old.example"
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0:80", "[::]:80"])
+def test_a_wildcard_address_is_announced_as_localhost(wildcard: str) -> None:
+    assert Settings(listen=wildcard).url == "http://localhost:80"
+
+
+def test_a_bound_port_takes_the_place_of_port_0() -> None:
+    assert Settings(listen="[::1]:0").bound_to(4711).url == "http://[::1]:4711"
+
+
+def test_log_and_keys_stand_in_the_data_directory() -> None:
+    assert OTHER.log_dsn == "sqlite:///srv/poste/log.db"
+    assert OTHER.keys_path == Path("/srv/poste/mediator-keys.json")
+    assert Settings(data_dir=Path("a b?")).log_dsn == "sqlite:a%20b%3F/log.db"
+    assert Settings(log="postgresql://h/d").log_dsn == "postgresql://h/d"
+
+
+def test_a_password_in_the_log_address_is_not_in_the_repr() -> None:
+    assert "hunter2" not in repr(Settings(log="postgresql://u:hunter2@h/d"))
+
+
+@given(st.integers(0, 65_535), st.sampled_from(["127.0.0.1", "[::1]", "example.org"]))
+def test_every_port_of_every_kind_of_host_is_accepted(port: int, host: str) -> None:
+    settings = Settings(listen=f"{host}:{port}")
+    assert (settings.listen_host, settings.listen_port) == (host.strip("[]"), port)

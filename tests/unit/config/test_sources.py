@@ -1,0 +1,182 @@
+"""Sources of settings: their order, and that nothing unknown or unfit passes unnamed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from http_edge.config import Settings
+from http_edge.config_reference import every_setting
+from http_edge.config_sources import SettingRefused, load_settings, shown
+
+NONE: Mapping[str, str] = {}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "poste.toml"
+
+
+def test_each_source_overrules_the_ones_before_it(file: Path) -> None:
+    file.write_text("hosts = 2\nedges = 2\nshards = 32\n[limits]\nqueue_messages_max = 5\n")
+    environ = {"POSTE_EDGES": "3", "POSTE_SHARDS": "64", "POSTE_LIMITS__CONTRACTS_MAX": "1_000"}
+    loaded = load_settings({"shards": "128"}, environ, file)
+    settings = loaded.settings
+    assert (settings.hosts, settings.edges, settings.shards) == (2, 3, 128)
+    assert (settings.limits.queue_messages_max, settings.limits.contracts_max) == (5, 1_000)
+    assert {name: source for name, source in loaded.sources.items() if source != "default"} == {
+        "hosts": str(file),
+        "edges": "POSTE_EDGES",
+        "shards": "command line",
+        "limits.queue_messages_max": str(file),
+        "limits.contracts_max": "POSTE_LIMITS__CONTRACTS_MAX",
+    }
+
+
+def test_without_sources_the_defaults_hold() -> None:
+    settings = load_settings(NONE, NONE).settings
+    assert settings.model_copy(update={"data_dir": Settings().data_dir}) == Settings()
+
+
+def test_the_environment_may_name_the_file(file: Path) -> None:
+    file.write_text("hosts = 2\n")
+    assert load_settings(NONE, {"POSTE_CONFIG": str(file)}).settings.hosts == 2
+
+
+def test_a_relative_data_directory_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings({"data_dir": "here"}, NONE).settings
+    assert settings.data_dir == tmp_path / "here"
+    assert settings.log_dsn == f"sqlite://{tmp_path}/here/log.db"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("hosts", "4", 4),
+        ("limits.queue_bytes_max", "70_000_000", 70_000_000),
+        ("limits.keepalive_s", "0.5", 0.5),
+        ("limits.keepalive_s", "5", 5),
+        ("did_web.enabled", "ON", True),
+        ("did_web.enabled", "0", False),
+        ("public_url", "", None),
+        ("log_level", "debug", "debug"),
+        ("did_web.allowed_hosts", "a.example, b.example:8443,", ("a.example", "b.example:8443")),
+        ("did_web.allowed_hosts", "", ()),
+    ],
+)
+def test_texts_of_environment_and_flags_become_values_alike(
+    name: str, text: str, value: object
+) -> None:
+    for loaded in (
+        load_settings({name: text}, NONE),
+        load_settings(NONE, {every_setting()[name].variable: text}),
+    ):
+        section, _, field = name.rpartition(".")
+        holder = getattr(loaded.settings, section) if section else loaded.settings
+        assert getattr(holder, field) == value
+
+
+@pytest.mark.parametrize(
+    ("toml", "name", "expected"),
+    [
+        ('hosts = "1"', "hosts", "a whole number from 1 to 256"),
+        ("hosts = true", "hosts", "a whole number from 1 to 256"),
+        ("hosts = 1979-05-27", "hosts", "a whole number from 1 to 256"),
+        ("hosts = 0", "hosts", "a whole number from 1 to 256"),
+        ("host = 1", "host", "a known setting, perhaps hosts"),
+        ("limits = 1", "limits", "a table [limits]"),
+        ("[limits]\nkeepalive_s = nan", "limits.keepalive_s", "a number above 0 up to 3_600"),
+        ("[limits]\nkeep = 1", "limits.keep", "a known setting"),
+        ("[limits.more]\nkeep = 1", "limits.more", "a known setting"),
+        ('placement = "both"', "placement", "sharded or dedicated"),
+        ('did = "mediator"', "did", "a DID, for example did:web:mediator.example"),
+        (
+            'log = "mysql://h"',
+            "log",
+            "sqlite:///absolute/path.db or postgresql://user@host/database",
+        ),
+        ('[rates]\ntrusted_proxies = ["10.0.0.1/8"]', "rates.trusted_proxies", "a network"),
+        ('public_url = "https://u@h"', "public_url", "an http or https URL without user"),
+        ("hosts = ", "the file", "readable TOML"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_by_name(
+    file: Path, toml: str, name: str, expected: str
+) -> None:
+    file.write_text(toml)
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(NONE, NONE, file)
+    assert (refused.value.name, refused.value.source) == (name, str(file))
+    assert expected in refused.value.expected
+
+
+def test_a_missing_file_is_refused(file: Path) -> None:
+    with pytest.raises(SettingRefused, match="No such file"):
+        load_settings(NONE, NONE, file)
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "source", "expected"),
+    [
+        ({"POSTE_HOSTS": "many"}, "hosts", "POSTE_HOSTS", "a whole number"),
+        ({"POSTE_LISTEM": "x"}, "POSTE_LISTEM", "the environment", "perhaps POSTE_LISTEN"),
+        ({"POSTE_DID_WEB__ENABLED": "maybe"}, "did_web.enabled", "POSTE_DID_WEB__ENABLED", "true"),
+        ({"POSTE_HOSTS": ""}, "hosts", "POSTE_HOSTS", "a whole number"),
+    ],
+)
+def test_a_variable_with_a_mistake_is_refused_by_name(
+    environ: dict[str, str], name: str, source: str, expected: str
+) -> None:
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(NONE, environ)
+    assert (refused.value.name, refused.value.source) == (name, source)
+    assert expected in refused.value.expected
+
+
+def test_variables_that_kubernetes_makes_for_a_service_named_poste_are_not_settings() -> None:
+    load_settings(
+        NONE,
+        {
+            "POSTE_SERVICE_HOST": "10.0.0.1",
+            "POSTE_SERVICE_PORT": "8080",
+            "POSTE_SERVICE_PORT_HTTP": "8080",
+            "POSTE_PORT": "tcp://10.0.0.1:8080",
+            "POSTE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+            "POSTE_PORT_8080_TCP_ADDR": "10.0.0.1",
+        },
+    )
+
+
+def test_service_links_hide_no_setting() -> None:
+    variables = {setting.variable for setting in every_setting().values()}
+    assert not {name for name in variables if name.startswith(("POSTE_SERVICE", "POSTE_PORT"))}
+
+
+def test_settings_that_contradict_each_other_are_refused_where_they_were_set() -> None:
+    with pytest.raises(SettingRefused) as low:
+        load_settings({"limits.page_size_max": "5"}, NONE)
+    assert str(low.value) == (
+        "limits.page_size_max from command line: expected at least limits.page_size_default"
+    )
+    with pytest.raises(SettingRefused) as high:
+        load_settings(NONE, {"POSTE_HOSTS": "20"})
+    assert str(high.value) == "hosts from POSTE_HOSTS: expected at most shards"
+
+
+def test_a_password_is_never_shown() -> None:
+    dsn = "postgresql://poste:hun@ter2@db/poste?sslmode=require&password=hunter2&x=1"
+    settings = load_settings({"log": dsn}, NONE).settings
+    assert settings.log_dsn == dsn
+    assert (
+        shown(settings)["log"] == "postgresql://poste:***@db/poste?sslmode=require&password=***&x=1"
+    )
+
+
+def test_every_value_in_force_is_shown() -> None:
+    values = shown(Settings())
+    assert values.keys() == every_setting().keys()
+    assert values["did"] == "did:web:127.0.0.1%3A8080"
+    assert values["limits.batch_items_max"] == Settings().limits.batch_items_max

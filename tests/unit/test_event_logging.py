@@ -1,0 +1,235 @@
+"""Log lines: always one line of JSON, and never what a mediator must not tell."""
+
+import base64
+import io
+import json
+import logging
+import os
+import secrets
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from http_edge.event_logging import (
+    LINE_BYTES_MAX,
+    TEXT_CHARS_MAX,
+    JsonLines,
+    configure,
+    safe_text,
+    safe_value,
+    short_did,
+)
+
+DID = "did:decentrl:YWxpY2U:z6MkpTzgH3Kj2w:z6LSqR9vNp:ZGlkOndlYjptZWRpYXRvci5leGFtcGxl"
+UUID4 = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+def _line(message: str, **fields: Any) -> dict[str, Any]:
+    record = logging.makeLogRecord({"name": "poste", "levelname": "INFO", "msg": message} | fields)
+    line: dict[str, Any] = json.loads(JsonLines("main").format(record))
+    return line
+
+
+@given(st.text(), st.text())
+def test_whatever_the_input_a_line_is_one_line_of_ascii_json(message: str, field: str) -> None:
+    record = logging.makeLogRecord({"msg": "%s", "args": (message,), "field": field})
+    text = JsonLines("main").format(record)
+    assert text.isascii()
+    assert text.isprintable()
+    assert json.loads(text).keys() == {"at", "level", "process", "logger", "event", "field"}
+
+
+@pytest.mark.parametrize("attack", ["\r\n", "\x1b[2J", "\u2028", "\x00", "\ud800"])
+def test_control_characters_arrive_escaped(attack: str) -> None:
+    assert _line("event", field=f"a{attack}b")["field"] == f"a{attack}b"
+    assert attack not in JsonLines("main").format(logging.makeLogRecord({"msg": f"a{attack}b"}))
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        base64.urlsafe_b64encode(bytes(range(100, 132))).decode().rstrip("="),
+        base64.b64encode(bytes(range(200, 255)) * 4).decode(),
+        bytes(range(32)).hex(),
+        "z6MkiCG5p4RH36dHfYJAaDJ7LZkMsVhpXq8PWEHxffVsBWxA",
+    ],
+)
+def test_keys_and_payloads_are_not_written_wherever_they_stand(secret: str) -> None:
+    line = _line(f"refused {secret}", field=secret, nested={"list": [secret], secret: 1})
+    assert secret[:33] not in json.dumps(line)
+    assert line["field"] == f"<{len(secret.rstrip('='))} characters>" or "=" in secret
+
+
+@given(st.binary(min_size=32, max_size=4_000))
+def test_no_base64_text_of_random_bytes_is_written(seed: bytes) -> None:
+    payload = secrets.token_urlsafe(len(seed))
+    assert payload not in safe_text(payload)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        UUID4,
+        "/var/lib/poste/data/some-directory-that-is-long/log.db",
+        "sqlite3.OperationalError: disk I/O error",
+        "a-name-of-lower-case-letters-and-hyphens-only",
+    ],
+)
+def test_ids_paths_and_sentences_stay_readable(text: str) -> None:
+    assert safe_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", [DID, DID.replace(":", "%3A"), f"/public/{DID}?page=1", f"<{DID}>"]
+)
+def test_a_did_becomes_its_hash_in_every_form(text: str) -> None:
+    assert short_did(DID) in safe_text(text)
+    assert "YWxpY2U" not in safe_text(text)
+
+
+def test_a_did_at_the_end_of_a_sentence_has_the_same_hash() -> None:
+    assert safe_text(f"Unknown sender {DID}.") == f"Unknown sender {short_did(DID)}."
+
+
+def test_different_dids_have_different_hashes_and_keep_their_method() -> None:
+    assert short_did("did:web:a").startswith("did:web:#")
+    assert short_did("did:web:a") != short_did("did:web:b")
+
+
+def test_the_mediator_may_name_itself() -> None:
+    assert _line("ready", mediator_did="did:web:m.example")["mediator_did"] == "did:web:m.example"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (None, None),
+        (True, True),
+        (7, 7),
+        (1.5, 1.5),
+        (float("nan"), "nan"),
+        (b"payload", "<7 bytes>"),
+        (Path("/srv"), "/srv"),
+        (UUID(UUID4), UUID4),
+        ((1, "a"), [1, "a"]),
+        (object(), "<object>"),
+        (list(range(99)), list(range(20))),
+    ],
+)
+def test_fields_are_data_or_the_name_of_their_type(value: object, written: object) -> None:
+    assert safe_value("field", value) == written
+
+
+def test_long_texts_are_cut() -> None:
+    assert safe_text("word " * 1_000) == ("word " * 1_000)[:TEXT_CHARS_MAX] + "…"
+
+
+def test_a_field_cannot_pose_as_the_head_of_the_line() -> None:
+    assert _line("event", level="error", at="never")["level"] == "info"
+
+
+def test_a_failure_names_its_type_its_cause_and_where_it_happened_but_no_source_line() -> None:
+    def fail(secret: str) -> None:
+        raise OSError(f"cannot write {secret}")
+
+    token = secrets.token_urlsafe(32)
+    line = {}
+    try:
+        try:
+            fail(token)
+        except OSError as cause:
+            raise RuntimeError("append failed") from cause
+    except RuntimeError as error:
+        line = _line("failed", exc_info=(RuntimeError, error, error.__traceback__))
+    assert (line["error"], line["error_text"]) == ("RuntimeError", "append failed")
+    assert line["error_cause"] == "OSError"
+    assert line["error_trace"][0].startswith("unit/test_event_logging.py:")
+    assert token not in json.dumps(line)
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    root, raising = logging.getLogger(), logging.raiseExceptions
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    yield
+    logging.captureWarnings(capture=False)
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:], logging.raiseExceptions = handlers, raising
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_configured_a_process_writes_its_level_and_above_and_warnings_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure("info", process="edge-0")
+    logging.getLogger("poste.test").debug("unseen")
+    logging.getLogger("poste.test").info("seen", extra={"sockets": 3})
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=True)
+        warnings.warn("careful", stacklevel=1)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines] == ["info", "warning"]
+    assert (lines[0]["event"], lines[0]["sockets"]) == ("seen", 3)
+    assert "careful" in lines[1]["event"]
+    assert {line["process"] for line in lines} == {"edge-0"}
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_closed_stream_stops_nothing() -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    stream.close()
+    logging.getLogger("poste.test").error("nobody listens")
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_lines_of_other_processes_come_through_the_pipe_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    configure("info", pipe=str(path), process="edge-1")
+    logging.getLogger("poste.test").info(
+        "one", extra={f"field-{n}": "word " * 70 for n in range(9)}
+    )
+    logging.getLogger("poste.test").info(
+        "two", extra={f"field-{n}": "word " * 70 for n in range(99)}
+    )
+    lines = [json.loads(line) for line in os.read(reader, 1 << 16).splitlines()]
+    os.close(reader)
+    assert [line["event"] for line in lines] == ["one", "two"]
+    assert "field-8" in lines[0]
+    assert lines[1]["cut_bytes"] > LINE_BYTES_MAX
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_a_pipe_that_is_full_or_left_drops_lines_and_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    configure("info", pipe=str(path), process="edge-1")
+    for _ in range(2_000):
+        logging.getLogger("poste.test").info("word " * 70)
+    read = os.read(reader, 1 << 20)
+    os.close(reader)
+    logging.getLogger("poste.test").info("nobody reads")
+    assert 0 < len(read) < 2_000 * 350
+    assert all(json.loads(line) for line in read.splitlines())
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_without_a_reader_of_the_pipe_lines_go_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure("info", pipe=str(tmp_path / "no-such-pipe"))
+    logging.getLogger("poste.test").info("here")
+    assert json.loads(capsys.readouterr().err)["event"] == "here"

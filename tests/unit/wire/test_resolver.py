@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from http_edge.did_document import mediator_document, read_document
+from http_edge.dids import decentrl, key
+from http_edge.dids.document import DID_CHARS_MAX, DidDocument
+from http_edge.dids.resolver import Fetch, Resolver
+from http_edge.dids.web import WebDids
+from http_edge.mediator_keys import MediatorKeys
+from tests.unit.wire.https_host import HttpsHost, https_host
+from tests.unit.wire.test_did_web import document
+
+KEYS = MediatorKeys(bytes(range(32)), bytes(range(32, 64)))
+OWN = "did:web:mediator.example"
+ALICE = decentrl.make_did("alice", KEYS.signing_public, KEYS.pre_public, OWN)
+CAROL = key.make_did(KEYS.signing_public)
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
+    async with https_host(tmp_path) as running:
+        running.answer = document(running)
+        yield running
+
+
+def _web(host: HttpsHost) -> WebDids:
+    return WebDids(lookup=host.lookup, tls=host.trust, permitted=lambda _address: True)
+
+
+async def test_the_mediators_own_did_is_never_fetched(host: HttpsHost) -> None:
+    own = DidDocument(OWN, {OWN + "#signing": KEYS.signing_public}, KEYS.pre_public)
+    for resolver in (Resolver(OWN, KEYS), Resolver(OWN, KEYS, web=_web(host))):
+        assert resolver.resolve_now(OWN) == resolver.known(OWN) == own
+        assert await resolver.resolve(OWN) == own
+    assert own == read_document(OWN, mediator_document(OWN, "https://mediator.example", KEYS))
+    assert host.looked_up == []
+
+
+async def test_dids_that_are_their_own_documents_resolve_at_once() -> None:
+    resolver = Resolver(OWN, KEYS)
+    assert resolver.resolve_now(ALICE) == await resolver.resolve(ALICE) == decentrl.resolve(ALICE)
+    assert resolver.resolve_now(CAROL) == resolver.known(CAROL) == key.resolve(CAROL) is not None
+
+
+def test_what_was_parsed_once_is_remembered() -> None:
+    resolver = Resolver(OWN, KEYS)
+    assert resolver.resolve_now(ALICE) is resolver.resolve_now(ALICE)
+
+
+@pytest.mark.parametrize(
+    "did", ["", "did:", "did:other:x", "did:decentrl:x", "did:key:x", "did:web", OWN + "#signing"]
+)
+async def test_an_unknown_or_malformed_did_does_not_resolve(did: str) -> None:
+    resolver = Resolver(OWN, KEYS)
+    assert resolver.resolve_now(did) is resolver.known(did) is await resolver.resolve(did) is None
+
+
+async def test_other_peoples_did_web_is_off_by_default(host: HttpsHost) -> None:
+    resolver = Resolver(OWN, KEYS)
+    assert resolver.resolve_now(host.did) is None
+    assert await resolver.resolve(host.did) is None
+
+
+async def test_other_peoples_did_web_is_fetched_where_it_is_switched_on(host: HttpsHost) -> None:
+    resolver = Resolver(OWN, KEYS, web=_web(host))
+    assert resolver.resolve_now(host.did) is Fetch.NEEDED
+    assert resolver.known(host.did) is None
+    found = await resolver.resolve(host.did)
+    assert found is not None
+    assert resolver.resolve_now(host.did) == resolver.known(host.did) == found
+    assert len(host.asked) == 1
+
+
+def test_a_flood_of_dids_is_remembered_only_up_to_the_limit() -> None:
+    resolver = Resolver(OWN, KEYS, entries_max=2)
+    first = resolver.resolve_now(ALICE)
+    for number in range(5):
+        resolver.resolve_now(f"did:key:z{number}")
+    again = resolver.resolve_now(ALICE)
+    assert again == first
+    assert again is not first
+
+
+def test_a_did_beyond_the_length_limit_pushes_nothing_out() -> None:
+    resolver = Resolver(OWN, KEYS, entries_max=1)
+    first = resolver.resolve_now(ALICE)
+    assert resolver.resolve_now("did:key:z" + "6" * DID_CHARS_MAX) is None
+    assert resolver.resolve_now("did:web:other.example") is None
+    assert resolver.resolve_now(ALICE) is first
