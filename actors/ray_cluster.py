@@ -25,8 +25,6 @@ from actors.host_port import HostUnavailable
 from actors.identity_host import HostOptions, IdentityHost
 from actors.replies import Push
 
-_LOG = logging.getLogger(__name__)
-
 NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
 """Ray's shared memory. Batches travel inside the calls, so the store stays almost empty; Ray
@@ -38,6 +36,7 @@ a page of 100 messages of 1 KiB through shared memory, at a millisecond each."""
 
 def start(address: str | None) -> None:
     """Join the Ray cluster at ``address``, or start a Ray of our own on this machine."""
+    logging.getLogger("ray").setLevel(logging.WARNING)
     if address is not None:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
         return

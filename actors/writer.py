@@ -122,9 +122,8 @@ class Writer:
         items = [(batch.edge, s) for batch in batches for s in batch.submissions]
         try:
             replies, pushes = self._host.execute(items)
-        except Exception:
-            # A defect must not end the thread that answers: nobody learns "done" from it, and
-            # what is in memory is not trusted any more.
+        except Exception:  # noqa: BLE001 - a defect must not end the thread that answers
+            # Nobody learns "done" from it, and what is in memory is not trusted any more.
             _LOG.exception("transaction failed")
             self._host.forget_everything()
             replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []

@@ -113,11 +113,12 @@ class HttpSurface:
             return response
         except ConnectionError:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON
             _LOG.exception("request failed")
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL_ERROR")
 
     async def _allow_origin(self, _: web.Request, response: web.StreamResponse) -> None:
+        response.headers[hdrs.SERVER] = "poste"  # not what runs it, in which version
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = (
             self._settings.protocol.cors_allowed_origin
         )

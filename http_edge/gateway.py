@@ -1,8 +1,9 @@
 """The edge's way to the hosts: one outbox per host with natural batching.
 
 While a call to a host is in flight, new submissions wait in its outbox and leave together in the
-next call; when many wait, a second call leaves beside the first. There is no timer: an idle edge sends at once, batches grow with load.
-Any failure of a call is "outcome unknown" for every submission in it.
+next call; when many wait, a second call leaves beside the first. There is no timer: an idle edge
+sends at once, batches grow with load. Any failure of a call is "outcome unknown" for every
+submission in it.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class RayEdge:
         self._name = name
         self._template = template
         self._edge: Edge | None = None
+        self._listening = asyncio.Event()
         self._stopped = asyncio.Event()
 
     async def serve(self) -> None:
@@ -36,11 +37,12 @@ class RayEdge:
         edge = Edge(self._name, self._settings, keys, self._port)
         await edge.start()
         self._edge = edge
+        self._listening.set()
         await self._stopped.wait()
 
-    async def ready(self) -> bool:
-        """Is the edge listening?"""
-        return self._edge is not None
+    async def listening(self) -> None:
+        """Return as soon as the edge listens."""
+        await self._listening.wait()
 
     async def push(self, pushes: bytes) -> None:
         """Pushes from a host that this edge did not ask."""

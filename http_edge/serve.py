@@ -96,8 +96,7 @@ class _Mediator:
         try:
             async with asyncio.timeout(_READY_S_MAX):
                 await asyncio.gather(*[host.ping.remote() for host in self._hosts])
-                while not all(await asyncio.gather(*[e.ready.remote() for e in self._edges])):
-                    await asyncio.sleep(_RETRY_S)
+                await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
         except (ray_errors.RayError, TimeoutError) as error:
             raise Stop(
                 Exit.INTERNAL,
