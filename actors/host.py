@@ -32,7 +32,7 @@ from actors.residency import Residency, Resident
 from actors.sessions import Sessions
 from actors.transaction import Transaction
 from eventstore.errors import AppendConflict, LogError
-from eventstore.log import EventLog, Snapshot
+from eventstore.log import EventLog, LogFigures, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
@@ -40,7 +40,10 @@ _SWEEP_MS = 60_000
 
 
 class HostStats(msgspec.Struct):
-    """Counters of a host since its start, and what it holds now."""
+    """Counters of a host since its start, and what it holds now.
+
+    ``sockets`` counts the open sockets of each edge; ``log`` is the state of the whole log.
+    """
 
     name: str
     partitions: list[str] = []
@@ -53,7 +56,8 @@ class HostStats(msgspec.Struct):
     resident_identities: int = 0
     resident_bytes: int = 0
     nonces: int = 0
-    log_position: int = 0
+    sockets: dict[str, int] = {}
+    log: LogFigures | None = None
 
 
 class _Outcome(msgspec.Struct):
@@ -214,7 +218,7 @@ class Host:
     def _append(self, transaction: Transaction) -> bool:
         rows, events = transaction.sealed()
         try:
-            self._log.append(rows, events)
+            self._log.append(rows, events, transaction.depths())
         except AppendConflict:
             if not self._resolve_conflict(transaction):
                 return False

@@ -33,8 +33,8 @@ class HostPort(Protocol):
             HostUnavailable: it does not answer, or its log takes no writes.
         """
 
-    async def incarnation(self) -> str:
-        """Changes whenever the host starts anew.
+    async def heartbeat(self, sockets: int) -> str:
+        """Tell the host how many sockets this edge has; the host's incarnation.
 
         Raises:
             HostUnavailable: the host did not answer.

@@ -67,6 +67,7 @@ class IdentityHost:
             push_out=push_out,
             items_max=options.limits.transaction_items_max,
         )
+        self._sockets: dict[str, int] = {}
         self._writer.start()
 
     def submit(self, edge: str, batch: bytes) -> bytes:
@@ -103,8 +104,12 @@ class IdentityHost:
         self._log.check_writable()
         return self._incarnation
 
-    def incarnation(self) -> str:
-        """Changes whenever the host starts anew: sessions must then be opened again."""
+    def heartbeat(self, edge: str, sockets: int) -> str:
+        """Take note of an edge and its open sockets; the host's incarnation.
+
+        The incarnation changes whenever the host starts anew: it has then forgotten its sessions.
+        """
+        self._sockets[edge] = sockets
         return self._incarnation
 
     def knows(self, did: str) -> bool:
@@ -117,7 +122,14 @@ class IdentityHost:
 
     def stats(self) -> bytes:
         """The msgpack of ``actors.host.HostStats``."""
-        return msgspec.msgpack.encode(self._on_writer(self._host.snapshot_stats))
+        stats = self._on_writer(self._host.snapshot_stats)
+        try:
+            figures = self._log.figures()
+        except LogError:
+            figures = None
+        return msgspec.msgpack.encode(
+            msgspec.structs.replace(stats, log=figures, sockets=self._sockets)
+        )
 
     def assign(self, partitions: Sequence[str]) -> None:
         """Own these partitions from now on.

@@ -136,10 +136,12 @@ class RayHostPort:
         )
         return result
 
-    async def incarnation(self) -> str:
-        """See ``IdentityHost.incarnation``. Raises: HostUnavailable."""
+    async def heartbeat(self, sockets: int) -> str:
+        """See ``IdentityHost.heartbeat``. Raises: HostUnavailable."""
         result: str = await self._call(
-            lambda host: host.incarnation.options(concurrency_group="control").remote()
+            lambda host: host.heartbeat.options(concurrency_group="control").remote(
+                self._edge, sockets
+            )
         )
         return result
 

@@ -105,10 +105,10 @@ class RayDedicatedPort:
         await self._wake()
         return await self._host.ping()
 
-    async def incarnation(self) -> str:
+    async def heartbeat(self, sockets: int) -> str:
         """The incarnation of the host, woken if it sleeps. Raises: HostUnavailable."""
         await self._wake()
-        return await self._host.incarnation()
+        return await self._host.heartbeat(sockets)
 
     async def stats(self) -> bytes:
         """See ``IdentityHost.stats``. Raises: HostUnavailable."""

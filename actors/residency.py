@@ -17,7 +17,7 @@ from actors.identity import FOLD, Identity
 from actors.limits import HostLimits
 from eventstore.codec import decode, identity_stream
 from eventstore.errors import CorruptRow
-from eventstore.log import EventLog, Snapshot
+from eventstore.log import EventLog, QueueDepth, Snapshot
 
 _ROWS_PER_READ = 1_000
 
@@ -32,6 +32,17 @@ class Resident(msgspec.Struct, gc=True):
     snapshot_version: int
     used_ms: int
     weight_bytes: int = 0
+
+    def depth(self) -> QueueDepth:
+        """What waits for the identity now."""
+        messages = self.state.messages
+        oldest = next(iter(messages.values()), None)
+        return QueueDepth(
+            self.stream,
+            len(messages),
+            self.state.queue_bytes,
+            None if oldest is None else oldest.at_ms,
+        )
 
 
 class Residency:

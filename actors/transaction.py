@@ -12,6 +12,7 @@ from actors.partition import Partition
 from actors.residency import Resident
 from eventstore.codec import encode
 from eventstore.events import Event
+from eventstore.log import QueueDepth
 
 
 class _Part:
@@ -71,6 +72,10 @@ class Transaction:
             events += part.events
             events.append(event)
         return rows, events
+
+    def depths(self) -> list[QueueDepth]:
+        """The queues of the touched identities as they are after this transaction."""
+        return [resident.depth() for resident in self.touched.values()]
 
     def _part(self, partition: Partition) -> _Part:
         part = self._parts.get(partition)

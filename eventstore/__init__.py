@@ -1,0 +1,1 @@
+"""The append-only event log, its stores and its read models."""

@@ -18,9 +18,7 @@ from eventstore.events import TOPIC_BY_TYPE, Event
 NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:poste-restante:stream")
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODERS: Final = {
-    topic: msgspec.msgpack.Decoder(kind) for kind, topic in TOPIC_BY_TYPE.items()
-}
+_DECODERS: Final = {topic: msgspec.msgpack.Decoder(kind) for kind, topic in TOPIC_BY_TYPE.items()}
 
 
 def identity_stream(did: str) -> UUID:
@@ -50,6 +48,6 @@ def decode(topic: str, state: bytes) -> Event:
         raise UnknownTopic(topic)
     try:
         event: Event = decoder.decode(state)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptRow(topic, str(error)) from error
     return event

@@ -85,14 +85,39 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class QueueDepth(msgspec.Struct, frozen=True):
+    """What waits for one identity; ``oldest_at_ms`` is None for an empty queue."""
+
+    stream: UUID
+    messages: int
+    bytes: int
+    oldest_at_ms: int | None
+
+
+class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The log and all queues in figures; ``queue_oldest_at_ms`` is None when nothing waits."""
+
+    log_position: int
+    identities: int
+    queue_messages: int
+    queue_bytes: int
+    queue_oldest_at_ms: int | None
+
+
 class EventLog(Protocol):
     """An append-only log with its read models and its snapshot cache."""
 
-    def append(self, rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
+    def append(
+        self,
+        rows: Sequence[StoredEvent],
+        events: Sequence[Event],
+        depths: Sequence[QueueDepth] = (),
+    ) -> None:
         """Store all rows, and what the read models make of ``events``, in one transaction.
 
-        ``events[i]`` is the decoded form of ``rows[i]``. Returns only when the transaction is
-        durable. The rows of one call get consecutive positions in the order given.
+        ``events[i]`` is the decoded form of ``rows[i]``; ``depths`` are the queues after them.
+        Returns only when the transaction is durable. The rows of one call get consecutive
+        positions in the order given.
 
         Raises: AppendConflict, AppendUnknown, AppendRefused.
         """
@@ -102,10 +127,11 @@ class EventLog(Protocol):
         stream: UUID,
         *,
         after: int = 0,
+        before: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Sequence[StoredEvent]:
-        """Rows of a stream with a version greater than ``after``. Versions start at 1."""
+        """Rows of a stream with ``after < version < before``. Versions start at 1."""
 
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
         """The rows of a stream at these versions, by version; a missing version is left out."""
@@ -115,6 +141,9 @@ class EventLog(Protocol):
 
     def position(self) -> int:
         """The position of the newest row; 0 for an empty log."""
+
+    def figures(self) -> LogFigures:
+        """The log and all queues in figures."""
 
     def query_saved_events(
         self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int

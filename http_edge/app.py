@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final, TypeAlias
-from urllib.parse import unquote
 
 import orjson
 from aiohttp import hdrs, web
@@ -138,8 +137,7 @@ class HttpSurface:
         """Figures for the operator: on loopback alone, and not through a proxy."""
         if request.remote not in {"127.0.0.1", "::1"} or hdrs.X_FORWARDED_FOR in request.headers:
             raise web.HTTPNotFound
-        figures = {"sockets": self._sockets_open, **await self._health.figures()}
-        return web.Response(body=orjson.dumps(figures), content_type=JSON)
+        return web.Response(body=orjson.dumps(await self._health.figures()), content_type=JSON)
 
     async def _command(self, request: web.Request) -> web.Response:
         # A chunked body announces no length; it may become as large as any.
@@ -177,13 +175,12 @@ class HttpSurface:
         wait_s = self._take(self._public_reads, request)
         if wait_s is not None:
             return respond(refuse(Refusal.RATE_LIMITED, wait_s))
-        # Escapes are decoded exactly once, from the raw target: a did:web with a port holds %3A.
+        # From the raw target: the router has decoded the path already.
         path = request.raw_path.partition("?")[0]
-        did = unquote(path.removeprefix("/public/"), errors="strict")
-        query = public_reading.read(did, request.query, self._limits)
+        query = public_reading.read(path.removeprefix("/public/"), request.query, self._limits)
         if query is None:
             return respond(refuse(Refusal.INVALID_COMMAND))
-        page = await self._gateway.read(Read(did, query.page, query.where))
+        page = await self._gateway.read(Read(query.did, query.page, query.where))
         return respond(answers.answer(page, query.page))
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:

@@ -156,11 +156,12 @@ class Edge:
         """Notice a host that restarted while nobody talked to it."""
         while True:
             await asyncio.sleep(_PROBE_S)
-            await asyncio.gather(*[self._probe(host) for host in self._hosts])
+            hosts = {*self._hosts, *self._hub.hosts()}
+            await asyncio.gather(*[self._probe(host) for host in hosts])
 
     async def _probe(self, host: str) -> None:
         with contextlib.suppress(HostUnavailable):
-            incarnation = await self._gateway.port(host).incarnation()
+            incarnation = await self._gateway.port(host).heartbeat(len(self._hub))
             self._gateway.saw_incarnation(host, incarnation)
 
 

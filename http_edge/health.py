@@ -42,11 +42,19 @@ class Health:
     async def figures(self) -> dict[str, Any]:
         """What the hosts hold and have done since they started."""
         stats = [s for s in await asyncio.gather(*[self._stats(h) for h in self._hosts]) if s]
-        figures: dict[str, Any] = {}
+        logs = [s.log for s in stats if s.log is not None]
+        newest = max(logs, key=lambda log: log.log_position, default=None)
+        figures: dict[str, Any] = {} if newest is None else msgspec.to_builtins(newest)
+        figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
         figures["commits"] = sum(s.commits for s in stats)
         figures["commands"] = sum(s.commands for s in stats)
         figures["hosts"] = [
-            {k: v for k, v in msgspec.to_builtins(s).items() if k != "partitions"} for s in stats
+            {
+                k: v
+                for k, v in msgspec.to_builtins(s).items()
+                if k not in {"partitions", "log", "sockets"}
+            }
+            for s in stats
         ]
         figures["shards"] = [
             {"shard": partition, "host": s.name} for s in stats for partition in s.partitions

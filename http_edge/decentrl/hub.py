@@ -35,6 +35,11 @@ class Hub:
         """How many sockets one identity has here."""
         return len(self._sockets.get(did, ()))
 
+    def hosts(self) -> set[str]:
+        """The hosts that keep sessions for this edge."""
+        placement = self._gateway.placement
+        return {placement.host_of(placement.partition_of(did)) for did in self._sockets}
+
     def add(self, did: str, socket: Outgoing) -> None:
         """Deliver the identity's pushes to this socket from now on."""
         self._sockets.setdefault(did, set()).add(socket)

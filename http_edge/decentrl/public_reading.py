@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 from multidict import MultiMapping
@@ -13,23 +14,31 @@ from eventstore.events import Seconds
 from eventstore.log import PublicEventsFilter
 from http_edge.config import Limits
 
-_DID: Final = re.compile(r"did:[a-z0-9]+:[A-Za-z0-9._:%+/=-]+")
-_NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,9})?")
-_COUNT: Final = re.compile(r"\d{1,9}")
+# The syntax of DIDs, and what padded base64 adds to it in a did:decentrl.
+_DID: Final = re.compile(r"did:[a-z0-9]+:([A-Za-z0-9._:+/=-]|%[0-9A-Fa-f]{2})+")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,9})?")
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
 
 
 class PublicQuery(msgspec.Struct, frozen=True):
-    """A page of public events."""
+    """A page of the public events of ``did``."""
 
+    did: str
     page: Page
     where: PublicEventsFilter
 
 
-def read(did: str, query: MultiMapping[str], limits: Limits) -> PublicQuery | None:
+def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery | None:
     """The query, or None for INVALID_COMMAND; unknown parameters are ignored.
 
-    ``tags`` may be repeated, the form for tags that hold commas, or be one list between commas.
+    ``segment`` is the DID as it stands in the target. Its escapes are decoded exactly once: a
+    did:web with a port holds a ``%3A`` of its own, and a ``+`` is a plus. ``tags`` may be
+    repeated, the form for tags that hold commas, or be one list between commas.
     """
+    try:
+        did = unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        return None
     if not _DID.fullmatch(did) or len(did) > limits.did_bytes_max:
         return None
     number, size = query.get("page", "0"), query.get("page_size", str(limits.page_size_default))
@@ -51,7 +60,7 @@ def read(did: str, query: MultiMapping[str], limits: Limits) -> PublicQuery | No
         after_timestamp_s=_seconds(after),
         before_timestamp_s=_seconds(before),
     )
-    return PublicQuery(Page(int(number), int(size)), where)
+    return PublicQuery(did, Page(int(number), int(size)), where)
 
 
 def _seconds(text: str | None) -> Seconds | None:

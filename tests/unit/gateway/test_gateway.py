@@ -1,4 +1,4 @@
-"""The gateway: batching without timers, and "outcome unknown" for whatever a failed call carried."""
+"""The gateway batches without timers; what a failed call carried has an unknown outcome."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RecordingHost:
     async def ping(self) -> str:
         return self.incarnation_name
 
-    async def incarnation(self) -> str:
+    async def heartbeat(self, sockets: int) -> str:
         return self.incarnation_name
 
     async def stats(self) -> bytes:

@@ -1,0 +1,35 @@
+"""Opens the log that a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from eventstore.errors import LogUnavailable
+from eventstore.log import EventLog
+from eventstore.postgres_log import open_postgres_log
+from eventstore.sqlite_log import open_sqlite_log
+
+
+def open_log(dsn: str, *, allow_unsafe: bool = False) -> EventLog:
+    """Open the log at ``sqlite:///absolute/path.db`` or ``postgresql://user@host/database``.
+
+    ``sqlite:relative/path.db`` is relative to the working directory. ``allow_unsafe`` accepts a
+    PostgreSQL server that loses confirmed commits in a power cut; SQLite is always made safe.
+
+    Raises:
+        LogUnavailable: the store cannot be opened, or the URL names none.
+        UnsafeLog: the store's durability settings are not what acknowledgements rest on.
+    """
+    try:
+        url = urlsplit(dsn)
+    except ValueError as error:
+        raise LogUnavailable("not a URL") from error
+    match url.scheme:
+        case "sqlite" if url.path and not url.netloc:
+            return open_sqlite_log(Path(unquote(url.path)))
+        case "postgresql" | "postgres":
+            return open_postgres_log(dsn, allow_unsafe=allow_unsafe)
+        case scheme:
+            # The URL itself may hold a password.
+            raise LogUnavailable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")

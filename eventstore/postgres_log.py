@@ -1,0 +1,277 @@
+"""The log in PostgreSQL, for a cluster of hosts.
+
+Each append takes the library's EXCLUSIVE lock on the table, so that positions follow the order of
+the commits and a reader by position misses nothing. Appends run once: the library would repeat
+them after a lost connection and could report a conflict with itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from eventsourcing.domain import EventSourcingError
+from eventsourcing.persistence import (
+    ApplicationRecorder,
+    NotSupportedError,
+    StoredEvent,
+    Subscription,
+)
+from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
+from psycopg import Connection, Cursor, ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import DictRow, TupleRow, dict_row, tuple_row
+from psycopg.sql import SQL, Identifier
+from typing_extensions import override
+
+from eventstore import queue_depths, read_models
+from eventstore.errors import LogUnavailable, UnsafeLog
+from eventstore.events import Event
+from eventstore.log import EventLog, QueueDepth
+from eventstore.recorder_log import RecorderLog
+from eventstore.session import Session, Store
+
+CONNECT_TIMEOUT_S: Final = 5
+LOCK_TIMEOUT_S: Final = 10
+IDLE_IN_TRANSACTION_S: Final = 15
+"""A host that is paused inside an append holds the lock of all; the server ends its session."""
+CONNECTIONS_KEPT: Final = 2
+CONNECTIONS_MORE: Final = 14
+
+_SAFE: Final[Mapping[str, Collection[str]]] = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
+}
+_CREATION_LOCK: Final = int.from_bytes(b"poste", "big")
+_TABLES: Final = (
+    """
+    CREATE TABLE IF NOT EXISTS postings (
+        list bytea NOT NULL, timestamp_s double precision NOT NULL, version bigint NOT NULL,
+        revision bigint NOT NULL, own smallint NOT NULL,
+        PRIMARY KEY (list, timestamp_s, version) INCLUDE (revision, own)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS snapshots (
+        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
+        state bytea NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS queue_depths (
+        stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
+        oldest_at_ms bigint
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
+)
+
+
+def open_postgres_log(conninfo: str, *, allow_unsafe: bool = False) -> EventLog:
+    """Open the log in this database (a ``postgresql://`` URL), making its tables if missing.
+
+    Raises:
+        LogUnavailable: the server cannot be reached or refuses.
+        UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
+    """
+    try:
+        store = PostgresStore(conninfo)
+    except (EventSourcingError, ProgrammingError) as error:
+        raise LogUnavailable(f"PostgreSQL: {error}") from error
+    unsafe = store.unsafe_settings()
+    if unsafe and not allow_unsafe:
+        store.close()
+        raise UnsafeLog(f"PostgreSQL settings {unsafe} lose confirmed commits in a power cut")
+    return RecorderLog(store)
+
+
+class PostgresStore(Store):
+    """A ``Store`` on a pool of connections."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._datastore = _Datastore(conninfo)
+        try:
+            self.recorder: ApplicationRecorder = self._create_recorder()
+        except BaseException:
+            self._datastore.close()
+            raise
+
+    @override
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with self._datastore.get_connection() as connection, connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield _Session(connection.cursor(row_factory=tuple_row))
+
+    @override
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        with self._datastore.get_connection() as connection, connection.transaction():
+            yield _Session(connection.cursor(row_factory=tuple_row))
+
+    @override
+    def close(self) -> None:
+        self._datastore.close()
+
+    def unsafe_settings(self) -> dict[str, str]:
+        """The server's durability settings that do not keep a confirmed commit."""
+        with self.reading() as session:
+            found = session.rows(
+                "SELECT name, setting FROM pg_settings WHERE name = ANY(?)", (list(_SAFE),)
+            )
+        return {name: setting for name, setting in found if setting not in _SAFE[name]}
+
+    def _create_recorder(self) -> PostgresRecorder:
+        # IF NOT EXISTS does not keep two processes from making the same table at the same time.
+        with self._datastore.get_connection() as connection:
+            connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
+            try:
+                recorder = PostgresRecorder(self._datastore)
+                recorder.create_table()
+            finally:
+                connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
+        return recorder
+
+
+class PostgresRecorder(PostgresApplicationRecorder):
+    """The library's recorder without its retries, and with the read models beside it."""
+
+    select_events = inspect.unwrap(PostgresApplicationRecorder.select_events)
+    select_notifications = inspect.unwrap(PostgresApplicationRecorder.select_notifications)
+    max_notification_id = inspect.unwrap(PostgresApplicationRecorder.max_notification_id)
+
+    def __init__(self, datastore: PostgresDatastore) -> None:
+        super().__init__(datastore)
+        # The library's function inserts without the lock, so that readers could miss rows.
+        assert not datastore.enable_db_functions
+        # Four arrays in binary form instead of one array of records, written as text.
+        self.insert_events_statement = SQL(
+            "INSERT INTO {schema}.{table} (originator_id, originator_version, topic, state)"
+            " SELECT r.originator_id, r.originator_version, r.topic, r.state"
+            " FROM unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[]) WITH ORDINALITY"
+            " AS r (originator_id, originator_version, topic, state, number)"
+            " ORDER BY r.number RETURNING notification_id"
+        ).format(schema=Identifier(datastore.schema), table=Identifier(self.events_table_name))
+        # The library's first statement sets the lock time-out, which here each connection has.
+        self.lock_table_statements = self.lock_table_statements[1:]
+        self.sql_create_statements += [SQL(table).format() for table in _TABLES]
+
+    @override
+    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
+        # No pipeline: with a large batch both sides can block writing to each other.
+        if not stored_events:
+            return []
+        with (
+            self.datastore.get_connection() as connection,
+            connection.transaction(),
+            connection.cursor() as cursor,
+        ):
+            self._lock_table(cursor)
+            self._insert_stored_events(cursor, stored_events)
+            positions = [row["notification_id"] for row in cursor]
+            self._insert_events(cursor, stored_events, **kwargs)
+        return positions
+
+    @override
+    def _insert_stored_events(
+        self, curs: Cursor[DictRow], stored_events: Sequence[StoredEvent], **_: Any
+    ) -> None:
+        curs.execute(
+            self.insert_events_statement,
+            (
+                [row.originator_id for row in stored_events],
+                [row.originator_version for row in stored_events],
+                [row.topic for row in stored_events],
+                [row.state for row in stored_events],
+            ),
+        )
+
+    @override
+    def _insert_events(
+        self,
+        curs: Cursor[DictRow],
+        stored_events: Sequence[StoredEvent],
+        *,
+        events: Sequence[Event] = (),
+        depths: Sequence[QueueDepth] = (),
+        **_: Any,
+    ) -> None:
+        if events:
+            session = _Session(curs.connection.cursor(row_factory=tuple_row))
+            read_models.apply(session, stored_events, events)
+            queue_depths.save(session, depths)
+
+    @override
+    def subscribe(
+        self, gt: int | None = None, topics: Sequence[str] = ()
+    ) -> Subscription[ApplicationRecorder]:
+        """Refused: appends do not NOTIFY, because every reader follows the log by position."""
+        raise NotSupportedError("follow the log by position")
+
+
+class _Session(Session):
+    """A ``Session`` on a cursor within a transaction."""
+
+    def __init__(self, cursor: Cursor[TupleRow]) -> None:
+        self._cursor = cursor
+
+    @override
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
+        self._cursor.execute(_with_places(statement), parameters)
+        return self._cursor.fetchall()
+
+    @override
+    def run_many(self, statement: str, parameters: Iterable[Sequence[object]]) -> None:
+        self._cursor.executemany(_with_places(statement), parameters)
+
+    @override
+    def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
+        found = self.rows(
+            "SELECT originator_version, topic, state FROM stored_events"
+            " WHERE originator_id = ? AND originator_version = ANY(?)",
+            (stream, list(versions)),
+        )
+        return {row[0]: StoredEvent(stream, *row) for row in found}
+
+
+class _Datastore(PostgresDatastore):
+    """The library's datastore for any connection string, with bounded waits."""
+
+    def __init__(self, conninfo: str) -> None:
+        parameters = conninfo_to_dict(conninfo, connect_timeout=CONNECT_TIMEOUT_S)
+        super().__init__(
+            dbname="",
+            host="",
+            port="",
+            user="",
+            password="",
+            connect_timeout=CONNECT_TIMEOUT_S,
+            idle_in_transaction_session_timeout=IDLE_IN_TRANSACTION_S,
+            pool_size=CONNECTIONS_KEPT,
+            max_overflow=CONNECTIONS_MORE,
+            pre_ping=True,
+        )
+        # The library names five parameters; a connection string has more (TLS, a socket path).
+        self.pool.kwargs = {**parameters, "row_factory": dict_row}
+
+    @override
+    def after_connect_func(self) -> Callable[[Connection[Any]], None]:
+        configure = super().after_connect_func()
+        lock_timeout = SQL("SET lock_timeout = '{}s'").format(LOCK_TIMEOUT_S)
+
+        def bound_waits(connection: Connection[Any]) -> None:
+            configure(connection)
+            connection.execute(lock_timeout)
+
+        return bound_waits
+
+
+@lru_cache(maxsize=256)
+def _with_places(statement: str) -> bytes:
+    return statement.replace("?", "%s").encode()

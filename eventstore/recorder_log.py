@@ -1,0 +1,175 @@
+"""The event log on any store: the port's promises in terms of one recorder and its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+
+from eventsourcing.domain import EventSourcingError
+from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
+from typing_extensions import override
+
+from eventstore import public_events, queue_depths, saved_events
+from eventstore.batch import check_batch
+from eventstore.errors import AppendConflict, AppendUnknown, LogUnavailable
+from eventstore.events import Event
+from eventstore.log import (
+    EventLog,
+    LogFigures,
+    PublicEventsFilter,
+    PublicEventsPage,
+    QueueDepth,
+    SavedEventsFilter,
+    SavedEventsPage,
+    Snapshot,
+)
+from eventstore.session import Session, Store
+
+
+class RecorderLog(EventLog):
+    """An ``EventLog`` over a ``Store``. Safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @override
+    def append(
+        self,
+        rows: Sequence[StoredEvent],
+        events: Sequence[Event],
+        depths: Sequence[QueueDepth] = (),
+    ) -> None:
+        check_batch(rows, events)
+        if not rows:
+            return
+        try:
+            self._store.recorder.insert_events(rows, events=events, depths=depths)
+        except IntegrityError as error:
+            raise AppendConflict(str(error)) from error
+        except Exception as error:
+            # Whatever failed, a commit may have been under way: a store that reports an I/O
+            # error at COMMIT can still have the transaction after a restart.
+            raise AppendUnknown(f"{type(error).__name__}: {error}") from error
+
+    @override
+    def read_stream(
+        self,
+        stream: UUID,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[StoredEvent]:
+        with _unavailable():
+            return self._store.recorder.select_events(
+                stream,
+                gt=after,
+                lte=None if before is None else before - 1,
+                desc=newest_first,
+                limit=limit,
+            )
+
+    @override
+    def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
+        with self._reading() as session:
+            return session.stored(stream, versions)
+
+    @override
+    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
+        with _unavailable():
+            return self._store.recorder.select_notifications(
+                start=after, limit=limit, inclusive_of_start=False
+            )
+
+    @override
+    def position(self) -> int:
+        with _unavailable():
+            return self._store.recorder.max_notification_id() or 0
+
+    @override
+    def figures(self) -> LogFigures:
+        position = self.position()
+        with self._reading() as session:
+            return queue_depths.total(session, position)
+
+    @override
+    def query_saved_events(
+        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+    ) -> SavedEventsPage:
+        with self._reading() as session:
+            return saved_events.query(session, owner, where, offset=offset, limit=limit)
+
+    @override
+    def query_public_events(
+        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+    ) -> PublicEventsPage:
+        with self._reading() as session:
+            return public_events.query(session, owner, where, offset=offset, limit=limit)
+
+    @override
+    def load_snapshot(self, stream: UUID) -> Snapshot | None:
+        with self._reading() as session:
+            for version, fold, state in session.rows(
+                "SELECT version, fold, state FROM snapshots WHERE stream = ?", (stream.bytes,)
+            ):
+                return Snapshot(version, fold, bytes(state))
+        return None
+
+    @override
+    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+        with self._writing() as session:
+            session.run_many(
+                "INSERT INTO snapshots (stream, version, fold, state) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (stream) DO UPDATE SET"
+                " version = excluded.version, fold = excluded.fold, state = excluded.state",
+                [(stream.bytes, s.version, s.fold, s.state) for stream, s in snapshots],
+            )
+
+    @override
+    def setting(self, name: str, default: str) -> str:
+        find = "SELECT value FROM settings WHERE name = ?"
+        key = (name.encode(),)
+        with self._reading() as session:
+            found = session.rows(find, key)
+        if not found:
+            # Another process may be first between the two: then its value is the constant.
+            with self._writing() as session:
+                session.run_many(
+                    "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                    [(*key, default.encode())],
+                )
+                found = session.rows(find, key)
+        return bytes(found[0][0]).decode()
+
+    @override
+    def check_writable(self) -> None:
+        with self._writing() as session:
+            session.run_many(
+                "INSERT INTO heartbeat (id, beats) VALUES (?, 1)"
+                " ON CONFLICT (id) DO UPDATE SET beats = heartbeat.beats + 1",
+                [(0,)],
+            )
+
+    @override
+    def close(self) -> None:
+        self._store.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with _unavailable(), self._store.reading() as session:
+            yield session
+
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        with _unavailable(), self._store.writing() as session:
+            yield session
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    try:
+        yield
+    except EventSourcingError as error:
+        raise LogUnavailable(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,47 @@
+"""SQL inside one transaction, the same text for both stores.
+
+Statements use ``?`` for parameters and only what SQLite and PostgreSQL have in common. Keys made
+from clients' strings are bytes (PostgreSQL text cannot hold U+0000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+from uuid import UUID
+
+from eventsourcing.persistence import ApplicationRecorder, StoredEvent
+
+
+class Session(Protocol):
+    """One open transaction."""
+
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
+        """Run a statement and return its rows (none if it returns none)."""
+
+    def run_many(self, statement: str, parameters: Iterable[Sequence[object]]) -> None:
+        """Run a statement once for each of the parameter rows."""
+
+    def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
+        """The stored rows of a stream at these versions, by version."""
+
+
+class Store(Protocol):
+    """A database that holds a log: the library's recorder and transactions beside it.
+
+    Everything raises the library's errors (``eventsourcing.persistence.PersistenceError`` and
+    its base), never those of the driver.
+    """
+
+    recorder: ApplicationRecorder
+    """Writes and reads ``stored_events``; takes ``events=`` for the read models."""
+
+    def reading(self) -> AbstractContextManager[Session]:
+        """A transaction that sees one snapshot and changes nothing."""
+
+    def writing(self) -> AbstractContextManager[Session]:
+        """A transaction that is durable when the block ends, or undone when it raises."""
+
+    def close(self) -> None:
+        """Release all connections."""

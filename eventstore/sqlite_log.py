@@ -1,0 +1,288 @@
+"""The log in one SQLite file, for one machine.
+
+WAL and ``synchronous=FULL`` are set on every connection and read back: a commit that returned
+survives a power cut. Several processes may have the same file open; writers take turns by
+``BEGIN IMMEDIATE`` and the busy time-out. Rows are never removed and the file is never rebuilt,
+because positions are bare rowids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from eventsourcing.persistence import IntegrityError, OperationalError, StoredEvent
+from eventsourcing.sqlite import (
+    SQLiteApplicationRecorder,
+    SQLiteConnection,
+    SQLiteConnectionPool,
+    SQLiteCursor,
+    SQLiteDatastore,
+)
+from typing_extensions import override
+
+from eventstore import queue_depths, read_models
+from eventstore.errors import LogUnavailable, UnsafeLog
+from eventstore.events import Event
+from eventstore.log import EventLog, QueueDepth
+from eventstore.recorder_log import RecorderLog
+from eventstore.session import Session, Store
+
+BUSY_TIMEOUT_S: Final = 10
+READERS_KEPT: Final = 4
+READERS_MORE: Final = 28
+
+_TABLES: Final = (
+    """
+    CREATE TABLE IF NOT EXISTS postings (
+        list BLOB NOT NULL, timestamp_s REAL NOT NULL, version INTEGER NOT NULL,
+        revision INTEGER NOT NULL, own INTEGER NOT NULL,
+        PRIMARY KEY (list, timestamp_s, version)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS snapshots (
+        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
+        state BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS queue_depths (
+        stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        oldest_at_ms INTEGER
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS settings (name BLOB PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
+)
+
+
+def open_sqlite_log(path: Path) -> EventLog:
+    """Open the log in this file, which is made (readable by its owner only) if missing.
+
+    Raises:
+        LogUnavailable: the file cannot be opened or is not a database.
+        UnsafeLog: it cannot be used with WAL and full synchronisation.
+    """
+    path = path.absolute()
+    try:
+        if not path.exists():
+            create_file(path)
+        return RecorderLog(SqliteStore(path))
+    except (OSError, sqlite3.Error, OperationalError) as error:
+        raise LogUnavailable(f"{path}: {error}") from error
+
+
+def create_file(path: Path) -> None:
+    """Make an empty database that is in WAL mode from the first moment it can be seen.
+
+    Processes that switch a fresh file to WAL at the same time get "database is locked" at once,
+    in spite of the busy time-out. SQLite gives -wal and -shm the mode of the file, here 0600.
+    """
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as draft:
+        with closing(sqlite3.connect(draft.name)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(draft.name)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection in autocommit mode with the settings that durability rests on.
+
+    Raises:
+        UnsafeLog: a setting did not take.
+        sqlite3.Error: the file cannot be opened or is not a database.
+    """
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+        if (journal_mode, synchronous) != ("wal", 2):
+            raise UnsafeLog(f"{path}: journal_mode {journal_mode}, synchronous {synchronous}")
+    except BaseException:
+        connection.close()
+        raise
+    connection.row_factory = sqlite3.Row
+    # Text that is not UTF-8 (bit rot) must reach the check that names it.
+    connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    return connection
+
+
+class SqliteStore(Store):
+    """A ``Store``: one connection that writes, a pool of connections that read."""
+
+    def __init__(self, path: Path) -> None:
+        self._datastore = _Datastore(path, connect(path))
+        self.recorder = SqliteRecorder(self._datastore)
+        self.recorder.create_table()
+
+    @override
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with self._datastore.transaction(commit=False) as cursor:
+            yield _Session(cursor)
+
+    @override
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        with self._datastore.transaction(commit=True) as cursor:
+            yield _Session(cursor)
+
+    @override
+    def close(self) -> None:
+        self._datastore.close()
+
+
+class SqliteRecorder(SQLiteApplicationRecorder):
+    """The library's recorder with one statement per batch and the read models beside it."""
+
+    @override
+    def construct_create_table_statements(self) -> list[str]:
+        return [*super().construct_create_table_statements(), *_TABLES]
+
+    @override
+    def _insert_events(
+        self,
+        c: SQLiteCursor,
+        stored_events: Sequence[StoredEvent],
+        *,
+        events: Sequence[Event] = (),
+        depths: Sequence[QueueDepth] = (),
+        **_: Any,
+    ) -> Sequence[int]:
+        c.executemany(
+            self.insert_events_statement,
+            [
+                (
+                    s.originator_id.hex if isinstance(s.originator_id, UUID) else s.originator_id,
+                    s.originator_version,
+                    s.topic,
+                    s.state,
+                )
+                for s in stored_events
+            ],
+        )
+        # New rowids follow the greatest one, and nobody else writes in this transaction.
+        c.execute(self.select_max_notification_id_statement)
+        newest = c.fetchone()[0] or 0
+        if events:
+            read_models.apply(_Session(c), stored_events, events)
+        if depths:
+            queue_depths.save(_Session(c), depths)
+        return list(range(newest - len(stored_events) + 1, newest + 1))
+
+    @override
+    def convert_originator_id(self, originator_id: str) -> UUID | str:
+        # Only the text that we write is a stream: "{A1…}" is the same UUID but not found by it.
+        try:
+            stream = UUID(hex=originator_id)
+        except (ValueError, TypeError, AttributeError):
+            return originator_id
+        return stream if stream.hex == originator_id else originator_id
+
+
+class _Session(Session):
+    """A ``Session`` on a cursor within a transaction."""
+
+    def __init__(self, cursor: SQLiteCursor) -> None:
+        self._cursor = cursor
+
+    @override
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
+        self._cursor.execute(statement, parameters)
+        found: list[Sequence[Any]] = self._cursor.fetchall()
+        return found
+
+    @override
+    def run_many(self, statement: str, parameters: Iterable[Sequence[object]]) -> None:
+        self._cursor.executemany(statement, parameters)
+
+    @override
+    def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
+        found = self.rows(
+            "SELECT originator_version, topic, state FROM stored_events"
+            " WHERE originator_id = ? AND originator_version IN (SELECT value FROM json_each(?))",
+            (stream.hex, json.dumps(list(versions))),
+        )
+        return {row[0]: StoredEvent(stream, *row) for row in found}
+
+
+class _Readers(SQLiteConnectionPool):
+    """The library's pool of connections, none of which can write."""
+
+    @override
+    def _create_connection(self) -> SQLiteConnection:
+        connection = connect(Path(self.db_name))
+        connection.execute("PRAGMA query_only = ON")
+        return SQLiteConnection(connection, max_age=self.max_age)
+
+
+class _Datastore(SQLiteDatastore):
+    """The library's datastore with one connection kept for writing.
+
+    In the library a writer that waits for its turn keeps readers from getting a connection.
+    """
+
+    def __init__(self, path: Path, writer: sqlite3.Connection) -> None:
+        self._writer = writer
+        self._turn = threading.Lock()
+        super().__init__(db_name=str(path))
+        self.pool = _Readers(db_name=str(path), pool_size=READERS_KEPT, max_overflow=READERS_MORE)
+
+    @override
+    @contextmanager
+    def transaction(self, *, commit: bool) -> Iterator[SQLiteCursor]:
+        with _library_errors():
+            if commit:
+                with self._turn, self._write() as cursor:
+                    yield cursor
+            else:
+                with super().transaction(commit=False) as cursor:
+                    yield cursor
+
+    @contextmanager
+    def _write(self) -> Iterator[SQLiteCursor]:
+        with closing(self._writer.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield SQLiteCursor(cursor)
+                cursor.execute("COMMIT")
+            except BaseException:
+                self._writer.rollback()
+                raise
+
+    @override
+    def close(self) -> None:
+        with self._turn:
+            self._writer.close()
+        super().close()
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """Errors of the driver as the library's, also those that it lets through."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        raise IntegrityError(error) from error
+    except sqlite3.Error as error:
+        raise OperationalError(error) from error

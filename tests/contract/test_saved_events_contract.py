@@ -1,0 +1,341 @@
+"""What QUERY_EVENTS promises (DCTRL-0004 8.9 to 8.11), on each store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eventstore.codec import encode, identity_stream
+from eventstore.errors import CorruptRow
+from eventstore.events import Event, EventSaved, EventTagsUpdated, Seconds
+from eventstore.log import EventLog, SavedEvent, SavedEventsFilter
+from tests.log.raw_sql import run_sql
+from tests.log.samples import OTHER_DID, OWNER, OWNER_DID, append, message, saved, tagged
+
+ALL = SavedEventsFilter()
+
+
+def _ids(log: EventLog, where: SavedEventsFilter = ALL) -> list[str]:
+    page = log.query_saved_events(OWNER, where, offset=0, limit=1000)
+    assert page.total == len(page.events)
+    return [event.event_id for event in page.events]
+
+
+def test_an_event_comes_back_as_it_was_saved(log: EventLog) -> None:
+    event = saved("id", 1.5, tags=["b", "a", "b"])
+    append(log, OWNER, message(), event)
+    page = log.query_saved_events(OWNER, ALL, offset=0, limit=10)
+    assert page.events == [SavedEvent("id", event.payload, ["b", "a", "b"], 1.5)]
+    assert page.total == 1
+
+
+@pytest.mark.parametrize("timestamp", [0, 2, 2.0, -7, 0.1, 1_699_123_456.25, 2**53 + 1, 1e308])
+def test_a_timestamp_stays_the_number_that_the_client_wrote(
+    log: EventLog, timestamp: Seconds
+) -> None:
+    append(log, OWNER, saved("id", timestamp))
+    (event,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1).events
+    assert repr(event.timestamp_s) == repr(timestamp)
+
+
+def test_events_are_ordered_by_timestamp_then_position(log: EventLog) -> None:
+    stamps: dict[str, Seconds] = {"a": 3, "b": 1.5, "c": 3, "d": -1, "e": 2, "f": 3.0}
+    append(log, OWNER, *[saved(name, stamp) for name, stamp in stamps.items()])
+    assert _ids(log) == ["d", "b", "e", "a", "c", "f"]
+
+
+def test_time_bounds_are_exclusive_and_zero_is_a_bound(log: EventLog) -> None:
+    append(log, OWNER, *[saved(str(second), second) for second in (-1, 0, 1, 2)])
+    assert _ids(log, SavedEventsFilter(after_timestamp_s=0)) == ["1", "2"]
+    assert _ids(log, SavedEventsFilter(before_timestamp_s=0)) == ["-1"]
+    assert _ids(log, SavedEventsFilter(after_timestamp_s=-1, before_timestamp_s=2)) == ["0", "1"]
+    assert _ids(log, SavedEventsFilter(after_timestamp_s=0.5, before_timestamp_s=1.5)) == ["1"]
+    assert _ids(log, SavedEventsFilter(after_timestamp_s=1, before_timestamp_s=1)) == []
+
+
+def test_a_participant_is_the_sender_or_the_recipient(log: EventLog) -> None:
+    append(
+        log,
+        OWNER,
+        saved("in", 1, sender="did:a", recipient=OWNER_DID),
+        saved("out", 2, sender=OWNER_DID, recipient="did:a"),
+        saved("b", 3, sender="did:b", recipient=OWNER_DID),
+        saved("self", 4, sender=OWNER_DID, recipient=OWNER_DID),
+    )
+    assert _ids(log, SavedEventsFilter(participant_did="did:a")) == ["in", "out"]
+    assert _ids(log, SavedEventsFilter(participant_did="did:c")) == []
+    assert _ids(log, SavedEventsFilter(participant_did=OWNER_DID)) == ["in", "out", "b", "self"]
+
+
+def test_the_owner_need_not_take_part_in_its_events(log: EventLog) -> None:
+    append(
+        log,
+        OWNER,
+        saved("own", 1, tags=["t"]),
+        saved("foreign", 2, sender="did:a", recipient="did:b", tags=["t"]),
+    )
+    assert _ids(log) == ["own", "foreign"]
+    assert _ids(log, SavedEventsFilter(participant_did=OWNER_DID)) == ["own"]
+    owners = SavedEventsFilter(participant_did=OWNER_DID, encrypted_tags=["t"])
+    assert _ids(log, owners) == ["own"]
+    for did in ("did:a", "did:b"):
+        assert _ids(log, SavedEventsFilter(participant_did=did)) == ["foreign"]
+
+
+def test_tags_match_any_and_an_event_counts_once(log: EventLog) -> None:
+    append(
+        log,
+        OWNER,
+        saved("both", 1, tags=["a", "b", "a"]),
+        saved("a", 2, tags=["a"]),
+        saved("c", 3, tags=["c"]),
+        saved("none", 4),
+    )
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["a", "b", "a"])) == ["both", "a"]
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["c", "d"])) == ["c"]
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["A"])) == []
+    assert _ids(log, SavedEventsFilter(encrypted_tags=[])) == ["both", "a", "c", "none"]
+    many = [f"tag {n}" for n in range(1000)]
+    assert _ids(log, SavedEventsFilter(encrypted_tags=[*many, "b", "a"])) == ["both", "a"]
+
+
+def test_an_event_with_very_many_tags_is_found_by_each(log: EventLog) -> None:
+    tags = [f"tag {n}" for n in range(1500)]
+    append(log, OWNER, saved("many", tags=tags))
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["tag 1499"])) == ["many"]
+    append(log, OWNER, tagged("many", "only"))
+    assert _ids(log, SavedEventsFilter(encrypted_tags=tags)) == []
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["only"])) == ["many"]
+
+
+def test_only_an_update_of_its_tags_makes_an_event_processed(log: EventLog) -> None:
+    unprocessed = SavedEventsFilter(unprocessed_only=True)
+    append(log, OWNER, saved("new"), saved("old", processed=True))
+    assert _ids(log, unprocessed) == ["new"]
+    assert _ids(log, unprocessed) == ["new"]
+    append(log, OWNER, tagged("new"))
+    assert _ids(log, unprocessed) == []
+    assert _ids(log) == ["new", "old"]
+
+
+def test_an_update_replaces_all_tags(log: EventLog) -> None:
+    append(log, OWNER, saved("id", tags=["a", "b"], processed=True))
+    append(log, OWNER, tagged("id", "b", "c", "c"))
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["a"])) == []
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["c"], participant_did=OTHER_DID)) == ["id"]
+    (event,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1).events
+    assert event.encrypted_tags == ["b", "c", "c"]
+    append(log, OWNER, tagged("id"))
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["b", "c"])) == []
+    (event,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1).events
+    assert event.encrypted_tags == []
+
+
+def test_updates_of_unknown_and_foreign_events_change_nothing(log: EventLog) -> None:
+    append(log, OWNER, saved("mine", tags=["a"]))
+    append(log, identity_stream(OTHER_DID), tagged("mine", "stolen"), tagged("nobody", "x"))
+    append(log, OWNER, tagged("nobody", "x"))
+    unchanged = SavedEventsFilter(encrypted_tags=["a"], unprocessed_only=True)
+    assert _ids(log, unchanged) == ["mine"]
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["stolen", "x"])) == []
+
+
+def test_owners_do_not_see_each_other(log: EventLog) -> None:
+    other = identity_stream(OTHER_DID)
+    append(log, OWNER, saved("id", 1, tags=["t"]))
+    append(log, other, saved("id", 2, tags=["t"]), saved("other", 3, tags=["t"]))
+    assert _ids(log, SavedEventsFilter(encrypted_tags=["t"])) == ["id"]
+    assert log.query_saved_events(other, ALL, offset=0, limit=9).total == 2
+
+
+AWKWARD = ["", "\x00", "a\x00", "a", "😀", "e\u0301", "\u00e9", "%", "?", "'", "x" * 10_000]
+
+
+def test_any_text_is_a_tag_a_participant_and_an_id(log: EventLog) -> None:
+    append(
+        log,
+        OWNER,
+        *[
+            saved(text, number, tags=[text], sender=text or "-")
+            for number, text in enumerate(AWKWARD)
+        ],
+    )
+    for text in AWKWARD:
+        assert _ids(log, SavedEventsFilter(encrypted_tags=[text])) == [text]
+        assert _ids(log, SavedEventsFilter(participant_did=text or "-")) == [text]
+        append(log, OWNER, tagged(text, f"new {text}"))
+        assert _ids(log, SavedEventsFilter(encrypted_tags=[f"new {text}"])) == [text]
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "expected"),
+    [
+        (0, 3, ["0", "1", "2"]),
+        (5, 3, ["5", "6"]),
+        (4, 3, ["4", "5", "6"]),
+        (7, 3, []),
+        (3, 0, []),
+        (0, 0, []),
+        (2**70, 5, []),
+    ],
+)
+def test_every_page_has_the_exact_total(
+    log: EventLog, offset: int, limit: int, expected: list[str]
+) -> None:
+    append(log, OWNER, *[saved(str(n), n // 3, tags=["t"]) for n in range(7)])
+    for where in (ALL, SavedEventsFilter(encrypted_tags=["t", "u"])):
+        page = log.query_saved_events(OWNER, where, offset=offset, limit=limit)
+        assert [event.event_id for event in page.events] == expected
+        assert page.total == 7
+
+
+def test_a_page_whose_event_is_not_in_the_log_is_called_corrupt(
+    log: EventLog, log_url: str
+) -> None:
+    append(log, OWNER, message(), saved("id"))
+    run_sql(log_url, "UPDATE stored_events SET originator_version = 9 WHERE originator_version = 2")
+    with pytest.raises(CorruptRow):
+        log.query_saved_events(OWNER, ALL, offset=0, limit=1)
+    run_sql(log_url, "UPDATE postings SET version = 1")
+    with pytest.raises(CorruptRow):
+        log.query_saved_events(OWNER, ALL, offset=0, limit=1)
+
+
+_TEXTS = ["a", "b", "\x00", "😀"]
+_STAMPS: list[Seconds] = [-1, 0, 0.0, 1, 1.5, 2]
+_events = st.builds(
+    saved,
+    event_id=st.sampled_from(["1", "2", "3", "4", "5", "6"]),
+    timestamp_s=st.sampled_from(_STAMPS),
+    tags=st.lists(st.sampled_from(_TEXTS), max_size=4),
+    sender=st.sampled_from([OWNER_DID, *_TEXTS]),
+    recipient=st.sampled_from([OWNER_DID, *_TEXTS]),
+    processed=st.booleans(),
+)
+_updates = st.builds(
+    lambda event_id, tags: tagged(event_id, *tags),
+    st.sampled_from(["1", "2", "3", "4", "5", "6", "unknown"]),
+    st.lists(st.sampled_from(_TEXTS), max_size=3),
+)
+_bounds = st.none() | st.sampled_from(_STAMPS)
+_filters = st.builds(
+    SavedEventsFilter,
+    after_timestamp_s=_bounds,
+    before_timestamp_s=_bounds,
+    participant_did=st.none() | st.sampled_from([OWNER_DID, *_TEXTS, "nobody"]),
+    encrypted_tags=st.lists(st.sampled_from([*_TEXTS, "none"]), max_size=6),
+    unprocessed_only=st.booleans(),
+)
+_fresh_owner = count()
+
+
+class _Model:
+    """QUERY_EVENTS in the plainest words: a list, and a filter over all of it."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, EventSaved] = {}
+        self._tags: dict[str, list[str]] = {}
+        self._processed: set[str] = set()
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, EventSaved):
+            self._events[event.event_id] = event
+            self._tags[event.event_id] = event.encrypted_tags
+            if event.processed:
+                self._processed.add(event.event_id)
+        elif isinstance(event, EventTagsUpdated) and event.event_id in self._events:
+            self._tags[event.event_id] = event.encrypted_tags
+            self._processed.add(event.event_id)
+
+    def query(self, where: SavedEventsFilter) -> list[SavedEvent]:
+        found = [event for event in self._events.values() if self._matches(event, where)]
+        found.sort(key=lambda event: event.timestamp_s)
+        return [
+            SavedEvent(e.event_id, e.payload, self._tags[e.event_id], e.timestamp_s) for e in found
+        ]
+
+    def _matches(self, event: EventSaved, where: SavedEventsFilter) -> bool:
+        after, before = where.after_timestamp_s, where.before_timestamp_s
+        tags = self._tags[event.event_id]
+        return (
+            (after is None or event.timestamp_s > after)
+            and (before is None or event.timestamp_s < before)
+            and where.participant_did in (None, event.sender_did, event.recipient_did)
+            and (not where.encrypted_tags or not set(tags).isdisjoint(where.encrypted_tags))
+            and not (where.unprocessed_only and event.event_id in self._processed)
+        )
+
+
+def _with_unique_ids(events: Sequence[Event]) -> Iterator[Event]:
+    """Ids are made by the server: no two events of an owner have the same."""
+    seen = set[str]()
+    for event in events:
+        if isinstance(event, EventSaved):
+            if event.event_id in seen:
+                continue
+            seen.add(event.event_id)
+        yield event
+
+
+@settings(
+    max_examples=200,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    history=st.lists(st.lists(_events | _updates, min_size=1, max_size=6), max_size=4),
+    wanted=st.lists(_filters, min_size=1, max_size=6),
+    offset=st.integers(0, 4),
+    limit=st.integers(1, 4),
+)
+def test_pages_and_totals_are_those_of_the_plain_model(
+    log: EventLog,
+    history: list[list[Event]],
+    wanted: list[SavedEventsFilter],
+    offset: int,
+    limit: int,
+) -> None:
+    owner_did = f"did:example:owner-{next(_fresh_owner)}"
+    owner, model = identity_stream(owner_did), _Model()
+
+    def renamed(did: str | None) -> str | None:
+        return owner_did if did == OWNER_DID else did
+
+    kept = iter(list(_with_unique_ids([event for batch in history for event in batch])))
+    version = 0
+    for batch in history:
+        events = [_with_owner(event, owner_did) for _, event in zip(batch, kept, strict=False)]
+        log.append([encode(owner, version + n, event) for n, event in enumerate(events, 1)], events)
+        version += len(events)
+        for event in events:
+            model.apply(event)
+    for where in wanted:
+        asked = SavedEventsFilter(
+            after_timestamp_s=where.after_timestamp_s,
+            before_timestamp_s=where.before_timestamp_s,
+            participant_did=renamed(where.participant_did),
+            encrypted_tags=where.encrypted_tags,
+            unprocessed_only=where.unprocessed_only,
+        )
+        expected = model.query(asked)
+        page = log.query_saved_events(owner, asked, offset=offset, limit=limit)
+        assert page.total == len(expected)
+        assert page.events == expected[offset : offset + limit]
+
+
+def _with_owner(event: Event, owner_did: str) -> Event:
+    if not isinstance(event, EventSaved):
+        return event
+    return saved(
+        event.event_id,
+        event.timestamp_s,
+        tags=event.encrypted_tags,
+        sender=owner_did if event.sender_did == OWNER_DID else event.sender_did,
+        recipient=owner_did if event.recipient_did == OWNER_DID else event.recipient_did,
+        processed=event.processed,
+    )

@@ -1,0 +1,166 @@
+"""A real log whose next appends go wrong in the ways that stores can go wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+from uuid import UUID
+
+from eventsourcing.persistence import Notification, StoredEvent
+from typing_extensions import override
+
+from eventstore.errors import AppendConflict, AppendUnknown
+from eventstore.events import Event
+from eventstore.log import (
+    EventLog,
+    LogFigures,
+    PublicEventsFilter,
+    PublicEventsPage,
+    QueueDepth,
+    SavedEventsFilter,
+    SavedEventsPage,
+    Snapshot,
+)
+
+
+@dataclass(frozen=True)
+class FailNext:
+    """The next ``appends`` store nothing and are unknown."""
+
+    appends: int = 1
+
+
+@dataclass(frozen=True)
+class StoredButFailed:
+    """The next ``appends`` are stored, and are unknown all the same."""
+
+    appends: int = 1
+
+
+@dataclass(frozen=True)
+class ConflictNext:
+    """The next ``appends`` store nothing and conflict, as if another writer had been first."""
+
+    appends: int = 1
+
+
+Plan: TypeAlias = FailNext | StoredButFailed | ConflictNext
+
+
+class _Outcome(Enum):
+    STORED = "stored"
+    NOTHING_STORED = "nothing stored"
+    STORED_BUT_FAILED = "stored but failed"
+    CONFLICT = "conflict"
+
+
+_OUTCOMES = {
+    FailNext: _Outcome.NOTHING_STORED,
+    StoredButFailed: _Outcome.STORED_BUT_FAILED,
+    ConflictNext: _Outcome.CONFLICT,
+}
+
+
+class FaultyLog(EventLog):
+    """An ``EventLog`` that behaves as the real one it wraps, but for the faults planned."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._outcomes: deque[_Outcome] = deque()
+        self.appends: list[tuple[Sequence[StoredEvent], bool]] = []
+        """Every append asked for, and whether it was stored."""
+
+    def plan(self, *plans: Plan) -> None:
+        """Let the next appends go wrong, in this order, after those planned before."""
+        for plan in plans:
+            self._outcomes += [_OUTCOMES[type(plan)]] * plan.appends
+
+    @property
+    def faults_left(self) -> int:
+        """Planned faults that have not happened yet."""
+        return len(self._outcomes)
+
+    @override
+    def append(
+        self,
+        rows: Sequence[StoredEvent],
+        events: Sequence[Event],
+        depths: Sequence[QueueDepth] = (),
+    ) -> None:
+        outcome = self._outcomes.popleft() if self._outcomes else _Outcome.STORED
+        stored = outcome in (_Outcome.STORED, _Outcome.STORED_BUT_FAILED)
+        if stored:
+            self._log.append(rows, events, depths)
+        self.appends.append((rows, stored))
+        match outcome:
+            case _Outcome.STORED:
+                return
+            case _Outcome.CONFLICT:
+                raise AppendConflict("planned: another writer was first")
+            case _Outcome.NOTHING_STORED | _Outcome.STORED_BUT_FAILED:
+                raise AppendUnknown(f"planned: {outcome.value}")
+
+    @override
+    def read_stream(
+        self,
+        stream: UUID,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[StoredEvent]:
+        return self._log.read_stream(
+            stream, after=after, before=before, limit=limit, newest_first=newest_first
+        )
+
+    @override
+    def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
+        return self._log.read_versions(stream, versions)
+
+    @override
+    def figures(self) -> LogFigures:
+        return self._log.figures()
+
+    @override
+    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
+        return self._log.read_log(after=after, limit=limit)
+
+    @override
+    def position(self) -> int:
+        return self._log.position()
+
+    @override
+    def query_saved_events(
+        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+    ) -> SavedEventsPage:
+        return self._log.query_saved_events(owner, where, offset=offset, limit=limit)
+
+    @override
+    def query_public_events(
+        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+    ) -> PublicEventsPage:
+        return self._log.query_public_events(owner, where, offset=offset, limit=limit)
+
+    @override
+    def load_snapshot(self, stream: UUID) -> Snapshot | None:
+        return self._log.load_snapshot(stream)
+
+    @override
+    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+        self._log.save_snapshots(snapshots)
+
+    @override
+    def setting(self, name: str, default: str) -> str:
+        return self._log.setting(name, default)
+
+    @override
+    def check_writable(self) -> None:
+        self._log.check_writable()
+
+    @override
+    def close(self) -> None:
+        self._log.close()

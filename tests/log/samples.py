@@ -1,0 +1,129 @@
+"""Events and appends for tests of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from eventstore.codec import encode, identity_stream, partition_stream
+from eventstore.events import (
+    Event,
+    EventSaved,
+    EventTagsUpdated,
+    MessageQueued,
+    PublicEventPublished,
+    PublicEventsDeleted,
+    Seconds,
+)
+from eventstore.log import EventLog
+from eventstore.seal import GENESIS, pack_nonces, seal
+
+AT_MS = 1_700_000_000_000
+COMMAND = bytes(range(16))
+OWNER_DID = "did:example:owner"
+OWNER = identity_stream(OWNER_DID)
+OTHER_DID = "did:example:other"
+OTHER = identity_stream(OTHER_DID)
+
+
+def message(payload: bytes = b"opaque", message_id: str = "message") -> MessageQueued:
+    return MessageQueued(
+        at_ms=AT_MS,
+        command=COMMAND,
+        message_id=message_id,
+        protocol="decentrl",
+        sender_did=OTHER_DID,
+        recipient_key="",
+        payload=payload,
+    )
+
+
+def saved(
+    event_id: str,
+    timestamp_s: Seconds = 0,
+    *,
+    tags: Sequence[str] = (),
+    sender: str = OTHER_DID,
+    recipient: str = OWNER_DID,
+    processed: bool = False,
+) -> EventSaved:
+    return EventSaved(
+        at_ms=AT_MS,
+        command=COMMAND,
+        event_id=event_id,
+        sender_did=sender,
+        recipient_did=recipient,
+        contract_id=None,
+        timestamp_s=timestamp_s,
+        payload=f"payload of {event_id}",
+        encrypted_tags=list(tags),
+        processed=processed,
+    )
+
+
+def tagged(event_id: str, *tags: str) -> EventTagsUpdated:
+    return EventTagsUpdated(
+        at_ms=AT_MS, command=COMMAND, event_id=event_id, encrypted_tags=list(tags)
+    )
+
+
+def published(
+    event_id: str, timestamp_s: Seconds = 0, *, channel: str = "news", tags: Sequence[str] = ()
+) -> PublicEventPublished:
+    return PublicEventPublished(
+        at_ms=AT_MS,
+        command=COMMAND,
+        event_id=event_id,
+        channel_id=channel,
+        event=f"event {event_id}",
+        tags=list(tags),
+        timestamp_s=timestamp_s,
+        event_signature=f"signature of {event_id}",
+    )
+
+
+def withdrawn(*event_ids: str, channel: str | None = None) -> PublicEventsDeleted:
+    return PublicEventsDeleted(
+        at_ms=AT_MS, command=COMMAND, event_ids=list(event_ids), channel_id=channel
+    )
+
+
+def append(log: EventLog, stream: UUID, *events: Event) -> None:
+    """Append events to the end of a stream, in one transaction."""
+    newest = log.read_stream(stream, newest_first=True, limit=1)
+    first = newest[0].originator_version + 1 if newest else 1
+    rows = [encode(stream, first + index, event) for index, event in enumerate(events)]
+    log.append(rows, events)
+
+
+class SealedWriter:
+    """Writes transactions as a host does: the rows of each partition, then its seal."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._versions: dict[UUID, int] = {}
+        self._digests: dict[str, bytes] = {}
+
+    def commit(self, parts: dict[str, Sequence[tuple[UUID, Event]]]) -> None:
+        """Append one transaction: events with their streams, by partition."""
+        rows, events = [], []
+        for partition, part in parts.items():
+            covered = [encode(stream, self._next(stream), event) for stream, event in part]
+            sealed = seal(
+                covered,
+                partition=partition,
+                epoch=1,
+                at_ms=AT_MS,
+                window_ms=300_000,
+                nonces=pack_nonces([(COMMAND, AT_MS + 300_000)]),
+                previous=self._digests.get(partition, GENESIS),
+            )
+            self._digests[partition] = sealed.digest
+            stream = partition_stream(partition)
+            rows += [*covered, encode(stream, self._next(stream), sealed)]
+            events += [*(event for _, event in part), sealed]
+        self._log.append(rows, events)
+
+    def _next(self, stream: UUID) -> int:
+        self._versions[stream] = version = self._versions.get(stream, 0) + 1
+        return version

@@ -1,0 +1,97 @@
+"""A seal covers every byte of the rows and of itself; nonce keys tell pairs apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.codec import encode
+from eventstore.seal import GENESIS, chain_digest, command_key, pack_nonces, seal, unpack_nonces
+from tests.log.samples import AT_MS, OTHER, OWNER, message
+
+ROWS = [encode(OWNER, 1, message(b"one")), encode(OTHER, 7, message(b"two"))]
+FIELDS: dict[str, Any] = {
+    "partition": "shard-1",
+    "epoch": 3,
+    "at_ms": AT_MS,
+    "window_ms": 300_000,
+    "nonces": pack_nonces([(bytes(16), AT_MS)]),
+    "previous": GENESIS,
+}
+
+
+def test_a_seal_holds_what_its_digest_was_made_of() -> None:
+    sealed = seal(ROWS, **FIELDS)
+    assert {name: getattr(sealed, name) for name in FIELDS} == FIELDS
+    assert sealed.rows == len(ROWS)
+    assert sealed.digest == chain_digest(ROWS, **FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("partition", "shard-2"),
+        ("epoch", 4),
+        ("at_ms", AT_MS + 1),
+        ("window_ms", 300_001),
+        ("nonces", b""),
+        ("previous", bytes(31) + b"\x01"),
+    ],
+)
+def test_a_change_of_any_field_changes_the_digest(field: str, value: object) -> None:
+    assert chain_digest(ROWS, **{**FIELDS, field: value}) != chain_digest(ROWS, **FIELDS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"originator_id": OTHER},
+        {"originator_version": 2},
+        {"topic": "message-queued.2"},
+        {"state": b"other"},
+    ],
+)
+def test_a_change_of_any_column_changes_the_digest(change: dict[str, Any]) -> None:
+    changed = [replace(ROWS[0], **change), ROWS[1]]
+    assert chain_digest(changed, **FIELDS) != chain_digest(ROWS, **FIELDS)
+
+
+def test_order_and_number_of_rows_count() -> None:
+    digests = {
+        chain_digest(rows, **FIELDS) for rows in (ROWS, ROWS[::-1], ROWS[:1], [*ROWS, ROWS[0]], [])
+    }
+    assert len(digests) == 5
+
+
+def test_bytes_cannot_move_from_one_column_to_the_next() -> None:
+    row = ROWS[0]
+    moved = replace(row, topic=row.topic + "x", state=row.state[1:])
+    assert chain_digest([moved], **FIELDS) != chain_digest([row], **FIELDS)
+    moved_field = {**FIELDS, "partition": "shard-1\x00", "nonces": FIELDS["nonces"][1:]}
+    assert chain_digest(ROWS, **moved_field) != chain_digest(ROWS, **FIELDS)
+
+
+def test_a_stream_id_as_text_gives_the_same_digest() -> None:
+    as_text = [replace(row, originator_id=UUID(str(row.originator_id)).hex) for row in ROWS]
+    assert chain_digest(as_text, **FIELDS) == chain_digest(ROWS, **FIELDS)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1))))
+def test_nonces_come_out_as_they_were_packed(nonces: list[tuple[bytes, int]]) -> None:
+    assert list(unpack_nonces(pack_nonces(nonces))) == nonces
+
+
+def test_a_command_key_depends_on_sender_and_nonce() -> None:
+    keys = {
+        command_key(sender, nonce)
+        for sender in ("did:a", "did:b", "did:a1")
+        for nonce in ("1", "2", "11")
+    }
+    assert len(keys) == 9
+    assert {len(key) for key in keys} == {16}
+    assert command_key("did:a", "1") in keys

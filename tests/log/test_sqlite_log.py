@@ -1,0 +1,173 @@
+"""What the SQLite log promises beyond the contract: durability, file, and several processes."""
+
+from __future__ import annotations
+
+import ast
+import multiprocessing
+import os
+import signal
+import sqlite3
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from eventsourcing.persistence import OperationalError
+
+from eventstore.codec import identity_stream
+from eventstore.errors import LogUnavailable, UnsafeLog
+from eventstore.open_log import open_log
+from eventstore.sqlite_log import SqliteStore, connect, create_file, open_sqlite_log
+from tests.log.samples import OWNER, append, message
+
+PROCESSES = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    create_file(path)
+    with closing(SqliteStore(path)) as opened:
+        yield opened
+
+
+def test_every_connection_waits_for_the_disk(store: SqliteStore) -> None:
+    for transaction in (store.reading, store.writing):
+        with transaction() as session:
+            ((journal_mode,),) = session.rows("PRAGMA journal_mode")
+            ((synchronous,),) = session.rows("PRAGMA synchronous")
+        assert (journal_mode, synchronous) == ("wal", 2)
+
+
+def test_a_database_that_cannot_be_made_safe_is_refused() -> None:
+    with pytest.raises(UnsafeLog):
+        connect(Path(":memory:"))
+
+
+def test_a_reading_transaction_cannot_write(store: SqliteStore) -> None:
+    with pytest.raises(OperationalError), store.reading() as session:
+        session.rows("INSERT INTO heartbeat VALUES (1, 1)")
+
+
+def test_a_failed_transaction_is_undone_and_the_next_one_works(store: SqliteStore) -> None:
+    with pytest.raises(OperationalError), store.writing() as session:
+        session.run_many("INSERT INTO heartbeat VALUES (?, ?)", [(1, 1), (None, None)])
+    with store.writing() as session:
+        assert not session.rows("SELECT * FROM heartbeat")
+        session.rows("INSERT INTO heartbeat VALUES (2, 2)")
+
+
+def test_readers_are_not_kept_waiting_by_a_writer(store: SqliteStore) -> None:
+    with store.writing() as writing:
+        writing.rows("INSERT INTO heartbeat VALUES (1, 1)")
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda _: _count_heartbeats(store), range(16)))
+    assert found == [0] * 16
+    assert _count_heartbeats(store) == 1
+
+
+def _count_heartbeats(store: SqliteStore) -> int:
+    with store.reading() as session:
+        count: int = session.rows("SELECT count(*) FROM heartbeat")[0][0]
+        return count
+
+
+def test_only_the_owner_of_the_file_can_read_it(path: Path) -> None:
+    with closing(open_sqlite_log(path)) as log:
+        append(log, OWNER, message())
+        files = sorted(path.parent.iterdir())
+        assert [file.name for file in files] == ["log.db", "log.db-shm", "log.db-wal"]
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_a_file_that_is_no_database_is_unavailable(path: Path) -> None:
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(LogUnavailable):
+        open_sqlite_log(path)
+
+
+def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(LogUnavailable):
+        open_sqlite_log(tmp_path / "missing" / "log.db")
+
+
+def test_nothing_is_ever_deleted_from_the_log() -> None:
+    for source in Path(__file__).parents[2].glob("eventstore/*.py"):
+        for node in ast.walk(ast.parse(source.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words = " ".join(node.value.upper().split())
+                assert "DELETE FROM STORED_EVENTS" not in words, source
+                assert "UPDATE STORED_EVENTS" not in words, source
+                assert "VACUUM" not in words, source
+
+
+def test_several_processes_append_to_one_file(path: Path) -> None:
+    children = [PROCESSES.Process(target=_append_many, args=(path, str(n))) for n in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 3
+    with closing(open_sqlite_log(path)) as log:
+        for number in range(3):
+            assert len(log.read_stream(identity_stream(str(number)))) == 25
+        assert [row.id for row in log.read_log()] == list(range(1, 76))
+
+
+def _append_many(path: Path, name: str) -> None:
+    with closing(open_sqlite_log(path)) as log:
+        for _ in range(25):
+            append(log, identity_stream(name), message())
+
+
+def test_an_append_that_returned_survives_the_end_of_its_process(path: Path) -> None:
+    child = PROCESSES.Process(target=_append_and_be_killed, args=(path,))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    with closing(open_sqlite_log(path)) as log:
+        assert len(log.read_stream(OWNER)) == 2
+
+
+def _append_and_be_killed(path: Path) -> None:
+    log = open_sqlite_log(path)
+    append(log, OWNER, message())
+    append(log, OWNER, message())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_log_written_elsewhere_is_read_at_once(path: Path) -> None:
+    with closing(open_sqlite_log(path)) as log, closing(sqlite3.connect(path)) as foreign:
+        with foreign:
+            foreign.execute("INSERT INTO stored_events VALUES ('not a stream', 1, 'topic', x'00')")
+        (row,) = log.read_log()
+        assert row.originator_id == "not a stream"
+
+
+@pytest.mark.parametrize("form", ["sqlite://{path}", "sqlite:{path}", "sqlite:log.db"])
+def test_a_url_names_a_file(path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    with closing(open_log(form.format(path=path))) as log:
+        log.check_writable()
+    assert path.exists()
+
+
+def test_a_url_can_escape_characters(tmp_path: Path) -> None:
+    with closing(open_log(f"sqlite:{tmp_path}/a%20b%3F.db")) as log:
+        log.check_writable()
+    assert (tmp_path / "a b?.db").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "log.db", "mysql://u:secret@h/d", "sqlite:", "sqlite://host/x"]
+)
+def test_a_url_of_no_log_is_refused_without_telling_its_password(url: str) -> None:
+    with pytest.raises(LogUnavailable) as refused:
+        open_log(url)
+    assert "secret" not in str(refused.value)
