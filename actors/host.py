@@ -226,6 +226,10 @@ class Host:
             _LOG.error("append failed, outcome unknown: %s", type(error).__name__)
             self._forget(transaction)
             return False
+        for partition in transaction.partitions:
+            nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
+            if nonces is not None:
+                self._due_snapshots.append((partition.stream, nonces))
         self.stats.commits += 1
         self.stats.rows += len(rows)
         for resident in transaction.touched.values():

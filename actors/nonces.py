@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 BUCKET_MS: Final = 32_000
+_KEY_BYTES: Final = 16
 
 
 class NonceWindow:
@@ -35,6 +36,21 @@ class NonceWindow:
         before = len(keys)
         keys.add(key)
         self._count += len(keys) - before
+
+    def packed(self) -> dict[int, bytes]:
+        """All keys, joined, by bucket: the form for a snapshot."""
+        return {bucket: b"".join(keys) for bucket, keys in self._buckets.items()}
+
+    def add_packed(self, packed: dict[int, bytes], now_ms: int) -> None:
+        """Add the keys of a snapshot that are still in force."""
+        oldest = now_ms // BUCKET_MS
+        for bucket, joined in packed.items():
+            if bucket < oldest:
+                continue
+            keys = self._buckets.setdefault(bucket, set())
+            before = len(keys)
+            keys.update(joined[i : i + _KEY_BYTES] for i in range(0, len(joined), _KEY_BYTES))
+            self._count += len(keys) - before
 
     def sweep(self, now_ms: int) -> None:
         """Forget what has expired."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
+import msgspec
 from eventsourcing.persistence import StoredEvent
 
 from actors.nonces import NonceWindow
@@ -16,9 +17,13 @@ from eventstore import seal
 from eventstore.codec import decode, encode, partition_stream
 from eventstore.errors import CorruptRow
 from eventstore.events import BatchSealed
-from eventstore.log import EventLog
+from eventstore.log import EventLog, Snapshot
+
+NONCES_FOLD = 1
+"""Version of the snapshot's layout: another one is ignored and the seals are read instead."""
 
 _SEALS_PER_READ = 500
+_SEALS_TO_READ_MIN = 1_000
 
 
 class Partition:
@@ -32,6 +37,7 @@ class Partition:
         self.version = version
         self.digest = seal.GENESIS if last is None else last.digest
         self.nonces = NonceWindow()
+        self._seals_to_read = 0
 
     def seal(
         self,
@@ -53,7 +59,26 @@ class Partition:
         )
         self.version += 1
         self.digest = sealed.digest
+        self._seals_to_read += 1
         return encode(self.stream, self.version, sealed), sealed
+
+    def snapshot_if_due(self, window_ms: int) -> Snapshot | None:
+        """The nonces as a snapshot, when reading the seals since the last one would take long.
+
+        "Long" grows with the number of nonces, so the cost per seal stays constant.
+        """
+        if self._seals_to_read < max(_SEALS_TO_READ_MIN, len(self.nonces) // 8):
+            return None
+        self._seals_to_read = 0
+        state = msgspec.msgpack.encode(_Nonces(window_ms, self.nonces.packed()))
+        return Snapshot(version=self.version, fold=NONCES_FOLD, state=state)
+
+
+class _Nonces(msgspec.Struct, frozen=True):
+    """A snapshot of nonces in force, claimed under this window."""
+
+    window_ms: int
+    packed: dict[int, bytes]
 
 
 def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> Partition:
@@ -66,10 +91,15 @@ def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> Partition:
         LogUnavailable: the log cannot be read.
         CorruptRow: a row of the partition's stream is not a seal.
     """
+    stream = partition_stream(name)
+    known_version, known = _known_nonces(log, stream, window_ms)
     partition: Partition | None = None
-    for version, sealed in _seals_newest_first(log, partition_stream(name)):
+    for version, sealed in _seals_newest_first(log, stream):
         if partition is None:
             partition = Partition(name, sealed, version)
+        if version <= known_version:
+            partition.nonces.add_packed(known, now_ms)
+            break
         if sealed.at_ms + sealed.window_ms + window_ms < now_ms:
             break
         wider_ms = max(0, window_ms - sealed.window_ms)
@@ -77,6 +107,19 @@ def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> Partition:
             if expires_ms + wider_ms >= now_ms:
                 partition.nonces.add(key, expires_ms + wider_ms)
     return partition or Partition(name, None, 0)
+
+
+def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, dict[int, bytes]]:
+    """The version of the newest usable snapshot, and its nonces."""
+    snapshot = log.load_snapshot(stream)
+    if snapshot is None or snapshot.fold != NONCES_FOLD:
+        return 0, {}
+    try:
+        nonces = msgspec.msgpack.decode(snapshot.state, type=_Nonces)
+    except msgspec.DecodeError:
+        return 0, {}
+    # Nonces that a narrower window let expire would be missing.
+    return (snapshot.version, nonces.packed) if nonces.window_ms >= window_ms else (0, {})
 
 
 def newest_seal(log: EventLog, name: str) -> BatchSealed | None:

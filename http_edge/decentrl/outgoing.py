@@ -58,6 +58,19 @@ class Outgoing:
         self._close_code = code
         self._wake.set()
 
+    async def finish(self, running: asyncio.Task[None], *, seconds_max: float) -> None:
+        """Let ``run`` end: it is not cut off within a closing handshake, and not waited for long.
+
+        Dropping the connection right after the close frame could cost the other side that frame,
+        and a reader that reads nothing would keep the connection for ever.
+        """
+        self._wake.set()
+        _, stuck = await asyncio.wait({running}, timeout=seconds_max)
+        if stuck:
+            self._abort()
+            running.cancel()
+            await asyncio.wait({running})
+
     async def run(self) -> None:
         """Write until the socket is closed, from here or from the other side."""
         with contextlib.suppress(ConnectionError):

@@ -32,6 +32,8 @@ from http_edge.signatures import verify_object
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
 _CLOSE_S_MAX: Final = 2.0
+_FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
+"""To write what waits and the close frame, and for the other side to answer that."""
 
 
 class _Session(msgspec.Struct):
@@ -90,9 +92,7 @@ class SocketFront:
             await self._keep(socket, outgoing, session)
         finally:
             self._hub.remove(session.did, outgoing)
-            if socket.closed:
-                writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+            await outgoing.finish(writing, seconds_max=_FINISH_S_MAX)
         return socket
 
     async def _authenticate(

@@ -1,0 +1,85 @@
+"""The load generator: ``python -m http_edge.bench.load JOB``.
+
+Reads a job file (msgpack), fires its commands and writes the ``Shots`` to stdout as msgpack;
+the number of answered commands goes to stderr now and then, one per line.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from http_edge.bench.shots import Shots, fire
+from http_edge.bench.target import Target
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One run: where, how many connections, for how long, and which bodies."""
+
+    url: str
+    connections: int
+    seconds_max: float
+    commands: list[bytes]
+
+
+def run_apart(
+    target: Target,
+    commands: Sequence[bytes],
+    *,
+    connections: int,
+    seconds_max: float,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Shots:
+    """Fire the commands from a process of its own.
+
+    Raises:
+        RuntimeError: the generator failed; its last words are the message.
+    """
+    job = Job(target.url, connections, seconds_max, list(commands))
+    with tempfile.NamedTemporaryFile(suffix=".job") as file, tempfile.TemporaryFile() as output:
+        file.write(msgspec.msgpack.encode(job))
+        file.flush()
+        with subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-m", "http_edge.bench.load", file.name],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            last = ""
+            for line in process.stderr or ():
+                last = line.strip()
+                if last.isdecimal():
+                    progress(int(last))
+        output.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"the load generator failed: {last}")
+        return msgspec.msgpack.decode(output.read(), type=Shots)
+
+
+def main(path: str) -> None:
+    """Run a job file."""
+    job = msgspec.msgpack.decode(Path(path).read_bytes(), type=Job)
+    # The commands are many and live as long as the process: no collection while the clock runs.
+    gc.freeze()
+    gc.disable()
+    shots = uvloop.run(
+        fire(
+            Target.at(job.url),
+            job.commands,
+            connections=job.connections,
+            seconds_max=job.seconds_max,
+            progress=lambda answered: print(answered, file=sys.stderr),  # noqa: T201 - the channel
+        )
+    )
+    sys.stdout.buffer.write(msgspec.msgpack.encode(shots))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,62 @@
+"""CPU time and memory of a process and all its descendants, from /proc (Linux)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PARENT, _TIMES = 1, slice(11, 15)
+"""Fields of /proc/<pid>/stat after the command's name: ppid; utime, stime, cutime, cstime."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTree:
+    """A process and its descendants as they are at each call."""
+
+    root: int
+
+    def pids(self) -> list[int]:
+        """The root and all its descendants."""
+        children: dict[int, list[int]] = {}
+        for pid, fields in _processes():
+            children.setdefault(int(fields[_PARENT]), []).append(pid)
+        found, waiting = [], [self.root]
+        while waiting:
+            pid = waiting.pop()
+            found.append(pid)
+            waiting += children.get(pid, [])
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far, those of children that ended and were waited for included."""
+        wanted = set(self.pids())
+        ticks = sum(sum(map(int, fields[_TIMES])) for pid, fields in _processes() if pid in wanted)
+        return ticks / _TICKS_PER_S
+
+    def memory_bytes(self) -> int:
+        """Proportional set size: pages that processes share are counted once in all."""
+        return sum(map(_pss_bytes, self.pids()))
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            try:
+                text = (entry / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended since the directory was read
+            # The name stands in parentheses and may hold anything, parentheses too.
+            yield int(entry.name), text.rpartition(")")[2].split()
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

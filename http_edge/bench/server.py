@@ -1,0 +1,156 @@
+"""A mediator of the benchmark's own: ``poste serve`` in a temporary directory."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from http_edge.bench.processes import ProcessTree
+from http_edge.bench.target import Target
+
+READY_S_MAX: Final = 180.0
+_STOP_S_MAX: Final = 30.0
+_POLL_S: Final = 0.05
+_ANSWER_S_MAX: Final = 10.0
+_OK: Final = 200
+_LAST_LINES: Final = 5
+_SERVE: Final = ("-c", "from http_edge.cli.main import main; main()", "serve")
+_ECHO: Final = ("-m", "http_edge.bench.echo_edge")
+_DID: Final = "did:web:bench.test"
+"""Fixed, because the port is not, and a log belongs to one mediator for ever."""
+_UNLIMITED: Final[Mapping[str, str]] = {
+    # One address and few senders make all of the load; rates are tested elsewhere.
+    "rates.per_address_per_s": "0",
+    "rates.per_sender_per_s": "0",
+    "rates.public_reads_per_address_per_s": "0",
+    "rates.sockets_auth_per_address_per_s": "0",
+}
+
+
+class NotReady(RuntimeError):
+    """The server did not become ready, or ended."""
+
+
+class OwnServer:
+    """A server process; a context manager that starts and stops it.
+
+    ``data_dir`` outlives it, so that a second one can start from the same log.
+
+    Attributes:
+        ready_s: Seconds from the start of the process until it said that it was ready.
+        target: Where it listens, once it is ready.
+    """
+
+    def __init__(
+        self, data_dir: Path, *, echo: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.target = Target("127.0.0.1", 0)
+        self.ready_s = 0.0
+        self._words = data_dir / "server.out"
+        self._command = [sys.executable, *(_ECHO if echo else _SERVE)]
+        facts = {"listen": self.target.authority, "data_dir": str(data_dir), "did": _DID}
+        for name, value in {**facts, **_UNLIMITED, **(settings or {})}.items():
+            self._command += ["--set", f"{name}={value}"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def processes(self) -> ProcessTree:
+        """The server's processes."""
+        assert self._process is not None
+        return ProcessTree(self._process.pid)
+
+    def __enter__(self) -> Self:
+        """Start, and wait until it is ready.
+
+        Raises:
+            NotReady: it ended, or took longer than READY_S_MAX.
+        """
+        # What is measured must not depend on what the shell has set for another server.
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTE_")}
+        started = time.monotonic()
+        with self._words.open("wb") as words:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                self._command, stdout=words, stderr=words, env=kept
+            )
+        try:
+            while (url := self._ready_url()) is None:
+                if self._process.poll() is not None:
+                    raise NotReady(f"the server ended: {self._last_words()}")
+                if time.monotonic() - started > READY_S_MAX:
+                    raise NotReady(f"not ready after {READY_S_MAX} s: {self._last_words()}")
+                time.sleep(_POLL_S)
+        except BaseException:
+            self.stop()
+            raise
+        self.ready_s = time.monotonic() - started
+        self.target = Target.at(url)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server: politely, and after a while not."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        descendants = self.processes.pids()
+        process.terminate()
+        try:
+            process.wait(_STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            for pid in reversed(descendants):
+                _kill(pid)
+            process.wait()
+
+    def _ready_url(self) -> str | None:
+        for line in self._words.read_text(errors="replace").splitlines():
+            word, *rest = line.split() or [""]
+            if word == "ready" and rest:
+                return rest[0]
+        return None
+
+    def _last_words(self) -> str:
+        return " | ".join(self._words.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+
+
+def commits(target: Target) -> int | None:
+    """Transactions of the log so far; None where the server does not tell."""
+    try:
+        status, body = _get(target, "/status")
+        answer: Any = json.loads(body)
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    found = answer.get("commits") if status == _OK and isinstance(answer, dict) else None
+    return found if isinstance(found, int) else None
+
+
+def _get(target: Target, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=_ANSWER_S_MAX)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import WSMsgType, web
+
+from http_edge.client import (
+    Account,
+    Backoff,
+    ContractsUpdated,
+    Identity,
+    MediatorClient,
+    MediatorUnreachable,
+    MessagesArrived,
+    PendingEvent,
+    Reconnected,
+    SocketRefused,
+    TransportLimits,
+    UnexpectedAnswer,
+)
+from http_edge.client.errors import SOCKET_REFUSALS
+from http_edge.client.socket import Notice
+from http_edge.signatures import public_key, verify_object
+from tests.unit.client.conftest import NOW_MS, World
+from tests.unit.client.scripted_mediator import ScriptedMediator, SocketScript
+
+FEW = Backoff(attempts_max=3, first_s=1.0)
+EVENT = {"id": "1", "sender_did": "did:b", "payload": "p"}
+
+
+def accept(*messages: object) -> SocketScript:
+    """Accept, send these messages, then wait until the client goes."""
+
+    async def script(socket: web.WebSocketResponse) -> None:
+        await socket.send_json({"type": "AUTH_SUCCESS"})
+        for message in messages:
+            await socket.send_json(message)
+        async for _ in socket:
+            pass
+
+    return script
+
+
+def accept_then_close(code: int) -> SocketScript:
+    async def script(socket: web.WebSocketResponse) -> None:
+        await socket.send_json({"type": "AUTH_SUCCESS"})
+        await socket.close(code=code)
+
+    return script
+
+
+def refuse(code: int, name: str) -> SocketScript:
+    async def script(socket: web.WebSocketResponse) -> None:
+        await socket.send_json({"type": "AUTH_FAILED", "code": name})
+        await socket.close(code=code)
+
+    return script
+
+
+async def first(notices: AsyncIterator[Notice], count: int) -> list[Notice]:
+    return [await anext(notices) for _ in range(count)]
+
+
+async def test_a_socket_authenticates_and_yields_notices(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    mediator.sockets.append(
+        accept(
+            {"type": "CONTRACTS_UPDATED"},
+            {"type": "SOMETHING_NEW"},
+            {"type": "PENDING_EVENTS", "events": [EVENT]},
+        )
+    )
+    async with alice.socket(backoff=FEW) as socket:
+        assert await first(aiter(socket), 2) == [
+            ContractsUpdated(),
+            MessagesArrived((PendingEvent("1", "did:b", "p"),)),
+        ]
+    (message,) = mediator.authenticated
+    signed = {name: message[name] for name in ("did", "signing_key_id", "timestamp", "nonce")}
+    assert signed["did"] == alice.identity.did
+    assert signed["timestamp"] == NOW_MS
+    assert message.keys() == {*signed, "type", "signature"}
+    key = public_key(alice.identity.signing_seed)
+    assert verify_object(key, signed, message["signature"])
+
+
+async def test_a_ping_is_answered_with_its_timestamp(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    pongs: list[object] = []
+
+    async def script(socket: web.WebSocketResponse) -> None:
+        await socket.send_json({"type": "AUTH_SUCCESS"})
+        await socket.send_json({"type": "PING", "timestamp": 5})
+        pongs.append(await socket.receive_json())
+        await socket.send_json({"type": "CONTRACTS_UPDATED"})
+
+    mediator.sockets.append(script)
+    async with alice.socket(backoff=FEW) as socket:
+        assert await first(aiter(socket), 1) == [ContractsUpdated()]
+    assert pongs == [{"type": "PONG", "timestamp": 5}]
+
+
+async def test_a_lost_connection_is_replaced_and_the_caller_is_told(
+    alice: Account, mediator: ScriptedMediator, world: World
+) -> None:
+    mediator.sockets.extend(
+        [
+            accept_then_close(1001),
+            refuse(4001, "AUTH_TIMEOUT"),
+            accept({"type": "CONTRACTS_UPDATED"}),
+        ]
+    )
+    async with alice.socket(backoff=FEW) as socket:
+        assert await first(aiter(socket), 2) == [Reconnected(attempts=2), ContractsUpdated()]
+    assert world.waits_s == [0.5, 1.0]
+    nonces = {message["nonce"] for message in mediator.authenticated}
+    assert len(nonces) == 3
+
+
+@pytest.mark.parametrize("close_code", sorted(SOCKET_REFUSALS))
+async def test_each_refusal_at_the_first_connection_is_an_error_of_its_own(
+    close_code: int, alice: Account, mediator: ScriptedMediator
+) -> None:
+    mediator.sockets.append(refuse(close_code, "NAME"))
+    with pytest.raises(SOCKET_REFUSALS[close_code]) as refused:
+        async with alice.socket(backoff=FEW):
+            pass
+    assert refused.value.final == (close_code >= 4004)
+
+
+@pytest.mark.parametrize("close_code", [4004, 4005, 4006, 4007])
+async def test_a_final_refusal_ends_the_iteration_at_once(
+    close_code: int, alice: Account, mediator: ScriptedMediator
+) -> None:
+    mediator.sockets.extend([accept_then_close(1001), refuse(close_code, "NAME")])
+    async with alice.socket(backoff=FEW) as socket:
+        with pytest.raises(SOCKET_REFUSALS[close_code]):
+            await first(aiter(socket), 1)
+    assert len(mediator.authenticated) == 2
+
+
+async def test_a_silent_connection_is_dead(mediator: ScriptedMediator, world: World) -> None:
+    mediator.sockets.extend([accept(), accept({"type": "CONTRACTS_UPDATED"})])
+    limits = TransportLimits(silence_s_max=0.05)
+    async with MediatorClient(mediator.url, sources=world.sources(), limits=limits) as client:
+        alice = client.as_(Identity.create("alice", mediator.did))
+        async with alice.socket(backoff=FEW) as socket:
+            assert await first(aiter(socket), 2) == [Reconnected(attempts=1), ContractsUpdated()]
+
+
+async def test_an_expired_registration_ends_an_open_socket(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    mediator.sockets.append(accept_then_close(4007))
+    async with alice.socket(backoff=FEW) as socket:
+        with pytest.raises(SocketRefused, match="4007"):
+            await first(aiter(socket), 1)
+    assert len(mediator.authenticated) == 1
+
+
+async def test_connecting_again_is_bounded(alice: Account, mediator: ScriptedMediator) -> None:
+    mediator.sockets.append(accept_then_close(1001))
+    mediator.sockets.extend([refuse(4003, "TIMESTAMP_OUT_OF_RANGE")] * 4)
+    async with alice.socket(backoff=FEW) as socket:
+        with pytest.raises(SOCKET_REFUSALS[4003]):
+            await first(aiter(socket), 1)
+    assert len(mediator.authenticated) == 1 + FEW.attempts_max
+
+
+async def test_no_mediator_is_told_apart_from_a_refusal(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    await alice.mediator.document()
+    await mediator.server.close()
+    with pytest.raises(MediatorUnreachable):
+        async with alice.socket(backoff=FEW):
+            pass
+
+
+async def test_an_answer_that_is_no_protocol_message_is_refused(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    async def binary(socket: web.WebSocketResponse) -> None:
+        await socket.send_bytes(b"\x00")
+        assert (await socket.receive()).type is WSMsgType.CLOSE
+
+    mediator.sockets.append(binary)
+    with pytest.raises(UnexpectedAnswer):
+        async with alice.socket(backoff=FEW):
+            pass
