@@ -37,19 +37,23 @@ from eventstore.log import EventLog, LogFigures, Snapshot
 _LOG = logging.getLogger(__name__)
 _UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _SWEEP_MS = 60_000
+_MEASURE_MS = 3_000
 
 
 class HostStats(msgspec.Struct):
     """Counters of a host since its start, and what it holds now.
 
-    ``sockets`` counts the open sockets of each edge; ``log`` is the state of the whole log.
+    Rates are of the last few seconds. ``sockets`` counts the open sockets of each edge; ``log``
+    is the state of the whole log.
     """
 
     name: str
     partitions: list[str] = []
     commits: int = 0
+    commits_per_s: float = 0.0
     rows: int = 0
     commands: int = 0
+    commands_per_s: float = 0.0
     append_failures: int = 0
     partitions_lost: int = 0
     activations: int = 0
@@ -84,6 +88,7 @@ class Host:
         self._residency = Residency(log, limits)
         self._pages = PageReader(log)
         self._swept_ms = 0
+        self._measured = (clock(), 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
         self.sessions = Sessions()
         self.stats = HostStats(name)
@@ -130,11 +135,20 @@ class Host:
         now_ms = self._clock()
         due = self._due_snapshots + self._residency.passivate(now_ms)
         self._due_snapshots = []
+        self._measure(now_ms)
         if now_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = now_ms
             for partition in self._owned.values():
                 partition.nonces.sweep(now_ms)
         return due
+
+    def _measure(self, now_ms: int) -> None:
+        measured_ms, commits, commands = self._measured
+        if now_ms - measured_ms >= _MEASURE_MS:
+            elapsed_s = (now_ms - measured_ms) / 1000
+            self.stats.commits_per_s = round((self.stats.commits - commits) / elapsed_s, 1)
+            self.stats.commands_per_s = round((self.stats.commands - commands) / elapsed_s, 1)
+            self._measured = (now_ms, self.stats.commits, self.stats.commands)
 
     def forget_everything(self) -> None:
         """Trust nothing in memory any more; the log is read and claimed anew."""

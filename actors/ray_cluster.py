@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
-
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing here may reach the internet
-os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-
 import ray
 from ray import exceptions as ray_errors
 

@@ -47,7 +47,9 @@ class Health:
         figures: dict[str, Any] = {} if newest is None else msgspec.to_builtins(newest)
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
         figures["commits"] = sum(s.commits for s in stats)
+        figures["commits_per_s"] = sum(s.commits_per_s for s in stats)
         figures["commands"] = sum(s.commands for s in stats)
+        figures["commands_per_s"] = sum(s.commands_per_s for s in stats)
         figures["hosts"] = [
             {
                 k: v
@@ -57,7 +59,9 @@ class Health:
             for s in stats
         ]
         figures["shards"] = [
-            {"shard": partition, "host": s.name} for s in stats for partition in s.partitions
+            {"shard": partition, "host": s.name}
+            for s in stats
+            for partition in sorted(s.partitions, key=lambda name: (len(name), name))
         ]
         return figures
 

@@ -85,12 +85,20 @@ class _Mediator:
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         try:
             await self._until_ready()
-            click.echo(f"ready {self._settings.url} {self._settings.mediator_did}")
+            self._announce()
             await self._stopping.wait()
         finally:
             self._stopping.set()
             await self._stop(serving)
         return int(Exit.OK)
+
+    def _announce(self) -> None:
+        """What a newcomer needs next, then the one line that programs wait for."""
+        settings = self._settings
+        click.echo(f"DID   {settings.mediator_did}")
+        click.echo(f"URL   {settings.url}")
+        click.echo(f"Next  poste demo --url {settings.local_url}")
+        click.echo(f"ready {settings.url} {settings.mediator_did}")
 
     async def _until_ready(self) -> None:
         try:

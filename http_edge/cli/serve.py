@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from actors import ray_environment
 from http_edge.cli.settings import with_settings
 from http_edge.config_sources import Loaded
 
@@ -28,6 +29,7 @@ def serve(loaded: Loaded) -> int:
     Without options it serves http://127.0.0.1:8080 from an embedded log in ./data. SIGTERM lets
     the commands in flight finish.
     """
+    ray_environment.prepare(own_ray=loaded.settings.ray_address is None)
     from http_edge.serve import run  # noqa: PLC0415 - imports Ray; the help of this command need not
 
     return run(loaded)

@@ -19,6 +19,7 @@ TIME_AND_CHANCE = {
 }
 MAY_ASK_TIME_AND_CHANCE = {
     "actors/clock.py": "the server's clock and ids",
+    "actors/ray_environment.py": "makes the token of our own Ray",
     "http_edge/aes_gcm.py": "makes nonces of AES-GCM",
     "http_edge/bench/scale.py": "draws a sample by a fixed seed",
     "http_edge/client/sources.py": "the client's clock, nonces and jitter",
@@ -27,7 +28,7 @@ MAY_ASK_TIME_AND_CHANCE = {
 }
 ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}
 MAY_TOUCH_THE_ENVIRONMENT = {
-    "actors/ray_cluster.py": "tells Ray's processes not to report usage",
+    "actors/ray_environment.py": "tells Ray's processes their token, and not to report usage",
     "http_edge/bench/server.py": "hands its own to the server that it starts",
     "http_edge/cli/settings.py": "the one reader of settings",
 }
@@ -38,11 +39,16 @@ MAY_IMPORT_RAY = {
     "http_edge/serve.py": "starts and stops them all",
 }
 PURE = (
+    "actors/archive.py",
     "actors/commands.py",
+    "actors/contracts.py",
     "actors/decision.py",
     "actors/decisions.py",
     "actors/evolution.py",
     "actors/identity.py",
+    "actors/message_queue.py",
+    "actors/nonces.py",
+    "actors/partitions.py",
     "actors/refusals.py",
     "actors/replies.py",
     "eventstore/events.py",

@@ -1,0 +1,19 @@
+"""What Ray reads from the environment when it is imported; call ``prepare`` before that."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+
+def prepare(*, own_ray: bool) -> None:
+    """Set what this process and all its children need.
+
+    A Ray of our own gets a token that lives as long as it does: whoever reaches Ray's ports runs
+    code as this user, so the ports stay on loopback and ask for the token. A cluster that is
+    joined has its own.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing here reaches the internet
+    if own_ray:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
