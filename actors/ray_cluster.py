@@ -145,6 +145,10 @@ class RayHostPort:
         """Has the host been found, and not been seen dead since?"""
         return self._handle is not None
 
+    def disconnect(self) -> None:
+        """Find the host anew at the next call."""
+        self._handle = None
+
     async def knows(self, did: str) -> bool:
         """See ``IdentityHost.knows``. Raises: HostUnavailable."""
         result: bool = await self._call(

@@ -8,6 +8,7 @@ follow from the empty state, and that is decided here, so strangers cannot make 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -46,6 +47,7 @@ class RayDedicatedHost(RayIdentityHost):
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Start as the options say; see ``IdentityHost``."""
         super().__init__(options, prepare)
+        self._name = options.name
         self._idle_s_max = options.limits.identity_idle_s
         self._used_at = time.monotonic()
         threading.Thread(target=self._end_when_idle, name="idle", daemon=True).start()
@@ -60,6 +62,9 @@ class RayDedicatedHost(RayIdentityHost):
         while self.has_sessions or time.monotonic() - self._used_at < self._idle_s_max:
             pause.wait(min(_IDLE_CHECK_S, self._idle_s_max))
         self.stop()
+        with contextlib.suppress(ray_errors.RayError, ValueError):
+            # By Ray's hand: the name is free before the process ends, so nobody finds it dying.
+            ray.kill(ray.get_actor(self._name, namespace=NAMESPACE))
         os._exit(0)
 
 
@@ -84,6 +89,10 @@ class RayDedicatedPort:
         )
         self._shard = shard
         self._host = RayHostPort(edge, self._options.name, call_s_max=call_s_max)
+        # The process lives for this long after its last command; half of it leaves time to get
+        # there. Later the name has to tell whether it still does.
+        self._sure_s = template.limits.identity_idle_s / 2
+        self._sure_until = 0.0
 
     async def submit(self, batch: bytes) -> bytes:
         """Run a batch on the identity's host. Raises: HostUnavailable."""
@@ -94,7 +103,10 @@ class RayDedicatedPort:
                 replies = [_refuse(self._did, s) for s in submissions]
                 return msgspec.msgpack.encode(BatchResult("", replies, []))
             await self._wake()
-        return await self._host.submit(batch)
+        asked_at = time.monotonic()
+        result = await self._host.submit(batch)
+        self._sure_until = asked_at + self._sure_s
+        return result
 
     async def read(self, batch: bytes) -> list[bytes]:
         """Answer reads; the shard's host reads the same log. Raises: HostUnavailable."""
@@ -119,8 +131,9 @@ class RayDedicatedPort:
         return await self._shard.knows(did)
 
     async def _is_awake(self) -> bool:
-        if self._host.is_connected:
+        if self._host.is_connected and time.monotonic() < self._sure_until:
             return True
+        self._host.disconnect()
         try:
             await asyncio.to_thread(ray.get_actor, self._options.name, namespace=NAMESPACE)
         except ValueError:

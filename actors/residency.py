@@ -2,7 +2,8 @@
 
 An identity is loaded by the first command that needs it and dropped when it has been idle too
 long or memory is short; the least recently used goes first. Dropping is always safe: the log has
-everything. An identity without events is never kept, so asking for unknown DIDs costs no memory.
+everything. An identity without events is kept for one transaction, in which it may get its first
+event and be asked again; so asking for unknown DIDs costs no memory.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Residency:
         self._log = log
         self._limits = limits
         self._residents: OrderedDict[str, Resident] = OrderedDict()
+        self._newcomers: dict[str, Resident] = {}
         self._bytes = 0
         self.activations = 0
 
@@ -73,19 +75,23 @@ class Residency:
             UnknownTopic, CorruptRow: its stream cannot be understood.
         """
         resident = self._residents.get(did)
+        if resident is not None:
+            self._residents.move_to_end(did)
+            resident.used_ms = now_ms
+            return resident
+        resident = self._newcomers.get(did)
         if resident is None:
             resident = self._activate(did, partition, now_ms)
             if resident.state.version:
-                self._residents[did] = resident
                 self.settle(resident)
-            return resident
-        self._residents.move_to_end(did)
-        resident.used_ms = now_ms
+            else:
+                self._newcomers[did] = resident
         return resident
 
     def settle(self, resident: Resident) -> None:
         """Account for what a changed identity takes now, and keep it if it is new."""
         if resident.did not in self._residents:
+            self._newcomers.pop(resident.did, None)
             self._residents[resident.did] = resident
         weight = resident.state.weight_bytes()
         self._bytes += weight - resident.weight_bytes
@@ -95,9 +101,15 @@ class Residency:
         """Forget every identity of a partition: what is in memory may differ from the log."""
         for resident in [r for r in self._residents.values() if r.partition == partition]:
             self._drop(resident)
+        for resident in [r for r in self._newcomers.values() if r.partition == partition]:
+            del self._newcomers[resident.did]
 
     def passivate(self, now_ms: int) -> list[tuple[UUID, Snapshot]]:
-        """Drop what is idle or over the bounds; the snapshots that are due for them."""
+        """Drop what is idle or over the bounds; the snapshots that are due for them.
+
+        Called between transactions.
+        """
+        self._newcomers.clear()
         idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
         due: list[tuple[UUID, Snapshot]] = []
         while self._residents:

@@ -52,10 +52,10 @@ def update_tags(session: Session, owner: UUID, version: int, event: EventTagsUpd
     ((saved, tags),) = _read(session, owner, [before])
     others = _others(owner, saved)
     fixed = _fixed_lists(owner, event.event_id, before)
-    processed = saved.processed or before.revision > 0
-    remove(session, [*_lists(owner, others, tags, processed=processed), *fixed], before)
-    lists = _lists(owner, others, event.encrypted_tags, processed=True)
-    add(session, [*lists, *fixed], before._replace(revision=version))
+    old = _lists(owner, others, tags, processed=saved.processed)
+    remove(session, [*old, *fixed], before)
+    new = _lists(owner, others, event.encrypted_tags, processed=True)
+    add(session, [*new, *fixed], before._replace(revision=version))
 
 
 def query(

@@ -39,6 +39,8 @@ from eventstore.recorder_log import RecorderLog
 from eventstore.session import Session, Store
 
 BUSY_TIMEOUT_S: Final = 10
+WAL_PAGES: Final = 8_000
+WRITER_CACHE_KIB: Final = 65_536
 READERS_KEPT: Final = 4
 READERS_MORE: Final = 28
 
@@ -127,11 +129,22 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _for_writing(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """The one connection that writes, tuned for many small appends to many streams.
+
+    Each append touches an index page per stream. Measured with 50,000 streams: with the defaults
+    (4 MiB of WAL, 2 MiB of cache) one append in a hundred waits 8 ms for a checkpoint, so 2 ms.
+    """
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
+    return connection
+
+
 class SqliteStore(Store):
     """A ``Store``: one connection that writes, a pool of connections that read."""
 
     def __init__(self, path: Path) -> None:
-        self._datastore = _Datastore(path, connect(path))
+        self._datastore = _Datastore(path, _for_writing(connect(path)))
         self.recorder = SqliteRecorder(self._datastore)
         self.recorder.create_table()
 
@@ -234,6 +247,14 @@ class _Readers(SQLiteConnectionPool):
         connection = connect(Path(self.db_name))
         connection.execute("PRAGMA query_only = ON")
         return SQLiteConnection(connection, max_age=self.max_age)
+
+    @override
+    def close(self) -> None:
+        # The library closes connections under the hands of threads that read: a crash in C.
+        with self._put_condition:
+            self._put_condition.wait_for(lambda: not self._in_use, timeout=BUSY_TIMEOUT_S)
+            self._in_use.clear()
+        super().close()
 
 
 class _Datastore(SQLiteDatastore):

@@ -29,7 +29,7 @@ from eventstore.events import BatchSealed, Event
 from eventstore.log import EventLog
 from eventstore.seal import GENESIS, seal
 
-PAGE_ROWS: Final = 1000
+PAGE_ROWS: Final = 256
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the position reached and the position where the check ends."""

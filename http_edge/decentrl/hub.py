@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from actors.commands import CloseSession, Submission
 from actors.replies import Push
@@ -25,7 +24,7 @@ class Hub:
         self._gateway = gateway
         self._sockets: dict[str, set[Outgoing]] = {}
         self._count = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: dict[str, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         """How many sockets are open."""
@@ -54,7 +53,7 @@ class Hub:
         self._count -= 1
         if not sockets:
             del self._sockets[did]
-            self._start(self._close_session(did))
+            self._end_session(did)
 
     def push(self, push: Push) -> None:
         """Hand a push to every socket of its identity; encoded once."""
@@ -62,7 +61,7 @@ class Hub:
         if sockets is None:
             # The host has not heard yet that the last socket is gone, or an edge of this name
             # lived before.
-            self._start(self._close_session(push.did))
+            self._end_session(push.did)
             return
         frame = frames.notice(push.notice)
         for socket in sockets:
@@ -88,6 +87,22 @@ class Hub:
         for socket in sockets:
             socket.close(code)
 
+    async def session_ended(self, did: str) -> None:
+        """Wait until the end of an earlier session, if it is under way, has reached the host.
+
+        Two calls to a host can overtake each other: the end of the last session must not come
+        after the beginning of the next.
+        """
+        closing = self._closing.get(did)
+        if closing is not None:
+            await asyncio.shield(closing)
+
+    def _end_session(self, did: str) -> None:
+        if did not in self._closing:
+            task = asyncio.get_running_loop().create_task(self._close_session(did))
+            self._closing[did] = task
+            task.add_done_callback(lambda _: self._closing.pop(did))
+
     async def _close_session(self, did: str) -> None:
         if did in self._sockets:
             return  # a new socket came meanwhile
@@ -95,8 +110,3 @@ class Hub:
         await self._gateway.submit(
             Submission(partition, did, b"", command=CloseSession(self._edge))
         )
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

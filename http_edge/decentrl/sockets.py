@@ -122,6 +122,7 @@ class SocketFront:
             return AuthFailure.TEMPORARILY_UNAVAILABLE
         # From here on pushes may come; they wait behind AUTH_SUCCESS.
         self._hub.add(asked.did, outgoing)
+        await self._hub.session_ended(asked.did)
         session = _Session(asked.did, 0)
         failure = await self._open(session)
         if failure is not None:

@@ -15,7 +15,14 @@ from eventstore import batch
 from eventstore.codec import encode, identity_stream
 from eventstore.errors import AppendConflict, AppendRefused, AppendUnknown, LogUnavailable
 from eventstore.events import Event
-from eventstore.log import EventLog, PublicEventsFilter, SavedEventsFilter, Snapshot
+from eventstore.log import (
+    EventLog,
+    LogFigures,
+    PublicEventsFilter,
+    QueueDepth,
+    SavedEventsFilter,
+    Snapshot,
+)
 from tests.contract.conftest import OpenLog
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, append, message, published, saved, tagged
@@ -215,6 +222,7 @@ def test_a_closed_log_answers_unknown_or_unavailable(log: EventLog) -> None:
         lambda: log.read_versions(OWNER, [1]),
         log.read_log,
         log.position,
+        log.figures,
         lambda: log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=1),
         lambda: log.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=1),
         lambda: log.load_snapshot(OWNER),
@@ -343,6 +351,35 @@ def test_a_setting_keeps_its_first_value_for_every_process(open_another: OpenLog
     assert len(answers) == 1
     assert open_another().setting("shards", "too late") in answers
     assert logs[0].setting("other", "own") == "own"
+
+
+def test_the_figures_are_the_sums_of_the_newest_depths(log: EventLog) -> None:
+    assert log.figures() == LogFigures(
+        log_position=0,
+        identities=0,
+        queue_messages=0,
+        queue_bytes=0,
+        queue_oldest_at_ms=None,
+    )
+    first = [QueueDepth(OWNER, 1, 10, 500), QueueDepth(OTHER, 2, 2**40, 400)]
+    log.append([encode(OWNER, 1, message())], [message()], first)
+    second = [QueueDepth(OWNER, 3, 30, 500), QueueDepth(OTHER, 0, 0, None)]
+    log.append([encode(OWNER, 2, message())], [message()], second)
+    assert log.figures() == LogFigures(
+        log_position=log.position(),
+        identities=2,
+        queue_messages=3,
+        queue_bytes=30,
+        queue_oldest_at_ms=500,
+    )
+
+
+def test_a_conflict_leaves_the_figures_as_they_were(log: EventLog) -> None:
+    log.append([encode(OWNER, 1, message())], [message()], [QueueDepth(OWNER, 1, 10, 500)])
+    before = log.figures()
+    with pytest.raises(AppendConflict):
+        log.append([encode(OWNER, 1, message())], [message()], [QueueDepth(OWNER, 2, 20, 500)])
+    assert log.figures() == before
 
 
 def test_the_health_check_writes(log: EventLog, log_url: str) -> None:

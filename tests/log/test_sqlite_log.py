@@ -9,12 +9,12 @@ import signal
 import sqlite3
 import stat
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from eventsourcing.persistence import OperationalError
+from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.codec import identity_stream
 from eventstore.errors import LogUnavailable, UnsafeLog
@@ -56,11 +56,20 @@ def test_a_reading_transaction_cannot_write(store: SqliteStore) -> None:
 
 
 def test_a_failed_transaction_is_undone_and_the_next_one_works(store: SqliteStore) -> None:
-    with pytest.raises(OperationalError), store.writing() as session:
+    with pytest.raises(IntegrityError), store.writing() as session:
         session.run_many("INSERT INTO heartbeat VALUES (?, ?)", [(1, 1), (None, None)])
     with store.writing() as session:
         assert not session.rows("SELECT * FROM heartbeat")
         session.rows("INSERT INTO heartbeat VALUES (2, 2)")
+
+
+def test_a_writing_transaction_has_its_turn_before_its_first_statement(
+    store: SqliteStore, path: Path
+) -> None:
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as another:
+        with store.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
+            another.execute("BEGIN IMMEDIATE")
+        another.execute("BEGIN IMMEDIATE")
 
 
 def test_readers_are_not_kept_waiting_by_a_writer(store: SqliteStore) -> None:
@@ -76,6 +85,27 @@ def _count_heartbeats(store: SqliteStore) -> int:
     with store.reading() as session:
         count: int = session.rows("SELECT count(*) FROM heartbeat")[0][0]
         return count
+
+
+def test_closing_waits_for_the_reads_that_are_under_way(store: SqliteStore) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with store.reading() as session:
+            session.rows("SELECT 1")
+            closed = threads.submit(store.close)
+            assert wait([closed], timeout=0.2).not_done
+            assert [tuple(row) for row in session.rows("SELECT 1")] == [(1,)]
+        closed.result()
+
+
+def test_a_new_file_is_in_wal_mode_before_anybody_can_see_it(path: Path) -> None:
+    # Else several processes that open it at once would find the database locked.
+    create_file(path)
+    write_version, read_version = path.read_bytes()[18:20]
+    assert (write_version, read_version) == (2, 2)
+    assert list(path.parent.iterdir()) == [path]
+    created = path.stat().st_ino
+    create_file(path)
+    assert path.stat().st_ino == created
 
 
 def test_only_the_owner_of_the_file_can_read_it(path: Path) -> None:

@@ -188,6 +188,22 @@ def test_a_deleted_row_is_named_unless_it_ends_its_partition(tampered: TamperedL
         ]
 
 
+def test_a_transaction_that_was_cut_out_and_closed_up_is_named(tampered: TamperedLog) -> None:
+    # The versions of seals are not in their digests: here the chain alone tells.
+    for index, row in enumerate(tampered.rows[:-60]):
+        if row.sealed is None or row.sealed.rows:
+            continue
+        later = [
+            replace(r, version=r.version - 1) if r.stream == row.stream else r
+            for r in tampered.rows[index + 1 :]
+        ]
+        tampered.rewrite([*tampered.rows[:index], *later])
+        (finding,) = tampered.findings()
+        assert finding.fault is Fault.BROKEN_CHAIN
+        assert finding.stream == UUID(row.stream)
+        assert finding.version == row.version
+
+
 def test_rows_swapped_with_their_neighbour_are_named(tampered: TamperedLog) -> None:
     swapped = 0
     for index, (row, following) in enumerate(zip(tampered.rows, tampered.rows[1:], strict=False)):

@@ -1,0 +1,71 @@
+"""Every event type that was ever released is read, and written, as on its first day.
+
+One file for each topic: the stored bytes in hexadecimal, and what they mean as JSON (bytes in
+base64). A file never changes; a new shape of an event is a new topic with a file of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventstore.codec import decode, encode, identity_stream
+from eventstore.events import TOPIC_BY_TYPE, Event
+
+FOLDER = Path(__file__).parent
+TYPES: dict[str, type[Event]] = {topic: kind for kind, topic in TOPIC_BY_TYPE.items()}
+
+
+class Example(msgspec.Struct, forbid_unknown_fields=True):
+    state_hex: str
+    event: dict[str, Any]
+
+
+class Golden(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    examples: list[Example]
+
+
+def _golden(topic: str) -> Golden:
+    return msgspec.json.decode((FOLDER / f"{topic}.json").read_bytes(), type=Golden)
+
+
+def test_every_topic_has_its_golden_file_and_every_file_its_topic() -> None:
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(TYPES)
+    assert len(TYPES) == len(TOPIC_BY_TYPE)
+
+
+@pytest.mark.parametrize("topic", sorted(TYPES))
+def test_a_golden_file_has_examples_of_its_own_topic(topic: str) -> None:
+    golden = _golden(topic)
+    assert golden.topic == topic
+    assert golden.examples
+
+
+@pytest.mark.parametrize("topic", sorted(TYPES))
+def test_stored_bytes_still_mean_the_same(topic: str) -> None:
+    for example in _golden(topic).examples:
+        event = decode(topic, bytes.fromhex(example.state_hex))
+        assert type(event) is TYPES[topic]
+        assert msgspec.json.decode(msgspec.json.encode(event)) == example.event
+        assert event == msgspec.convert(example.event, TYPES[topic])
+
+
+@pytest.mark.parametrize("topic", sorted(TYPES))
+def test_the_same_event_is_still_stored_as_the_same_bytes(topic: str) -> None:
+    for example in _golden(topic).examples:
+        event = msgspec.convert(example.event, TYPES[topic])
+        row = encode(identity_stream("did:example:any"), 1, event)
+        assert (row.topic, row.state.hex()) == (topic, example.state_hex)
+
+
+@pytest.mark.parametrize("topic", sorted(TYPES))
+def test_numbers_keep_their_kind(topic: str) -> None:
+    for example in _golden(topic).examples:
+        event = decode(topic, bytes.fromhex(example.state_hex))
+        for name, value in example.event.items():
+            if isinstance(value, int | float):
+                assert type(getattr(event, name)) is type(value), name
