@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 from ray import exceptions as ray_errors
@@ -39,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
 _STOP_HOSTS_S_MAX: Final = 1.5
+_ADDRESS_S_MAX: Final = 20.0
 
 
 def run(loaded: Loaded) -> int:
@@ -50,7 +53,10 @@ def run(loaded: Loaded) -> int:
     settings = loaded.settings
     configure(settings.log_level)
     _make_data_dir(settings.data_dir)
-    with _locked(settings.data_dir), _reserved(settings) as port:
+    with (
+        _locked(settings.data_dir) as was_killed,
+        _reserved(settings, patient=was_killed) as port,
+    ):
         settings = settings.bound_to(port)
         _check_keys(settings)
         _check_log(settings)
@@ -172,9 +178,12 @@ def _make_data_dir(data_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(data_dir: Path) -> Iterator[IO[str]]:
-    """Two mediators on one data directory would fence each other off all the time."""
-    with (data_dir / "lock").open("w") as lock:
+def _locked(data_dir: Path) -> Iterator[bool]:
+    """Two mediators on one data directory would fence each other off all the time.
+
+    Yields whether the last one here ended without cleaning up: killed, or with the machine.
+    """
+    with (data_dir / "lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -183,31 +192,55 @@ def _locked(data_dir: Path) -> Iterator[IO[str]]:
                 f"Another mediator is running on {data_dir}.",
                 "Stop it, or name another directory with --data-dir.",
             ) from error
+        lock.seek(0)
+        was_killed = bool(lock.read())
+        lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        yield lock
+        yield was_killed
+        lock.truncate(0)
 
 
 @contextlib.contextmanager
-def _reserved(settings: Settings) -> Iterator[int]:
-    """Keep the address for the edges, which share it; nobody else may be on it yet."""
+def _reserved(settings: Settings, *, patient: bool) -> Iterator[int]:
+    """Keep the address for the edges, which share it; nobody else may be on it yet.
+
+    The processes of a mediator that was killed need a moment to end: ``patient`` waits for them.
+    """
     family = socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET
-    with socket.socket(family) as alone, socket.socket(family) as reserved:
+    deadline = time.monotonic() + (_ADDRESS_S_MAX if patient else 0)
+    while True:
         try:
-            # The edges share the port, so a second mediator could too, unnoticed.
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind((settings.listen_host, settings.listen_port))
-            port = alone.getsockname()[1]
-            alone.close()
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            reserved.bind((settings.listen_host, port))
+            reserved = _reserve(family, settings.listen_host, settings.listen_port)
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                time.sleep(_RETRY_S)
+                continue
             raise Stop(
                 Exit.USAGE,
                 f"The address {settings.listen} cannot be used: {error.strerror}.",
                 "Stop what listens there, or name another address with --listen.",
             ) from error
-        yield port
+        with reserved:
+            yield reserved.getsockname()[1]
+        return
+
+
+def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen, so that no connection ever comes to it."""
+    with socket.socket(family) as alone:
+        # The edges share the port, so a second mediator could too, unnoticed.
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        alone.bind((host, port))
+        port = alone.getsockname()[1]
+    reserved = socket.socket(family)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, port))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
 
 
 def _check_keys(settings: Settings) -> None:

@@ -1,0 +1,206 @@
+"""A real ``poste serve`` and all its processes, each of which a test may stop or kill."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+
+READY_S_MAX: Final = 120.0
+GONE_S_MAX: Final = 30.0
+MEDIATOR_DID: Final = "did:web:mediator.test"
+
+EDGE: Final = "ray::RayEdge"
+HOST: Final = "ray::RayIdentityHost"
+DEDICATED: Final = "ray::RayDedicatedHost"
+RAYLET: Final = "raylet"
+LINGERING: Final = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Ray's own two: on finding Ray dead they try for 60 s, fixed in Ray, to report it to Ray."""
+
+_UNLIMITED: Final = {
+    # One address and few senders make all of the load; rates have tests of their own.
+    "rates.per_address_per_s": "0",
+    "rates.per_sender_per_s": "0",
+    "rates.public_reads_per_address_per_s": "0",
+    "rates.sockets_auth_per_address_per_s": "0",
+}
+_STATE, _SESSION = 0, 3  # fields of /proc/<pid>/stat after the command's name
+
+
+class Server:
+    """A mediator in a session of its own, so that every process it makes can be found.
+
+    A context manager that starts it and, whatever a test did, leaves no process behind.
+    """
+
+    def __init__(self, data_dir: Path, **settings: str) -> None:
+        self.data_dir = data_dir
+        self.url = ""
+        self._listen = "127.0.0.1:0"
+        self._settings = {"did": MEDIATOR_DID, **_UNLIMITED, **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sessions: list[int] = []
+
+    @property
+    def pid(self) -> int:
+        """The main process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def dsn(self) -> str:
+        """The address of its log."""
+        return self._settings.get("log", f"sqlite:{self.data_dir / 'log.db'}")
+
+    def log(self) -> EventLog:
+        """The log, opened beside the server."""
+        return open_log(self.dsn)
+
+    def start(self) -> None:
+        """Start, and return when it says that it is ready; a restart listens where it did."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with (self.data_dir / "stderr").open("ab") as words:
+            self._process = subprocess.Popen(
+                serve_command(self.data_dir, listen=self._listen, **self._settings),
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                stderr=words,
+                env=own_environment(),
+                start_new_session=True,
+            )
+        # A number is free for others as soon as nothing is left of its session.
+        living = {os.getsid(pid) for pid, _ in self.processes()}
+        self._sessions = [*living, self._process.pid]
+        assert self._process.stdout is not None
+        with self._process.stdout as said:
+            self.url = _ready_url(said)
+        assert self.url, (self.data_dir / "stderr").read_text()
+        self._listen = self.url.removeprefix("http://")
+
+    def pids(self, title: str) -> list[int]:
+        """The server's processes with this title, oldest first."""
+        return sorted(pid for pid, found in self.processes() if found == title)
+
+    def edge_of(self, client_port: int) -> int:
+        """The edge process that has accepted the connection from this local port."""
+        ports = f":{int(self.url.rpartition(':')[2]):04X}", f":{client_port:04X}"
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
+        (inode,) = (row[9] for row in rows if (row[1][8:], row[2][8:]) == ports)
+        for edge in self.pids(EDGE):
+            for descriptor in Path(f"/proc/{edge}/fd").iterdir():
+                if str(descriptor.readlink()) == f"socket:[{inode}]":
+                    return edge
+        raise AssertionError("no edge has accepted the connection")
+
+    def processes(self) -> Iterator[tuple[int, str]]:
+        """Every process of the server that lives, Ray's included, with its title."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    command = (entry / "cmdline").read_text(errors="replace").split("\0")[0]
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # it ended since the directory was read
+                if int(fields[_SESSION]) in self._sessions and fields[_STATE] != "Z":
+                    yield int(entry.name), Path(command.strip()).name
+
+    def kill(self) -> None:
+        """``kill -9`` of the main process alone; the rest has to end by itself."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self) -> tuple[int, float]:
+        """SIGTERM: the exit code and the seconds it took."""
+        assert self._process is not None
+        started = time.monotonic()
+        self._process.terminate()
+        return self._process.wait(GONE_S_MAX), time.monotonic() - started
+
+    def wait_until_gone(self, *, but: tuple[str, ...] = ()) -> None:
+        """Return when no process of the server lives, but those with these titles."""
+        for pid, title in list(self.processes()):
+            if not title.startswith(but or "\0"):
+                assert ended(pid, GONE_S_MAX), f"{title} still lives"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._clean_up()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            try:
+                self._process.wait(GONE_S_MAX)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        while left := [pid for pid, _ in self.processes()]:
+            for pid in left:
+                send(pid, signal.SIGKILL)
+            for pid in left:
+                ended(pid, GONE_S_MAX)
+
+
+def _ready_url(said: IO[bytes]) -> str:
+    """The URL after ``ready``; empty when the server ended or took too long instead."""
+    while select.select([said], [], [], READY_S_MAX)[0]:
+        line = said.readline()
+        if not line or line.startswith(b"ready "):
+            return line.decode().partition(" ")[2].split(" ")[0].strip()
+    return ""
+
+
+def serve_command(data_dir: Path, **settings: str) -> list[str]:
+    """The command line of ``poste serve`` with these settings."""
+    named = [f"--set={name}={value}" for name, value in settings.items()]
+    code = "from http_edge.cli.main import main; main()"
+    return [sys.executable, "-c", code, "serve", f"--data-dir={data_dir}", *named]
+
+
+def own_environment() -> dict[str, str]:
+    """The environment without what the shell has set for another server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("POSTE_")}
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """A signal to a process, which may have ended meanwhile."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def ended(pid: int, seconds_max: float) -> bool:
+    """Wait for the end of a process, ours or not: did it come in time?"""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds_max)[0])
+    finally:
+        os.close(descriptor)
