@@ -11,8 +11,6 @@ import pytest
 
 from eventstore.log import EventLog
 from eventstore.open_log import open_log
-from tests.postgres import postgres_server as postgres_server  # noqa: PLC0414 - a fixture
-from tests.postgres import postgres_url as postgres_url  # noqa: PLC0414 - a fixture
 
 OpenLog: TypeAlias = Callable[[], EventLog]
 

@@ -17,8 +17,6 @@ from eventstore.open_log import open_log
 from eventstore.postgres_log import PostgresRecorder, PostgresStore
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OWNER, append, message
-from tests.postgres import postgres_server as postgres_server  # noqa: PLC0414 - a fixture
-from tests.postgres import postgres_url as postgres_url  # noqa: PLC0414 - a fixture
 
 pytestmark = pytest.mark.postgres
 
