@@ -80,21 +80,21 @@ def is_pong(text: str) -> bool:
     return isinstance(message, dict) and message.get("type") == "PONG"
 
 
-AUTH_SUCCESS: Final = '{"type":"AUTH_SUCCESS"}'
-_CONTRACTS_UPDATED: Final = '{"type":"CONTRACTS_UPDATED"}'
+AUTH_SUCCESS: Final = b'{"type":"AUTH_SUCCESS"}'
+_CONTRACTS_UPDATED: Final = b'{"type":"CONTRACTS_UPDATED"}'
 
 
-def auth_failed(failure: AuthFailure) -> str:
+def auth_failed(failure: AuthFailure) -> bytes:
     """The AUTH_FAILED message (10.2)."""
-    return orjson.dumps({"type": "AUTH_FAILED", "code": failure.name}).decode()
+    return orjson.dumps({"type": "AUTH_FAILED", "code": failure.name})
 
 
-def ping(now_ms: int) -> str:
+def ping(now_ms: int) -> bytes:
     """The PING message (10.4)."""
-    return orjson.dumps({"type": "PING", "timestamp": now_ms}).decode()
+    return orjson.dumps({"type": "PING", "timestamp": now_ms})
 
 
-def notice(what: Notice) -> str:
+def notice(what: Notice) -> bytes:
     """The push for a notice (10.5)."""
     match what:
         case MessageArrived(message):
@@ -103,7 +103,7 @@ def notice(what: Notice) -> str:
                 "sender_did": message.sender_did,
                 "payload": message.payload.decode(),
             }
-            return orjson.dumps({"type": "PENDING_EVENTS", "events": [event]}).decode()
+            return orjson.dumps({"type": "PENDING_EVENTS", "events": [event]})
         case ContractsUpdated():
             return _CONTRACTS_UPDATED
         case _:

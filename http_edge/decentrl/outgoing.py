@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
-from aiohttp import web
+from aiohttp import WSMsgType, web
 
 
 class Outgoing:
@@ -24,13 +24,13 @@ class Outgoing:
         self._socket = socket
         self._abort = abort
         self._bytes_max = bytes_max
-        self._frames: deque[str] = deque()
+        self._frames: deque[bytes] = deque()
         self._bytes = 0
         self._wake = asyncio.Event()
         self._close_code: int | None = None
 
-    def put(self, frame: str) -> None:
-        """Queue a frame behind those that wait."""
+    def put(self, frame: bytes) -> None:
+        """Queue a text frame behind those that wait."""
         if self._close_code is not None:
             return
         self._frames.append(frame)
@@ -42,13 +42,13 @@ class Outgoing:
             self._abort()
         self._wake.set()
 
-    def put_first(self, frame: str) -> None:
+    def put_first(self, frame: bytes) -> None:
         """Queue a frame before those that wait: AUTH_SUCCESS precedes every push."""
         self._frames.appendleft(frame)
         self._bytes += len(frame)
         self._wake.set()
 
-    def close(self, code: int, last: str | None = None) -> None:
+    def close(self, code: int, last: bytes | None = None) -> None:
         """Close with a code after what waits and after ``last``; the first close counts."""
         if self._close_code is not None:
             return
@@ -80,6 +80,6 @@ class Outgoing:
                 while self._frames:
                     frame = self._frames.popleft()
                     self._bytes -= len(frame)
-                    await self._socket.send_str(frame)
+                    await self._socket.send_frame(frame, WSMsgType.TEXT)
                 if self._close_code:
                     await self._socket.close(code=self._close_code)

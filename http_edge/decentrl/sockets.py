@@ -181,7 +181,7 @@ async def _refuse(socket: web.WebSocketResponse, failure: AuthFailure) -> None:
     """AUTH_FAILED, then the close frame with its code, in this order (10.2)."""
     if not socket.closed:
         with contextlib.suppress(ConnectionError):
-            await socket.send_str(frames.auth_failed(failure))
+            await socket.send_frame(frames.auth_failed(failure), WSMsgType.TEXT)
             await socket.close(code=failure.value)
 
 

@@ -1,0 +1,232 @@
+"""Rates, caps and overload: every bound is an explicit answer, and one's bound is one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from actors.partitions import Placement
+from tests.edge.conftest import StartMediator
+from tests.edge.mediator import HandClock, Mediator
+from tests.edge.people import Person, contract_request
+
+QUERY = {"type": "QUERY_PENDING_EVENTS"}
+RATE_LIMITED = (429, "RATE_LIMITED")
+UNAVAILABLE = (503, "TEMPORARILY_UNAVAILABLE")
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 2, "burst_s": 2}}])
+async def test_an_address_that_asks_too_often_is_told_how_long_to_wait(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    statuses = [(await mediator.get("/")).status for _ in range(5)]
+    assert statuses == [200] * 4 + [429]
+    limited = await mediator.post(b"{}")
+    assert limited.refusal == RATE_LIMITED
+    assert limited.headers["Retry-After"] == "1"
+    assert limited.headers["Access-Control-Allow-Origin"] == "*"
+    clock.advance(1)
+    assert (await mediator.get("/")).status == 200
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 2}}])
+async def test_a_sender_that_commands_too_often_waits_and_others_do_not(
+    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+) -> None:
+    await mediator.register(alice, bob)
+    command = mediator.command(alice, QUERY)
+    assert (await mediator.send(alice, QUERY)).status == 200
+    limited = await mediator.post(command)
+    assert limited.refusal == RATE_LIMITED
+    assert limited.headers["Retry-After"] == "1"
+    assert (await mediator.send(bob, QUERY)).status == 200
+    clock.advance(1)
+    assert (await mediator.post(command)).status == 200  # its nonce was not used up
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 2}}])
+async def test_nobody_spends_anothers_rate_without_its_key(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    for _ in range(10):
+        forged = {**mediator.command(alice, QUERY), "signature": "AAAA"}
+        assert (await mediator.post(forged)).refusal == (401, "INVALID_SIGNATURE")
+    assert (await mediator.send(alice, QUERY)).status == 200
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"public_reads_per_address_per_s": 1, "burst_s": 2}}]
+)
+async def test_public_reads_have_a_rate_of_their_own(mediator: Mediator, clock: HandClock) -> None:
+    path = "/public/did:key:z1"
+    assert [(await mediator.get(path)).status for _ in range(3)] == [200, 200, 429]
+    assert (await mediator.get("/")).status == 200
+    clock.advance(1)
+    assert (await mediator.get(path)).status == 200
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"sockets_auth_per_address_per_s": 1, "burst_s": 1}}]
+)
+async def test_upgrades_have_a_rate_of_their_own(mediator: Mediator) -> None:
+    async with mediator.upgrade():
+        answer = await mediator.get(
+            "/ws",
+            headers={
+                "Connection": "Upgrade",
+                "Upgrade": "websocket",
+                "Sec-WebSocket-Version": "13",
+                "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            },
+        )
+    assert answer.refusal == RATE_LIMITED
+
+
+@pytest.mark.parametrize(
+    ("trusted", "forwarded", "statuses"),
+    [
+        ([], ["203.0.113.1", "203.0.113.2"], [200, 429]),
+        (["127.0.0.0/8"], ["203.0.113.1", "203.0.113.2"], [200, 200]),
+        (["127.0.0.0/8"], ["203.0.113.1", "203.0.113.1"], [200, 429]),
+        (["127.0.0.0/8"], ["1.1.1.1, 203.0.113.1", "2.2.2.2, 203.0.113.1"], [200, 429]),
+        (["127.0.0.0/8"], ["2001:db8::1", "2001:db8::ffff:1"], [200, 429]),
+        (["127.0.0.0/8"], ["2001:db8::1", "2001:db8:0:1::1"], [200, 200]),
+    ],
+)
+async def test_a_forwarded_address_is_believed_from_our_own_proxies_alone(
+    start_mediator: StartMediator, trusted: list[str], forwarded: list[str], statuses: list[int]
+) -> None:
+    mediator = await start_mediator(
+        rates={"per_address_per_s": 1, "burst_s": 1, "trusted_proxies": trusted}
+    )
+    answers = [await mediator.get("/", headers={"X-Forwarded-For": hop}) for hop in forwarded]
+    assert [answer.status for answer in answers] == statuses
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"nonces_per_shard_max": 1_000}, "shards": 1}])
+async def test_a_full_store_of_nonces_refuses_and_forgets_none(
+    mediator: Mediator, alice: Person, clock: HandClock
+) -> None:
+    await mediator.register(alice)
+    first = mediator.command(alice, QUERY)
+    assert (await mediator.post(first)).status == 200
+    flood = [mediator.command(alice, QUERY) for _ in range(1_000)]
+    answers = [await mediator.post({**command, "signature": "A"}) for command in flood]
+    assert Counter(answer.status for answer in answers) == {401: 998, 429: 2}
+    assert answers[-1].refusal == RATE_LIMITED
+    assert (await mediator.post(first)).refusal == (401, "DUPLICATE_NONCE")
+    clock.advance(700)
+    await mediator.get("/status")  # between commands the host sweeps out what has expired
+    await mediator.register(alice)
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"contract_requests_max": 2}}])
+async def test_contract_requests_have_a_cap(mediator: Mediator, alice: Person, bob: Person) -> None:
+    await mediator.register(bob)
+    payload = contract_request(alice, bob.pre_public, {})
+    answers = [await mediator.send(alice, payload, to=bob) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert answers[2].refusal == (429, "RECIPIENT_QUEUE_FULL")
+    assert int(answers[2].headers["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"contracts_max": 2}}])
+async def test_contracts_have_a_quota_and_what_is_there_may_be_saved_again(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    contracts = [await mediator.befriend(bob, alice, 60 + number) for number in range(2)]
+    save = "SAVE_COMMUNICATION_CONTRACT"
+    again = await mediator.do(bob, save, signed_communication_contract=contracts[0])
+    assert again.status == 200
+    with pytest.raises(AssertionError, match="QUOTA_EXCEEDED"):
+        await mediator.befriend(bob, alice, 90)
+
+
+async def test_a_host_that_does_not_answer_leaves_the_outcome_unknown(
+    mediator: Mediator, friends: None, alice: Person, bob: Person
+) -> None:
+    mediator.hosts.cut("host-0")
+    for answer in (
+        await mediator.write(alice, bob, "hi"),
+        await mediator.do(alice, "QUERY_EVENTS"),
+        await mediator.get(f"/public/{alice.did}"),
+    ):
+        assert answer.refusal == UNAVAILABLE
+        assert answer.headers["Retry-After"] == "1"
+    mediator.hosts.mend("host-0")
+    await mediator.delivered(alice, bob, "again")
+    assert await mediator.waiting(bob) == ["again"]
+
+
+@pytest.mark.parametrize("layout", ["two hosts"])
+async def test_a_host_that_is_down_takes_only_its_own_identities_with_it(
+    mediator: Mediator, friends: None, alice: Person, bob: Person
+) -> None:
+    mediator.hosts.cut("host-1")
+    assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
+    assert (await mediator.do(bob, "QUERY_EVENTS")).refusal == UNAVAILABLE
+    assert (await mediator.write(alice, bob, "hi")).refusal == UNAVAILABLE
+    assert (await mediator.write(bob, alice, "hi")).refusal == UNAVAILABLE
+    mediator.hosts.mend("host-1")
+    await mediator.delivered(alice, bob, "again")
+    assert await mediator.waiting(bob) == ["again"]
+
+
+def test_of_two_hosts_each_owns_one_of_alice_and_bob() -> None:
+    placement = Placement(shards=16, hosts=2)
+    owners = [
+        placement.host_of(placement.partition_of(Person(name).did))
+        for name in ("alice", "bob", "carol", "dave")
+    ]
+    assert owners == ["host-0", "host-1", "host-0", "host-1"]
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"commands_in_flight_max": 1}}])
+async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    _, slow = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+    slow.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    await slow.drain()
+    while (busy := await mediator.do(alice, "QUERY_EVENTS")).status == 200:
+        pass  # until the slow one has arrived
+    assert busy.refusal == UNAVAILABLE
+    assert busy.headers["Retry-After"] == "1"
+    assert (await mediator.get("/")).status == 200
+    slow.close()
+
+
+async def test_a_draining_edge_takes_no_commands_and_says_so(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(alice, bob)
+    async with mediator.socket(bob):
+        mediator.edges[0]._surface.draining = True
+        assert (await mediator.do(alice, "QUERY_EVENTS")).refusal == UNAVAILABLE
+        health = await mediator.get("/health")
+        assert (health.status, health.json["status"]) == (503, "error")
+        mediator.edges[0]._surface.draining = False
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"limits": {"active_identities_max": 2, "identity_idle_s": 1, "snapshot_after_events": 3}}],
+)
+@pytest.mark.parametrize("layout", ["two hosts"])
+async def test_identities_that_leave_memory_come_back_as_they_were(mediator: Mediator) -> None:
+    people = [Person(f"person {number}") for number in range(6)]
+    hub = people[0]
+    await mediator.register(*people)
+    for friend in people[1:]:
+        await mediator.befriend(friend, hub)
+    for round_number in range(5):
+        for friend in people[1:]:
+            await mediator.delivered(hub, friend, str(round_number))
+        mediator.clock.advance(2)
+    for friend in people[1:]:
+        assert await mediator.waiting(friend) == ["0", "1", "2", "3", "4"]

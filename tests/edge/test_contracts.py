@@ -1,0 +1,476 @@
+"""DCTRL-0004 8.1 (forwarded) to 8.6: contract requests and contracts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.edge.mediator import (
+    DAY_S,
+    LAYOUTS,
+    MEDIATOR_DID,
+    SUCCESS,
+    Answer,
+    HandClock,
+    Mediator,
+)
+from tests.edge.people import Json, Person, contract_request, contract_terms, signed_contract
+
+INVALID = (400, "INVALID_COMMAND")
+INVALID_SIGNATURES = (401, "INVALID_SIGNATURES")
+NOT_REGISTERED = (404, "RECIPIENT_NOT_REGISTERED")
+QUERY_REQUESTS = "QUERY_PENDING_COMMUNICATION_CONTRACT_REQUESTS"
+ACKNOWLEDGE_REQUESTS = "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS"
+QUERY_CONTRACTS = "QUERY_COMMUNICATION_CONTRACTS"
+
+pytestmark = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+async def forward(mediator: Mediator, sender: Person, recipient: Person, text: str = "x") -> Answer:
+    payload = contract_request(sender, recipient.pre_public, {"text": text})
+    return await mediator.send(sender, payload, to=recipient)
+
+
+async def save(mediator: Mediator, owner: Person, contract: Any) -> Answer:
+    return await mediator.do(
+        owner, "SAVE_COMMUNICATION_CONTRACT", signed_communication_contract=contract
+    )
+
+
+async def respond(
+    mediator: Mediator, sender: Person, contract: Any, to: Person | str = MEDIATOR_DID
+) -> Answer:
+    payload = {
+        "type": "COMMUNICATION_CONTRACT_RESPONSE",
+        "signed_communication_contract": contract,
+    }
+    return await mediator.send(sender, payload, to=to)
+
+
+async def contracts(mediator: Mediator, owner: Person, **where: Any) -> list[Json]:
+    records = await mediator.records(owner, QUERY_CONTRACTS, filter=where)
+    return [record["signed_communication_contract"] for record in records]
+
+
+# ---- requests
+
+
+async def test_trap_37_a_forwarded_request_is_answered_requested_and_found_by_its_recipient(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    payload = contract_request(alice, bob.pre_public, {"text": "hi"})
+    answer = await mediator.send(alice, payload, to=bob)
+    assert (answer.status, answer.json) == (200, {"type": "SUCCESS", "code": "REQUESTED"})
+    found = await mediator.do(bob, QUERY_REQUESTS)
+    (request,) = found.payload["pending_communication_contract_requests"]
+    assert found.json == {
+        "type": "SUCCESS",
+        "payload": {
+            "pending_communication_contract_requests": [
+                {
+                    "id": request["id"],
+                    "sender_did": alice.did,
+                    "encrypted_contract_request": payload["encrypted_contract_request"],
+                    "requestor_ephemeral_public_key": payload["requestor_ephemeral_public_key"],
+                }
+            ],
+            "pagination": {"page": 0, "page_size": 10, "total": 1},
+        },
+    }
+    assert isinstance(request["id"], str)
+
+
+async def test_trap_39_a_request_to_one_who_is_not_registered_is_refused(
+    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+) -> None:
+    await mediator.register(alice)
+    assert (await forward(mediator, alice, bob)).refusal == NOT_REGISTERED
+    await mediator.register(bob, lifetime_s=60)
+    assert (await forward(mediator, alice, bob)).status == 200
+    clock.advance(60)
+    assert (await forward(mediator, alice, bob)).refusal == NOT_REGISTERED
+
+
+async def test_trap_31_the_sender_of_a_contract_command_lives_on_any_mediator(
+    mediator: Mediator, bob: Person
+) -> None:
+    await mediator.register(bob)
+    elsewhere = Person("elsewhere", mediator_did="did:web:other.example")
+    assert (await forward(mediator, elsewhere, bob)).json["code"] == "REQUESTED"
+    contract = signed_contract(bob, elsewhere, mediator.clock.now_s + 60)
+    assert (await respond(mediator, elsewhere, contract, to=bob)).json == SUCCESS
+    assert await contracts(mediator, bob) == [contract]
+
+
+async def test_trap_34_a_request_for_somebody_else_is_forwarded_unopened(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    nonsense = {
+        "type": "REQUEST_COMMUNICATION_CONTRACT",
+        "encrypted_contract_request": "no base64, and not ours to know",
+        "requestor_ephemeral_public_key": "",
+    }
+    assert (await mediator.send(alice, nonsense, to=bob)).json["code"] == "REQUESTED"
+    (request,) = await mediator.records(bob, QUERY_REQUESTS)
+    assert request["encrypted_contract_request"] == nonsense["encrypted_contract_request"]
+    assert request["requestor_ephemeral_public_key"] == ""
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"encrypted_contract_request": None},
+        {"encrypted_contract_request": {}},
+        {"requestor_ephemeral_public_key": None},
+        {"requestor_ephemeral_public_key": 1},
+    ],
+)
+async def test_a_forwarded_request_has_two_strings(
+    mediator: Mediator, alice: Person, bob: Person, broken: Json
+) -> None:
+    await mediator.register(bob)
+    payload = {**contract_request(alice, bob.pre_public, {}), **broken}
+    assert (await mediator.send(alice, payload, to=bob)).refusal == INVALID
+
+
+async def test_trap_38_several_requests_of_one_sender_are_several_records_in_order(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    texts = ["first", "second", "first"]
+    for text in texts:
+        await forward(mediator, alice, bob, text)
+    waiting = await mediator.records(bob, QUERY_REQUESTS)
+    assert [request["encrypted_contract_request"] for request in waiting] == [
+        contract_request(alice, bob.pre_public, {"text": text})["encrypted_contract_request"]
+        for text in texts
+    ]
+    assert len({request["id"] for request in waiting}) == 3
+
+
+async def test_trap_56_an_acknowledged_request_is_not_offered_again(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    for text in ("one", "two", "three"):
+        await forward(mediator, alice, bob, text)
+    ids = [request["id"] for request in await mediator.records(bob, QUERY_REQUESTS)]
+    answer = await mediator.do(
+        bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[ids[1], ids[1], "unknown"]
+    )
+    assert (answer.status, answer.json) == (200, SUCCESS)
+    left = await mediator.records(bob, QUERY_REQUESTS)
+    assert [request["id"] for request in left] == [ids[0], ids[2]]
+    again = await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[ids[1]])
+    assert again.json == SUCCESS
+    empty = await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[])
+    assert empty.json == SUCCESS
+
+
+async def test_trap_56_ids_of_others_are_ignored_and_not_told_apart(
+    mediator: Mediator, alice: Person, bob: Person, carol: Person
+) -> None:
+    await mediator.register(bob, carol)
+    await forward(mediator, alice, bob)
+    (request,) = await mediator.records(bob, QUERY_REQUESTS)
+    before = mediator.facts()
+    answers = [
+        await mediator.do(carol, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[some_id])
+        for some_id in (request["id"], "unknown")
+    ]
+    assert [answer.body for answer in answers] == [answers[0].body] * 2
+    assert answers[0].json == SUCCESS
+    assert mediator.facts() == before
+    assert len(await mediator.records(bob, QUERY_REQUESTS)) == 1
+
+
+@pytest.mark.parametrize("ids", [None, "id", [1], [None], ["id", {}], {}])
+async def test_trap_56_ids_are_a_list_of_strings(mediator: Mediator, bob: Person, ids: Any) -> None:
+    await mediator.register(bob)
+    answer = await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=ids)
+    assert answer.refusal == INVALID
+
+
+# ---- responses
+
+
+async def test_a_response_is_stored_for_the_other_participant(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(alice, bob)
+    contract = signed_contract(alice, bob, mediator.clock.now_s + 60, note="unknown, kept")
+    answer = await respond(mediator, bob, contract, to=alice)
+    assert (answer.status, answer.json) == (200, SUCCESS)
+    assert await contracts(mediator, alice) == [contract]
+    assert await contracts(mediator, bob) == []
+
+
+async def test_trap_32_who_counts_is_the_other_participant_and_not_the_header(
+    mediator: Mediator, alice: Person, bob: Person, carol: Person
+) -> None:
+    await mediator.register(alice, carol)
+    first, second = (
+        signed_contract(alice, bob, mediator.clock.now_s + lifetime_s) for lifetime_s in (60, 61)
+    )
+    assert (await respond(mediator, bob, first, to=MEDIATOR_DID)).json == SUCCESS
+    assert (await respond(mediator, bob, second, to=carol)).json == SUCCESS
+    assert await contracts(mediator, alice) == [first, second]
+    assert await contracts(mediator, carol) == []
+    for recipient in (MEDIATOR_DID, alice):
+        stranger = signed_contract(bob, Person("stranger"), mediator.clock.now_s + 60)
+        answer = await respond(mediator, bob, stranger, to=recipient)
+        assert answer.refusal == NOT_REGISTERED
+
+
+async def test_trap_32_the_recipient_of_the_header_must_be_registered_first(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(alice)
+    contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
+    stranger = Person("stranger")
+    assert (await respond(mediator, bob, contract, to=stranger)).refusal == NOT_REGISTERED
+    not_mine = signed_contract(alice, Person("carol"), mediator.clock.now_s + 60)
+    assert (await respond(mediator, bob, not_mine, to=stranger)).refusal == NOT_REGISTERED
+    assert await contracts(mediator, alice) == []
+
+
+async def test_trap_58_a_response_of_one_who_is_no_participant_is_an_invalid_command(
+    mediator: Mediator, alice: Person, bob: Person, carol: Person
+) -> None:
+    await mediator.register(alice, bob)
+    contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
+    for recipient in (MEDIATOR_DID, alice, bob):
+        assert (await respond(mediator, carol, contract, to=recipient)).refusal == INVALID
+
+
+# ---- what a contract must be, for a response and for saving alike
+
+
+def _forged(contract: Json, **members: Any) -> Json:
+    return {**contract, **members}
+
+
+def _changed(contract: Json, **members: Any) -> Json:
+    return {**contract, "communication_contract": {**contract["communication_contract"], **members}}
+
+
+ALICE, BOB, CAROL = Person("alice"), Person("bob"), Person("carol")
+NOW_S = HandClock().now_s
+GOOD = signed_contract(ALICE, BOB, NOW_S + 60)
+
+BAD_CONTRACTS = {
+    "requestor's signature": (_forged(GOOD, requestor_signature="AAAA"), INVALID_SIGNATURES),
+    "recipient's signature": (_forged(GOOD, recipient_signature="AAAA"), INVALID_SIGNATURES),
+    "signature of another": (
+        _forged(GOOD, recipient_signature=CAROL.sign(GOOD["communication_contract"])),
+        INVALID_SIGNATURES,
+    ),
+    "signatures exchanged": (
+        _forged(
+            GOOD,
+            requestor_signature=GOOD["recipient_signature"],
+            recipient_signature=GOOD["requestor_signature"],
+        ),
+        INVALID_SIGNATURES,
+    ),
+    "terms changed": (_changed(GOOD, expires_at=NOW_S + 61), INVALID_SIGNATURES),
+    "member added": (_changed(GOOD, note="new"), INVALID_SIGNATURES),
+    "key of another": (
+        _changed(GOOD, recipient_signing_key_id=CAROL.key_id),
+        INVALID_SIGNATURES,
+    ),
+    "did does not resolve": (
+        _changed(GOOD, requestor_did="did:decentrl:nobody"),
+        INVALID_SIGNATURES,
+    ),
+    "not signed by the recipient": (
+        {name: member for name, member in GOOD.items() if name != "recipient_signature"},
+        INVALID,
+    ),
+    "expired": (signed_contract(ALICE, BOB, NOW_S), INVALID),
+    "in milliseconds": (signed_contract(ALICE, BOB, (NOW_S + 60) * 1000), INVALID),
+    "with oneself": (signed_contract(BOB, BOB, NOW_S + 60), INVALID),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_CONTRACTS)
+async def test_trap_59_a_contract_that_does_not_hold_is_not_saved(
+    mediator: Mediator, fault: str
+) -> None:
+    contract, refusal = BAD_CONTRACTS[fault]
+    await mediator.register(BOB)
+    assert (await save(mediator, BOB, contract)).refusal == refusal
+    assert await contracts(mediator, BOB) == []
+
+
+@pytest.mark.parametrize("fault", sorted(set(BAD_CONTRACTS) - {"did does not resolve"}))
+async def test_a_response_with_a_contract_that_does_not_hold_stores_nothing(
+    mediator: Mediator, fault: str
+) -> None:
+    contract, refusal = BAD_CONTRACTS[fault]
+    await mediator.register(ALICE)
+    assert (await respond(mediator, BOB, contract, to=ALICE)).refusal == refusal
+    assert await contracts(mediator, ALICE) == []
+
+
+@pytest.mark.parametrize("contract", [None, "text", [], 1])
+@pytest.mark.parametrize("kind", ["SAVE_COMMUNICATION_CONTRACT", "COMMUNICATION_CONTRACT_RESPONSE"])
+async def test_a_contract_is_an_object(mediator: Mediator, contract: Any, kind: str) -> None:
+    await mediator.register(BOB)
+    answer = await mediator.do(BOB, kind, signed_communication_contract=contract)
+    assert answer.refusal == INVALID
+
+
+# ---- saving
+
+
+async def test_a_saved_contract_is_returned_as_it_was_saved(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    contract = signed_contract(alice, bob, mediator.clock.now_s + 60.5, note={"é": [1, None, "😀"]})
+    answer = await save(mediator, bob, contract)
+    assert (answer.status, answer.json) == (200, SUCCESS)
+    found = await mediator.do(bob, QUERY_CONTRACTS)
+    (record,) = found.payload["communication_contracts"]
+    assert found.json == {
+        "type": "SUCCESS",
+        "payload": {
+            "communication_contracts": [
+                {"id": record["id"], "signed_communication_contract": contract}
+            ],
+            "pagination": {"page": 0, "page_size": 10, "total": 1},
+        },
+    }
+
+
+async def test_trap_35_the_contract_is_stored_in_the_clear_and_returned_whole(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    contract = await mediator.befriend(bob, alice, note="seen by the mediator")
+    await mediator.restart()
+    assert await contracts(mediator, bob) == [contract]
+
+
+async def test_trap_59_only_a_participant_saves_a_contract(
+    mediator: Mediator, alice: Person, bob: Person, carol: Person
+) -> None:
+    await mediator.register(alice, bob, carol)
+    contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
+    assert (await save(mediator, carol, contract)).refusal == INVALID
+    for participant in (alice, bob):
+        assert (await save(mediator, participant, contract)).json == SUCCESS
+        assert await contracts(mediator, participant) == [contract]
+
+
+async def test_trap_59_the_same_contract_twice_is_one_record(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(alice)
+    contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
+    assert (await respond(mediator, bob, contract, to=alice)).json == SUCCESS
+    (first,) = await mediator.records(alice, QUERY_CONTRACTS)
+    for _ in range(2):
+        assert (await save(mediator, alice, contract)).json == SUCCESS
+    assert await mediator.records(alice, QUERY_CONTRACTS) == [first]
+
+
+async def test_another_contract_of_the_same_pair_is_another_record(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    both = [await mediator.befriend(bob, alice, lifetime_s) for lifetime_s in (60, 61)]
+    assert await contracts(mediator, bob) == both
+
+
+async def test_trap_70_expired_contracts_are_returned_too_and_did_matches_either_side(
+    mediator: Mediator, alice: Person, bob: Person, carol: Person, clock: HandClock
+) -> None:
+    await mediator.register(bob)
+    with_alice = await mediator.befriend(bob, alice, 60)
+    with_carol = signed_contract(bob, carol, clock.now_s + 120)
+    await save(mediator, bob, with_carol)
+    clock.advance(90)
+    assert await contracts(mediator, bob) == [with_alice, with_carol]
+    assert await contracts(mediator, bob, did=alice.did) == [with_alice]
+    assert await contracts(mediator, bob, did=carol.did) == [with_carol]
+    assert await contracts(mediator, bob, did=bob.did) == [with_alice, with_carol]
+    assert await contracts(mediator, bob, did="did:decentrl:nobody") == []
+
+
+async def test_trap_66_expiry_bounds_exclude_the_bound_and_are_combined(
+    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+) -> None:
+    await mediator.register(bob)
+    first, second, third = [await mediator.befriend(bob, alice, s) for s in (100, 200, 300)]
+    now_s = clock.now_s
+
+    async def found(**where: Any) -> list[Json]:
+        return await contracts(mediator, bob, **where)
+
+    assert await found(expires_at_before=now_s + 200) == [first]
+    assert await found(expires_at_before=now_s + 200.5) == [first, second]
+    assert await found(expires_at_after=now_s + 200) == [third]
+    assert await found(expires_at_after=now_s + 100, expires_at_before=now_s + 300) == [second]
+    assert await found(expires_at_after=0) == [first, second, third]
+    assert await found(expires_at_before=0) == []
+    assert await found(expires_at_before=None, expires_at_after=None, did=None) == [
+        first,
+        second,
+        third,
+    ]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"did": 1},
+        {"did": []},
+        {"expires_at_before": "1"},
+        {"expires_at_after": True},
+        {"expires_at_after": {}},
+    ],
+)
+async def test_a_filter_of_the_wrong_type_is_refused(
+    mediator: Mediator, bob: Person, where: Json
+) -> None:
+    await mediator.register(bob)
+    assert (await mediator.do(bob, QUERY_CONTRACTS, filter=where)).refusal == INVALID
+
+
+async def test_one_sees_only_ones_own_contracts_and_requests(
+    mediator: Mediator, alice: Person, bob: Person, carol: Person
+) -> None:
+    await mediator.register(alice, bob, carol)
+    await mediator.befriend(bob, alice)
+    await forward(mediator, alice, bob)
+    for other in (alice, carol):
+        assert await contracts(mediator, other) == []
+        assert await mediator.records(other, QUERY_REQUESTS) == []
+
+
+async def test_the_whole_flow_between_two_strangers(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    """Alice asks Bob for a contract, Bob answers, and both can write."""
+    await mediator.register(alice, bob)
+    expires_at = mediator.clock.now_s + DAY_S
+    terms = contract_terms(alice, bob.did, expires_at)
+    request = {"communication_contract": terms, "requestor_signature": alice.sign(terms)}
+    payload = contract_request(alice, bob.pre_public, request)
+    assert (await mediator.send(alice, payload, to=bob)).json["code"] == "REQUESTED"
+    (waiting,) = await mediator.records(bob, QUERY_REQUESTS)
+    contract = signed_contract(alice, bob, expires_at)
+    assert (await save(mediator, bob, contract)).json == SUCCESS
+    assert (await respond(mediator, bob, contract, to=alice)).json == SUCCESS
+    await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[waiting["id"]])
+    assert await contracts(mediator, alice) == await contracts(mediator, bob) == [contract]
+    await mediator.delivered(alice, bob, "hi Bob")
+    await mediator.delivered(bob, alice, "hi Alice")
+    assert await mediator.waiting(bob) == ["hi Bob"]
+    assert await mediator.waiting(alice) == ["hi Alice"]
+    assert await mediator.records(bob, QUERY_REQUESTS) == []

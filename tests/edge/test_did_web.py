@@ -1,0 +1,99 @@
+"""Senders and recipients with a did:web: off by default, and fetched only after the nonce."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from http_edge.did_document import identity_document
+from tests.edge.mediator import LAYOUTS, MEDIATOR_DID, Mediator
+from tests.edge.people import Person
+from tests.unit.wire.https_host import HttpsHost, https_host
+
+QUERY = {"type": "QUERY_PENDING_EVENTS"}
+ENABLED = {"did_web": {"enabled": True}}
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
+    async with https_host(tmp_path) as host:
+        yield host
+
+
+def of_the_web(did: str) -> Person:
+    """Somebody whose document stands at a web address."""
+    person = Person("web")
+    person.did, person.key_id = did, did + "#signing"
+    return person
+
+
+def publish_document(host: HttpsHost, person: Person) -> None:
+    document = identity_document(
+        person.did, bytes(person.signing.verify_key), person.pre_public, MEDIATOR_DID
+    )
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response(document)
+
+    host.answer = answer
+
+
+def reach(mediator: Mediator, host: HttpsHost) -> None:
+    """Let the edge's fetches end at the host of this test, behind all their gates."""
+    web_dids: Any = mediator.edges[0]._web
+    web_dids._lookup, web_dids._tls = host.lookup, host.trust
+    web_dids._permitted = lambda _address: True
+
+
+async def test_trap_83_other_peoples_did_web_is_not_resolved_by_default(
+    mediator: Mediator, alice: Person, host: HttpsHost
+) -> None:
+    await mediator.register(alice)
+    sender = of_the_web(host.did)
+    publish_document(host, sender)
+    assert (await mediator.send(sender, QUERY)).refusal == (404, "SENDER_NOT_FOUND")
+    assert (await mediator.write(alice, sender, "hi")).refusal == (404, "RECIPIENT_NOT_FOUND")
+    async with mediator.upgrade() as socket:
+        await socket.say(mediator.authenticate(sender))
+        assert (await socket.hear())["code"] == "DID_NOT_FOUND"
+    assert host.asked == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_trap_83_where_it_is_switched_on_a_did_web_is_an_identity_like_any_other(
+    mediator: Mediator, alice: Person, host: HttpsHost
+) -> None:
+    reach(mediator, host)
+    person = of_the_web(host.did)
+    publish_document(host, person)
+    await mediator.register(alice, person)
+    await mediator.befriend(person, alice)
+    async with mediator.socket(person) as socket:
+        await mediator.delivered(alice, person, "hi")
+        assert (await socket.hear())["events"][0]["payload"] == "hi"
+    assert await mediator.waiting(person) == ["hi"]
+    assert len(host.asked) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_trap_84_nothing_is_fetched_for_what_the_replay_checks_refuse(
+    mediator: Mediator, host: HttpsHost
+) -> None:
+    reach(mediator, host)
+    sender = of_the_web(host.did)  # whose document is not there
+    late = mediator.command(sender, QUERY, timestamp=mediator.clock.now_ms - 300_001)
+    assert (await mediator.post(late)).refusal == (401, "TIMESTAMP_OUT_OF_RANGE")
+    assert host.looked_up == []
+    command = mediator.command(sender, QUERY)
+    assert (await mediator.post(command)).refusal == (404, "SENDER_NOT_FOUND")
+    assert len(host.looked_up) == 1
+    web_dids: Any = mediator.edges[0]._web
+    web_dids._remembered.clear()
+    assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
+    assert len(host.looked_up) == 1

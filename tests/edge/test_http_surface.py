@@ -1,0 +1,294 @@
+"""DCTRL-0004 section 3: the endpoints, CORS, and what is neither."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import base58
+import pytest
+from nacl.bindings import crypto_scalarmult_base
+from nacl.signing import SigningKey
+
+from tests.edge.conftest import StartMediator
+from tests.edge.mediator import KEYS, MEDIATOR_DID, PUBLIC_URL, HandClock, Mediator
+from tests.edge.people import Person
+
+
+def multibase(prefix: bytes, key: bytes) -> str:
+    digits: bytes = base58.b58encode(prefix + key)
+    return "z" + digits.decode()
+
+
+DOCUMENT = {
+    "@context": [
+        "https://www.w3.org/ns/did/v1",
+        "https://w3id.org/security/suites/jws-2020/v1",
+    ],
+    "id": MEDIATOR_DID,
+    "controller": MEDIATOR_DID,
+    "verificationMethod": [
+        {
+            "id": f"{MEDIATOR_DID}#signing",
+            "type": "Ed25519VerificationKey2020",
+            "controller": MEDIATOR_DID,
+            "publicKeyMultibase": multibase(
+                b"\xed\x01", bytes(SigningKey(KEYS.signing_seed).verify_key)
+            ),
+        }
+    ],
+    "keyAgreement": [
+        {
+            "id": f"{MEDIATOR_DID}#prekey",
+            "type": "X25519KeyAgreementKey2020",
+            "controller": MEDIATOR_DID,
+            "publicKeyMultibase": multibase(b"\xec\x01", crypto_scalarmult_base(KEYS.pre_private)),
+        }
+    ],
+    "authentication": [f"{MEDIATOR_DID}#signing"],
+    "service": [
+        {
+            "id": "#mediator-service",
+            "type": "DecentrlMediator",
+            "serviceEndpoint": {"uri": PUBLIC_URL},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("path", ["/", "/.well-known/did.json"])
+async def test_trap_2_the_document_is_the_one_of_the_specification_letter_by_letter(
+    mediator: Mediator, path: str
+) -> None:
+    answer = await mediator.get(path)
+    assert answer.status == 200
+    assert answer.json == DOCUMENT
+
+
+async def test_trap_3_the_keys_of_the_document_carry_their_multicodec_prefix(
+    mediator: Mediator,
+) -> None:
+    document = (await mediator.get("/")).json
+    assert document["verificationMethod"][0]["publicKeyMultibase"].startswith("z6Mk")
+    assert document["keyAgreement"][0]["publicKeyMultibase"].startswith("z6LS")
+
+
+@pytest.mark.parametrize("path", ["/", "/.well-known/did.json", "/health", "/public/did:key:z1"])
+async def test_trap_4_the_content_type_is_application_json(mediator: Mediator, path: str) -> None:
+    answer = await mediator.get(path)
+    assert answer.headers["Content-Type"].split(";")[0] == "application/json"
+
+
+async def test_health_says_ok(mediator: Mediator) -> None:
+    answer = await mediator.get("/health")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+async def test_trap_10_health_says_what_is_wrong_and_no_secret(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    assert (await mediator.get("/health")).status == 200
+    mediator.hosts.cut("host-0")
+    clock.advance(2)
+    answer = await mediator.get("/health")
+    assert answer.status == 503
+    assert set(answer.json) == {"status", "detail"}
+    assert answer.json["status"] == "error"
+    assert "host-0" in answer.json["detail"]
+    assert str(mediator.settings.data_dir) not in answer.json["detail"]
+    mediator.hosts.mend("host-0")
+    clock.advance(2)
+    assert (await mediator.get("/health")).status == 200
+
+
+async def test_health_is_checked_once_a_second_however_often_it_is_asked(
+    mediator: Mediator,
+) -> None:
+    assert (await mediator.get("/health")).status == 200
+    mediator.hosts.cut("host-0")
+    assert (await mediator.get("/health")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "data", "status"),
+    [
+        ("GET", "/", {}, None, 200),
+        ("GET", "/.well-known/did.json", {}, None, 200),
+        ("GET", "/health", {}, None, 200),
+        ("GET", "/public/did:key:z1", {}, None, 200),
+        ("GET", "/public/nonsense", {}, None, 400),
+        ("GET", "/status", {}, None, 200),
+        ("GET", "/ws", {}, None, 426),
+        ("GET", "/nowhere", {}, None, 404),
+        ("GET", "/public/", {}, None, 404),
+        ("POST", "/nowhere", {}, b"{}", 404),
+        ("POST", "/", {}, b"{", 400),
+        ("POST", "/", {}, bytes(2048), 413),
+        ("POST", "/", {"Content-Encoding": "gzip"}, b"x", 415),
+        ("PUT", "/", {}, b"{}", 405),
+        ("DELETE", "/health", {}, None, 405),
+        ("POST", "/ws", {}, b"", 405),
+        ("OPTIONS", "/", {}, None, 204),
+        ("OPTIONS", "/ws", {}, None, 204),
+        ("OPTIONS", "/public/did:key:z1", {}, None, 204),
+        ("OPTIONS", "/nowhere/at/all", {}, None, 204),
+    ],
+)
+async def test_trap_5_every_kind_of_answer_allows_every_origin(
+    start_mediator: StartMediator,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    data: bytes | None,
+    status: int,
+) -> None:
+    mediator = await start_mediator(limits={"body_bytes_max": 1024})
+    answer = await mediator.request(method, path, headers=headers, data=data)
+    assert answer.status == status
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    if status >= 400:
+        assert answer.refusal[0] == status
+    elif status != 204:
+        assert answer.json
+
+
+async def test_a_preflight_allows_the_methods_and_headers_of_the_protocol(
+    mediator: Mediator,
+) -> None:
+    answer = await mediator.request("OPTIONS", "/")
+    assert answer.status == 204
+    assert answer.body == b""
+    assert set(answer.headers["Access-Control-Allow-Methods"].split(", ")) == {
+        "GET",
+        "POST",
+        "OPTIONS",
+    }
+    assert answer.headers["Access-Control-Allow-Headers"] == "Content-Type"
+
+
+async def test_the_allowed_origin_is_configurable(start_mediator: StartMediator) -> None:
+    origin = "https://app.example"
+    mediator = await start_mediator(protocol={"cors_allowed_origin": origin})
+    for path in ("/", "/nowhere"):
+        answer = await mediator.get(path)
+        assert answer.headers["Access-Control-Allow-Origin"] == origin
+
+
+async def test_trap_6_a_body_that_is_too_large_is_an_error_in_json(
+    start_mediator: StartMediator,
+) -> None:
+    mediator = await start_mediator(limits={"body_bytes_max": 1024})
+    assert (await mediator.post(b" " * 1024)).refusal == (400, "INVALID_COMMAND")
+    assert (await mediator.post(b" " * 1025)).refusal == (413, "INVALID_COMMAND")
+    answer = await mediator.request("POST", "/", data=_chunks(b" " * 600, b" " * 600))
+    assert answer.refusal == (413, "INVALID_COMMAND")
+
+
+async def _chunks(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "refusal"),
+    [
+        ("GET", "/nowhere", (404, "NOT_FOUND")),
+        ("POST", "/nowhere", (404, "NOT_FOUND")),
+        ("GET", "/public", (404, "NOT_FOUND")),
+        ("GET", "/ws/more", (404, "NOT_FOUND")),
+        ("PATCH", "/", (405, "METHOD_NOT_ALLOWED")),
+        ("POST", "/health", (405, "METHOD_NOT_ALLOWED")),
+    ],
+)
+async def test_trap_8_what_the_protocol_has_no_code_for_has_its_form(
+    mediator: Mediator, method: str, path: str, refusal: tuple[int, str]
+) -> None:
+    answer = await mediator.request(method, path)
+    assert answer.refusal == refusal
+
+
+async def test_a_method_that_is_not_allowed_names_those_that_are(mediator: Mediator) -> None:
+    answer = await mediator.request("PATCH", "/")
+    assert set(answer.headers["Allow"].split(",")) == {"GET", "HEAD", "POST"}
+
+
+async def test_trap_9_ws_without_upgrade_says_that_one_is_required(mediator: Mediator) -> None:
+    answer = await mediator.get("/ws")
+    assert answer.refusal == (426, "UPGRADE_REQUIRED")
+    assert answer.headers["Upgrade"] == "websocket"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity"])
+async def test_a_body_with_a_content_encoding_is_refused_unread(
+    mediator: Mediator, encoding: str
+) -> None:
+    answer = await mediator.post(b"{}", headers={"Content-Encoding": encoding})
+    assert answer.refusal == (415, "INVALID_COMMAND")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    start_mediator: StartMediator,
+) -> None:
+    mediator = await start_mediator(limits={"body_read_s_max": 0.05})
+    reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nfew")
+    answer = await reader.readuntil(b"}")
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert b"Access-Control-Allow-Origin: *" in head
+    assert body == b'{"type":"ERROR","code":"INVALID_COMMAND"}'
+
+
+async def test_an_idle_connection_is_closed(start_mediator: StartMediator) -> None:
+    mediator = await start_mediator(limits={"keepalive_s": 0.05})
+    reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_status_is_for_this_machine_alone(mediator: Mediator) -> None:
+    figures = await mediator.get("/status")
+    assert figures.status == 200
+    assert figures.json["sockets"] == 0
+    proxied = await mediator.get("/status", headers={"X-Forwarded-For": "127.0.0.1"})
+    assert proxied.refusal == (404, "NOT_FOUND")
+    elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0), family=socket.AF_INET)
+    async with (
+        aiohttp.ClientSession(connector=elsewhere) as session,
+        session.get(mediator.url("/status")) as answer,
+    ):
+        assert answer.status == 404
+
+
+async def test_status_counts_what_was_done(mediator: Mediator, alice: Person) -> None:
+    before = (await mediator.get("/status")).json
+    await mediator.register(alice)
+    async with mediator.socket(alice):
+        await mediator.edges[0]._probe("host-0")  # which it does every second
+        after = (await mediator.get("/status")).json
+    assert after["sockets"] == 1
+    assert after["commits"] > before["commits"]
+    assert after["commands"] > before["commands"]
+    assert {shard["shard"] for shard in after["shards"]} == {f"shard-{n}" for n in range(16)}
+
+
+async def test_trap_86_document_and_did_survive_a_restart(mediator: Mediator) -> None:
+    before = await mediator.get("/")
+    await mediator.restart()
+    assert (await mediator.get("/")).body == before.body
+
+
+async def test_trap_1_every_success_has_status_200(
+    mediator: Mediator, friends: None, alice: Person, bob: Person
+) -> None:
+    answers = [
+        await mediator.send(alice, mediator.registration(alice)),
+        await mediator.write(alice, bob, base64.b64encode(b"hi").decode()),
+        await mediator.do(alice, "SAVE_EVENTS", events=[]),
+        await mediator.publish(alice, "hello"),
+    ]
+    assert [(answer.status, answer.json["type"]) for answer in answers] == [(200, "SUCCESS")] * 4

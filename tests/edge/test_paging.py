@@ -1,0 +1,169 @@
+"""DCTRL-0004 section 9: one rule for the pages of all four queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.edge.mediator import Mediator
+from tests.edge.people import Json, Person, contract_request
+
+INVALID = (400, "INVALID_COMMAND")
+QUERIES = [
+    "QUERY_PENDING_COMMUNICATION_CONTRACT_REQUESTS",
+    "QUERY_COMMUNICATION_CONTRACTS",
+    "QUERY_PENDING_EVENTS",
+    "QUERY_EVENTS",
+]
+TOTAL = 25
+
+
+async def fill(mediator: Mediator, owner: Person, other: Person) -> None:
+    """25 records of each kind."""
+    await mediator.register(owner)
+    events = [
+        {
+            "sender_did": owner.did,
+            "recipient_did": other.did,
+            "timestamp": number,
+            "payload": str(number),
+        }
+        for number in range(TOTAL)
+    ]
+    await mediator.do(owner, "SAVE_EVENTS", events=events)
+    for number in range(TOTAL):
+        await mediator.befriend(owner, other, 100 + number)
+        await mediator.delivered(other, owner, str(number))
+        await mediator.send(other, contract_request(other, owner.pre_public, {}), to=owner)
+
+
+async def page(mediator: Mediator, owner: Person, kind: str, **pagination: Any) -> Json:
+    payload = (await mediator.do(owner, kind, pagination=pagination)).payload
+    assert payload["pagination"]["total"] == TOTAL
+    (records,) = [member for name, member in payload.items() if name != "pagination"]
+    return {"ids": [record["id"] for record in records], **payload["pagination"]}
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+async def test_trap_51_pagination_and_filter_and_all_their_members_are_optional(
+    mediator: Mediator, alice: Person, bob: Person, kind: str
+) -> None:
+    await mediator.register(alice)
+    default = {"page": 0, "page_size": 10, "total": 0}
+    requests: list[Json] = [
+        {},
+        {"pagination": None, "filter": None},
+        {"pagination": {}, "filter": {}},
+        {"pagination": {"page": None, "page_size": None}},
+        {"pagination": {"unknown": "member"}, "filter": {"unknown": 1}},
+    ]
+    for members in requests:
+        answer = await mediator.do(alice, kind, **members)
+        assert answer.payload["pagination"] == default
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize(
+    "pagination",
+    [
+        {"page": -1},
+        {"page": 0.5},
+        {"page": True},
+        {"page": "0"},
+        {"page": []},
+        {"page": 2**53 - 1},
+        {"page_size": 0},
+        {"page_size": -1},
+        {"page_size": 1.5},
+        {"page_size": False},
+        {"page_size": "10"},
+        {"page_size": 1_001},
+        [],
+        "text",
+        1,
+    ],
+)
+async def test_trap_52_a_page_out_of_bounds_is_refused_and_never_clamped(
+    mediator: Mediator, alice: Person, kind: str, pagination: Any
+) -> None:
+    await mediator.register(alice)
+    answer = await mediator.do(alice, kind, pagination=pagination)
+    assert answer.refusal == INVALID
+
+
+async def test_trap_52_the_bounds_themselves_are_pages(mediator: Mediator, alice: Person) -> None:
+    await mediator.register(alice)
+    for asked in ({"page": 0, "page_size": 1}, {"page": 10**12, "page_size": 1_000}):
+        answer = await mediator.do(alice, "QUERY_PENDING_EVENTS", pagination=asked)
+        assert answer.payload["pagination"] == {**asked, "total": 0}
+    answer = await mediator.do(
+        alice, "QUERY_PENDING_EVENTS", pagination={"page": 2.0, "page_size": 5.0}
+    )
+    assert answer.payload["pagination"] == {"page": 2, "page_size": 5, "total": 0}
+
+
+async def test_trap_54_pages_tile_the_records_in_order_with_the_exact_total(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await fill(mediator, alice, bob)
+    for kind in QUERIES:
+        everything = await page(mediator, alice, kind, page=0, page_size=1_000)
+        assert len(set(everything["ids"])) == TOTAL
+        for size in (1, 10, 24, 25, 26):
+            pages = -(-TOTAL // size)
+            tiles = [
+                await page(mediator, alice, kind, page=n, page_size=size) for n in range(pages)
+            ]
+            assert [i for tile in tiles for i in tile["ids"]] == everything["ids"]
+            has_more = [(tile["page"] + 1) * tile["page_size"] < tile["total"] for tile in tiles]
+            assert has_more == [True] * (pages - 1) + [False]
+            beyond = await page(mediator, alice, kind, page=pages, page_size=size)
+            assert beyond["ids"] == []
+
+
+async def test_trap_53_who_acknowledges_page_0_finds_the_next_records_on_page_0(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(alice)
+    await mediator.befriend(alice, bob)
+    texts = [str(number) for number in range(7)]
+    for text in texts:
+        await mediator.delivered(bob, alice, text)
+    read: list[str] = []
+    while records := await mediator.records(
+        alice, "QUERY_PENDING_EVENTS", pagination={"page": 0, "page_size": 3}
+    ):
+        read += [record["payload"] for record in records]
+        await mediator.do(
+            alice, "ACKNOWLEDGE_PENDING_EVENTS", event_ids=[record["id"] for record in records]
+        )
+    assert read == texts
+
+
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"page_size_max": 3, "page_size_default": 2, "ids_per_command_max": 3}}]
+)
+async def test_the_bounds_of_pages_and_ids_are_configurable(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    answer = await mediator.do(alice, "QUERY_EVENTS")
+    assert answer.payload["pagination"]["page_size"] == 2
+    answer = await mediator.do(alice, "QUERY_EVENTS", pagination={"page_size": 4})
+    assert answer.refusal == INVALID
+    for count, status in ((3, 200), (4, 400)):
+        ids = ["x"] * count
+        answer = await mediator.do(alice, "ACKNOWLEDGE_PENDING_EVENTS", event_ids=ids)
+        assert answer.status == status
+
+
+@pytest.mark.parametrize("layout", ["two hosts"])
+async def test_trap_71_ids_are_made_once_and_are_the_same_after_a_restart(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await fill(mediator, alice, bob)
+    before = {kind: await page(mediator, alice, kind, page_size=1_000) for kind in QUERIES}
+    await mediator.restart()
+    after = {kind: await page(mediator, alice, kind, page_size=1_000) for kind in QUERIES}
+    assert after == before

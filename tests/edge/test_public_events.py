@@ -1,0 +1,315 @@
+"""DCTRL-0007 as far as it is known: publishing, reading without authentication, withdrawing."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from multidict import MultiDict
+
+from http_edge.config import Limits
+from http_edge.decentrl import public_reading
+from tests.edge.mediator import LAYOUTS, SUCCESS, HandClock, Mediator
+from tests.edge.people import Json, Person, public_event
+
+INVALID = (400, "INVALID_COMMAND")
+UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
+
+
+@pytest.fixture(autouse=True)
+async def _alice_is_registered(mediator: Mediator, alice: Person) -> None:
+    await mediator.register(alice)
+
+
+async def publish(mediator: Mediator, publisher: Person, event: str, **members: Any) -> str:
+    answer = await mediator.publish(publisher, event, **members)
+    assert answer.status == 200, answer.body
+    event_id: str = answer.json["publicEventId"]
+    return event_id
+
+
+async def withdraw(mediator: Mediator, publisher: Person, **members: Any) -> None:
+    payload = {"type": "DELETE_PUBLIC_EVENT", **members}
+    answer = await mediator.send(publisher, payload, channel="ONE_WAY_PUBLIC")
+    assert (answer.status, answer.json) == (200, SUCCESS)
+
+
+async def read(mediator: Mediator, publisher: Person | str, query: str = "") -> list[str]:
+    did = publisher if isinstance(publisher, str) else publisher.did
+    answer = await mediator.get(f"/public/{did}{query}")
+    return [event["event"] for event in answer.payload["events"]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_anybody_reads_an_event_with_all_that_its_signature_covers(
+    mediator: Mediator, alice: Person
+) -> None:
+    payload = public_event(alice, '{"text":"é"}', channel_id="c", tags=["a", "b"], timestamp=1.5)
+    answer = await mediator.send(alice, payload, channel="ONE_WAY_PUBLIC")
+    event_id = answer.json["publicEventId"]
+    assert (answer.status, answer.json) == (200, {"type": "SUCCESS", "publicEventId": event_id})
+    found = await mediator.get(f"/public/{alice.did}")
+    assert (found.status, found.json) == (
+        200,
+        {
+            "type": "SUCCESS",
+            "payload": {
+                "events": [
+                    {
+                        "id": event_id,
+                        "channel_id": "c",
+                        "event": '{"text":"é"}',
+                        "tags": ["a", "b"],
+                        "timestamp": 1.5,
+                        "event_signature": payload["event_signature"],
+                    }
+                ],
+                "pagination": {"page": 0, "page_size": 10, "total": 1},
+            },
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "members",
+    [{"event": "another"}, {"tags": ["new"]}, {"timestamp": 2}, {"event_signature": "AAAA"}],
+)
+async def test_an_event_whose_own_signature_does_not_hold_is_refused(
+    mediator: Mediator, alice: Person, members: Json
+) -> None:
+    payload = {**public_event(alice, "x"), **members}
+    answer = await mediator.send(alice, payload, channel="ONE_WAY_PUBLIC")
+    assert answer.refusal == (401, "INVALID_SIGNATURE")
+    assert await read(mediator, alice) == []
+
+
+async def test_the_event_is_signed_by_its_publisher(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    answer = await mediator.send(alice, public_event(bob, "x"), channel="ONE_WAY_PUBLIC")
+    assert answer.refusal == (401, "INVALID_SIGNATURE")
+
+
+async def test_publishing_is_addressed_to_the_mediator_by_one_who_is_registered(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    payload = public_event(alice, "x")
+    answer = await mediator.send(alice, payload, to=bob, channel="ONE_WAY_PUBLIC")
+    assert answer.refusal == UNAUTHORIZED
+    assert (await mediator.publish(bob, "x")).refusal == UNAUTHORIZED
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"channel_id": None},
+        {"channel_id": 1},
+        {"channel_id": "x" * 1025},
+        {"event": {"an": "object"}},
+        {"event": None},
+        {"event": "x" * (64 * 1024 + 1)},
+        {"tags": "tag"},
+        {"tags": [1]},
+        {"tags": ["x"] * 65},
+        {"timestamp": "1"},
+        {"timestamp": None},
+        {"event_signature": None},
+    ],
+)
+async def test_a_public_event_has_the_four_signed_members_and_a_signature(
+    mediator: Mediator, alice: Person, broken: Json
+) -> None:
+    payload = {**public_event(alice, "x"), **broken}
+    answer = await mediator.send(alice, payload, channel="ONE_WAY_PUBLIC")
+    assert answer.refusal == INVALID
+
+
+async def test_the_newest_event_comes_first_and_pages_are_stable(
+    mediator: Mediator, alice: Person
+) -> None:
+    for event, at_s in (("b", 2), ("a", 3), ("d", 1), ("c", 2)):
+        await publish(mediator, alice, event, timestamp=at_s)
+    assert await read(mediator, alice) == ["a", "c", "b", "d"]
+    pages = [await read(mediator, alice, f"?page={page}&page_size=3") for page in range(3)]
+    assert pages == [["a", "c", "b"], ["d"], []]
+
+
+async def test_events_are_filtered_by_channel_tags_and_time(
+    mediator: Mediator, alice: Person
+) -> None:
+    await publish(mediator, alice, "1", channel_id="x", tags=["a", "b"], timestamp=10)
+    await publish(mediator, alice, "2", channel_id="y", tags=["b"], timestamp=20)
+    await publish(mediator, alice, "3", channel_id="x", tags=["c,d"], timestamp=30.5)
+    expected = {
+        "?channel_id=x": ["3", "1"],
+        "?channel_id=X": [],
+        "?tags=b": ["2", "1"],
+        "?tags=a,c": ["1"],
+        "?tags=a&tags=c,d": ["3", "1"],
+        "?tags=c,d": ["3"],
+        "?after_timestamp=10": ["3", "2"],
+        "?before_timestamp=20": ["1"],
+        "?after_timestamp=10.5&before_timestamp=30.5": ["2"],
+        "?channel_id=x&tags=b": ["1"],
+        "?unknown=parameter": ["3", "2", "1"],
+    }
+    assert {query: await read(mediator, alice, query) for query in expected} == expected
+    page = (await mediator.get(f"/public/{alice.did}?tags=b&page_size=1&page=1")).payload
+    assert page["pagination"] == {"page": 1, "page_size": 1, "total": 2}
+
+
+@pytest.mark.parametrize("form", ["public_event_id", "event_id", "event_ids"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_withdrawn_event_is_gone_at_once_and_after_a_restart(
+    mediator: Mediator, alice: Person, form: str
+) -> None:
+    first = await publish(mediator, alice, "first")
+    await publish(mediator, alice, "second")
+    await withdraw(mediator, alice, **{form: [first] if form == "event_ids" else first})
+    assert await read(mediator, alice) == ["second"]
+    await withdraw(mediator, alice, public_event_id=first)
+    await mediator.restart()
+    assert await read(mediator, alice) == ["second"]
+
+
+async def test_nobody_withdraws_the_events_of_others(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(bob)
+    event_id = await publish(mediator, alice, "mine")
+    before = mediator.facts()
+    await withdraw(mediator, bob, public_event_id=event_id)
+    await withdraw(mediator, bob, public_event_id="unknown")
+    assert mediator.facts() == before
+    assert await read(mediator, alice) == ["mine"]
+
+
+async def test_a_withdrawal_that_names_a_channel_stays_within_it(
+    mediator: Mediator, alice: Person
+) -> None:
+    event_id = await publish(mediator, alice, "x", channel_id="one")
+    await withdraw(mediator, alice, public_event_id=event_id, channel_id="two")
+    assert await read(mediator, alice) == ["x"]
+    await withdraw(mediator, alice, public_event_id=event_id, channel_id="one")
+    assert await read(mediator, alice) == []
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"public_event_id": 1}, {"event_ids": "x"}, {"event_id": "x", "channel_id": 1}]
+)
+async def test_a_withdrawal_names_events(mediator: Mediator, alice: Person, payload: Json) -> None:
+    command = {"type": "DELETE_PUBLIC_EVENT", **payload}
+    answer = await mediator.send(alice, command, channel="ONE_WAY_PUBLIC")
+    assert answer.refusal == INVALID
+
+
+async def test_the_same_event_twice_is_two_events(mediator: Mediator, alice: Person) -> None:
+    ids = {await publish(mediator, alice, "x") for _ in range(2)}
+    assert len(ids) == 2
+    assert await read(mediator, alice) == ["x", "x"]
+
+
+async def test_public_events_outlive_the_registration(
+    mediator: Mediator, alice: Person, clock: HandClock
+) -> None:
+    await publish(mediator, alice, "x")
+    clock.advance(200_000)
+    assert await read(mediator, alice) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "did",
+    [
+        "alice",
+        "did:",
+        "did:key",
+        "did:key:",
+        "DID:key:z1",
+        "did:key:a%20b",
+        "did:key:%C3%A9",
+        "did:key:a%00b",
+        "did:key:%ff",
+        "did:key:%zz",
+        "did:key:a%25zz",
+        "%ff",
+        "did:key:" + "a" * 2048,
+        "did:key:a%3Fb",
+    ],
+)
+async def test_trap_82_a_malformed_did_is_an_invalid_command(mediator: Mediator, did: str) -> None:
+    assert (await mediator.get("/public/" + did)).refusal == INVALID
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page=-1",
+        "page=x",
+        "page=1.5",
+        "page=",
+        "page_size=0",
+        "page_size=1001",
+        "page_size=9999999999",
+        "page=٣",
+        "after_timestamp=x",
+        "after_timestamp=nan",
+        "before_timestamp=1e5",
+        "before_timestamp=",
+        "tags=" + "&tags=".join("x" * 65),
+    ],
+)
+async def test_trap_82_a_malformed_parameter_is_an_invalid_command(
+    mediator: Mediator, alice: Person, query: str
+) -> None:
+    path = f"/public/{alice.did}?{quote(query, safe='=&')}"
+    assert (await mediator.get(path)).refusal == INVALID
+
+
+@pytest.mark.parametrize("did", ["did:key:z1", "did:web:nobody.example", "did:unknown:x:y"])
+async def test_trap_82_a_publisher_without_events_has_an_empty_page(
+    mediator: Mediator, did: str
+) -> None:
+    answer = await mediator.get("/public/" + did)
+    assert answer.payload == {
+        "events": [],
+        "pagination": {"page": 0, "page_size": 10, "total": 0},
+    }
+
+
+async def test_trap_82_escapes_in_the_path_are_decoded_exactly_once(mediator: Mediator) -> None:
+    parts = Person("alice?").did.split(":")
+    spellings = ["YWxpY2U_", "YWxpY2U/", "YWxpY2U+", "YWxpY2U="]
+    for alias in spellings:
+        did = ":".join([*parts[:2], alias, *parts[3:]])
+        publisher = Person("alice?")
+        publisher.did, publisher.key_id = did, did + "#signing"
+        await mediator.register(publisher)
+        await publish(mediator, publisher, did)
+        assert await read(mediator, did) == [did]
+        assert await read(mediator, quote(did, safe="")) == [did]
+        twice = await mediator.get("/public/" + quote(quote(did, safe=""), safe=""))
+        assert twice.refusal == INVALID  # "did%3Adecentrl…" is no DID
+
+
+def test_trap_82_a_did_web_with_a_port_is_asked_for_with_its_escape_escaped() -> None:
+    query: MultiDict[str] = MultiDict()
+    asked = public_reading.read("did:web:example.org%253A8080", query, Limits())
+    assert asked is not None
+    assert asked.did == "did:web:example.org%3A8080"
+    other = public_reading.read("did:web:example.org%3A8080", query, Limits())
+    assert other is not None
+    assert other.did == "did:web:example.org:8080"
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"public_events_max": 2}}])
+async def test_public_events_have_a_quota_that_withdrawing_frees(
+    mediator: Mediator, alice: Person
+) -> None:
+    first, _ = [await publish(mediator, alice, text) for text in ("1", "2")]
+    full = await mediator.publish(alice, "3")
+    assert full.refusal == (429, "QUOTA_EXCEEDED")
+    assert int(full.headers["Retry-After"]) > 0
+    await withdraw(mediator, alice, public_event_id=first)
+    await publish(mediator, alice, "3")
+    assert sorted(await read(mediator, alice)) == ["2", "3"]

@@ -1,0 +1,103 @@
+"""Two owners of one shard: whatever placed them so, the log lets only the newer one write."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from actors.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.refusals import Refusal
+from actors.replies import MessageAccepted, MessagesPage, Refused
+from eventstore.codec import decode, partition_stream
+from eventstore.events import BatchSealed
+from eventstore.log import EventLog
+from tests.unit.actors.given import contract, host, registration, run, submission
+
+ME, FRIEND = "did:x:me", "did:x:friend"
+ALL = Page(0, 100)
+UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+MESSAGE = QueueMessage(FRIEND, b"hi")
+
+
+def seals(log: EventLog, partition: str) -> list[BatchSealed]:
+    rows = log.read_stream(partition_stream(partition))
+    decoded = [decode(row.topic, row.state) for row in rows]
+    return [seal for seal in decoded if isinstance(seal, BatchSealed)]
+
+
+def test_the_stale_owner_is_told_by_the_log_and_stops(log: EventLog) -> None:
+    stale = host(log, name="stale")
+    run(
+        stale,
+        submission(ME, registration(ME)),
+        submission(ME, SaveContract(contract(FRIEND, ME))),
+    )
+    new = host(log, name="new")
+    (accepted,) = run(new, submission(ME, MESSAGE, sender=FRIEND))
+    assert isinstance(accepted, MessageAccepted)
+    for command in (MESSAGE, QueryMessages(ALL), MESSAGE):
+        sender = FRIEND if command is MESSAGE else ME
+        assert run(stale, submission(ME, command, sender=sender)) == [UNAVAILABLE]
+    assert stale.snapshot_stats().partitions_lost >= 1
+    (page,) = run(new, submission(ME, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    assert [message.message_id for message in page.messages] == [accepted.message_id]
+
+
+def test_what_the_stale_owner_lost_it_gives_up_and_the_rest_it_keeps(log: EventLog) -> None:
+    stale = host(log, name="stale")
+    host(log, name="new", shards=["shard-0"])
+    people = [f"did:x:{number}" for number in range(8)]
+    replies = [run(stale, submission(did, registration(did)))[0] for did in people]
+    again = [run(stale, submission(did, registration(did)))[0] for did in people]
+    assert [reply == UNAVAILABLE for reply in replies] == [reply == UNAVAILABLE for reply in again]
+    assert {type(reply) for reply in again} > {Refused}
+    stats = stale.snapshot_stats()
+    assert stats.partitions == ["shard-1"]
+    assert stats.partitions_lost == 1
+
+
+def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) -> None:
+    stale = host(log, name="stale")
+    host(log, name="new", shards=["shard-0"])
+    before = log.position()
+    people = [f"did:x:{number}" for number in range(8)]
+    replies = run(stale, *[submission(did, registration(did)) for did in people])
+    assert replies == [UNAVAILABLE] * 8
+    assert log.position() == before
+
+
+def test_each_owner_writes_under_an_epoch_of_its_own_and_the_chain_never_breaks(
+    log: EventLog,
+) -> None:
+    for number in range(4):
+        owner = host(log, name=f"host-{number}")
+        run(owner, submission(ME, None), submission(FRIEND, None))
+    for partition in ("shard-0", "shard-1"):
+        chain = seals(log, partition)
+        epochs = [seal.epoch for seal in chain]
+        assert epochs == sorted(epochs)
+        assert set(epochs) == {1, 2, 3, 4}
+        for older, newer in pairwise(chain):
+            assert newer.previous == older.digest
+
+
+def test_two_owners_that_take_turns_lose_and_fork_nothing(log: EventLog) -> None:
+    """Each claims the shard back when it has lost it; every accepted message is there once."""
+    first = host(log, name="first")
+    run(
+        first,
+        submission(ME, registration(ME)),
+        submission(ME, SaveContract(contract(FRIEND, ME))),
+    )
+    owners = [first, host(log, name="second")]  # which has taken the shards from the first
+    accepted: list[str] = []
+    for turn in range(10):
+        owner = owners[turn % 2]
+        assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+        owner.assign(["shard-0", "shard-1"])
+        (reply,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
+        assert isinstance(reply, MessageAccepted)
+        accepted.append(reply.message_id)
+    (page,) = run(host(log, name="third"), submission(ME, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    assert [message.message_id for message in page.messages] == accepted

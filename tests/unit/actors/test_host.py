@@ -1,0 +1,217 @@
+"""The host's one loop: nonce, decision, one append, and only then the replies and pushes."""
+
+from __future__ import annotations
+
+import pytest
+from eventsourcing.persistence import StoredEvent
+
+from actors.commands import (
+    AcknowledgeMessages,
+    CheckRegistered,
+    CloseSession,
+    OpenSession,
+    Page,
+    QueryContractRequests,
+    QueryContracts,
+    QueryMessages,
+    QueueMessage,
+    RequestContract,
+    SaveContract,
+)
+from actors.limits import HostLimits
+from actors.refusals import Refusal
+from actors.replies import (
+    ContractRequestsPage,
+    ContractsPage,
+    ContractsUpdated,
+    Done,
+    MessageAccepted,
+    MessageArrived,
+    MessagesPage,
+    OwnedContract,
+    Push,
+    Refused,
+    Registered,
+    WaitingContractRequest,
+    WaitingMessage,
+)
+from eventstore.codec import decode, identity_stream, partition_stream
+from eventstore.events import BatchSealed
+from eventstore.log import EventLog
+from tests.unit.actors.given import (
+    EDGE,
+    NOW_S,
+    HandClock,
+    contract,
+    host,
+    pushed,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
+
+ME, FRIEND = "did:x:me", "did:x:friend"
+ALL = Page(0, 100)
+DUPLICATE = Refused(Refusal.DUPLICATE_NONCE)
+
+
+def test_commands_of_one_batch_see_one_another(log: EventLog) -> None:
+    mine = contract(FRIEND, ME)
+    replies = run(
+        host(log),
+        submission(ME, registration(ME)),
+        submission(ME, SaveContract(mine)),
+        submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND),
+        submission(ME, QueryMessages(ALL)),
+        submission(ME, AcknowledgeMessages(["host-0-3"])),
+        submission(ME, QueryContracts(ALL)),
+    )
+    message_id = "host-0-3"
+    assert replies == [
+        Registered(NOW_S + 60),
+        Done(),
+        MessageAccepted(message_id),
+        MessagesPage([WaitingMessage(message_id, FRIEND, b"hi")], 1),
+        Done(),
+        ContractsPage([OwnedContract("host-0-2", mine.signed)], 1),
+    ]
+
+
+def test_two_first_commands_of_one_identity_in_one_batch_fail_nobody(log: EventLog) -> None:
+    """An identity that is not in the log yet must be one and the same for the whole batch."""
+    replies = run(
+        host(log),
+        submission(ME, registration(ME, NOW_S + 60)),
+        submission(ME, registration(ME, NOW_S + 70)),
+        submission(ME, CheckRegistered(), sender=FRIEND),
+        submission(FRIEND, registration(FRIEND)),
+    )
+    assert replies == [
+        Registered(NOW_S + 60),
+        Registered(NOW_S + 70),
+        Registered(NOW_S + 70),
+        Registered(NOW_S + 60),
+    ]
+    assert len(log.read_stream(identity_stream(ME))) == 2
+
+
+def test_a_page_is_filled_from_the_log_in_order(log: EventLog) -> None:
+    owner = host(log)
+    run(owner, submission(ME, registration(ME)))
+    for text in ("a", "b", "c"):
+        run(owner, submission(ME, RequestContract(FRIEND, text, "key"), sender=FRIEND))
+    (page,) = run(owner, submission(ME, QueryContractRequests(Page(1, 2))))
+    assert page == ContractRequestsPage([WaitingContractRequest("host-0-4", FRIEND, "c", "key")], 3)
+
+
+def test_one_batch_is_one_transaction_with_one_seal_for_each_partition(log: EventLog) -> None:
+    owner = host(log)
+    before = log.position()
+    dids = [f"did:x:{number}" for number in range(8)]
+    run(owner, *[submission(did, registration(did)) for did in dids])
+    rows = log.read_log(after=before)
+    assert sum(row.topic == "identity-registered.1" for row in rows) == 8
+    seals = [decode(row.topic, row.state) for row in rows if row.topic == "batch-sealed.1"]
+    assert len(seals) == 2
+    assert sum(seal.rows for seal in seals if isinstance(seal, BatchSealed)) == 8
+
+
+def test_a_batch_that_claims_nothing_and_changes_nothing_writes_nothing(log: EventLog) -> None:
+    owner = host(log)
+    run(owner, submission(ME, registration(ME)))
+    before = log.position()
+    assert run(owner, unclaimed(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
+    assert log.position() == before
+
+
+def test_a_query_uses_up_its_nonce_in_the_log(log: EventLog) -> None:
+    owner = host(log)
+    query = submission(ME, QueryMessages(ALL), nonce="n")
+    assert run(owner, query) == [Refused(Refusal.UNAUTHORIZED_COMMAND)]
+    assert run(owner, query) == [DUPLICATE]
+    assert run(host(log, name="host-1"), query) == [DUPLICATE]
+
+
+def test_of_two_commands_with_one_nonce_in_one_batch_the_first_passes(log: EventLog) -> None:
+    first = submission(ME, registration(ME), nonce="n")
+    assert run(host(log), first, first) == [Registered(NOW_S + 60), DUPLICATE]
+
+
+def test_the_nonce_is_claimed_before_the_verdict_of_the_edge_counts(log: EventLog) -> None:
+    owner = host(log)
+    forged = submission(ME, None, nonce="n", refusal=Refusal.INVALID_SIGNATURE)
+    assert run(owner, forged) == [Refused(Refusal.INVALID_SIGNATURE)]
+    assert run(owner, submission(ME, registration(ME), nonce="n")) == [DUPLICATE]
+
+
+def test_a_claim_alone_is_done(log: EventLog) -> None:
+    assert run(host(log), submission(ME, None)) == [Done()]
+
+
+def test_a_full_store_of_nonces_refuses(log: EventLog) -> None:
+    owner = host(log, limits=HostLimits(nonces_per_shard_max=2))
+    replies = run(owner, *[submission(ME, None) for _ in range(3)])
+    assert replies == [Done(), Done(), Refused(Refusal.RATE_LIMITED)]
+
+
+def test_a_partition_that_is_not_owned_is_not_served(log: EventLog) -> None:
+    owner = host(log, shards=[])
+    assert run(owner, submission(ME, registration(ME))) == [
+        Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    ]
+    assert log.position() == 0
+
+
+def test_pushes_go_to_the_edges_that_hold_sockets_of_the_target(log: EventLog) -> None:
+    owner = host(log)
+    message = QueueMessage(FRIEND, b"hi")
+    run(
+        owner,
+        submission(ME, registration(ME)),
+        submission(FRIEND, registration(FRIEND)),
+        submission(ME, SaveContract(contract(FRIEND, ME))),
+    )
+    assert pushed(owner, submission(ME, message, sender=FRIEND)) == []
+    run(owner, *[unclaimed(ME, OpenSession(edge)) for edge in (EDGE, "edge-1", EDGE)])
+    run(owner, unclaimed(FRIEND, OpenSession("edge-2")))
+    pushes = pushed(owner, submission(ME, message, sender=FRIEND))
+    assert sorted(edge for edge, _ in pushes) == [EDGE, "edge-1"]
+    (arrived,) = {push.did for _, push in pushes}
+    assert arrived == ME
+    assert all(isinstance(push.notice, MessageArrived) for _, push in pushes)
+    run(owner, unclaimed(ME, CloseSession(EDGE)))
+    again = pushed(owner, submission(ME, SaveContract(contract(FRIEND, ME))))
+    assert again == [("edge-1", Push(ME, ContractsUpdated()))]
+
+
+def test_who_is_not_registered_opens_no_session(log: EventLog) -> None:
+    owner = host(log)
+    assert run(owner, unclaimed(ME, OpenSession(EDGE))) == [Refused(Refusal.UNAUTHORIZED_COMMAND)]
+    assert not owner.sessions
+
+
+@pytest.mark.parametrize("damage", ["topic", "version"])
+def test_an_identity_whose_stream_is_damaged_takes_nobody_else_with_it(
+    log: EventLog, damage: str
+) -> None:
+    owner = host(log)
+    (claim,) = log.read_stream(partition_stream("shard-0"))
+    stream = identity_stream(ME)
+    strange = StoredEvent(stream, 1 if damage == "topic" else 2, claim.topic, claim.state)
+    log.append([strange], [decode(claim.topic, claim.state)])
+    assert run(
+        owner,
+        submission(ME, registration(ME)),
+        submission(FRIEND, registration(FRIEND)),
+    ) == [Refused(Refusal.TEMPORARILY_UNAVAILABLE), Registered(NOW_S + 60)]
+
+
+def test_figures_say_what_was_done_and_what_is_held(log: EventLog, clock: HandClock) -> None:
+    owner = host(log, clock=clock)
+    run(owner, submission(ME, registration(ME)), submission(FRIEND, registration(FRIEND)))
+    stats = owner.snapshot_stats()
+    assert (stats.commits, stats.commands, stats.append_failures) == (1, 2, 0)
+    assert stats.partitions == ["shard-0", "shard-1"]
+    assert (stats.resident_identities, stats.nonces) == (2, 2)
+    assert stats.resident_bytes > 0

@@ -1,0 +1,158 @@
+"""What the log says about an append decides what everybody is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.refusals import Refusal
+from actors.replies import MessageAccepted, MessagesPage, Refused, Registered, Reply
+from eventstore.codec import identity_stream, partition_stream
+from eventstore.errors import LogError
+from eventstore.log import EventLog
+from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
+from tests.unit.actors.given import NOW_S, contract, host, pushed, registration, run, submission
+
+ME, FRIEND, OTHER = "did:x:me", "did:x:friend", "did:x:other"
+ALL = Page(0, 100)
+UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+MESSAGE = QueueMessage(FRIEND, b"hi")
+FAULTS: list[Plan] = [FailNext(), StoredButFailed(), ConflictNext()]
+
+
+@pytest.fixture
+def faulty(log: EventLog) -> FaultyLog:
+    return FaultyLog(log)
+
+
+def prepared(log: EventLog) -> list[Reply]:
+    """Me and my friend, who may write to me."""
+    return run(
+        host(log),
+        submission(ME, registration(ME)),
+        submission(FRIEND, registration(FRIEND)),
+        submission(ME, SaveContract(contract(FRIEND, ME))),
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_nobody_is_told_done_when_the_log_did_not_say_so(faulty: FaultyLog, fault: Plan) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    faulty.plan(fault)
+    replies, pushes = owner.execute(
+        [
+            ("edge-0", submission(ME, MESSAGE, sender=FRIEND)),
+            ("edge-1", submission(OTHER, registration(OTHER))),
+            ("edge-0", submission(ME, QueryMessages(ALL))),
+        ]
+    )
+    assert replies == [UNAVAILABLE] * 3
+    assert pushes == []
+    assert owner.snapshot_stats().append_failures == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_after_a_failure_the_log_alone_says_what_is(faulty: FaultyLog, fault: Plan) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    faulty.plan(fault)
+    run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    stored = isinstance(fault, StoredButFailed)
+    (page,) = run(owner, submission(ME, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    assert page.total == len(page.messages) == int(stored)
+    (accepted,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    assert isinstance(accepted, MessageAccepted)
+    (page,) = run(owner, submission(ME, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    assert page.total == 1 + stored
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_nonce_is_used_up_exactly_if_the_log_has_it(faulty: FaultyLog, fault: Plan) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    message = submission(ME, MESSAGE, sender=FRIEND, nonce="n")
+    faulty.plan(fault)
+    assert run(owner, message) == [UNAVAILABLE]
+    (reply,) = run(owner, message)
+    if isinstance(fault, StoredButFailed):
+        assert reply == Refused(Refusal.DUPLICATE_NONCE)
+    else:
+        assert isinstance(reply, MessageAccepted)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("after", range(4))
+def test_streams_have_no_gap_and_no_fork_after_any_failure(
+    faulty: FaultyLog, fault: Plan, after: int
+) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    for number in range(6):
+        if number == after:
+            faulty.plan(fault)
+        run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    for stream in (identity_stream(ME), partition_stream("shard-0"), partition_stream("shard-1")):
+        versions = [row.originator_version for row in faulty.read_stream(stream)]
+        assert versions == list(range(1, len(versions) + 1))
+    (page,) = run(host(faulty, name="host-2"), submission(ME, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    assert page.total == 6 if isinstance(fault, StoredButFailed) else 5
+
+
+def test_a_conflict_with_ourselves_is_success(log: EventLog) -> None:
+    """PostgreSQL appends are retried inside the library: the second try meets the first."""
+    stuttering = _Stuttering(log)
+    prepared(log)
+    owner = host(stuttering, name="host-1")
+    stuttering.stutters = True
+    (accepted,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    assert isinstance(accepted, MessageAccepted)
+    stuttering.stutters = False
+    (page,) = run(owner, submission(ME, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    assert [message.message_id for message in page.messages] == [accepted.message_id]
+
+
+class _Stuttering(FaultyLog):
+    """Stores a batch, and then tries once more to store it."""
+
+    stutters = False
+
+    def append(self, *args: object, **more: object) -> None:
+        super().append(*args, **more)  # type: ignore[arg-type] # passed on as they came
+        if self.stutters:
+            super().append(*args, **more)  # type: ignore[arg-type] # passed on as they came
+
+
+def test_a_claim_that_fails_is_tried_again_by_the_next_command(faulty: FaultyLog) -> None:
+    prepared(faulty)
+    faulty.plan(FailNext())
+    with pytest.raises(LogError):
+        host(faulty, name="host-1")
+    owner = host(faulty, name="host-1", shards=[])
+    faulty.plan(StoredButFailed(), ConflictNext())
+    for _ in range(2):
+        with pytest.raises(LogError):
+            owner.assign(["shard-0", "shard-1"])
+    assert run(owner, submission(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
+
+
+def test_a_failed_first_command_leaves_no_identity_behind(faulty: FaultyLog) -> None:
+    owner = host(faulty)
+    faulty.plan(FailNext())
+    assert run(owner, submission(ME, registration(ME))) == [UNAVAILABLE]
+    (reply,) = run(owner, submission(ME, QueryMessages(ALL)))
+    assert reply == Refused(Refusal.UNAUTHORIZED_COMMAND)
+    assert run(owner, submission(ME, registration(ME))) == [Registered(NOW_S + 60)]
+
+
+def test_a_failure_pushes_nothing_and_the_sessions_stay(faulty: FaultyLog) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    owner.sessions.open(ME, "edge-0")
+    faulty.plan(FailNext())
+    assert pushed(owner, submission(ME, MESSAGE, sender=FRIEND)) == []
+    assert len(pushed(owner, submission(ME, MESSAGE, sender=FRIEND))) == 1

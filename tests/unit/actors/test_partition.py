@@ -1,0 +1,137 @@
+"""Claiming a partition: its epoch, its chain, and the nonces that are still in force."""
+
+from __future__ import annotations
+
+import pytest
+from eventsourcing.persistence import StoredEvent
+
+from actors import partition as partitions
+from actors.partition import NONCES_FOLD, Partition
+from eventstore.codec import decode, encode, partition_stream
+from eventstore.errors import AppendConflict, CorruptRow
+from eventstore.events import IdentityRegistered
+from eventstore.log import EventLog, Snapshot
+from eventstore.seal import GENESIS
+from tests.unit.actors.given import NOW_MS
+
+WINDOW_MS = 300_000
+SHARD = "shard-0"
+KEY = b"k" * 16
+
+
+def load(log: EventLog, *, now_ms: int = NOW_MS, window_ms: int = WINDOW_MS) -> Partition:
+    return partitions.load(log, SHARD, now_ms=now_ms, window_ms=window_ms)
+
+
+def write(
+    log: EventLog,
+    by: Partition,
+    *nonces: tuple[bytes, int],
+    at_ms: int = NOW_MS,
+    window_ms: int = WINDOW_MS,
+) -> None:
+    row, sealed = by.seal([], nonces, at_ms=at_ms, window_ms=window_ms)
+    log.append([row], [sealed])
+
+
+def test_the_first_owner_starts_the_chain(log: EventLog) -> None:
+    first = load(log)
+    assert (first.epoch, first.version, first.digest) == (1, 0, GENESIS)
+    assert partitions.newest_seal(log, SHARD) is None
+
+
+def test_the_next_owner_continues_it_under_the_next_epoch(log: EventLog) -> None:
+    first = load(log)
+    for _ in range(3):
+        write(log, first)
+    second = load(log)
+    assert (second.epoch, second.version, second.digest) == (2, 3, first.digest)
+    write(log, second)
+    newest = partitions.newest_seal(log, SHARD)
+    assert newest is not None
+    assert (newest.epoch, newest.previous, newest.digest) == (2, first.digest, second.digest)
+
+
+def test_of_two_owners_one_can_append(log: EventLog) -> None:
+    one, two = load(log), load(log)
+    write(log, two)
+    with pytest.raises(AppendConflict):
+        write(log, one)
+
+
+def test_nonces_in_force_are_read_and_expired_ones_are_not(log: EventLog) -> None:
+    owner = load(log)
+    write(log, owner, (KEY, NOW_MS + WINDOW_MS))
+    assert load(log).nonces.holds(KEY, NOW_MS)
+    assert load(log, now_ms=NOW_MS + WINDOW_MS).nonces.holds(KEY, NOW_MS + WINDOW_MS)
+    assert len(load(log, now_ms=NOW_MS + WINDOW_MS + 1).nonces) == 0
+
+
+def test_a_wider_window_keeps_the_nonces_of_a_narrow_one_longer(log: EventLog) -> None:
+    owner = load(log, window_ms=10_000)
+    write(log, owner, (KEY, NOW_MS + 10_000), window_ms=10_000)
+    later_ms = NOW_MS + WINDOW_MS
+    assert load(log, now_ms=later_ms).nonces.holds(KEY, later_ms)
+    assert len(load(log, now_ms=later_ms, window_ms=10_000).nonces) == 0
+
+
+def test_seals_beyond_the_window_are_not_read(log: EventLog) -> None:
+    owner = load(log)
+    long_ago_ms = NOW_MS - 3 * WINDOW_MS
+    write(log, owner, (b"o" * 16, NOW_MS), at_ms=long_ago_ms)
+    write(log, owner, (KEY, NOW_MS + 1))
+    assert len(load(log).nonces) == 1
+
+
+def _with_snapshot(log: EventLog) -> tuple[Partition, list[bytes]]:
+    """A partition with so many seals that its nonces are worth a snapshot, which is saved."""
+    owner = load(log)
+    keys = [number.to_bytes(16, "big") for number in range(1_001)]
+    rows, seals = zip(
+        *[
+            owner.seal([], [(key, NOW_MS + WINDOW_MS)], at_ms=NOW_MS, window_ms=WINDOW_MS)
+            for key in keys
+        ],
+        strict=True,
+    )
+    log.append(rows, seals)
+    for key in keys:
+        owner.nonces.add(key, NOW_MS + WINDOW_MS)
+    snapshot = owner.snapshot_if_due(WINDOW_MS)
+    assert snapshot is not None
+    assert owner.snapshot_if_due(WINDOW_MS) is None
+    log.save_snapshots([(owner.stream, snapshot)])
+    return owner, keys
+
+
+@pytest.mark.parametrize("snapshot", ["kept", "dropped", "damaged", "of another fold"])
+def test_a_snapshot_of_nonces_changes_nothing_but_the_time_it_takes(
+    log: EventLog, snapshot: str
+) -> None:
+    owner, keys = _with_snapshot(log)
+    write(log, owner, (KEY, NOW_MS + WINDOW_MS))
+    if snapshot == "damaged":
+        damaged = Snapshot(version=1_001, fold=NONCES_FOLD, state=b"x")
+        log.save_snapshots([(owner.stream, damaged)])
+    elif snapshot != "kept":
+        log.save_snapshots([(owner.stream, Snapshot(version=1_001, fold=0, state=b"\x80"))])
+    again = load(log)
+    assert len(again.nonces) == 1_002
+    assert all(again.nonces.holds(key, NOW_MS) for key in [*keys, KEY])
+    assert (again.epoch, again.version, again.digest) == (2, owner.version, owner.digest)
+
+
+def test_a_snapshot_of_nonces_is_not_used_for_a_wider_window(log: EventLog) -> None:
+    owner, keys = _with_snapshot(log)
+    later_ms = NOW_MS + 2 * WINDOW_MS - 1
+    wide = load(log, now_ms=later_ms, window_ms=2 * WINDOW_MS)
+    assert all(wide.nonces.holds(key, later_ms) for key in keys)
+    assert wide.version == owner.version
+
+
+def test_a_partition_that_holds_anything_but_seals_is_not_claimed(log: EventLog) -> None:
+    event = IdentityRegistered(at_ms=0, command=b"", did="d", expires_at_s=0, contract=b"")
+    row: StoredEvent = encode(partition_stream(SHARD), 1, event)
+    log.append([row], [decode(row.topic, row.state)])
+    with pytest.raises(CorruptRow):
+        load(log)

@@ -1,0 +1,90 @@
+"""Placement: pure arithmetic that every process agrees about."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.partitions import (
+    Placement,
+    dedicated_did,
+    dedicated_host_name,
+    host_name,
+    shard_name,
+    shard_of,
+)
+
+DIDS = st.text(min_size=1, max_size=40)
+
+
+def test_the_shard_of_a_did_never_changes() -> None:
+    """Written down: a log that exists was laid out by this rule."""
+    assert [shard_of(did, 16) for did in ("did:x:a", "did:x:b", "did:decentrl:é")] == [
+        "shard-2",
+        "shard-12",
+        "shard-8",
+    ]
+
+
+def test_dids_spread_over_all_shards() -> None:
+    counts = Counter(shard_of(f"did:x:{number}", 16) for number in range(4_000))
+    assert len(counts) == 16
+    assert min(counts.values()) > 150
+
+
+def test_one_character_makes_another_identity() -> None:
+    """DIDs are compared as exact strings, never normalised."""
+    placement = Placement(shards=1_024, hosts=1)
+    spellings = ["did:x:YQ", "did:x:YQ==", "did:x:yq", "did:x:YQ "]
+    assert len({placement.partition_of(did) for did in spellings}) > 1
+
+
+@given(DIDS, st.integers(1, 64), st.integers(1, 8))
+def test_every_partition_has_exactly_one_owner(did: str, shards: int, hosts: int) -> None:
+    placement = Placement(shards=shards, hosts=hosts)
+    partition = placement.partition_of(did)
+    owners = [index for index in range(hosts) if partition in placement.partitions_of(index)]
+    assert [host_name(index) for index in owners] == [placement.host_of(partition)]
+
+
+@given(st.integers(1, 64), st.integers(1, 8))
+def test_the_hosts_together_own_every_shard_once(shards: int, hosts: int) -> None:
+    placement = Placement(shards=shards, hosts=hosts)
+    owned = [name for index in range(hosts) for name in placement.partitions_of(index)]
+    assert sorted(owned) == sorted(shard_name(index) for index in range(shards))
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        Placement(shards=16, hosts=2, dedicate_all=True),
+        Placement(shards=16, hosts=2, dedicated=frozenset({"did:x:a"})),
+    ],
+)
+def test_a_dedicated_identity_is_a_partition_and_its_nonces_stay_in_its_shard(
+    placement: Placement,
+) -> None:
+    assert placement.partition_of("did:x:a") == "did:x:a"
+    assert placement.host_of("did:x:a") == dedicated_host_name("did:x:a")
+    assert placement.nonce_partition_of("did:x:a") == shard_of("did:x:a", 16)
+
+
+def test_only_those_who_are_named_are_dedicated() -> None:
+    placement = Placement(shards=16, hosts=2, dedicated=frozenset({"did:x:a"}))
+    assert placement.partition_of("did:x:b") == shard_of("did:x:b", 16)
+
+
+@given(DIDS)
+def test_a_dedicated_host_is_named_by_its_did(did: str) -> None:
+    assert dedicated_did(dedicated_host_name(did)) == did
+    assert dedicated_did(host_name(0)) is None
+
+
+@given(DIDS)
+def test_no_did_makes_the_name_of_a_shard(did: str) -> None:
+    """An identity cannot choose a DID that lands it in a partition of others."""
+    placement = Placement(shards=16, hosts=2, dedicate_all=True)
+    assert placement.host_of(placement.partition_of("did:" + did)).startswith("identity:")

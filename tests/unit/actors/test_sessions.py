@@ -1,0 +1,36 @@
+"""Which edges get whose pushes."""
+
+from __future__ import annotations
+
+from actors.sessions import Sessions
+
+
+def test_an_edge_gets_pushes_from_opening_to_closing() -> None:
+    sessions = Sessions()
+    for _ in range(2):
+        sessions.open("did:x:me", "edge-0")
+    sessions.open("did:x:me", "edge-1")
+    assert set(sessions.edges_of("did:x:me")) == {"edge-0", "edge-1"}
+    sessions.close("did:x:me", "edge-0")
+    assert set(sessions.edges_of("did:x:me")) == {"edge-1"}
+    sessions.close("did:x:me", "edge-1")
+    assert not sessions.edges_of("did:x:me")
+    assert len(sessions) == 0
+
+
+def test_closing_what_is_not_open_changes_nothing() -> None:
+    sessions = Sessions()
+    sessions.open("did:x:me", "edge-0")
+    sessions.close("did:x:me", "edge-1")
+    sessions.close("did:x:nobody", "edge-0")
+    assert set(sessions.edges_of("did:x:me")) == {"edge-0"}
+
+
+def test_an_edge_that_is_gone_gets_nothing_more() -> None:
+    sessions = Sessions()
+    for did in ("did:x:me", "did:x:friend"):
+        sessions.open(did, "edge-0")
+    sessions.open("did:x:me", "edge-1")
+    sessions.drop_edge("edge-0")
+    assert set(sessions.edges_of("did:x:me")) == {"edge-1"}
+    assert not sessions.edges_of("did:x:friend")

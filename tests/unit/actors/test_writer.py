@@ -1,0 +1,146 @@
+"""Group commit: what waits goes together, everybody is answered, and nothing ends the thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+
+import msgspec
+import pytest
+
+from actors.commands import OpenSession, Page, QueryMessages, QueueMessage, SaveContract, Submission
+from actors.host import Host
+from actors.refusals import Refusal
+from actors.replies import BatchResult, Push, Refused, Registered
+from actors.writer import Writer
+from eventstore.codec import identity_stream
+from eventstore.log import EventLog
+from tests.log.faulty_log import FaultyLog
+from tests.unit.actors.given import NOW_S, contract, host, registration, submission, unclaimed
+
+ME, FRIEND = "did:x:me", "did:x:friend"
+WAIT_S = 10
+
+
+class Running:
+    """A writer that runs, and its answers."""
+
+    def __init__(self, owner: Host, log: EventLog, items_max: int = 100) -> None:
+        self.pushed_out: list[tuple[str, list[Push]]] = []
+        self.writer = Writer(
+            owner,
+            log,
+            incarnation="first",
+            push_out=lambda edge, pushes: self.pushed_out.append((edge, pushes)),
+            items_max=items_max,
+        )
+
+    def submit(self, *items: Submission, edge: str = "edge-0") -> Future[bytes]:
+        answered: Future[bytes] = Future()
+        self.writer.submit(edge, msgspec.msgpack.encode(list(items)), answered.set_result)
+        return answered
+
+    def ask(self, *items: Submission, edge: str = "edge-0") -> BatchResult:
+        return result(self.submit(*items, edge=edge))
+
+
+def result(answered: Future[bytes]) -> BatchResult:
+    return msgspec.msgpack.decode(answered.result(WAIT_S), type=BatchResult)
+
+
+@pytest.fixture
+def owner(log: EventLog) -> Host:
+    return host(log)
+
+
+def test_batches_that_wait_go_into_one_transaction(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log)
+    before = log.position()
+    answers = [
+        running.submit(submission(did, registration(did)), edge=f"edge-{number}")
+        for number, did in enumerate((ME, FRIEND, ME))
+    ]
+    running.writer.start()
+    results = [result(answered) for answered in answers]
+    running.writer.stop()
+    assert [r.replies for r in results] == [[Registered(NOW_S + 60)]] * 3
+    assert owner.snapshot_stats().commits == 1
+    assert log.position() > before
+
+
+def test_a_transaction_takes_no_more_batches_than_its_bound(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log, items_max=2)
+    answers = [running.submit(submission(ME, registration(ME))) for _ in range(5)]
+    running.writer.start()
+    assert len([result(answered) for answered in answers]) == 5
+    running.writer.stop()
+    assert owner.snapshot_stats().commits == 3
+
+
+def test_each_edge_gets_its_own_pushes_and_the_rest_is_sent_out(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log)
+    running.writer.start()
+    running.ask(
+        submission(ME, registration(ME)),
+        submission(ME, SaveContract(contract(FRIEND, ME))),
+        unclaimed(ME, OpenSession("edge-0")),
+        unclaimed(ME, OpenSession("edge-1")),
+    )
+    answer = running.ask(submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND))
+    running.writer.stop()
+    assert [push.did for push in answer.pushes] == [ME]
+    assert [(edge, [push.did for push in pushes]) for edge, pushes in running.pushed_out] == [
+        ("edge-1", [ME])
+    ]
+
+
+def test_a_defect_is_answered_unknown_and_the_thread_goes_on(
+    log: EventLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # import-linter, run in the same process, switches off the loggers that it finds.
+    monkeypatch.setattr(logging.getLogger("actors.writer"), "disabled", False)
+    broken = _Broken(log)
+    owner = host(broken)
+    running = Running(owner, broken)
+    running.writer.start()
+    assert running.ask(submission(ME, registration(ME))).replies == [Registered(NOW_S + 60)]
+    broken.is_broken = True
+    replies = running.ask(submission(ME, registration(ME, NOW_S + 90))).replies
+    assert replies == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)]
+    broken.is_broken = False
+    (reply,) = running.ask(submission(ME, registration(ME, NOW_S + 70))).replies
+    running.writer.stop()
+    assert reply == Registered(NOW_S + 70)
+    assert len(log.read_stream(identity_stream(ME))) == 2
+    assert any(record.exc_info for record in caplog.records)
+
+
+class _Broken(FaultyLog):
+    """Fails in a way that no log should."""
+
+    is_broken = False
+
+    def append(self, *args: object, **more: object) -> None:
+        if self.is_broken:
+            raise ZeroDivisionError
+        super().append(*args, **more)  # type: ignore[arg-type] # passed on as they came
+
+
+def test_stopping_answers_what_was_taken(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log)
+    answers = [running.submit(submission(ME, QueryMessages(Page(0, 1)))) for _ in range(3)]
+    running.writer.start()
+    running.writer.stop()
+    assert all(answered.done() for answered in answers)
+
+
+def test_work_on_the_host_runs_on_its_own_thread_between_batches(
+    log: EventLog, owner: Host
+) -> None:
+    running = Running(owner, log)
+    ran_on: Future[str] = Future()
+    running.writer.call(lambda: ran_on.set_result(threading.current_thread().name))
+    running.writer.start()
+    assert ran_on.result(WAIT_S) == "writer"
+    running.writer.stop()
