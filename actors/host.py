@@ -185,6 +185,8 @@ class Host:
         partition = self._partition(submission.partition)
         if partition is None:
             return _Outcome(_UNAVAILABLE)
+        # Even an answer that changes nothing needs a seal: it proves that this is the owner.
+        transaction.touch(partition)
         did = submission.target_did
         resident = self._residency.get(did, partition.name, transaction.now_ms)
         moment = Moment(
@@ -206,7 +208,9 @@ class Host:
         if partition.nonces.holds(claim.key, transaction.now_ms):
             return Refusal.DUPLICATE_NONCE
         if len(partition.nonces) >= self._limits.nonces_per_shard_max:
-            return Refusal.RATE_LIMITED
+            partition.nonces.sweep(transaction.now_ms)
+            if len(partition.nonces) >= self._limits.nonces_per_shard_max:
+                return Refusal.RATE_LIMITED
         transaction.claim_nonce(partition, claim.key, claim.timestamp_ms)
         return None
 

@@ -21,7 +21,7 @@ from actors.host import Host
 from actors.limits import HostLimits
 from actors.writer import PushOut, Writer
 from eventstore.codec import identity_stream
-from eventstore.errors import LogError
+from eventstore.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log import EventLog, PublicEventsFilter, PublicEventsPage, SavedEventsPage
 from eventstore.open_log import open_log
 
@@ -51,21 +51,28 @@ class IdentityHost:
         new_id: NewId = new_id,
         log: EventLog | None = None,
     ) -> None:
-        """Open the log, claim the partitions and start.
+        """Open the log, claim the partitions and start; ``log`` is one that is open already.
 
         Raises:
-            LogError: the log cannot be opened or is not safe.
+            LogUnavailable: the log cannot be opened.
+            UnsafeLog: its settings do not keep what an acknowledgement promises.
+            UnknownTopic, CorruptRow: a partition's seals cannot be understood.
         """
         self._log = log or open_log(options.dsn)
         self._incarnation = new_id()
         self._host = Host(options.name, self._log, options.limits, clock=clock, new_id=new_id)
-        self._host.assign(options.partitions)
+        try:
+            self._host.assign(options.partitions)
+        except (AppendConflict, AppendUnknown, LogUnavailable) as error:
+            # The first command for each claims it: a host that gave up here would stay away
+            # when the log is back.
+            _LOG.error("partitions not claimed yet: %s", type(error).__name__)
         self._writer = Writer(
             self._host,
             self._log,
             incarnation=self._incarnation,
             push_out=push_out,
-            items_max=options.limits.transaction_items_max,
+            limits=options.limits,
         )
         self._sockets: dict[str, int] = {}
         self._writer.start()
@@ -96,11 +103,15 @@ class IdentityHost:
         return [self._page(read) for read in _READS.decode(batch)]
 
     def ping(self) -> str:
-        """Prove that the host lives and its log takes writes; the host's incarnation.
+        """Prove that the host owns its partitions and its log takes writes; its incarnation.
 
         Raises:
+            AppendConflict: another owner has taken partitions.
             LogUnavailable: the log cannot be written.
         """
+        lost = self._host.stats.partitions_lost
+        if lost:
+            raise AppendConflict(f"{lost} partitions have another owner")
         self._log.check_writable()
         return self._incarnation
 

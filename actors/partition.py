@@ -36,6 +36,7 @@ class Partition:
         self.epoch = 1 if last is None else last.epoch + 1
         self.version = version
         self.digest = seal.GENESIS if last is None else last.digest
+        self._at_ms = 0 if last is None else last.at_ms
         self.nonces = NonceWindow()
         self._seals_to_read = 0
 
@@ -47,12 +48,17 @@ class Partition:
         at_ms: int,
         window_ms: int,
     ) -> tuple[StoredEvent, BatchSealed]:
-        """The next seal of this partition, over ``rows``; the partition advances to it."""
+        """The next seal of this partition, over ``rows``; the partition advances to it.
+
+        The times of its seals never go back, whatever the clock does: ``load`` stops at the first
+        one that is too old to matter.
+        """
+        self._at_ms = max(self._at_ms, at_ms)
         sealed = seal.seal(
             rows,
             partition=self.name,
             epoch=self.epoch,
-            at_ms=at_ms,
+            at_ms=self._at_ms,
             window_ms=window_ms,
             nonces=seal.pack_nonces(nonces),
             previous=self.digest,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -19,6 +20,12 @@ from ray import exceptions as ray_errors
 from actors.host_port import HostUnavailable
 from actors.identity_host import HostOptions, IdentityHost
 from actors.replies import Push
+from eventstore.errors import LogUnavailable
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+
+_LOG = logging.getLogger(__name__)
+_REOPEN_S: Final = 1.0
 
 NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
@@ -84,7 +91,21 @@ class RayIdentityHost(IdentityHost):
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``."""
         prepare(options.name)
-        super().__init__(options, PushSender())
+        super().__init__(options, PushSender(), log=_opened(options.dsn))
+
+
+def _opened(dsn: str) -> EventLog:
+    """The log, as soon as it can be opened: Ray does not start an actor again that failed to start.
+
+    Raises:
+        UnsafeLog: waiting does not help.
+    """
+    while True:
+        try:
+            return open_log(dsn)
+        except LogUnavailable as error:
+            _LOG.error("log not opened yet: %s", error)
+            time.sleep(_REOPEN_S)
 
 
 def start_host(options: HostOptions, prepare: Prepare) -> Any:

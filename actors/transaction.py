@@ -43,6 +43,10 @@ class Transaction:
         """The partitions that this transaction writes to."""
         return list(self._parts)
 
+    def touch(self, partition: Partition) -> None:
+        """Seal this partition, whether or not anything is stored in it."""
+        self._part(partition)
+
     def claim_nonce(self, partition: Partition, key: bytes, timestamp_ms: float) -> None:
         """Take a sender's nonce (DCTRL-0004 5.4 step 3)."""
         expires_ms = expiry_ms(self.now_ms, timestamp_ms, self._window_ms)

@@ -17,6 +17,7 @@ import msgspec
 
 from actors.commands import Submission
 from actors.host import Host
+from actors.limits import HostLimits
 from actors.refusals import Refusal
 from actors.replies import BatchResult, Push, Refused, Reply
 from eventstore.errors import LogError
@@ -36,6 +37,7 @@ PushOut: TypeAlias = Callable[[str, list[Push]], None]
 class _Batch(msgspec.Struct):
     edge: str
     submissions: list[Submission]
+    size_bytes: int
     answer: Answer
 
 
@@ -47,14 +49,20 @@ class Writer:
     """The thread that owns a ``Host``; everything that touches the host runs here."""
 
     def __init__(
-        self, host: Host, log: EventLog, *, incarnation: str, push_out: PushOut, items_max: int
+        self,
+        host: Host,
+        log: EventLog,
+        *,
+        incarnation: str,
+        push_out: PushOut,
+        limits: HostLimits,
     ) -> None:
         """A writer that does not run yet; see ``start``."""
         self._host = host
         self._log = log
         self._incarnation = incarnation
         self._push_out = push_out
-        self._items_max = items_max
+        self._limits = limits
         self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
@@ -71,7 +79,7 @@ class Writer:
         Raises:
             msgspec.DecodeError: the batch is not a list of submissions.
         """
-        self._inbox.put(_Batch(edge, SubmissionsDecoder.decode(batch), answer))
+        self._inbox.put(_Batch(edge, SubmissionsDecoder.decode(batch), len(batch), answer))
 
     def call(self, run: Callable[[], None]) -> None:
         """Run something on the writer's thread, between batches."""
@@ -100,7 +108,7 @@ class Writer:
         """Wait for work, then take what else waits, up to the bound of a transaction."""
         batches: list[_Batch] = []
         calls: list[_Call] = []
-        items = 0
+        items = size_bytes = 0
         try:
             work = self._inbox.get(timeout=_HOUSEKEEPING_S)
             while True:
@@ -111,7 +119,11 @@ class Writer:
                     break
                 batches.append(work)
                 items += len(work.submissions)
-                if items >= self._items_max:
+                size_bytes += work.size_bytes
+                if (
+                    items >= self._limits.transaction_items_max
+                    or size_bytes >= self._limits.transaction_bytes_max
+                ):
                     break
                 work = self._inbox.get_nowait()
         except queue.Empty:

@@ -162,6 +162,13 @@ class Limits(Section):
     saved_events_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
     """Events in one SAVE_EVENTS or UPDATE_EVENT_TAGS: stored all or none in one transaction, which
     others wait for."""
+    saved_event_bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
+    """Payload of one saved event. A page of page_size_max of them stays at 128 MiB."""
+    contract_bytes_max: int = Field(default=16 * KIB, ge=4 * KIB, le=MIB)
+    """One signed contract, as canonical JSON. The two DIDs, keys and signatures need 2 KiB; one
+    page holds page_size_max of them."""
+    contract_request_bytes_max: int = Field(default=32 * KIB, ge=4 * KIB, le=MIB)
+    """One encrypted contract request: a contract in base64. Strangers may send these."""
     tags_per_event_max: int = Field(default=64, ge=1, le=10_000)
     """Tags of one event; each is an index row."""
     tag_bytes_max: int = Field(default=KIB, ge=128, le=64 * KIB)
@@ -199,6 +206,8 @@ class Limits(Section):
     transaction_items_max: int = Field(default=1_024, ge=1, le=100_000)
     """Commands in one transaction of a host, from all calls that wait. More share one sync of the
     disk, and wait for the slowest among them."""
+    transaction_bytes_max: int = Field(default=32 * MIB, ge=MIB, le=128 * MIB)
+    """Bytes of the calls that one transaction takes together; a larger call is one alone."""
     host_call_s_max: float = Field(default=30, gt=0, le=600)
     """Time for a host to answer, then the outcome is unknown to the client. Covers the restart of
     a host with its shards."""
@@ -221,6 +230,7 @@ class Limits(Section):
         _at_most(self, "page_size_default", "page_size_max")
         _at_most(self, "body_bytes_max", "queue_bytes_max")
         _at_most(self, "body_bytes_max", "bodies_bytes_max")
+        _at_most(self, "body_bytes_max", "socket_buffer_bytes_max")
         _at_most(self, "sockets_per_identity_max", "sockets_max")
         _at_most(self, "batch_items_max", "outbox_items_max")
         return self

@@ -20,6 +20,7 @@ from actors.clock import Clock, system_clock
 from actors.host_port import HostUnavailable
 from actors.partitions import Placement, host_name
 from actors.replies import Push
+from http_edge import connections
 from http_edge.app import HttpSurface
 from http_edge.config import DidWeb, Settings
 from http_edge.decentrl.commands import CommandFront
@@ -36,7 +37,6 @@ from http_edge.rate_limits import RateLimit
 
 _LOG = logging.getLogger(__name__)
 _PROBE_S: Final = 1.0
-_BACKLOG: Final = 1_024
 _MISSING_S_MAX: Final = 30.0
 """A DID document that was not there may have been published meanwhile."""
 _PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
@@ -103,24 +103,17 @@ class Edge:
             clock=clock,
         )
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self._probing: asyncio.Task[None] | None = None
 
     async def start(self, listener: socket.socket | None = None) -> int:
         """Listen, on ``listener`` or on the configured address; the port."""
-        limits = self._settings.limits
-        self._runner = web.AppRunner(
-            self._surface.application(),
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=limits.keepalive_s,
-            max_line_size=limits.header_bytes_max,
-            max_field_size=limits.header_bytes_max,
-            auto_decompress=False,
-            shutdown_timeout=limits.drain_s_max,
-        )
-        await self._runner.setup()
+        runner = web.AppRunner(self._surface.application(), access_log=None, handle_signals=False)
+        await runner.setup()
+        assert runner.server is not None
         listener = listener or listen(self._settings)
-        await web.SockSite(self._runner, listener, backlog=_BACKLOG).start()
+        self._runner = runner
+        self._server = await connections.serve(runner.server, self._settings.limits, listener)
         self._probing = asyncio.get_running_loop().create_task(self._probe_hosts())
         port: int = listener.getsockname()[1]
         return port
@@ -134,6 +127,8 @@ class Edge:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.limits.drain_s_max):
                 await self._gateway.drained()
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._web is not None:

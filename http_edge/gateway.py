@@ -9,6 +9,7 @@ submission in it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -22,6 +23,7 @@ from actors.refusals import Refusal
 from actors.replies import BatchResult, Done, Push, Refused, Reply
 from eventstore.log import PublicEventsPage, SavedEventsPage
 
+_LOG = logging.getLogger(__name__)
 _CALLS_IN_FLIGHT_MAX: Final = 2
 _SECOND_CALL_ITEMS: Final = 24
 """A second call leaves beside the first only when it is worth its cost. Measured: a call costs
@@ -120,6 +122,10 @@ class Outbox:
             encoded = _ENCODER.encode([waiting.submission for waiting in batch])
             result = _RESULT_DECODER.decode(await self.port.submit(encoded))
         except HostUnavailable:
+            self._settle(batch, [_UNAVAILABLE] * len(batch))
+            return
+        except Exception:  # noqa: BLE001 - whatever failed, nobody may wait for ever
+            _LOG.exception("call to a host failed")
             self._settle(batch, [_UNAVAILABLE] * len(batch))
             return
         self._settle(batch, result.replies)

@@ -33,7 +33,7 @@ class Health:
     async def detail(self) -> str | None:
         """None when every host answers and its log takes writes, else what does not."""
         async with self._lock:
-            if self._clock() - self._checked_ms >= _CACHE_MS:
+            if abs(self._clock() - self._checked_ms) >= _CACHE_MS:
                 problems = await asyncio.gather(*[self._problem(host) for host in self._hosts])
                 self._detail = "; ".join(problem for problem in problems if problem) or None
                 self._checked_ms = self._clock()

@@ -61,6 +61,13 @@ class RateLimit:
         buckets.move_to_end(key)
         return None
 
+    def give_back(self, key: str) -> None:
+        """Return the token taken last: what it was taken for turned out not to count."""
+        if self._interval_s:
+            key = key if key in self._full_at_s else _SHARED
+            if key in self._full_at_s:
+                self._full_at_s[key] -= self._interval_s
+
     def _in_use(self, full_at_s: float, now_s: float) -> bool:
         return now_s < full_at_s <= now_s + self._depth_s + _ROUNDING_S
 

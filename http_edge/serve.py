@@ -150,6 +150,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
             nonces_per_shard_max=limits.nonces_per_shard_max,
             transaction_items_max=limits.transaction_items_max,
+            transaction_bytes_max=limits.transaction_bytes_max,
             active_identities_max=limits.active_identities_max,
             active_bytes_max=limits.active_bytes_max,
             identity_idle_s=limits.identity_idle_s,

@@ -8,6 +8,8 @@ needs the network (a foreign did:web) is fetched only after the nonce was claime
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from actors.clock import Clock
@@ -23,6 +25,8 @@ from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.gateway import Gateway
 from http_edge.rate_limits import RateLimit
+
+_REPLAYED: Final = refuse(Refusal.DUPLICATE_NONCE)
 
 
 class CommandFront:
@@ -74,7 +78,11 @@ class CommandFront:
         wait_s = self._senders.take(command.sender_did, now_ms / 1000)
         if wait_s is not None:
             return refuse(Refusal.RATE_LIMITED, wait_s)
-        return await self._submit(submission, verdict, len(body))
+        answer = await self._submit(submission, verdict, len(body))
+        if answer is _REPLAYED:
+            # Whoever replays somebody's commands must not spend that sender's rate.
+            self._senders.give_back(command.sender_did)
+        return answer
 
     def _needs_network(self, did: str) -> bool:
         return isinstance(self._resolver.resolve_now(did), Fetch)

@@ -62,6 +62,7 @@ class Judge:
         """A judge with the mediator's keys, which open registration requests."""
         self._settings = settings
         self._did = settings.mediator_did
+        self._contract_bytes_max = settings.limits.contract_bytes_max
         self._keys = keys
         self._resolver = resolver
 
@@ -155,6 +156,8 @@ class Judge:
         )
         if isinstance(accepted, Refusal):
             return accepted
+        if len(accepted.contract.signed) > self._contract_bytes_max:
+            return Refusal.INVALID_COMMAND
         lifetime_s_max = self._settings.protocol.contract_lifetime_s_max
         expires_at_s = accepted.contract.expires_at_s
         if lifetime_s_max is not None and expires_at_s > now_s + lifetime_s_max:
@@ -185,7 +188,10 @@ class Judge:
         parties = contract_profile.participants(signed)
         if parties is None or sender not in parties:
             return Refusal.INVALID_COMMAND
-        return contract_profile.verify_signed_contract(signed, now_s, self._resolver.known)
+        contract = contract_profile.verify_signed_contract(signed, now_s, self._resolver.known)
+        if isinstance(contract, Contract) and len(contract.signed) > self._contract_bytes_max:
+            return Refusal.INVALID_COMMAND
+        return contract
 
     def _is_named_by(self, did: str) -> bool:
         segments = did.split(":")

@@ -100,10 +100,10 @@ def _read(
         return None
 
 
-def _contract_request(payload: _Json, _: Limits) -> ContractRequest:
+def _contract_request(payload: _Json, limits: Limits) -> ContractRequest:
     return ContractRequest(
-        _string(payload, "encrypted_contract_request"),
-        _string(payload, "requestor_ephemeral_public_key"),
+        _text(payload, "encrypted_contract_request", limits.contract_request_bytes_max),
+        _text(payload, "requestor_ephemeral_public_key", limits.contract_request_bytes_max),
     )
 
 
@@ -153,7 +153,7 @@ def _new_saved_event(event: _Json, limits: Limits) -> NewSavedEvent:
         _did(event, "recipient_did", limits),
         _optional_string(event, "contract_id"),
         _number(event, "timestamp"),
-        _string(event, "payload"),
+        _text(event, "payload", limits.saved_event_bytes_max),
         _tags(event, "encrypted_tags", limits),
     )
 
@@ -186,14 +186,9 @@ def _update_event_tags(payload: _Json, limits: Limits) -> UpdateEventTags:
 
 
 def _publish(payload: _Json, limits: Limits) -> PublishPublicEvent:
-    event, channel_id = _string(payload, "event"), _string(payload, "channel_id")
-    if len(event.encode()) > limits.public_event_bytes_max:
-        raise _Invalid
-    if len(channel_id.encode()) > limits.tag_bytes_max:
-        raise _Invalid
     return PublishPublicEvent(
-        channel_id,
-        event,
+        _text(payload, "channel_id", limits.tag_bytes_max),
+        _text(payload, "event", limits.public_event_bytes_max),
         _tags(payload, "tags", limits),
         _number(payload, "timestamp"),
         _string(payload, "event_signature"),
@@ -235,6 +230,13 @@ def _string(members: _Json, name: str) -> str:
     if not isinstance(value, str):
         raise _Invalid
     return value
+
+
+def _text(members: _Json, name: str, bytes_max: int) -> str:
+    text = _string(members, name)
+    if len(text.encode()) > bytes_max:
+        raise _Invalid
+    return text
 
 
 def _optional_string(members: _Json, name: str) -> str | None:

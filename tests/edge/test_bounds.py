@@ -10,7 +10,7 @@ import pytest
 from actors.partitions import Placement
 from tests.edge.conftest import StartMediator
 from tests.edge.mediator import HandClock, Mediator
-from tests.edge.people import Person, contract_request
+from tests.edge.people import Person, contract_request, signed_contract
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
 RATE_LIMITED = (429, "RATE_LIMITED")
@@ -55,6 +55,55 @@ async def test_nobody_spends_anothers_rate_without_its_key(
         forged = {**mediator.command(alice, QUERY), "signature": "AAAA"}
         assert (await mediator.post(forged)).refusal == (401, "INVALID_SIGNATURE")
     assert (await mediator.send(alice, QUERY)).status == 200
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 3}}])
+async def test_a_replay_costs_the_sender_no_token(mediator: Mediator, alice: Person) -> None:
+    await mediator.register(alice)
+    command = mediator.command(alice, QUERY)
+    assert (await mediator.post(command)).status == 200
+    for _ in range(10):
+        assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
+    assert (await mediator.send(alice, QUERY)).status == 200
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"contract_bytes_max": 4096}}])
+async def test_a_contract_beyond_its_bound_is_refused(
+    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+) -> None:
+    await mediator.register(alice, bob)
+    fits, oversized = "x" * 1_000, "x" * 4_096
+    for terms, status in ((fits, 200), (oversized, 400)):
+        signed = signed_contract(alice, bob, clock.now_s + 60, terms=terms)
+        answer = await mediator.do(
+            bob, "SAVE_COMMUNICATION_CONTRACT", signed_communication_contract=signed
+        )
+        assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"saved_event_bytes_max": 1024, "contract_request_bytes_max": 4096}}]
+)
+async def test_a_saved_event_and_a_contract_request_have_bounds(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    for size, status in ((1_024, 200), (1_025, 400)):
+        event = {
+            "sender_did": alice.did,
+            "recipient_did": alice.did,
+            "timestamp": 1,
+            "payload": "x" * size,
+        }
+        assert (await mediator.do(alice, "SAVE_EVENTS", events=[event])).status == status
+    for size, status in ((4_096, 200), (4_097, 400)):
+        payload = {
+            "type": "REQUEST_COMMUNICATION_CONTRACT",
+            "encrypted_contract_request": "x" * size,
+            "requestor_ephemeral_public_key": "x",
+        }
+        answer = await mediator.send(alice, payload, to=alice)
+        assert answer.status == status
 
 
 @pytest.mark.parametrize(

@@ -292,3 +292,22 @@ async def test_trap_1_every_success_has_status_200(
         await mediator.publish(alice, "hello"),
     ]
     assert [(answer.status, answer.json["type"]) for answer in answers] == [(200, "SUCCESS")] * 4
+
+
+@pytest.mark.parametrize(
+    "nonsense", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"]
+)
+async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
+    mediator: Mediator, caplog: pytest.LogCaptureFixture, nonsense: bytes
+) -> None:
+    port = int(mediator.url().split(":")[2].rstrip("/"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(nonsense)
+    received = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"Access-Control-Allow-Origin: *" in head
+    assert body == b'{"type":"ERROR","code":"INVALID_COMMAND"}'
+    assert not caplog.records

@@ -301,7 +301,9 @@ async def test_a_draining_edge_closes_its_sockets_with_1001(
         await stopping
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"socket_buffer_bytes_max": 256 * 1024}}])
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"socket_buffer_bytes_max": 256 * 1024, "body_bytes_max": 256 * 1024}}]
+)
 async def test_a_reader_that_falls_behind_is_closed_and_loses_nothing(
     mediator: Mediator, friends: None
 ) -> None:

@@ -117,12 +117,15 @@ def test_one_batch_is_one_transaction_with_one_seal_for_each_partition(log: Even
     assert sum(seal.rows for seal in seals if isinstance(seal, BatchSealed)) == 8
 
 
-def test_a_batch_that_claims_nothing_and_changes_nothing_writes_nothing(log: EventLog) -> None:
+def test_an_answer_that_changes_nothing_leaves_a_seal_that_proves_ownership(
+    log: EventLog,
+) -> None:
     owner = host(log)
     run(owner, submission(ME, registration(ME)))
     before = log.position()
     assert run(owner, unclaimed(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
-    assert log.position() == before
+    (row,) = log.read_log(after=before)
+    assert row.topic == "batch-sealed.1"
 
 
 def test_a_query_uses_up_its_nonce_in_the_log(log: EventLog) -> None:

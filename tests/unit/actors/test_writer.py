@@ -11,6 +11,7 @@ import pytest
 
 from actors.commands import OpenSession, Page, QueryMessages, QueueMessage, SaveContract, Submission
 from actors.host import Host
+from actors.limits import HostLimits
 from actors.refusals import Refusal
 from actors.replies import BatchResult, Push, Refused, Registered
 from actors.writer import Writer
@@ -33,7 +34,7 @@ class Running:
             log,
             incarnation="first",
             push_out=lambda edge, pushes: self.pushed_out.append((edge, pushes)),
-            items_max=items_max,
+            limits=HostLimits(transaction_items_max=items_max),
         )
 
     def submit(self, *items: Submission, edge: str = "edge-0") -> Future[bytes]:

@@ -1,0 +1,122 @@
+"""Rules of documents: what they name exists, what they show runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import shlex
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from actors.clock import system_clock
+from http_edge.cli.main import poste
+from tests.edge.mediator import HandClock, Mediator
+from tests.model.sabotages import IN_THE_CORE, IN_THE_HOST
+from tests.tidy.modules import ROOT
+
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "THREAT_MODEL.md", "CHANGELOG.md", "CONTRIBUTING.md")
+TEXTS = {name: (ROOT / name).read_text("utf-8") for name in DOCUMENTS}
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+PATH = re.compile(
+    r"`((?:actors|eventstore|http_edge|projections|tests|deploy)/[\w/.-]+|\.ci/\w+)(?:::\w+)?`"
+)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+COMMAND = re.compile(r"(?:\.venv/bin/|`)(poste(?: [^`\n]*)?)")
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PLACES = {"URL": "http://127.0.0.1:1", "FILE": str(ROOT / "README.md")}
+"""What stands in examples for something of the reader's own."""
+THREAT = re.compile(r"^\| ([A-Z])(\d+) \|", re.MULTILINE)
+
+
+@cache
+def _tests_in(path: str) -> set[str]:
+    file = ROOT / path
+    if not file.exists():
+        return set()
+    nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+    return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _rows(text: str, *, with_a_column: str) -> list[str]:
+    """The rows of every table whose heading has this column."""
+    rows: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            inside = False
+        elif with_a_column in cells:
+            inside = True
+        elif inside and not set(line) <= set("|-"):
+            rows.append(line)
+    return rows
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_test_that_is_named_exists(name: str) -> None:
+    named = TEST.findall(TEXTS[name])
+    assert [f"{path}::{test}" for path, test in named if test not in _tests_in(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rows_min"), [("README.md", 15), ("THREAT_MODEL.md", 50)], ids=["promises", "threats"]
+)
+def test_every_promise_and_every_threat_has_a_test(name: str, rows_min: int) -> None:
+    rows = _rows(TEXTS[name], with_a_column="test")
+    assert len(rows) >= rows_min
+    assert [row for row in rows if not TEST.search(row)] == []
+
+
+def test_threats_are_numbered_without_a_gap() -> None:
+    numbers: dict[str, list[int]] = {}
+    for letter, number in THREAT.findall(TEXTS["THREAT_MODEL.md"]):
+        numbers.setdefault(letter, []).append(int(number))
+    assert {
+        letter: found
+        for letter, found in numbers.items()
+        if found != list(range(1, len(found) + 1))
+    } == {}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_file_that_is_named_or_linked_exists(name: str) -> None:
+    named = [path for pattern in (PATH, LINK) for path in pattern.findall(TEXTS[name])]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_command_that_is_shown_is_understood(name: str) -> None:
+    for line in COMMAND.findall(TEXTS[name]):
+        _, *words = [PLACES.get(word, word) for word in shlex.split(line, comments=True)]
+        command: click.Command = poste
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(click.Context(command), words[0])
+            assert found is not None, line
+            command, words = found, words[1:]
+        command.make_context(command.name, words)
+
+
+def test_the_number_of_sabotages_is_the_one_that_is_told() -> None:
+    told = [re.findall(r"(\d+)\s+(?:ways|sabotages)", text) for text in TEXTS.values()]
+    assert {int(number) for numbers in told for number in numbers} == {
+        len(IN_THE_CORE) + len(IN_THE_HOST)
+    }
+
+
+async def test_the_example_of_the_readme_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = EXAMPLE.findall(TEXTS["README.md"])
+    module = tmp_path / "example.py"
+    module.write_text(example, "utf-8")
+    mediator = Mediator(tmp_path, HandClock(system_clock()))
+    await mediator.start()
+    try:
+        await runpy.run_path(str(module))["main"](f"http://127.0.0.1:{mediator.ports[0]}")
+    finally:
+        await mediator.stop()
+    assert "hello, Bob" in capsys.readouterr().out
