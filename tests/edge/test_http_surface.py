@@ -307,7 +307,7 @@ async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
     writer.close()
     await writer.wait_closed()
     head, _, body = received.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
+    assert head.split(b" ")[1] == b"400"
     assert b"Access-Control-Allow-Origin: *" in head
     assert body == b'{"type":"ERROR","code":"INVALID_COMMAND"}'
     assert not caplog.records
