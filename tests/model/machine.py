@@ -1,0 +1,362 @@
+"""The machine that asks a system and the reference the same, and compares after every step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from actors import commands as c
+from actors.evolution import evolve
+from actors.identity import Identity
+from actors.refusals import Refusal
+from actors.replies import Reply
+from eventstore.events import Seconds
+from eventstore.seal import command_key
+from tests.log.faulty_log import ConflictNext, FailNext, Plan, StoredButFailed
+from tests.model.reference import Box, Reference
+from tests.model.systems import EDGE, HOST_LIMITS, PLACEMENT, UNAVAILABLE, System
+
+START_S: Final = 1_700_000_000
+WINDOW_MS: Final = HOST_LIMITS.timestamp_window_ms
+MEDIATOR: Final = "did:example:mediator"
+PEOPLE: Final = ("did:example:alice", "did:example:zoe")  # in different shards
+TAGS: Final = ("red", "blue")
+CHANNELS: Final = ("news", "chess")
+
+people = st.sampled_from(PEOPLE)
+anybody = st.sampled_from((*PEOPLE, "did:example:stranger"))
+somebody_or_all = st.none() | people
+lives_s = st.sampled_from([100_000_000, 300])
+expiries = st.sampled_from([0, 0.5, 60, 400, 1_000, 100_000_000]).map(lambda s: START_S + s)
+picks = st.lists(st.integers(0, 4), min_size=1, max_size=4)
+pages = st.builds(c.Page, st.integers(0, 2), st.sampled_from([1, 2, 10]))
+clock_errors_ms = st.sampled_from([WINDOW_MS, 0, -100_000])
+tags = st.lists(st.sampled_from(TAGS), max_size=2)
+moments_s = st.sampled_from([0, 1, 1.5, 2])
+channels = st.sampled_from(CHANNELS)
+texts = st.text(max_size=2)
+faults = st.sampled_from([FailNext(), StoredButFailed(), ConflictNext()])
+payloads = st.sampled_from([b"", b"1", b"0123456789", bytes(40)])
+
+
+def contract(requestor: str, recipient: str, expires_at_s: Seconds) -> c.Contract:
+    """A signed contract; the same terms give the same contract."""
+    signed = f"{requestor} {recipient} {expires_at_s}".encode()
+    return c.Contract(requestor, recipient, expires_at_s, hashlib.sha256(signed).digest(), signed)
+
+
+def _other(who: str) -> str:
+    return PEOPLE[who == PEOPLE[0]]
+
+
+class IdentityMachine(RuleBasedStateMachine):
+    """Commands, time and memory: all that the pure core alone can be asked."""
+
+    make_system: Callable[[], System]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.system = type(self).make_system()
+        self.system.now_ms = START_S * 1000
+        self.reference = Reference()
+        self.waiting: list[c.Submission] = []
+        self.asked: list[c.Submission] = []
+        self.ids_made = 0
+        self.room = 1
+        self.is_checked = False
+
+    # Asking ---------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        sender: str,
+        target: str,
+        command: c.Command | None,
+        *,
+        refusal: Refusal | None = None,
+        ahead_ms: int = 0,
+    ) -> None:
+        """Send a command with a new nonce; it is answered when its batch is full."""
+        key = command_key(sender, f"nonce-{len(self.asked)}")
+        partition = PLACEMENT.nonce_partition_of(sender)
+        claim = c.NonceClaim(partition, key, self.system.now_ms + ahead_ms)
+        asked = c.Submission(PLACEMENT.partition_of(target), target, key, claim, refusal, command)
+        self.asked.append(asked)
+        self.send(asked)
+
+    def send(self, submission: c.Submission) -> None:
+        """Add a submission to the batch, which is committed when it is full."""
+        self.waiting.append(submission)
+        if len(self.waiting) >= self.room:
+            self.commit()
+
+    def commit(self, fault: Plan | None = None) -> None:
+        """Let system and reference answer what waits, and compare."""
+        batch, self.waiting, self.room = self.waiting, [], 1
+        self.is_checked = False
+        if not batch:
+            return
+        ids = self.fresh_ids(batch)
+        fresh, now_s = iter(ids), self.system.now_ms / 1000
+        expected: list[Reply] = [UNAVAILABLE] * len(batch)
+        if fault is None:
+            expected = [self.reference.answer(asked, now_s, fresh) for asked in batch]
+        elif isinstance(fault, StoredButFailed):
+            for asked in batch:
+                self.reference.answer(asked, now_s, fresh)
+        assert self.system.execute(batch, ids, fault) == expected
+
+    def fresh_ids(self, batch: Sequence[c.Submission]) -> list[str]:
+        """One id for each submission, unlike all others."""
+        self.ids_made += len(batch)
+        return [f"id-{self.ids_made - index}" for index in range(len(batch))]
+
+    def chosen(self, picked: Sequence[int], who: str, ids: Callable[[Box], list[str]]) -> list[str]:
+        """Ids of one's own, then foreign ones, then one that nobody has; as often as picked."""
+        boxes = self.reference.boxes
+        known = [*ids(boxes[who]), *ids(boxes[_other(who)]), "unknown"]
+        return [known[pick % len(known)] for pick in picked]
+
+    # Registration and contracts -------------------------------------------------------------
+
+    @initialize(until_s=lives_s, friends_until_s=lives_s, commands=st.integers(1, 9))
+    def settle(self, until_s: Seconds, friends_until_s: Seconds, commands: int) -> None:
+        """Every history starts with two friends who have something of everything."""
+        self.room = commands
+        for one, other in (PEOPLE, PEOPLE[::-1]):
+            self.ask(one, one, c.Register(contract(one, MEDIATOR, START_S + until_s)))
+            self.ask(one, one, c.SaveContract(contract(one, other, START_S + friends_until_s)))
+            self.ask(other, one, c.QueueMessage(other, b"welcome"))
+            self.ask(other, one, c.RequestContract(other, "again?", "key"))
+            self.ask(other, one, None, refusal=Refusal.INVALID_SIGNATURE, ahead_ms=WINDOW_MS)
+            saved = c.NewSavedEvent(other, one, None, 1, "hello", ["red"])
+            self.ask(one, one, c.SaveEvents([saved]))
+            self.ask(one, one, c.PublishPublicEvent("news", "first", ["red"], 1, "sig", True))
+
+    @rule(who=people, expires_at_s=expiries)
+    def register(self, who: str, expires_at_s: Seconds) -> None:
+        self.ask(who, who, c.Register(contract(who, MEDIATOR, expires_at_s)))
+
+    @rule(
+        owner=people,
+        other=anybody,
+        expires_at_s=expiries,
+        is_saved=st.booleans(),
+        is_signed=st.sampled_from([True, True, True, False]),
+    )
+    def keep_contract(
+        self, owner: str, other: str, expires_at_s: Seconds, is_saved: bool, is_signed: bool
+    ) -> None:
+        signed = contract(owner, other, expires_at_s) if is_signed else Refusal.INVALID_SIGNATURES
+        if is_saved:
+            self.ask(owner, owner, c.SaveContract(signed))
+        else:
+            self.ask(other, owner, c.StoreContract(signed))
+
+    @rule(owner=people, pick=st.integers(0, 3), is_saved=st.booleans())
+    def keep_a_contract_again(self, owner: str, pick: int, is_saved: bool) -> None:
+        known = [again for _, again in self.reference.boxes[owner].contracts]
+        for again in known[pick : pick + 1]:
+            self.ask(owner, owner, c.SaveContract(again) if is_saved else c.StoreContract(again))
+
+    @rule(who=people, page=pages, did=st.none() | anybody, pick=st.integers(0, 3))
+    def query_contracts(self, who: str, page: c.Page, did: str | None, pick: int) -> None:
+        self.ask(who, who, c.QueryContracts(page, did))
+        known = [contract.expires_at_s for _, contract in self.reference.boxes[who].contracts]
+        for edge in known[pick : pick + 1]:
+            self.ask(who, who, c.QueryContracts(page, did, expires_before_s=edge))
+            self.ask(who, who, c.QueryContracts(page, did, expires_after_s=edge))
+
+    @rule(sender=anybody, to=people)
+    def request_contract(self, sender: str, to: str) -> None:
+        self.ask(sender, to, c.RequestContract(sender, f"request {len(self.asked)}", "key"))
+
+    @rule(who=people, picked=picks)
+    def acknowledge_requests(self, who: str, picked: list[int]) -> None:
+        ids = self.chosen(picked, who, lambda box: [q.request_id for q in box.requests])
+        self.ask(who, who, c.AcknowledgeContractRequests(ids))
+
+    @rule(who=people, page=pages)
+    def query_requests(self, who: str, page: c.Page) -> None:
+        self.ask(who, who, c.QueryContractRequests(page))
+
+    # The queue ------------------------------------------------------------------------------
+
+    @rule(
+        to=people,
+        payloads=st.lists(payloads, min_size=1, max_size=3),
+        ahead_ms=clock_errors_ms,
+    )
+    def queue_messages(self, to: str, payloads: list[bytes], ahead_ms: int) -> None:
+        for payload in payloads:
+            self.ask(_other(to), to, c.QueueMessage(_other(to), payload), ahead_ms=ahead_ms)
+
+    @rule(sender=anybody, to=people)
+    def queue_a_message_from_anybody(self, sender: str, to: str) -> None:
+        self.ask(sender, to, c.QueueMessage(sender, b"hello"))
+
+    @rule(who=people, picked=picks)
+    def acknowledge_messages(self, who: str, picked: list[int]) -> None:
+        ids = self.chosen(picked, who, lambda box: [m.message_id for m in box.messages])
+        self.ask(who, who, c.AcknowledgeMessages(ids))
+
+    @rule(who=people, page=pages, sender=somebody_or_all)
+    def query_messages(self, who: str, page: c.Page, sender: str | None) -> None:
+        self.ask(who, who, c.QueryMessages(page, sender))
+
+    # Saved and public events ----------------------------------------------------------------
+
+    @rule(
+        owner=people,
+        events=st.lists(
+            st.builds(c.NewSavedEvent, anybody, anybody, st.none() | texts, moments_s, texts, tags),
+            min_size=1,
+            max_size=3,
+        ),
+    )
+    def save_events(self, owner: str, events: list[c.NewSavedEvent]) -> None:
+        self.ask(owner, owner, c.SaveEvents(events))
+
+    @rule(owner=people, picked=picks, new_tags=tags)
+    def update_tags(self, owner: str, picked: list[int], new_tags: list[str]) -> None:
+        ids = self.chosen(picked, owner, lambda box: [s.event_id for s in box.saved])
+        updates = [c.TagUpdate(id_, new_tags[index % 2 :]) for index, id_ in enumerate(ids)]
+        self.ask(owner, owner, c.UpdateEventTags(updates))
+
+    @rule(
+        owner=people,
+        channel=channels,
+        event=texts,
+        new_tags=tags,
+        timestamp_s=moments_s,
+        signature_valid=st.sampled_from([True, True, True, False]),
+    )
+    def publish(
+        self,
+        owner: str,
+        channel: str,
+        event: str,
+        new_tags: list[str],
+        timestamp_s: Seconds,
+        signature_valid: bool,
+    ) -> None:
+        self.ask(
+            owner,
+            owner,
+            c.PublishPublicEvent(channel, event, new_tags, timestamp_s, "sig", signature_valid),
+        )
+
+    @rule(owner=people, picked=picks, channel=st.none() | channels)
+    def withdraw(self, owner: str, picked: list[int], channel: str | None) -> None:
+        ids = self.chosen(picked, owner, lambda box: [e.event_id for e in box.public])
+        self.ask(owner, owner, c.DeletePublicEvents(ids, channel))
+
+    # Sessions, refusals of the edge, replays ------------------------------------------------
+
+    @rule(who=anybody)
+    def open_and_close_a_socket(self, who: str) -> None:
+        partition = PLACEMENT.partition_of(who)
+        for command in (c.CheckRegistered(), c.OpenSession(EDGE), c.CloseSession(EDGE)):
+            self.send(c.Submission(partition, who, b"", None, None, command))
+
+    @rule(
+        sender=anybody,
+        to=people,
+        ahead_ms=clock_errors_ms,
+        refusal=st.none() | st.just(Refusal.INVALID_SIGNATURE),
+    )
+    def use_up_a_nonce(self, sender: str, to: str, ahead_ms: int, refusal: Refusal | None) -> None:
+        """Refused or without a command: nothing but the nonce is kept (DCTRL-0004 5.4)."""
+        forged = None if refusal is None else c.QueueMessage(sender, b"forged")
+        self.ask(sender, to, forged, refusal=refusal, ahead_ms=ahead_ms)
+
+    @rule()
+    def replay(self) -> None:
+        """Send again, in one batch, what an edge would still let through by its timestamp."""
+        self.commit()
+        self.waiting = [
+            asked
+            for asked in self.asked
+            if asked.claim and self.system.now_ms <= asked.claim.timestamp_ms + WINDOW_MS
+        ]
+        self.commit()
+
+    # Batches, time, memory, faults ----------------------------------------------------------
+
+    @rule(commands=st.integers(2, 5))
+    def gather(self, commands: int) -> None:
+        """Answer the next commands in one transaction."""
+        self.room = commands
+
+    @rule(ms=st.sampled_from([340_000, 59_500, 500, 340_000, 200_000_000]))
+    def let_time_pass(self, ms: int) -> None:
+        self.commit()
+        self.system.now_ms += ms
+        self.replay()
+
+    @rule(off_ms=st.sampled_from([340_000, 0]))
+    def restart(self, off_ms: int) -> None:
+        self.commit()
+        self.system.now_ms += off_ms
+        self.system.restart()
+
+    @rule()
+    def save_snapshots(self) -> None:
+        self.commit()
+        self.system.save_snapshots()
+
+    @rule(how=st.sampled_from(["missing", "of another fold", "damaged"]))
+    def spoil_snapshots(self, how: str) -> None:
+        self.commit()
+        self.system.spoil_snapshots(how)
+
+    @rule(fault=faults, who=people)
+    def fail_an_append(self, fault: Plan, who: str) -> None:
+        """The outcome is unknown to all, and the log holds all of the batch or none."""
+        self.room += 2
+        self.ask(who, who, c.RequestContract(who, f"request {len(self.asked)}", "key"))
+        self.commit(fault)
+
+    # What holds after every step ------------------------------------------------------------
+
+    @invariant()
+    def all_is_well(self) -> None:
+        if not self.is_checked:
+            self.check()
+            self.is_checked = True
+
+    def check(self) -> None:
+        self.check_what_everybody_is_shown()
+        self.check_state_against_the_log()
+
+    def check_what_everybody_is_shown(self) -> None:
+        whole = c.Page(0, 100)
+        queries = (c.QueryMessages(whole), c.QueryContractRequests(whole), c.QueryContracts(whole))
+        batch = [
+            c.Submission(PLACEMENT.partition_of(person), person, b"", None, None, query)
+            for person in PEOPLE
+            for query in queries
+        ]
+        ids, now_s = self.fresh_ids(batch), self.system.now_ms / 1000
+        expected = [self.reference.answer(query, now_s, iter(ids)) for query in batch]
+        assert self.system.execute(batch, ids) == expected
+
+    def check_state_against_the_log(self) -> None:
+        in_memory = self.system.in_memory()
+        for person in PEOPLE:
+            events = self.system.events(person)
+            folded = Identity()
+            for event in events:
+                evolve(folded, event)
+            assert self.system.reloaded(person) == folded
+            assert in_memory.get(person, folded) == folded
+            box = self.reference.boxes[person]
+            assert folded.version == len(events)
+            assert folded.registered_until_s == box.until_s
+            assert folded.saved_events == len(box.saved)
+            assert folded.queue_bytes == sum(len(m.payload) for m in box.messages)
+            assert list(folded.public_events) == [e.event_id for e in box.public]

@@ -1,0 +1,123 @@
+"""The machine with all that only a host on a log can be asked: reads, ownership, upkeep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from typing_extensions import override
+
+from actors import commands as c
+from eventstore.log import PublicEventsFilter, PublicEventsPage, SavedEventsFilter, SavedEventsPage
+from tests.log.faulty_log import Plan
+from tests.model.machine import (
+    PEOPLE,
+    IdentityMachine,
+    channels,
+    faults,
+    moments_s,
+    pages,
+    people,
+    somebody_or_all,
+    tags,
+)
+from tests.model.reference import public_events, saved_events
+from tests.model.systems import UNAVAILABLE, HostSystem
+
+bounds_s = st.none() | moments_s
+
+
+class MediatorMachine(IdentityMachine):
+    """What a host on a log can be asked besides: read models, ownership, its own upkeep."""
+
+    make_system: Callable[[], HostSystem]
+    system: HostSystem
+
+    @rule(
+        owner=people,
+        page=pages,
+        where=st.builds(
+            SavedEventsFilter,
+            after_timestamp_s=bounds_s,
+            before_timestamp_s=bounds_s,
+            participant_did=somebody_or_all,
+            encrypted_tags=tags,
+            unprocessed_only=st.booleans(),
+        ),
+    )
+    def query_saved_events(self, owner: str, page: c.Page, where: SavedEventsFilter) -> None:
+        self.ask(owner, owner, c.QuerySavedEvents(page, where))
+        self.commit()
+        self.read_saved(owner, page, where)
+
+    def read_saved(self, owner: str, page: c.Page, where: SavedEventsFilter) -> None:
+        matching = saved_events(self.reference.boxes[owner], where)
+        shown = matching[page.offset : page.offset + page.size]
+        found = self.system.read(c.Read(owner, page, where))
+        assert found == SavedEventsPage(shown, len(matching))
+
+    @rule(
+        owner=people,
+        page=pages,
+        where=st.builds(
+            PublicEventsFilter,
+            channel_id=st.none() | channels,
+            tags=tags,
+            after_timestamp_s=bounds_s,
+            before_timestamp_s=bounds_s,
+        ),
+    )
+    def read_public_events(self, owner: str, page: c.Page, where: PublicEventsFilter) -> None:
+        self.commit()
+        self.read_public(owner, page, where)
+
+    def read_public(self, owner: str, page: c.Page, where: PublicEventsFilter) -> None:
+        matching = public_events(self.reference.boxes[owner], where)
+        shown = matching[page.offset : page.offset + page.size]
+        found = self.system.read(c.Read(owner, page, where))
+        assert found == PublicEventsPage(shown, len(matching))
+
+    @override
+    def check(self) -> None:
+        super().check()
+        for person in PEOPLE:
+            self.read_saved(person, c.Page(0, 100), SavedEventsFilter())
+            self.read_public(person, c.Page(0, 100), PublicEventsFilter())
+        waiting = [m for person in PEOPLE for m in self.reference.boxes[person].messages]
+        figures = self.system.figures()
+        assert figures.queue_messages == len(waiting)
+        assert figures.queue_bytes == sum(len(message.payload) for message in waiting)
+
+    @rule()
+    def keep_house(self) -> None:
+        self.commit()
+        self.system.keep_house()
+        self.replay()
+
+    @rule(fault=faults)
+    def restart_on_a_failing_log(self, fault: Plan) -> None:
+        self.commit()
+        self.system.restart_on_a_failing_log(fault)
+
+    @rule(who=people)
+    def take_over(self, who: str) -> None:
+        """The former owner answers nobody and changes nothing, however often it is asked."""
+        self.commit()
+        former = self.system.take_over()
+        self.room = 2
+        self.ask(who, who, c.QueryMessages(c.Page(0, 10)))
+        batch = [*self.waiting, *self.waiting]
+        for _ in range(2):
+            ids = self.fresh_ids(batch)
+            answered = self.system.ask_former(former, batch, ids)
+            assert answered == [UNAVAILABLE] * len(batch)
+        self.commit()
+        self.send(batch[0])
+
+    def teardown(self) -> None:
+        """What is wrong in a log stays wrong: one look at the end sees every step."""
+        try:
+            assert self.system.findings() == []
+        finally:
+            self.system.close()

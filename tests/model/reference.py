@@ -1,0 +1,203 @@
+"""A mediator of a few identities in its plainest form: what every answer has to be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from actors import commands as c
+from actors import replies as r
+from actors.limits import IdentityLimits
+from actors.refusals import Refusal
+from eventstore.events import Seconds
+from eventstore.log import PublicEvent, PublicEventsFilter, SavedEvent, SavedEventsFilter
+
+LIMITS = IdentityLimits(
+    queue_messages_max=4,
+    queue_bytes_max=50,
+    contract_requests_max=3,
+    contracts_max=4,
+    saved_events_max=6,
+    public_events_max=3,
+)
+_ASKED_BY_OTHERS = c.QueueMessage | c.RequestContract | c.StoreContract | c.CheckRegistered
+
+
+@dataclass
+class Saved:
+    event_id: str
+    event: c.NewSavedEvent
+    tags: list[str]
+    processed: bool
+
+
+@dataclass
+class Box:
+    """What one identity has here, in arrival order."""
+
+    until_s: Seconds = 0
+    messages: list[r.WaitingMessage] = field(default_factory=list)
+    requests: list[r.WaitingContractRequest] = field(default_factory=list)
+    contracts: list[tuple[str, c.Contract]] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
+    public: list[PublicEvent] = field(default_factory=list)
+
+
+class Reference:
+    def __init__(self) -> None:
+        self.nonces: set[bytes] = set()
+        self.boxes: defaultdict[str, Box] = defaultdict(Box)
+
+    def answer(self, asked: c.Submission, now_s: float, ids: Iterator[str]) -> r.Reply:
+        """The answer to one submission; every command that is decided takes a fresh id."""
+        if asked.claim is not None and asked.claim.key in self.nonces:
+            return r.Refused(Refusal.DUPLICATE_NONCE)
+        if asked.claim is not None:
+            self.nonces.add(asked.claim.key)
+        if asked.refusal is not None or asked.command is None:
+            return r.Done() if asked.refusal is None else r.Refused(asked.refusal)
+        did, command, box = asked.target_did, asked.command, self.boxes[asked.target_did]
+        said = self._decide(did, box, command, now_s, next(ids))
+        return r.Refused(said) if isinstance(said, Refusal) else said
+
+    def _decide(  # noqa: C901 - one arm per command
+        self, did: str, box: Box, command: c.Command, now_s: float, new: str
+    ) -> r.Reply | Refusal:
+        if isinstance(command, c.Register):
+            if command.contract.expires_at_s <= now_s:
+                return Refusal.INVALID_COMMAND
+            box.until_s = max(box.until_s, command.contract.expires_at_s)
+            return r.Registered(command.contract.expires_at_s)
+        if box.until_s <= now_s and not isinstance(command, c.CloseSession):
+            asked_by_others = isinstance(command, _ASKED_BY_OTHERS)
+            by_others, own = Refusal.RECIPIENT_NOT_REGISTERED, Refusal.UNAUTHORIZED_COMMAND
+            return by_others if asked_by_others else own
+        match command:
+            case c.QueueMessage(sender, payload):
+                if not any(_allows(k, did, sender, now_s) for _, k in box.contracts):
+                    return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
+                waiting_bytes = sum(len(m.payload) for m in box.messages)
+                too_many = len(box.messages) == LIMITS.queue_messages_max
+                if too_many or waiting_bytes + len(payload) > LIMITS.queue_bytes_max:
+                    return Refusal.RECIPIENT_QUEUE_FULL
+                box.messages.append(r.WaitingMessage(new, sender, payload))
+                return r.MessageAccepted(new)
+            case c.RequestContract(sender, request, key):
+                if len(box.requests) == LIMITS.contract_requests_max:
+                    return Refusal.RECIPIENT_QUEUE_FULL
+                box.requests.append(r.WaitingContractRequest(new, sender, request, key))
+            case c.StoreContract(contract) | c.SaveContract(contract):
+                return _keep(box, contract, command, now_s, new)
+            case c.AcknowledgeMessages(ids):
+                box.messages = [m for m in box.messages if m.message_id not in ids]
+            case c.AcknowledgeContractRequests(ids):
+                box.requests = [q for q in box.requests if q.request_id not in ids]
+            case c.QueryMessages() | c.QueryContractRequests() | c.QueryContracts():
+                return _page(box, command)
+            case c.CheckRegistered() | c.OpenSession():
+                return r.Registered(box.until_s)
+            case c.CloseSession():
+                pass
+            case _:
+                return _archive(did, box, command, new)
+        return r.Done()
+
+
+def _allows(contract: c.Contract, did: str, sender: str, now_s: float) -> bool:
+    parties = {contract.requestor_did, contract.recipient_did}
+    return parties == {did, sender} and did != sender and contract.expires_at_s > now_s
+
+
+def _keep(
+    box: Box, contract: c.Contract | Refusal, command: c.Command, now_s: float, new: str
+) -> r.Reply | Refusal:
+    if isinstance(contract, Refusal):
+        return contract
+    if contract.expires_at_s <= now_s:
+        return Refusal.INVALID_COMMAND
+    if contract not in [known for _, known in box.contracts]:
+        if len(box.contracts) == LIMITS.contracts_max:
+            own = isinstance(command, c.SaveContract)
+            return Refusal.QUOTA_EXCEEDED if own else Refusal.RECIPIENT_QUEUE_FULL
+        box.contracts.append((new, contract))
+    return r.Done()
+
+
+def _page(box: Box, query: c.QueryMessages | c.QueryContractRequests | c.QueryContracts) -> r.Reply:
+    page = slice(query.page.number * query.page.size, (query.page.number + 1) * query.page.size)
+    match query:
+        case c.QueryMessages(_, sender):
+            messages = [m for m in box.messages if sender in (None, m.sender_did)]
+            return r.MessagesPage(messages[page], len(messages))
+        case c.QueryContractRequests():
+            return r.ContractRequestsPage(box.requests[page], len(box.requests))
+        case c.QueryContracts(_, did, before, after):
+            contracts = [
+                r.OwnedContract(contract_id, k.signed)
+                for contract_id, k in box.contracts
+                if did in (None, k.requestor_did, k.recipient_did)
+                and _between(k.expires_at_s, after, before)
+            ]
+            return r.ContractsPage(contracts[page], len(contracts))
+
+
+def _archive(  # noqa: C901 - one arm per command
+    did: str, box: Box, command: c.Command, new: str
+) -> r.Reply | Refusal:
+    match command:
+        case c.SaveEvents(events):
+            if len(box.saved) + len(events) > LIMITS.saved_events_max:
+                return Refusal.QUOTA_EXCEEDED
+            for index, e in enumerate(events):
+                own = e.sender_did == did
+                box.saved.append(Saved(f"{new}.{index}", e, e.encrypted_tags, own))
+        case c.QuerySavedEvents():
+            return r.ReadAllowed()
+        case c.UpdateEventTags(updates):
+            for update in updates:
+                for saved in box.saved:
+                    if saved.event_id == update.event_id:
+                        saved.tags, saved.processed = update.encrypted_tags, True
+        case c.PublishPublicEvent(channel, event, tags, timestamp_s, signature, valid):
+            if not valid or len(box.public) == LIMITS.public_events_max:
+                return Refusal.QUOTA_EXCEEDED if valid else Refusal.INVALID_SIGNATURE
+            box.public.append(PublicEvent(new, channel, event, tags, timestamp_s, signature))
+            return r.PublicEventAccepted(new)
+        case c.DeletePublicEvents(ids, channel):
+            box.public = [
+                e
+                for e in box.public
+                if e.event_id not in ids or channel not in (None, e.channel_id)
+            ]
+        case _:
+            raise AssertionError(command)
+    return r.Done()
+
+
+def saved_events(box: Box, where: SavedEventsFilter) -> list[SavedEvent]:
+    """All saved events that a filter lets through, in the order of QUERY_EVENTS."""
+    return [
+        SavedEvent(s.event_id, s.event.payload, s.tags, s.event.timestamp_s)
+        for s in sorted(box.saved, key=lambda saved: saved.event.timestamp_s)
+        if _between(s.event.timestamp_s, where.after_timestamp_s, where.before_timestamp_s)
+        and where.participant_did in (None, s.event.sender_did, s.event.recipient_did)
+        and (not where.encrypted_tags or set(where.encrypted_tags) & set(s.tags))
+        and not (where.unprocessed_only and s.processed)
+    ]
+
+
+def public_events(box: Box, where: PublicEventsFilter) -> list[PublicEvent]:
+    """All public events that a filter lets through, in the order of GET /public/:did."""
+    found = sorted(box.public, key=lambda event: event.timestamp_s)[::-1]
+    return [
+        e
+        for e in found
+        if _between(e.timestamp_s, where.after_timestamp_s, where.before_timestamp_s)
+        and where.channel_id in (None, e.channel_id)
+        and (not where.tags or set(where.tags) & set(e.tags))
+    ]
+
+
+def _between(value: Seconds, after: Seconds | None, before: Seconds | None) -> bool:
+    return (after is None or value > after) and (before is None or value < before)

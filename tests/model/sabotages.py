@@ -1,0 +1,267 @@
+"""Defects put in on purpose: each of these functions breaks one promise of the mediator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import pytest
+
+from actors import archive, contracts, evolution, message_queue, transaction
+from actors.commands import (
+    AcknowledgeMessages,
+    DeletePublicEvents,
+    QueryContracts,
+    QueryMessages,
+    Submission,
+)
+from actors.decision import Accepted, Decision, MessageRefs, Moment
+from actors.host import Host, _Outcome
+from actors.identity import ContractRecord, Identity
+from actors.limits import IdentityLimits
+from actors.nonces import NonceWindow
+from actors.partition import Partition
+from actors.refusals import Refusal
+from actors.replies import Refused
+from actors.residency import Residency, Resident
+from actors.transaction import Transaction
+from eventstore import queue_depths, saved_events, seal
+from eventstore.events import ContractStored, Event, MessagesRemoved
+from tests.model import systems
+
+Sabotage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+_FIRST: Final = "did:example:alice"
+
+
+def reply_whatever_the_append_says(patch: pytest.MonkeyPatch) -> None:
+    append = Host._append
+
+    def careless(self: Host, gathered: Transaction) -> bool:
+        append(self, gathered)
+        return True
+
+    patch.setattr(Host, "_append", careless)
+
+
+def take_every_conflict_for_our_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Host, "_resolve_conflict", lambda _self, _gathered: True)
+
+
+def keep_the_partition_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: Host, gathered: Transaction) -> None:
+        for partition in gathered.partitions:
+            self._residency.drop_partition(partition.name)
+
+    patch.setattr(Host, "_forget", forget)
+
+
+def keep_the_states_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Residency, "drop_partition", lambda _self, _partition: None)
+
+
+def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> None:
+    resolve = Host._resolve_conflict
+
+    def stubborn(self: Host, gathered: Transaction) -> bool:
+        assigned = set(self._assigned)
+        ours = resolve(self, gathered)
+        self._assigned |= assigned
+        return ours
+
+    patch.setattr(Host, "_resolve_conflict", stubborn)
+
+
+def decide_on_the_log_instead_of_the_batch(patch: pytest.MonkeyPatch) -> None:
+    def activate(self: Residency, did: str, partition: str, now_ms: int) -> Resident:
+        return self._activate(did, partition, now_ms)
+
+    patch.setattr(Residency, "get", activate)
+
+
+def skip_the_nonce_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NonceWindow, "holds", lambda _self, _key, _now_ms: False)
+
+
+def forget_nonces_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(seal, "unpack_nonces", lambda _packed: iter(()))
+
+
+def keep_a_nonce_by_its_receipt_alone(patch: pytest.MonkeyPatch) -> None:
+    def too_short(received_ms: int, _timestamp_ms: float, window_ms: int) -> int:
+        return received_ms + window_ms
+
+    patch.setattr(transaction, "expiry_ms", too_short)
+
+
+def sweep_nonces_that_are_in_force(patch: pytest.MonkeyPatch) -> None:
+    sweep = NonceWindow.sweep
+    patch.setattr(NonceWindow, "sweep", lambda self, now_ms: sweep(self, now_ms + 600_000))
+
+
+def judge_the_signature_before_the_nonce(patch: pytest.MonkeyPatch) -> None:
+    decide = Host._decide
+
+    def hasty(self: Host, gathered: Transaction, asked: Submission) -> _Outcome:
+        if asked.refusal is not None:
+            return _Outcome(Refused(asked.refusal))
+        return decide(self, gathered, asked)
+
+    patch.setattr(Host, "_decide", hasty)
+
+
+def tell_foreign_ids_from_own(patch: pytest.MonkeyPatch) -> None:
+    acknowledge = message_queue.acknowledge_messages
+
+    def telling(state: Identity, command: AcknowledgeMessages, moment: Moment) -> Decision:
+        if set(command.message_ids) <= set(state.messages):
+            return acknowledge(state, command, moment)
+        return Refusal.INVALID_COMMAND
+
+    patch.setattr(message_queue, "acknowledge_messages", telling)
+
+
+def serve_everybody_from_one_identity(patch: pytest.MonkeyPatch) -> None:
+    get = Residency.get
+
+    def mixed_up(self: Residency, _did: str, partition: str, now_ms: int) -> Resident:
+        return get(self, _FIRST, partition, now_ms)
+
+    patch.setattr(Residency, "get", mixed_up)
+
+
+def count_an_expired_registration(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Identity, "is_registered", lambda self, _now_s: self.registered_until_s > 0)
+
+
+def let_contracts_last_for_ever(patch: pytest.MonkeyPatch) -> None:
+    keep = evolution._keep_contract
+
+    def for_ever(state: Identity, event: ContractStored, version: int) -> None:
+        keep(state, event, version)
+        state.correspondents |= dict.fromkeys(state.correspondents, 1e12)
+
+    patch.setattr(evolution, "_keep_contract", for_ever)
+
+
+def store_the_same_contract_twice(patch: pytest.MonkeyPatch) -> None:
+    keep = evolution._keep_contract
+
+    def forgetful(state: Identity, event: ContractStored, version: int) -> None:
+        keep(state, event, version)
+        state.contract_ids.clear()
+
+    patch.setattr(evolution, "_keep_contract", forgetful)
+
+
+def include_the_bounds_of_a_filter(patch: pytest.MonkeyPatch) -> None:
+    matches = contracts._matches
+
+    def inclusive(record: ContractRecord, query: QueryContracts) -> bool:
+        bounds = (query.expires_before_s, query.expires_after_s)
+        return record.expires_at_s in bounds or matches(record, query)
+
+    patch.setattr(contracts, "_matches", inclusive)
+
+
+def offer_the_newest_message_first(patch: pytest.MonkeyPatch) -> None:
+    query = message_queue.query_messages
+
+    def backwards(state: Identity, command: QueryMessages) -> Accepted:
+        refs = query(state, command).reply
+        assert isinstance(refs, MessageRefs)
+        return Accepted(MessageRefs(refs.versions[::-1], refs.total))
+
+    patch.setattr(message_queue, "query_messages", backwards)
+
+
+def forget_the_caps(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(systems, "LIMITS", IdentityLimits())
+
+
+def keep_the_bytes_of_removed_messages(patch: pytest.MonkeyPatch) -> None:
+    def heavy(state: Identity, event: Event) -> None:
+        before = state.queue_bytes
+        evolution.evolve(state, event)
+        if isinstance(event, MessagesRemoved):
+            state.queue_bytes = before
+
+    patch.setattr(systems, "evolve", heavy)
+
+
+def leave_something_out_of_snapshots(patch: pytest.MonkeyPatch) -> None:
+    read = evolution.from_snapshot
+
+    def forgetful(data: bytes) -> Identity | None:
+        state = read(data)
+        return state and msgspec.structs.replace(state, requests={})
+
+    patch.setattr(systems, "from_snapshot", forgetful)
+
+
+def start_a_new_chain_with_every_seal(patch: pytest.MonkeyPatch) -> None:
+    make = Partition.seal
+
+    def unchained(self: Partition, *rows: Any, **fields: Any) -> Any:
+        self.digest = seal.GENESIS
+        return make(self, *rows, **fields)
+
+    patch.setattr(Partition, "seal", unchained)
+
+
+def seal_nothing(patch: pytest.MonkeyPatch) -> None:
+    make = Partition.seal
+
+    def empty(self: Partition, _rows: Sequence[Any], *rest: Any, **fields: Any) -> Any:
+        return make(self, [], *rest, **fields)
+
+    patch.setattr(Partition, "seal", empty)
+
+
+def leave_tags_as_they_were(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(saved_events, "update_tags", lambda *_: None)
+
+
+def leave_the_depths_of_queues_as_they_were(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queue_depths, "save", lambda *_: None)
+
+
+def withdraw_from_every_channel(patch: pytest.MonkeyPatch) -> None:
+    delete = archive.delete_public_events
+
+    def everywhere(state: Identity, command: DeletePublicEvents, moment: Moment) -> Accepted:
+        return delete(state, DeletePublicEvents(command.event_ids), moment)
+
+    patch.setattr(archive, "delete_public_events", everywhere)
+
+
+IN_THE_CORE: Final[Sequence[Sabotage]] = (
+    skip_the_nonce_check,
+    tell_foreign_ids_from_own,
+    count_an_expired_registration,
+    let_contracts_last_for_ever,
+    store_the_same_contract_twice,
+    include_the_bounds_of_a_filter,
+    offer_the_newest_message_first,
+    forget_the_caps,
+    keep_the_bytes_of_removed_messages,
+    leave_something_out_of_snapshots,
+    withdraw_from_every_channel,
+)
+IN_THE_HOST: Final[Sequence[Sabotage]] = (
+    reply_whatever_the_append_says,
+    take_every_conflict_for_our_own,
+    keep_the_partition_after_a_failed_append,
+    keep_the_states_after_a_failed_append,
+    never_give_up_a_partition_with_a_newer_epoch,
+    decide_on_the_log_instead_of_the_batch,
+    forget_nonces_at_a_restart,
+    keep_a_nonce_by_its_receipt_alone,
+    sweep_nonces_that_are_in_force,
+    judge_the_signature_before_the_nonce,
+    serve_everybody_from_one_identity,
+    start_a_new_chain_with_every_seal,
+    seal_nothing,
+    leave_tags_as_they_were,
+    leave_the_depths_of_queues_as_they_were,
+)

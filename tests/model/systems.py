@@ -1,0 +1,313 @@
+"""What the model is compared with: the pure core alone, and a real host on a real log.
+
+Both run the same submissions. A host writes through a ``FaultyLog``, so that an append can go
+wrong; the core keeps its events in a list and leaves out what only a store can do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import Final
+
+import pytest
+from typing_extensions import override
+
+from actors.commands import Read, Submission
+from actors.decision import ContractRefs, MessageRefs, Moment, Refs, RequestRefs
+from actors.decisions import decide
+from actors.evolution import evolve, from_snapshot, to_snapshot
+from actors.host import Host
+from actors.identity import FOLD, Identity
+from actors.limits import HostLimits
+from actors.nonces import NonceWindow, expiry_ms
+from actors.partitions import Placement
+from actors.refusals import Refusal
+from actors.replies import (
+    ContractRequestsPage,
+    ContractsPage,
+    Done,
+    MessagesPage,
+    OwnedContract,
+    Refused,
+    Reply,
+    WaitingContractRequest,
+    WaitingMessage,
+)
+from actors.residency import Residency
+from eventstore.codec import decode, identity_stream
+from eventstore.errors import LogError
+from eventstore.events import ContractRequested, ContractStored, Event, MessageQueued
+from eventstore.log import (
+    LogFigures,
+    PublicEventsPage,
+    SavedEventsFilter,
+    SavedEventsPage,
+    Snapshot,
+)
+from eventstore.open_log import open_log
+from eventstore.verify import Finding, verify
+from tests.log.faulty_log import FaultyLog, Plan, StoredButFailed
+from tests.log.raw_sql import run_sql
+from tests.model.reference import LIMITS
+
+PLACEMENT: Final = Placement(shards=2, hosts=1)
+PARTITIONS: Final = PLACEMENT.partitions_of(0)
+HOST_LIMITS: Final = HostLimits(snapshot_after_events=4, identity_idle_s=60, identity=LIMITS)
+EDGE: Final = "edge-0"
+UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+
+
+class System(ABC):
+    """Something that answers submissions."""
+
+    now_ms = 0
+
+    @abstractmethod
+    def execute(
+        self, batch: Sequence[Submission], ids: Sequence[str], fault: Plan | None = None
+    ) -> list[Reply]:
+        """Answer a batch, decided with these ids; the fault meets its append."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Lose everything that is in memory."""
+
+    @abstractmethod
+    def save_snapshots(self) -> None:
+        """Take a snapshot of every identity in memory."""
+
+    @abstractmethod
+    def spoil_snapshots(self, how: str) -> None:
+        """Make every snapshot ``"missing"``, ``"of another fold"`` or ``"damaged"``."""
+
+    @abstractmethod
+    def in_memory(self) -> dict[str, Identity]:
+        """The states that answer now."""
+
+    @abstractmethod
+    def reloaded(self, did: str) -> Identity:
+        """The state as the next start will load it."""
+
+    @abstractmethod
+    def events(self, did: str) -> list[Event]:
+        """All events of an identity."""
+
+
+class CoreSystem(System):
+    """``decide`` and ``evolve`` over lists."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, list[Event]] = {}
+        self._states: dict[str, Identity] = {}
+        self._snapshots: dict[str, bytes] = {}
+        self._nonces = NonceWindow()
+
+    @override
+    def execute(
+        self, batch: Sequence[Submission], ids: Sequence[str], fault: Plan | None = None
+    ) -> list[Reply]:
+        before = deepcopy((self._events, self._nonces))
+        fresh = iter(ids)
+        replies = [self._answer(submission, fresh) for submission in batch]
+        if fault is None:
+            return replies
+        if not isinstance(fault, StoredButFailed):
+            self._events, self._nonces = before
+        self.restart()
+        return [UNAVAILABLE] * len(batch)
+
+    def _answer(self, asked: Submission, ids: Iterator[str]) -> Reply:
+        claim = asked.claim
+        if claim is not None:
+            if self._nonces.holds(claim.key, self.now_ms):
+                return Refused(Refusal.DUPLICATE_NONCE)
+            window_ms = HOST_LIMITS.timestamp_window_ms
+            self._nonces.add(claim.key, expiry_ms(self.now_ms, claim.timestamp_ms, window_ms))
+        if asked.refusal is not None or asked.command is None:
+            return Done() if asked.refusal is None else Refused(asked.refusal)
+        did = asked.target_did
+        state = self._states.get(did) or self.reloaded(did)
+        moment = Moment(self.now_ms, asked.command_key, next(ids), LIMITS)
+        decision = decide(did, state, asked.command, moment)
+        if isinstance(decision, Refusal):
+            return Refused(decision)
+        for event in decision.events:
+            evolve(state, event)
+            self._events.setdefault(did, []).append(event)
+            self._states[did] = state
+        return self._filled(did, decision.reply)
+
+    def _filled(self, did: str, reply: Reply | Refs) -> Reply:
+        if not isinstance(reply, Refs):
+            return reply
+        events = [self._events[did][version - 1] for version in reply.versions]
+        match reply:
+            case MessageRefs():
+                queued = [e for e in events if isinstance(e, MessageQueued)]
+                messages = [WaitingMessage(e.message_id, e.sender_did, e.payload) for e in queued]
+                return MessagesPage(messages, reply.total)
+            case RequestRefs():
+                requests = [
+                    WaitingContractRequest(
+                        e.request_id,
+                        e.sender_did,
+                        e.encrypted_contract_request,
+                        e.requestor_ephemeral_public_key,
+                    )
+                    for e in events
+                    if isinstance(e, ContractRequested)
+                ]
+                return ContractRequestsPage(requests, reply.total)
+            case ContractRefs():
+                stored = [e for e in events if isinstance(e, ContractStored)]
+                contracts = [OwnedContract(e.contract_id, e.contract) for e in stored]
+                return ContractsPage(contracts, reply.total)
+
+    @override
+    def restart(self) -> None:
+        self._states.clear()
+
+    @override
+    def save_snapshots(self) -> None:
+        self._snapshots = {did: to_snapshot(state) for did, state in self._states.items()}
+
+    @override
+    def spoil_snapshots(self, how: str) -> None:
+        self._snapshots = {did: b"\xc1" for did in self._snapshots if how == "damaged"}
+
+    @override
+    def in_memory(self) -> dict[str, Identity]:
+        return self._states
+
+    @override
+    def reloaded(self, did: str) -> Identity:
+        snapshot = self._snapshots.get(did)
+        state = (snapshot and from_snapshot(snapshot)) or Identity()
+        for event in self.events(did)[state.version :]:
+            evolve(state, event)
+        return state
+
+    @override
+    def events(self, did: str) -> list[Event]:
+        return self._events.get(did, [])
+
+
+class HostSystem(System):
+    """A ``Host`` that owns every shard, on the log at a URL."""
+
+    def __init__(self, log_url: str) -> None:
+        self._url = log_url
+        self._real = open_log(log_url)
+        self._log = FaultyLog(self._real)
+        self._ids: Iterator[str] = iter(())
+        self.restart()
+
+    def close(self) -> None:
+        self._log.close()
+
+    @override
+    def execute(
+        self, batch: Sequence[Submission], ids: Sequence[str], fault: Plan | None = None
+    ) -> list[Reply]:
+        if fault is not None:
+            self._host.assign(PARTITIONS)  # so that the fault meets the batch and no claim
+            self._log.plan(fault)
+        replies = self._ask(self._host, batch, ids)
+        assert self._log.faults_left == 0
+        return replies
+
+    @override
+    def restart(self) -> None:
+        self._host = self._new_host()
+        self._host.assign(PARTITIONS)
+
+    def restart_on_a_failing_log(self, fault: Plan) -> None:
+        """Restart while the log does not take the claim of the partitions."""
+        self._host = self._new_host()
+        self._log.plan(fault)
+        with pytest.raises(LogError):
+            self._host.assign(PARTITIONS)
+
+    def take_over(self) -> Host:
+        """Let another host claim everything; the former owner, which does not know it yet."""
+        former = self._host
+        former.assign(PARTITIONS)
+        self.restart()
+        return former
+
+    def ask_former(
+        self, former: Host, batch: Sequence[Submission], ids: Sequence[str]
+    ) -> list[Reply]:
+        """What a host answers that has lost its partitions."""
+        return self._ask(former, batch, ids)
+
+    def _ask(self, host: Host, batch: Sequence[Submission], ids: Sequence[str]) -> list[Reply]:
+        self._ids = iter(ids)
+        replies, _ = host.execute([(EDGE, submission) for submission in batch])
+        return replies
+
+    def keep_house(self) -> None:
+        """Passivate, sweep, and save the snapshots that are due."""
+        self._log.save_snapshots(self._host.keep_house())
+
+    def read(self, read: Read) -> SavedEventsPage | PublicEventsPage:
+        """A page of a read model."""
+        owner, page = identity_stream(read.owner_did), read.page
+        if isinstance(read.where, SavedEventsFilter):
+            return self._log.query_saved_events(
+                owner, read.where, offset=page.offset, limit=page.size
+            )
+        return self._log.query_public_events(owner, read.where, offset=page.offset, limit=page.size)
+
+    def figures(self) -> LogFigures:
+        """What an operator is told of all queues."""
+        return self._log.figures()
+
+    def findings(self) -> list[Finding]:
+        """What is wrong with the log."""
+        return [item for item in verify(self._real) if isinstance(item, Finding)]
+
+    @override
+    def save_snapshots(self) -> None:
+        self._log.save_snapshots(
+            [
+                (identity_stream(did), Snapshot(state.version, FOLD, to_snapshot(state)))
+                for did, state in self.in_memory().items()
+            ]
+        )
+
+    @override
+    def spoil_snapshots(self, how: str) -> None:
+        spoil = {
+            "missing": "DELETE FROM snapshots",
+            "of another fold": "UPDATE snapshots SET fold = fold + 97",
+            "damaged": "UPDATE snapshots SET state = SUBSTR(state, 1, 1)",
+        }
+        run_sql(self._url, spoil[how])
+
+    @override
+    def in_memory(self) -> dict[str, Identity]:
+        residents = self._host._residency._residents
+        return {did: resident.state for did, resident in residents.items()}
+
+    @override
+    def reloaded(self, did: str) -> Identity:
+        residency = Residency(self._real, HOST_LIMITS)
+        return residency.get(did, PLACEMENT.partition_of(did), self.now_ms).state
+
+    @override
+    def events(self, did: str) -> list[Event]:
+        rows = self._real.read_stream(identity_stream(did))
+        assert [row.originator_version for row in rows] == list(range(1, len(rows) + 1))
+        return [decode(row.topic, row.state) for row in rows]
+
+    def _new_host(self) -> Host:
+        return Host(
+            "host-0",
+            self._log,
+            HOST_LIMITS,
+            clock=lambda: self.now_ms,
+            new_id=lambda: next(self._ids),
+        )
