@@ -85,6 +85,8 @@ class Host:
         self._new_id = new_id
         self._assigned: set[str] = set()
         self._owned: dict[str, Partition] = {}
+        self._epochs: dict[str, int] = {}
+        self._claims_tried: dict[str, bytes] = {}
         self._residency = Residency(log, limits)
         self._pages = PageReader(log)
         self._swept_ms = 0
@@ -101,6 +103,9 @@ class Host:
                 command that needs them.
         """
         self._assigned.update(names)
+        for name in names:
+            self._epochs.pop(name, None)
+            self._claims_tried.pop(name, None)
         self._claim([name for name in names if name not in self._owned])
 
     def execute(
@@ -222,16 +227,40 @@ class Host:
         return partition
 
     def _claim(self, names: Sequence[str]) -> None:
+        """Read partitions from the log and claim them; whose owner is another are given up."""
         now_ms = self._clock()
         window_ms = self._limits.timestamp_window_ms
-        claimed = [
-            partitions.load(self._log, name, now_ms=now_ms, window_ms=window_ms) for name in names
-        ]
+        claimed: list[Partition] = []
+        for name in names:
+            partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=window_ms)
+            if self._is_others(partition):
+                self._give_up(name)
+            else:
+                claimed.append(partition)
         if not claimed:
             return
         seals = [p.seal([], [], at_ms=now_ms, window_ms=window_ms) for p in claimed]
+        self._claims_tried.update((p.name, p.digest) for p in claimed)
         self._log.append([row for row, _ in seals], [event for _, event in seals])
-        self._owned.update((partition.name, partition) for partition in claimed)
+        for partition in claimed:
+            self._owned[partition.name] = partition
+            self._epochs[partition.name] = partition.epoch
+            del self._claims_tried[partition.name]
+
+    def _is_others(self, loaded: Partition) -> bool:
+        """Has somebody else claimed a partition since this host owned it?
+
+        A claim of our own whose outcome was unknown may be the newest seal: then it is ours.
+        """
+        newest_epoch = loaded.epoch - 1
+        if loaded.digest == self._claims_tried.get(loaded.name):
+            self._epochs[loaded.name] = newest_epoch
+        return newest_epoch > self._epochs.get(loaded.name, newest_epoch)
+
+    def _give_up(self, name: str) -> None:
+        _LOG.error("partition %s has another owner, given up", name)
+        self._assigned.discard(name)
+        self.stats.partitions_lost += 1
 
     def _append(self, transaction: Transaction) -> bool:
         rows, events = transaction.sealed()
@@ -269,9 +298,7 @@ class Host:
         self._forget(transaction)
         for partition, seal in newest.items():
             if seal is not None and seal.epoch > partition.epoch:
-                _LOG.error("partition %s has another owner, given up", partition.name)
-                self._assigned.discard(partition.name)
-                self.stats.partitions_lost += 1
+                self._give_up(partition.name)
         return False
 
     def _forget(self, transaction: Transaction) -> None:

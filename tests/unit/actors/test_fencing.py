@@ -10,6 +10,7 @@ from actors.replies import MessageAccepted, MessagesPage, Refused
 from eventstore.codec import decode, partition_stream
 from eventstore.events import BatchSealed
 from eventstore.log import EventLog
+from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
 from tests.unit.actors.given import contract, host, registration, run, submission
 
 ME, FRIEND = "did:x:me", "did:x:friend"
@@ -101,3 +102,33 @@ def test_two_owners_that_take_turns_lose_and_fork_nothing(log: EventLog) -> None
     (page,) = run(host(log, name="third"), submission(ME, QueryMessages(ALL)))
     assert isinstance(page, MessagesPage)
     assert [message.message_id for message in page.messages] == accepted
+
+
+def test_an_owner_whose_append_failed_before_it_was_replaced_does_not_come_back(
+    log: EventLog,
+) -> None:
+    faulty = FaultyLog(log)
+    stale = host(faulty, name="stale")
+    (done,) = run(stale, submission(ME, registration(ME)))
+    assert done != UNAVAILABLE
+    faulty.plan(FailNext(1))
+    assert run(stale, submission(ME, registration(ME))) == [UNAVAILABLE]
+    new = host(log, name="new")
+    for _ in range(2):
+        assert run(stale, submission(ME, registration(ME))) == [UNAVAILABLE]
+    (renewed,) = run(new, submission(ME, registration(ME)))
+    assert renewed != UNAVAILABLE
+    assert stale.snapshot_stats().partitions_lost >= 1
+
+
+def test_an_owner_is_not_fenced_off_by_its_own_claims_of_unknown_outcome(log: EventLog) -> None:
+    faulty = FaultyLog(log)
+    owner = host(faulty)
+    run(owner, submission(ME, registration(ME)))
+    # The append fails; the claim that follows is stored and fails, and so does the next one.
+    faulty.plan(FailNext(1), StoredButFailed(1), FailNext(1), StoredButFailed(1))
+    for _ in range(4):
+        assert run(owner, submission(ME, registration(ME))) == [UNAVAILABLE]
+    (done,) = run(owner, submission(ME, registration(ME)))
+    assert done != UNAVAILABLE
+    assert owner.snapshot_stats().partitions_lost == 0
