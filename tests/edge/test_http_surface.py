@@ -294,9 +294,7 @@ async def test_trap_1_every_success_has_status_200(
     assert [(answer.status, answer.json["type"]) for answer in answers] == [(200, "SUCCESS")] * 4
 
 
-@pytest.mark.parametrize(
-    "nonsense", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"]
-)
+@pytest.mark.parametrize("nonsense", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
 async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
     mediator: Mediator, caplog: pytest.LogCaptureFixture, nonsense: bytes
 ) -> None:
