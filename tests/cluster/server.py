@@ -88,8 +88,8 @@ class Server:
         self._listen = self.url.removeprefix("http://")
 
     def pids(self, title: str) -> list[int]:
-        """The server's processes with this title, oldest first."""
-        return sorted(pid for pid, found in self.processes() if found == title)
+        """The server's processes with this title, which Ray lengthens by the task, oldest first."""
+        return sorted(pid for pid, found in self.processes() if found.startswith(title))
 
     def edge_of(self, client_port: int) -> int:
         """The edge process that has accepted the connection from this local port."""
@@ -118,6 +118,16 @@ class Server:
         """``kill -9`` of the main process alone; the rest has to end by itself."""
         assert self._process is not None
         self._process.kill()
+        self._process.wait()
+
+    def kill_everything(self) -> None:
+        """``kill -9`` of every process of the server at once."""
+        assert self._process is not None
+        while left := [pid for pid, _ in self.processes()]:
+            for pid in left:
+                send(pid, signal.SIGKILL)
+            for pid in left:
+                ended(pid, GONE_S_MAX)
         self._process.wait()
 
     def terminate(self) -> tuple[int, float]:
@@ -156,13 +166,9 @@ class Server:
             try:
                 self._process.wait(GONE_S_MAX)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        while left := [pid for pid, _ in self.processes()]:
-            for pid in left:
-                send(pid, signal.SIGKILL)
-            for pid in left:
-                ended(pid, GONE_S_MAX)
+                self.kill()
+        if self._process is not None:
+            self.kill_everything()
 
 
 def _ready_url(said: IO[bytes]) -> str:

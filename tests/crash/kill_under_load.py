@@ -1,224 +1,253 @@
-"""Kill -9 of edge, host or everything under load, again and again; then every promise is checked.
+"""Clients write and read while processes of the mediator are killed at random moments.
 
-``python -m tests.crash.kill_under_load --kills 200`` runs longer than the tests do.
+``python -m tests.crash.kill_under_load --kills 200 --seed 7`` runs for long. A moment is a number
+of further acknowledgements, so every kill hits a mediator that was at work again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
-import aiohttp
-
 from eventstore.verify import Finding, verify
-from http_edge.client import Account, ClientError, Identity, MediatorClient
-from tests.cluster.people import befriend, client, message, post, register
-from tests.cluster.server import EDGE, HOST, MEDIATOR_DID, Server, send
-from tests.crash.history import History
+from http_edge.client import (
+    Account,
+    ClientError,
+    CommandRefused,
+    MediatorClient,
+    MediatorUnreachable,
+    OutcomeUnknown,
+)
+from tests.cluster.people import befriend, client, message, newcomer, until
+from tests.cluster.server import EDGE, HOST, Server, send
+from tests.crash.ledger import Delivery, Ledger, Outcome, Verdict, judge
 
-PAIRS: Final = 6
-ACCEPTED_BETWEEN_KILLS: Final = 120
-PAGE: Final = 50
-RECOVERY_S_MAX: Final = 90.0
-_PROBE_S: Final = 0.05
-VICTIMS: Final = ("edge", "host", "everything", "host", "edge")
+WRITERS: Final = 8
+READERS: Final = 3
+FURTHER_ACKS: Final = (50, 500)
+REPLAYS_AT_ONCE: Final = 16
+REPLAYABLE_S: Final = 270
+"""Less than the 300 s in which a command's timestamp is believed."""
+_PAGE: Final = 50
+_TEXT_BYTES_MAX: Final = 2_000
+_PAUSE_S: Final = 0.05
 
 
-@dataclass
-class Outcome:
-    """What a run was like."""
+class Target(Enum):
+    """What is killed."""
 
-    kills: dict[str, int] = field(default_factory=dict)
-    accepted: int = 0
-    unknown: int = 0
-    removed: int = 0
-    replayed: int = 0
-    violations: list[str] = field(default_factory=list)
+    EDGE = "edge"
+    HOST = "host"
+    EVERYTHING = "everything"
+
+
+WEIGHTS: Final = {Target.EDGE: 9, Target.HOST: 9, Target.EVERYTHING: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a run came to."""
+
+    kills: dict[str, int]
+    accepted: int
+    unknown: int
+    delivered: int
+    removed: int
+    replayed: int
+    replays_accepted: list[str]
+    findings: list[Finding]
+    verdict: Verdict
+    seconds: float
+
+    @property
+    def is_clean(self) -> bool:
+        """Was every promise kept?"""
+        return self.verdict.is_clean and not self.findings and not self.replays_accepted
 
     def __str__(self) -> str:
-        kills = ", ".join(f"{n} of {victim}" for victim, n in sorted(self.kills.items()))
+        killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
+        wrong = self.verdict
         return (
-            f"kills: {kills}; accepted {self.accepted}, unknown {self.unknown},"
-            f" removed {self.removed}, replayed {self.replayed},"
-            f" violations {len(self.violations)}"
+            f"{sum(self.kills.values())} kills ({killed}) in {self.seconds:.0f} s,"
+            f" {self.accepted} accepted, {self.unknown} unknown, {self.delivered} delivered,"
+            f" {self.removed} removed; lost {wrong.lost or 0}, duplicated {len(wrong.duplicated)},"
+            f" undone {len(wrong.undone)}, disordered {len(wrong.disordered)},"
+            f" strange {len(wrong.strange)}; {self.replayed} replays,"
+            f" {len(self.replays_accepted)} accepted; {len(self.findings)} findings in the log"
         )
 
 
+@dataclass(slots=True)
 class Load:
-    """Writers and readers at a mediator that is being killed."""
+    """The clients of one run, and what they know."""
 
-    def __init__(self, server: Server, seed: int) -> None:
-        self._server = server
-        self._random = random.Random(seed)  # noqa: S311 - a schedule, not a secret
-        self._histories = [History() for _ in range(PAIRS)]
-        self._up = asyncio.Event()
-        self._up.set()
-        self._progress = asyncio.Condition()
-        self._stopping = False
-        self._outcome = Outcome()
+    server: Server
+    chance: random.Random
+    ledger: Ledger = field(default_factory=Ledger)
+    bodies: list[tuple[float, bytes]] = field(default_factory=list)
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: bool = False
 
-    async def run(self, kills: int) -> Outcome:
-        """Load, kill, drain, check."""
-        async with client(self._server.url) as mediator:
-            pairs = [await self._pair(mediator, number) for number in range(PAIRS)]
-            work = [
-                asyncio.create_task(task)
-                for (writer, reader), history in zip(pairs, self._histories, strict=True)
-                for task in (self._write(writer, reader, history), self._read(reader, history))
-            ]
-            for number in range(kills):
-                await self._accepted(ACCEPTED_BETWEEN_KILLS)
-                await self._kill(VICTIMS[number % len(VICTIMS)])
-            await self._accepted(ACCEPTED_BETWEEN_KILLS)
-            self._stopping = True
-            await asyncio.gather(*work)
-            for (_, reader), history in zip(pairs, self._histories, strict=True):
-                await self._drain(reader, history)
-            await self._replay(mediator)
-        return self._outcome
-
-    def check(self) -> Outcome:
-        """The outcome with all that does not hold of the histories and of the log."""
-        outcome = self._outcome
-        for history in self._histories:
-            outcome.accepted += len(history.accepted)
-            outcome.unknown += len(history.unknown)
-            outcome.removed += len(history.removed)
-            outcome.violations += history.check()
-        log = self._server.log()
-        try:
-            outcome.violations += [
-                str(found) for found in verify(log) if isinstance(found, Finding)
-            ]
-        finally:
-            log.close()
-        return outcome
-
-    async def _pair(self, mediator: MediatorClient, number: int) -> tuple[Account, Account]:
-        writer = await register(mediator.as_(Identity.create(f"writer-{number}", MEDIATOR_DID)))
-        reader = await register(mediator.as_(Identity.create(f"reader-{number}", MEDIATOR_DID)))
-        await befriend(writer, reader)
-        return writer, reader
-
-    async def _write(self, writer: Account, reader: Account, history: History) -> None:
-        number = 0
-        while not self._stopping:
-            await self._up.wait()
-            number += 1
-            payload = f"{number} " + "x" * self._random.randrange(2_000)
-            command = message(writer, reader, payload)
-            history.sent[payload] = command
+    async def write(self, writer: Account, readers: Sequence[Account]) -> None:
+        """Send one message after the other; each intent is noted before it is sent."""
+        did = writer.identity.did
+        for number in itertools.count():
+            if self.stopping:
+                return
+            reader = self.chance.choice(readers)
+            filler = "x" * self.chance.randrange(_TEXT_BYTES_MAX)
+            text = f"{number} of {did} {filler}"
+            attempt = self.ledger.intend(did, reader.identity.did, text)
+            body = message(writer, reader, text)
             try:
-                status, answer = await post(writer.mediator, command)
-            except (aiohttp.ClientError, ConnectionError):
-                history.unknown.add(payload)
-                await asyncio.sleep(_PROBE_S)
-                continue
-            if status == 200:
-                history.accepted[answer["pendingEventId"]] = payload
-                async with self._progress:
-                    self._progress.notify_all()
-            elif status == 503:
-                history.unknown.add(payload)
-                await asyncio.sleep(_PROBE_S)
+                await writer.mediator.transport.post(body)
+            except MediatorUnreachable:
+                attempt.outcome = Outcome.UNSENT
+                await asyncio.sleep(_PAUSE_S)
+            except OutcomeUnknown:
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                attempt.outcome = Outcome.ACCEPTED
+                self.bodies.append((time.monotonic(), body))
+                self.progress.set()
 
-    async def _read(self, reader: Account, history: History) -> None:
-        while not self._stopping:
-            await self._up.wait()
-            with suppress(ClientError, aiohttp.ClientError):
-                if not await self._read_page(reader, history):
-                    await asyncio.sleep(_PROBE_S)
-                continue
-            await asyncio.sleep(_PROBE_S)
+    async def read(self, reader: Account) -> None:
+        """Take what waits and acknowledge it, some of it later."""
+        while not self.stopping:
+            try:
+                await self.take_page(reader)
+            except (MediatorUnreachable, OutcomeUnknown):
+                await asyncio.sleep(_PAUSE_S)
 
-    async def _read_page(self, reader: Account, history: History) -> bool:
-        """Receive a page and remove most of it; False when nothing waited."""
-        removed_before = set(history.removed)
-        page = await reader.query_pending_events(page_size=PAGE)
-        history.saw_page(removed_before, [(event.id, event.payload) for event in page.items])
-        taken = [event.id for event in page.items if self._random.random() < 0.8]
-        if taken:
-            await reader.acknowledge_pending_events(taken)
-            history.removed.update(taken)
+    async def take_page(self, reader: Account) -> bool:
+        """One page of what waits, and the acknowledgement of some of it: was there any?"""
+        did = reader.identity.did
+        page = await reader.query_pending_events(page_size=_PAGE)
+        for event in page.items:
+            self.ledger.deliver(Delivery(did, event.sender_did, event.id, event.payload))
+        ids = [event.id for event in page.items if self.stopping or self.chance.random() < 0.8]
+        if ids:
+            await reader.acknowledge_pending_events(ids)
+            self.ledger.remove(ids)
         return bool(page.items)
 
-    async def _drain(self, reader: Account, history: History) -> None:
-        """Take everything, until the queue is empty twice."""
+    async def kill(self, target: Target) -> None:
+        """Kill after a random number of further acknowledgements."""
+        due = len(self.bodies) + self.chance.randrange(*FURTHER_ACKS)
+        async with asyncio.timeout(120):
+            while len(self.bodies) < due:
+                self.progress.clear()
+                await self.progress.wait()
+        match target:
+            case Target.EVERYTHING:
+                self.server.kill_everything()
+                await asyncio.to_thread(self.server.start)
+            case _:
+                title = EDGE if target is Target.EDGE else HOST
+                send(self.chance.choice(self.server.pids(title)), signal.SIGKILL)
+
+    async def drain(self, reader: Account) -> None:
+        """Take all that waits, until nothing was there twice; what comes back ends it too."""
         empty = 0
-        while empty < 2:
-            removed_before = set(history.removed)
-            page = await reader.query_pending_events(page_size=1_000)
-            history.saw_page(removed_before, [(event.id, event.payload) for event in page.items])
-            ids = [event.id for event in page.items]
-            if ids:
-                await reader.acknowledge_pending_events(ids)
-                history.removed.update(ids)
-            empty = 0 if ids else empty + 1
+        while empty < 2 and not self.ledger.undone:
+            empty = 0 if await self.take_page(reader) else empty + 1
 
-    async def _replay(self, mediator: MediatorClient) -> None:
-        """No command that was accepted is accepted again."""
-        for history in self._histories:
-            for payload in list(history.accepted.values())[-200:]:
-                _, answer = await post(mediator, history.sent[payload])
-                self._outcome.replayed += 1
-                if answer.get("code") != "DUPLICATE_NONCE":
-                    history.violations.append(f"a replay was answered {answer}")
+    async def replay(self, mediator: MediatorClient) -> tuple[int, list[str]]:
+        """Send every accepted command again: how many, and what was said but DUPLICATE_NONCE."""
+        since = time.monotonic() - REPLAYABLE_S
+        bodies = [body for at, body in self.bodies if at > since]
+        waiting, wrong = iter(bodies), list[str]()
 
-    async def _accepted(self, more: int) -> None:
-        """Wait until this many more messages were accepted."""
-        goal = self._count() + more
-        async with asyncio.timeout(RECOVERY_S_MAX), self._progress:
-            await self._progress.wait_for(lambda: self._count() >= goal)
+        async def send_again() -> None:
+            for body in waiting:
+                try:
+                    answer = str(await mediator.transport.post(body))
+                except ClientError as error:
+                    answer = error.code if isinstance(error, CommandRefused) else str(error)
+                if answer != "DUPLICATE_NONCE":
+                    wrong.append(answer)
 
-    def _count(self) -> int:
-        return sum(len(history.accepted) for history in self._histories)
-
-    async def _kill(self, victim: str) -> None:
-        self._outcome.kills[victim] = self._outcome.kills.get(victim, 0) + 1
-        if victim == "everything":
-            self._up.clear()
-            self._server.kill()
-            await asyncio.to_thread(self._server.start)
-            self._up.set()
-            return
-        for pid in self._server.pids(EDGE if victim == "edge" else HOST)[-1:]:
-            send(pid, signal.SIGKILL)
+        await asyncio.gather(*(send_again() for _ in range(REPLAYS_AT_ONCE)))
+        return len(bodies), wrong
 
 
-def kill_under_load(data_dir: Path, kills: int, *, seed: int = 1, **settings: str) -> Outcome:
-    """Run a server under load, kill parts of it, and check what clients saw."""
-    with Server(data_dir, **settings) as server:
-        return asyncio.run(_run(server, kills, seed))
+async def run(server: Server, kills: int, seed: int) -> Outcomes:
+    """Load, kills, and the reckoning; the server runs already."""
+    load, started = Load(server, random.Random(seed)), time.monotonic()  # noqa: S311 - repeatable
+    targets = load.chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=kills - 1)
+    # At the end of it all a mediator is asked that knows nothing but the log.
+    targets.append(Target.EVERYTHING)
+    async with AsyncExitStack() as opened:
+        mediator = await opened.enter_async_context(client(server.url))
+        readers = [await newcomer(mediator, f"reader-{n}") for n in range(READERS)]
+        writers = [await newcomer(mediator, f"writer-{n}") for n in range(WRITERS)]
+        for writer, reader in itertools.product(writers, readers):
+            await befriend(writer, reader)
+        working = [asyncio.create_task(load.write(writer, readers)) for writer in writers]
+        working += [asyncio.create_task(load.read(reader)) for reader in readers]
+        try:
+            for target in targets:
+                await load.kill(target)
+        finally:
+            load.stopping = True
+            await asyncio.gather(*working)
+        await until(lambda: _answers(readers))
+        for reader in readers:
+            await load.drain(reader)
+        replayed, replays_accepted = await load.replay(mediator)
+    log = server.log()
+    findings = [found for found in verify(log) if isinstance(found, Finding)]
+    log.close()
+    ledger = load.ledger
+    return Outcomes(
+        kills={target.value: targets.count(target) for target in Target},
+        accepted=ledger.count(Outcome.ACCEPTED),
+        unknown=ledger.count(Outcome.UNKNOWN),
+        delivered=len({delivery.event_id for delivery in ledger.deliveries}),
+        removed=len(ledger.removed),
+        replayed=replayed,
+        replays_accepted=replays_accepted,
+        findings=findings,
+        verdict=judge(ledger),
+        seconds=time.monotonic() - started,
+    )
 
 
-async def _run(server: Server, kills: int, seed: int) -> Outcome:
-    load = Load(server, seed)
-    await load.run(kills)
-    return await asyncio.to_thread(load.check)
+async def _answers(readers: Sequence[Account]) -> bool:
+    """Is everybody served?"""
+    for reader in readers:
+        await reader.query_pending_events()
+    return True
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The longer run."""
+def main() -> None:
+    """Run with the arguments of the command line; exit code 1 when a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        outcome = kill_under_load(Path(directory) / "data", options.kills, seed=options.seed)
-    print(outcome)  # noqa: T201 - the result
-    for violation in outcome.violations[:20]:
-        print(violation)  # noqa: T201 - the result
-    return 1 if outcome.violations else 0
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    arguments = parser.parse_args()
+    settings = dict(assignment.split("=", 1) for assignment in arguments.set)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Server(Path(directory) / "data", **settings) as server,
+    ):
+        outcomes = asyncio.run(run(server, arguments.kills, arguments.seed))
+    sys.stdout.write(f"{outcomes}\n")
+    sys.exit(0 if outcomes.is_clean else 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -1,0 +1,89 @@
+"""What a killed process costs: commands in flight are unknown, nothing else."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from http_edge.client import Account, MediatorClient, Reconnected
+from tests.cluster.people import (
+    Socket,
+    befriend,
+    healthy,
+    in_flight,
+    message,
+    newcomer,
+    post,
+    until,
+    waiting_payloads,
+)
+from tests.cluster.server import EDGE, HOST, Server, send
+
+pytestmark = pytest.mark.cluster
+UNAVAILABLE = (503, {"type": "ERROR", "code": "TEMPORARILY_UNAVAILABLE"})
+
+
+@pytest.fixture
+async def writer(mediator: MediatorClient) -> Account:
+    return await newcomer(mediator, "writer")
+
+
+@pytest.fixture
+async def reader(mediator: MediatorClient, writer: Account) -> Account:
+    reader = await newcomer(mediator, "reader")
+    await befriend(writer, reader)
+    return reader
+
+
+async def test_a_killed_host_makes_commands_in_flight_unknown_and_comes_back_by_itself(
+    server: Server, mediator: MediatorClient, writer: Account, reader: Account
+) -> None:
+    (host,), edges = server.pids(HOST), server.pids(EDGE)
+    stored = message(writer, reader, "before")
+    assert (await post(mediator, stored))[0] == 200
+    socket = await Socket.open(reader)
+
+    send(host, signal.SIGSTOP)
+    asked = await in_flight(mediator, [message(writer, reader, f"{n}") for n in range(20)])
+    send(host, signal.SIGKILL)
+
+    # The host was asked about some of them; the others waited at the edge for their turn.
+    answers = [await task for task in asked]
+    assert answers[0] == UNAVAILABLE
+    accepted = [f"{n}" for n, (status, _) in enumerate(answers) if status == 200]
+    assert answers.count(UNAVAILABLE) == 20 - len(accepted)
+    assert await socket.close_code() == 1012
+    await until(lambda: healthy(mediator))
+    assert await writer.send(reader.identity.did, "after")
+    assert await waiting_payloads(reader) == ["before", *accepted, "after"]
+    assert await post(mediator, stored) == (401, {"type": "ERROR", "code": "DUPLICATE_NONCE"})
+    assert server.pids(EDGE) == edges
+    assert server.pids(HOST) != [host]
+    await socket.close()
+
+
+async def test_a_client_hears_of_a_restarted_host_and_finds_what_it_missed(
+    server: Server, mediator: MediatorClient, writer: Account, reader: Account
+) -> None:
+    async with reader.socket() as notices:
+        (host,) = server.pids(HOST)
+        send(host, signal.SIGKILL)
+        await until(lambda: writer.send(reader.identity.did, "missed"))
+        async for notice in notices:
+            assert isinstance(notice, Reconnected)
+            break
+        assert "missed" in await waiting_payloads(reader)
+
+
+async def test_a_killed_edge_serves_again_on_the_same_address(
+    server: Server, mediator: MediatorClient, writer: Account, reader: Account
+) -> None:
+    (edge,), hosts = server.pids(EDGE), server.pids(HOST)
+    assert await writer.send(reader.identity.did, "before")
+    send(edge, signal.SIGKILL)
+    await until(lambda: healthy(mediator))
+    assert await writer.send(reader.identity.did, "after")
+    assert await waiting_payloads(reader) == ["before", "after"]
+    assert server.pids(HOST) == hosts
+    assert server.pids(EDGE) != [edge]

@@ -1,0 +1,139 @@
+"""The life of ``poste serve``: what stops its start, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from http_edge.client import EventToSave
+from tests.cluster.people import (
+    SOURCES,
+    Socket,
+    befriend,
+    client,
+    in_flight,
+    message,
+    newcomer,
+    post,
+    waiting_payloads,
+)
+from tests.cluster.server import (
+    HOST,
+    LINGERING,
+    Server,
+    own_environment,
+    send,
+    serve_command,
+)
+
+pytestmark = pytest.mark.cluster
+REFUSED_S_MAX = 60.0
+DRAINED_S_MAX = 10.0
+
+
+def refusal(data_dir: Path, **settings: str) -> str:
+    """Why this start is refused as a mistake of its settings."""
+    ended = subprocess.run(
+        serve_command(data_dir, **settings),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=own_environment(),
+        timeout=REFUSED_S_MAX,
+    )
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"no.such": "1"}, "no.such"),
+        ({"listen": "nowhere"}, "listen"),
+        ({"hosts": "17", "shards": "16"}, "hosts"),
+        ({"listen": "192.0.2.77:0"}, "192.0.2.77:0"),
+    ],
+)
+def test_a_mistake_in_the_settings_stops_the_start(
+    tmp_path: Path, settings: dict[str, str], named: str
+) -> None:
+    assert named in refusal(tmp_path, **{"listen": "127.0.0.1:0", **settings})
+
+
+def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:
+    listen = server.url.removeprefix("http://")
+    assert listen in refusal(tmp_path, listen=listen)
+
+
+def test_a_data_directory_in_use_is_refused(server: Server) -> None:
+    reason = refusal(server.data_dir, listen="127.0.0.1:0")
+    assert f"Another mediator is running on {server.data_dir}" in reason
+
+
+async def test_sigterm_lets_commands_in_flight_finish(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        async with client(server.url) as mediator:
+            writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+            await befriend(writer, reader)
+            socket = await Socket.open(reader)
+            (host,) = server.pids(HOST)
+            send(host, signal.SIGSTOP)
+            asked = await in_flight(mediator, [message(writer, reader, f"{n}") for n in range(20)])
+            ending = asyncio.create_task(asyncio.to_thread(server.terminate))
+            assert await socket.close_code() == 1001
+            send(host, signal.SIGCONT)
+            answers = [await task for task in asked]
+            code, seconds = await ending
+        assert [status for status, _ in answers] == [200] * 20
+        assert code == 0
+        assert seconds < DRAINED_S_MAX
+        server.wait_until_gone()
+        stored = [row.topic for row in server.log().read_log() if "message" in row.topic]
+        assert stored == ["message-queued.1"] * 20
+
+
+async def test_a_killed_mediator_leaves_nothing_running_and_returns_with_all_it_held(
+    tmp_path: Path,
+) -> None:
+    with Server(tmp_path / "data") as server:
+        async with client(server.url) as mediator:
+            writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+            await befriend(writer, reader)
+            accepted = message(writer, reader, "held")
+            assert (await post(mediator, accepted))[0] == 200
+            saved = EventToSave(
+                sender_did=reader.identity.did,
+                recipient_did=writer.identity.did,
+                timestamp_s=SOURCES.now_ms() // 1000,
+                payload="history",
+                encrypted_tags=[reader.identity.encrypt_tag("tag")],
+            )
+            await reader.save_events([saved])
+            await reader.publish("news", '{"title":"published"}')
+            server.kill()
+        server.wait_until_gone(but=LINGERING)
+        before = server.log()
+        held = before.position()
+
+        server.start()
+        async with client(server.url) as mediator:
+            writer, reader = mediator.as_(writer.identity), mediator.as_(reader.identity)
+            assert await post(mediator, accepted) == (
+                401,
+                {"type": "ERROR", "code": "DUPLICATE_NONCE"},
+            )
+            assert await waiting_payloads(reader) == ["held"]
+            assert [contract.requestor_did async for contract in reader.contracts()] == [
+                writer.identity.did
+            ]
+            assert [e.payload async for e in reader.saved_events(tags=["tag"])] == ["history"]
+            events = [e.event async for e in mediator.public_events(reader.identity.did)]
+            assert events == ['{"title":"published"}']
+            assert await writer.send(reader.identity.did, "after the restart")
+        assert before.position() > held
+        before.close()

@@ -1,0 +1,102 @@
+"""Two processes that both believe to own a partition: the log knows one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.verify import Summary, verify
+from tests.cluster.people import client, healthy, in_flight, message, newcomer, post
+from tests.cluster.server import HOST, Server, send
+from tests.crash import commands
+from tests.crash.commands import UNAVAILABLE, introduced, introduction, query, texts_in
+from tests.crash.owner import Owner
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'log.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+def first(dsn: str) -> Iterator[Owner]:
+    """An owner with a message that it has accepted."""
+    with Owner(dsn) as owner:
+        assert introduced(owner.ask(*introduction()))
+        assert owner.ask(commands.message("of the first")) != [UNAVAILABLE]
+        yield owner
+
+
+def assert_sound(log: EventLog) -> None:
+    """Nothing is wrong with the log: every version once, every chain whole."""
+    *findings, summary = verify(log)
+    assert findings == []
+    assert isinstance(summary, Summary)
+    log.close()
+
+
+def test_the_stale_owner_is_refused_by_the_log_and_stops(dsn: str, first: Owner) -> None:
+    with Owner(dsn) as second:
+        assert second.ask(commands.message("of the second")) != [UNAVAILABLE]
+        for text in ("stale", "stale again"):
+            assert first.ask(commands.message(text)) == [UNAVAILABLE]
+        assert first.ask(query("stale query")) == [UNAVAILABLE]
+        assert texts_in(second.ask(query("query"))) == ["of the first", "of the second"]
+    assert_sound(open_log(dsn))
+
+
+def test_an_owner_that_was_paused_while_another_took_over_stores_nothing_more(
+    dsn: str, first: Owner
+) -> None:
+    first.signal(signal.SIGSTOP)
+    assert first.send(commands.message("of the zombie"))
+    with Owner(dsn) as second:
+        assert second.ask(commands.message("of the second")) != [UNAVAILABLE]
+        first.signal(signal.SIGCONT)
+        assert first.answer() == [UNAVAILABLE]
+        assert texts_in(second.ask(query("query"))) == ["of the first", "of the second"]
+    assert_sound(open_log(dsn))
+
+
+def test_two_owners_that_write_at_once_never_both_succeed(dsn: str, first: Owner) -> None:
+    with Owner(dsn) as second:
+        texts = [f"{number}" for number in range(20)]
+        for text in texts:
+            assert first.send(commands.message(f"1 {text}"))
+            assert second.send(commands.message(f"2 {text}"))
+        stale = [first.answer() for _ in texts]
+        owned = [second.answer() for _ in texts]
+        kept = commands.accepted([f"1 {text}" for text in texts], stale)
+        kept += commands.accepted([f"2 {text}" for text in texts], owned)
+        assert texts_in(second.ask(query("query"))) == ["of the first", *kept]
+        assert len(kept) >= len(texts)
+    assert_sound(open_log(dsn))
+
+
+async def test_a_host_that_lost_its_partitions_while_it_hung_says_so_and_accepts_nothing(
+    tmp_path: Path,
+) -> None:
+    settings = {"limits.host_call_s_max": "1", "shards": "1"}
+    with Server(tmp_path / "data", **settings) as server:
+        async with client(server.url) as mediator:
+            stranger = await newcomer(mediator, "stranger")
+            (host,) = server.pids(HOST)
+            send(host, signal.SIGSTOP)
+            (asked,) = await in_flight(mediator, [message(stranger, stranger, "in flight")])
+            assert (await asked)[0] == 503
+            with Owner(server.dsn) as second:
+                assert introduced(second.ask(*introduction()))
+                send(host, signal.SIGCONT)
+                assert (await post(mediator, message(stranger, stranger, "later")))[0] == 503
+                assert not await healthy(mediator)
+        assert_sound(server.log())

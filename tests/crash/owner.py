@@ -1,0 +1,156 @@
+"""A host in a process of its own, without Ray: batches come in on stdin, answers go out on stdout.
+
+``python -m tests.crash.owner LOG [SYNCHRONOUS]`` is that process; ``Owner`` starts it and asks it.
+What has left its stdout is known outside, so whatever happens to it later, it has to hold.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+import msgspec
+
+from actors.commands import Submission
+from actors.identity_host import HostOptions, IdentityHost
+from actors.limits import HostLimits
+from actors.replies import BatchResult, Push, Reply
+from eventstore.log import EventLog
+from eventstore.recorder_log import RecorderLog
+from eventstore.sqlite_log import SqliteStore
+
+PARTITION: Final = "shard-0"
+ANSWER_S_MAX: Final = 60.0
+_LENGTH_BYTES: Final = 4
+_BATCH: Final = msgspec.msgpack.Encoder()
+_RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
+
+
+class Owner:
+    """The process as a context manager; ``prefix`` runs it under another program."""
+
+    def __init__(self, dsn: str, *options: str, prefix: Sequence[str] = ()) -> None:
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "tests.crash.owner", dsn, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def ask(self, *submissions: Submission) -> list[Reply] | None:
+        """The replies to one batch; None when the process has ended instead."""
+        return self.answer() if self.send(*submissions) else None
+
+    def send(self, *submissions: Submission) -> bool:
+        """Hand over a batch; False when the process has ended."""
+        batch = _BATCH.encode(submissions)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(len(batch).to_bytes(_LENGTH_BYTES) + batch)
+        except BrokenPipeError:
+            return False
+        return True
+
+    def answer(self) -> list[Reply] | None:
+        """The replies to the oldest batch without an answer; None when the process has ended."""
+        assert self._process.stdout is not None
+        assert select.select([self._process.stdout], [], [], ANSWER_S_MAX)[0], "no answer"
+        result = _read(self._process.stdout)
+        return None if result is None else _RESULT.decode(result).replies
+
+    def signal(self, number: signal.Signals) -> None:
+        """A signal to the process and to the one that it may run under."""
+        os.killpg(self._process.pid, number)
+
+    def stop(self) -> int:
+        """Let it end when all is answered: its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(ANSWER_S_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextmanager
+def here(dsn: str, log: EventLog | None = None) -> Iterator[IdentityHost]:
+    """The same host in this process.
+
+    Raises:
+        LogError: the log cannot be opened, or its partition not be claimed.
+    """
+    options = HostOptions("owner", dsn, [PARTITION], HostLimits())
+    host = IdentityHost(options, _no_other_edge, log=log)
+    try:
+        yield host
+    finally:
+        host.stop()
+
+
+def ask(host: IdentityHost, *submissions: Submission) -> list[Reply]:
+    """The replies of a host in this process to one batch."""
+    return _RESULT.decode(host.submit("edge", _BATCH.encode(submissions))).replies
+
+
+def replies_in(result: bytes) -> list[Reply]:
+    """The replies in what the process wrote to its stdout."""
+    return _RESULT.decode(result[_LENGTH_BYTES:]).replies
+
+
+def _no_other_edge(edge: str, pushes: list[Push]) -> None:
+    raise AssertionError(f"{len(pushes)} pushes for {edge}")
+
+
+def _read(pipe: IO[bytes]) -> bytes | None:
+    """One message of a pipe without buffer; None at its end."""
+    length = pipe.read(_LENGTH_BYTES)
+    if not length:
+        return None
+    wanted, message = int.from_bytes(length), b""
+    while len(message) < wanted and (chunk := pipe.read(wanted - len(message))):
+        message += chunk
+    return message
+
+
+def _log_with(dsn: str, synchronous: str) -> EventLog:
+    """The log without the setting that it sets on each connection."""
+    store = SqliteStore(Path(dsn.removeprefix("sqlite:")))
+    store._datastore._writer.execute(f"PRAGMA synchronous = {synchronous}")
+    return RecorderLog(store)
+
+
+def main(dsn: str, synchronous: str | None = None) -> None:
+    """Answer until stdin ends."""
+    with here(dsn, _log_with(dsn, synchronous) if synchronous else None) as host:
+        asked = os.fdopen(0, "rb", buffering=0)
+        while (batch := _read(asked)) is not None:
+            answer = host.submit("edge", batch)
+            # One call, so that an answer is out as a whole or not at all.
+            os.write(1, len(answer).to_bytes(_LENGTH_BYTES) + answer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,51 @@
+"""What has to be in a log after whatever happened to the process that wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eventstore.codec import decode
+from eventstore.events import MessageQueued
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.verify import Summary, verify
+from tests.crash.commands import (
+    UNAVAILABLE,
+    introduced,
+    introduction,
+    message,
+    query,
+    texts_in,
+)
+from tests.crash.owner import ask, here
+
+
+def stored_texts(log: EventLog) -> list[str]:
+    """The messages of a log in its order, after a check that nothing is wrong with it.
+
+    Raises:
+        AssertionError: a row is missing, changed or without its seal.
+    """
+    *findings, summary = verify(log)
+    assert findings == []
+    assert isinstance(summary, Summary)
+    rows = log.read_log(limit=max(1, summary.position))
+    events = [decode(row.topic, row.state) for row in rows]
+    return [event.payload.decode() for event in events if isinstance(event, MessageQueued)]
+
+
+def assert_kept(dsn: str, asked: Sequence[str], accepted: Sequence[str]) -> None:
+    """Every accepted message is stored, every other one once or not at all, in order.
+
+    Then a restart: the host takes over what is there and goes on.
+    """
+    log = open_log(dsn)
+    stored = stored_texts(log)
+    log.close()
+    assert stored == [text for text in asked if text in set(stored)], "order, or a second copy"
+    assert set(accepted) <= set(stored), "an accepted message is lost"
+    with here(dsn) as host:
+        # What was unknown may be there: both commands may be repeated under new nonces.
+        assert introduced(ask(host, *introduction("again")))
+        assert texts_in(ask(host, query("after the restart"))) == stored
+        assert ask(host, message("after the restart")) != [UNAVAILABLE]

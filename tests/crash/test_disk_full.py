@@ -1,0 +1,94 @@
+"""A full disk refuses, loses nothing, and needs nobody when there is room again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from http_edge.client import Account, MediatorClient
+from tests.cluster.people import (
+    befriend,
+    client,
+    message,
+    newcomer,
+    post,
+    until,
+    waiting_payloads,
+)
+from tests.cluster.server import HOST, Server, ended, send
+from tests.crash.conftest import Report
+from tests.crash.storage import stored_texts
+
+pytestmark = [pytest.mark.crash, pytest.mark.cluster]
+UNAVAILABLE = (503, {"type": "ERROR", "code": "TEMPORARILY_UNAVAILABLE"})
+DISK_BYTES = 8 * 1024 * 1024
+BALLAST_BYTES = 6 * 1024 * 1024
+TEXT_BYTES = 16 * 1024
+SERVED_AGAIN_S_MAX = 10.0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a few megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs"]
+    if subprocess.run(["mount", *options, disk], check=False, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not permitted")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+async def fill(mediator: MediatorClient, writer: Account, reader: Account) -> list[str]:
+    """Messages until ten in a row were unavailable: those that were accepted."""
+    accepted: list[str] = []
+    number = refused = 0
+    while refused < 10:
+        text = f"{number} ".ljust(TEXT_BYTES, ".")
+        answer = await post(mediator, message(writer, reader, text))
+        if answer == UNAVAILABLE:
+            refused += 1
+        else:
+            assert answer[0] == 200, answer
+            accepted.append(text)
+            refused = 0
+        number += 1
+        assert number * TEXT_BYTES < DISK_BYTES, "the disk does not fill"
+    return accepted
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["goes on", "host killed while full"])
+async def test_a_full_disk_refuses_and_service_returns_by_itself(
+    tmp_path: Path, small_disk: Path, report: Report, killed: bool
+) -> None:
+    ballast = small_disk / "ballast"
+    with Server(tmp_path / "data", log=f"sqlite://{small_disk / 'log.db'}") as server:
+        async with client(server.url) as mediator:
+            writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+            await befriend(writer, reader)
+            ballast.write_bytes(bytes(BALLAST_BYTES))
+            accepted = await fill(mediator, writer, reader)
+            if killed:
+                (host,) = server.pids(HOST)
+                send(host, signal.SIGKILL)
+                assert await asyncio.to_thread(ended, host, SERVED_AGAIN_S_MAX)
+                assert await post(mediator, message(writer, reader, "while full")) == UNAVAILABLE
+            ballast.unlink()
+            freed = time.monotonic()
+            await until(lambda: writer.send(reader.identity.did, "after"))
+            seconds = time.monotonic() - freed
+            waiting = await waiting_payloads(reader)
+            log = server.log()
+            assert stored_texts(log) == waiting
+            log.close()
+        report(f"{len(accepted)} accepted, 0 lost; served {seconds:.1f} s after space was freed")
+        assert seconds < SERVED_AGAIN_S_MAX
+        assert [text for text in waiting if text in set(accepted)] == accepted
+        assert waiting[-1] == "after"
+        assert len(set(waiting)) == len(waiting)

@@ -1,0 +1,83 @@
+"""The judge of the crash tests finds what is planted, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.ledger import Delivery, Ledger, Outcome, Verdict, judge
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """Five accepted messages, all delivered; one unknown and one unsent that are not there."""
+    ledger = Ledger()
+    for number in range(7):
+        attempt = ledger.intend("a", "b", f"{number}")
+        attempt.outcome = Outcome.ACCEPTED if number < 5 else Outcome.UNKNOWN
+        if number < 5:
+            ledger.deliver(delivery(number))
+    ledger.attempts[-1].outcome = Outcome.UNSENT
+    return ledger
+
+
+def delivery(number: int, event_id: str = "") -> Delivery:
+    return Delivery("b", "a", event_id or f"id {number}", f"{number}")
+
+
+def test_a_run_that_kept_its_promises_is_clean(ledger: Ledger) -> None:
+    ledger.deliver(delivery(4))
+    ledger.remove(["id 4"])
+    ledger.deliver(delivery(5))
+    assert judge(ledger).is_clean
+
+
+@pytest.mark.parametrize(
+    ("missing", "place"),
+    [({0}, "prefix"), ({2}, "middle"), ({4}, "postfix"), (set(range(5)), "all")],
+)
+def test_an_accepted_message_that_is_not_delivered_is_lost(
+    ledger: Ledger, missing: set[int], place: str
+) -> None:
+    texts = {f"{number}" for number in missing}
+    ledger.deliveries = [d for d in ledger.deliveries if d.text not in texts]
+    assert judge(ledger).lost == {place: len(missing)}
+
+
+def only(**wrong: list[str]) -> Verdict:
+    nothing: dict[str, list[str]] = {
+        name: [] for name in ("duplicated", "strange", "undone", "disordered")
+    }
+    return Verdict(lost={}, **(nothing | wrong))
+
+
+def test_a_second_copy_under_another_id_is_found(ledger: Ledger) -> None:
+    ledger.deliver(delivery(3, "another id"))
+    assert judge(ledger) == only(duplicated=["3"])
+
+
+def test_a_message_that_nobody_sent_is_found(ledger: Ledger) -> None:
+    ledger.deliver(delivery(9))
+    assert judge(ledger) == only(strange=["9"])
+
+
+def test_a_message_that_was_never_sent_off_is_found(ledger: Ledger) -> None:
+    ledger.deliver(delivery(6))
+    assert judge(ledger) == only(strange=["6"])
+
+
+def test_a_changed_message_is_found(ledger: Ledger) -> None:
+    ledger.deliver(Delivery("b", "a", "id 5", "5 but changed"))
+    assert judge(ledger) == only(strange=["5 but changed"])
+
+
+def test_a_removal_that_is_undone_is_found(ledger: Ledger) -> None:
+    ledger.remove(["id 1"])
+    ledger.deliver(delivery(1))
+    assert judge(ledger) == only(undone=["1"])
+
+
+def test_a_change_of_order_is_found(ledger: Ledger) -> None:
+    ledger.deliveries.insert(0, ledger.deliveries.pop(2))
+    assert judge(ledger) == only(disordered=["0", "1"])

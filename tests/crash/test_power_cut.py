@@ -1,0 +1,131 @@
+"""A power cut at any moment costs nothing that was answered."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from actors.replies import MessageAccepted
+from eventstore.codec import decode
+from eventstore.errors import LogError
+from eventstore.events import MessageQueued
+from eventstore.open_log import open_log
+from eventstore.verify import Summary, verify
+from tests.crash import disk
+from tests.crash.commands import UNAVAILABLE, introduced, introduction, message
+from tests.crash.conftest import Report
+from tests.crash.disk import Operation, Said, Unsynced
+from tests.crash.owner import Owner, replies_in
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
+]
+MESSAGES = 24
+TEXT_BYTES = 3_000
+SEED = 1
+STATES_MIN = 300
+
+
+class Written(NamedTuple):
+    """The disk before a process wrote to it, and what that did."""
+
+    base: dict[str, bytes]
+    done: list[Operation]
+
+
+class Found(NamedTuple):
+    """How many disks were looked at, and on how many an accepted message was missing."""
+
+    states: int
+    lost: int
+    damaged: int
+
+
+def write(directory: Path, *options: str) -> Written:
+    """Accept messages in a process of its own, which is traced."""
+    directory.mkdir()
+    dsn, trace = f"sqlite:{directory / 'log.db'}", directory.parent / f"{directory.name}.trace"
+    with closing(open_log(dsn)):
+        pass
+    base = {path.name: path.read_bytes() for path in directory.iterdir()}
+    with Owner(dsn, *options, prefix=[*disk.STRACE, f"-o{trace}"]) as owner:
+        assert introduced(owner.ask(*introduction()))
+        for number in range(MESSAGES):
+            assert owner.ask(message(f"{number} ".ljust(TEXT_BYTES, "."))) != [UNAVAILABLE]
+        assert owner.stop() == 0
+    return Written(base, list(disk.operations(trace, directory)))
+
+
+def cut_everywhere(written: Written, directory: Path, fates: Sequence[Unsynced]) -> Found:
+    """Look at every disk that a power cut can leave, each one once."""
+    chance = random.Random(SEED)  # noqa: S311 - a repeatable choice, not a secret
+    seen: set[tuple[frozenset[tuple[str, bytes]], frozenset[str]]] = set()
+    lost = damaged = 0
+    for cut in range(len(written.done) + 1):
+        done = written.done[:cut]
+        known = frozenset(accepted(done))
+        for fate in fates:
+            image = disk.after(written.base, done, fate, chance)
+            state = frozenset((name, bytes(content)) for name, content in image.items()), known
+            if state not in seen:
+                seen.add(state)
+                stored = stored_ids(image, directory / f"{len(seen)}")
+                damaged += stored is None
+                lost += stored is not None and not known <= stored
+    return Found(len(seen), lost, damaged)
+
+
+def accepted(done: Sequence[Operation]) -> Iterator[str]:
+    """The ids of the messages that the process has said are durable."""
+    for operation in done:
+        if isinstance(operation, Said):
+            for reply in replies_in(operation.data):
+                if isinstance(reply, MessageAccepted):
+                    yield reply.message_id
+
+
+def stored_ids(image: disk.Image, directory: Path) -> set[str] | None:
+    """The ids of the messages in a log after the power came back; None when it is damaged."""
+    directory.mkdir(parents=True)
+    for name, content in image.items():
+        (directory / name).write_bytes(content)
+    try:
+        with closing(open_log(f"sqlite:{directory / 'log.db'}")) as log:
+            *findings, summary = verify(log)
+            assert isinstance(summary, Summary)
+            if findings:
+                return None
+            rows = log.read_log(limit=summary.position + 1)
+            events = [decode(row.topic, row.state) for row in rows]
+    except LogError:
+        return None
+    finally:
+        shutil.rmtree(directory)
+    return {event.message_id for event in events if isinstance(event, MessageQueued)}
+
+
+def test_a_power_cut_at_any_moment_loses_nothing_that_was_accepted(
+    tmp_path: Path, report: Report
+) -> None:
+    written = write(tmp_path / "log")
+    assert len(list(accepted(written.done))) == MESSAGES
+    found = cut_everywhere(written, tmp_path / "cut", list(Unsynced))
+    report(f"{found.states} disks after a cut, {found.lost} with a loss, {found.damaged} damaged")
+    assert found.states >= STATES_MIN
+    assert (found.lost, found.damaged) == (0, 0)
+
+
+def test_the_same_cuts_do_show_a_loss_when_commits_are_not_synced(
+    tmp_path: Path, report: Report
+) -> None:
+    written = write(tmp_path / "log", "NORMAL")
+    found = cut_everywhere(written, tmp_path / "cut", [Unsynced.NONE])
+    report(f"{found.states} disks after a cut, {found.lost} with a loss, {found.damaged} damaged")
+    assert found.lost > 0
