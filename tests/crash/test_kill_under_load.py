@@ -10,8 +10,6 @@ import pytest
 from tests.cluster.server import Server
 from tests.crash.conftest import Report
 from tests.crash.kill_under_load import run
-from tests.postgres import postgres_server as postgres_server  # noqa: PLC0414 - a fixture
-from tests.postgres import postgres_url as postgres_url  # noqa: PLC0414 - a fixture
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
 KILLS = int(os.environ.get("KILLS", "20"))

@@ -25,8 +25,6 @@ from tests.cluster.people import (
 )
 from tests.cluster.server import HOST, Server, ended, send
 from tests.postgres import Server as Postgres
-from tests.postgres import postgres_server as postgres_server  # noqa: PLC0414 - a fixture
-from tests.postgres import postgres_url as postgres_url  # noqa: PLC0414 - a fixture
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
 UNAVAILABLE = (503, {"type": "ERROR", "code": "TEMPORARILY_UNAVAILABLE"})
