@@ -15,5 +15,7 @@ def prepare(*, own_ray: bool) -> None:
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing here reaches the internet
     if own_ray:
+        # Ray's switch for machines without a cluster: its ports then listen on loopback alone.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

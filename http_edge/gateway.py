@@ -25,6 +25,7 @@ from eventstore.log import PublicEventsPage, SavedEventsPage
 
 _LOG = logging.getLogger(__name__)
 _CALLS_IN_FLIGHT_MAX: Final = 2
+_OUTBOXES_MAX: Final = 4_096
 _SECOND_CALL_ITEMS: Final = 24
 """A second call leaves beside the first only when it is worth its cost. Measured: a call costs
 about a millisecond of CPU on both sides together, whatever it carries, and an item 0.1 ms."""
@@ -84,6 +85,11 @@ class Outbox:
             self._flush_is_due = True
             loop.call_soon(self._flush)
         return await reply
+
+    @property
+    def is_idle(self) -> bool:
+        """Does nothing wait and is nothing in flight?"""
+        return not self._calls and not self._waiting
 
     async def drained(self) -> None:
         """Return when nothing waits and nothing is in flight."""
@@ -209,6 +215,8 @@ class Gateway:
     def _outbox(self, host: str) -> Outbox:
         outbox = self._outboxes.get(host)
         if outbox is None:
+            if len(self._outboxes) >= _OUTBOXES_MAX:
+                self._forget_idle()
             outbox = self._outboxes[host] = Outbox(
                 host,
                 self._ports(host),
@@ -217,7 +225,13 @@ class Gateway:
             )
         return outbox
 
+    def _forget_idle(self) -> None:
+        """With dedicated hosts every DID that somebody names has an outbox of its own."""
+        for host in [host for host, outbox in self._outboxes.items() if outbox.is_idle]:
+            del self._outboxes[host]
+
     def _took_result(self, host: str, result: BatchResult) -> None:
-        self.saw_incarnation(host, result.incarnation)
+        if result.incarnation:  # nobody is awake to have one, else
+            self.saw_incarnation(host, result.incarnation)
         for push in result.pushes:
             self._on_push(push)

@@ -74,6 +74,7 @@ class _Mediator:
         self._settings = settings
         self._prepare = LogPipe().prepare(settings.log_level)
         self._stopping = asyncio.Event()
+        self._exit = Exit.OK
         self._hosts: list[Any] = []
         self._edges: list[Any] = []
 
@@ -96,7 +97,7 @@ class _Mediator:
         finally:
             self._stopping.set()
             await self._stop(serving)
-        return int(Exit.OK)
+        return int(self._exit)
 
     def _announce(self) -> None:
         """What a newcomer needs next, then the one line that programs wait for."""
@@ -123,6 +124,11 @@ class _Mediator:
         while not self._stopping.is_set():
             try:
                 await edge.serve.remote()
+            except ray_errors.ActorDiedError:
+                # Ray restarts an edge for ever; that it gave up means that Ray itself is gone.
+                _LOG.error("Ray has ended")
+                self._exit = Exit.INTERNAL
+                self._stopping.set()
             except ray_errors.RayError as error:
                 _LOG.error("edge failed: %s", type(error).__name__)
                 await asyncio.sleep(_RETRY_S)

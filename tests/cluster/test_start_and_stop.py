@@ -137,3 +137,36 @@ async def test_a_killed_mediator_leaves_nothing_running_and_returns_with_all_it_
             assert await writer.send(reader.identity.did, "after the restart")
         assert before.position() > held
         before.close()
+
+
+LOOPBACK = {
+    "0100007F",
+    "0000000000000000FFFF00000100007F",
+    "00000000000000000000000001000000",
+}
+
+
+def listening(pids: list[int]) -> set[str]:
+    """The addresses, as the kernel writes them, on which these processes accept connections."""
+    inodes = {
+        str(descriptor.readlink())
+        for pid in pids
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir()
+        if descriptor.is_symlink()
+    }
+    rows = [
+        row.split()
+        for table in ("tcp", "tcp6")
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {
+        row[1].partition(":")[0]
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in inodes
+    }
+
+
+def test_every_port_of_a_mediator_rays_included_is_on_loopback(server: Server) -> None:
+    found = listening([pid for pid, _ in server.processes()])
+    assert found
+    assert found <= LOOPBACK

@@ -194,3 +194,25 @@ async def test_drained_waits_for_every_command_taken() -> None:
     assert not draining.done()
     setting.host.answering.set()
     await asyncio.gather(running, draining)
+
+
+async def test_outboxes_of_hosts_that_nobody_needs_any_more_are_forgotten() -> None:
+    asked: list[str] = []
+
+    def port(name: str) -> RecordingHost:
+        asked.append(name)
+        return RecordingHost()
+
+    gateway = Gateway(
+        Placement(shards=16, hosts=1, dedicate_all=True),
+        port,
+        _LIMITS,
+        on_push=lambda _: None,
+        on_new_incarnation=lambda _: None,
+    )
+    for number in range(5_000):
+        did = f"did:a:{number}"
+        submission = Submission(gateway.placement.partition_of(did), did, b"", None, command=None)
+        assert await gateway.submit(submission) == Done()
+    assert len(gateway._outboxes) <= 4_096
+    assert len(asked) == 5_000
