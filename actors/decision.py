@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -30,11 +30,16 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
         return self.now_ms / 1000
 
 
+_RECORD_BYTES: Final = 4_096
+"""Roughly what one contract or contract request takes."""
+
+
 class MessageRefs(msgspec.Struct, frozen=True):
-    """A page of waiting messages before it is read: versions in the log, and the total."""
+    """A page of waiting messages before it is read: versions in the log, total, payload bytes."""
 
     versions: list[int]
     total: int
+    size_bytes: int
 
 
 class RequestRefs(msgspec.Struct, frozen=True):
@@ -43,12 +48,22 @@ class RequestRefs(msgspec.Struct, frozen=True):
     versions: list[int]
     total: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what the page takes."""
+        return _RECORD_BYTES * len(self.versions)
+
 
 class ContractRefs(msgspec.Struct, frozen=True):
     """A page of contracts before it is read: versions in the log, and the total."""
 
     versions: list[int]
     total: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what the page takes."""
+        return _RECORD_BYTES * len(self.versions)
 
 
 Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs

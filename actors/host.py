@@ -71,6 +71,11 @@ class _Outcome(msgspec.Struct):
     resident: Resident | None = None
     notice: Notice | None = None
 
+    @property
+    def page_bytes(self) -> int:
+        """Roughly what the answer takes, if it is a page."""
+        return self.reply.size_bytes if isinstance(self.reply, Refs) else 0
+
 
 class Host:
     """The single writer of its partitions."""
@@ -125,10 +130,16 @@ class Host:
         self.stats.commands += len(items)
         if transaction.partitions and not self._append(transaction):
             return [_UNAVAILABLE] * len(items), []
+        pages_bytes = 0
         replies: list[Reply] = []
         pushes: list[tuple[str, Push]] = []
         for (_, submission), outcome in zip(items, outcomes, strict=True):
-            replies.append(self._reply(outcome))
+            pages_bytes += outcome.page_bytes
+            if outcome.page_bytes < pages_bytes > self._limits.pages_bytes_max:
+                # Pages are read whole: many large ones together would fill the memory.
+                replies.append(_UNAVAILABLE)
+            else:
+                replies.append(self._reply(outcome))
             self._follow_session(submission, replies[-1])
             if outcome.notice is not None:
                 push = Push(submission.target_did, outcome.notice)
@@ -210,6 +221,9 @@ class Host:
         partition = self._partition(claim.partition)
         if partition is None:
             return Refusal.TEMPORARILY_UNAVAILABLE
+        if transaction.now_ms - claim.timestamp_ms > self._limits.timestamp_window_ms:
+            # In time for the edge's clock, but this host may have forgotten the nonce already.
+            return Refusal.TIMESTAMP_OUT_OF_RANGE
         if partition.nonces.holds(claim.key, transaction.now_ms):
             return Refusal.DUPLICATE_NONCE
         if len(partition.nonces) >= self._limits.nonces_per_shard_max:

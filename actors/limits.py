@@ -23,6 +23,7 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     nonces_per_shard_max: int = 2_000_000
     transaction_items_max: int = 1_024
     transaction_bytes_max: int = 32 * 1024 * 1024
+    pages_bytes_max: int = 64 * 1024 * 1024
     active_identities_max: int = 20_000
     active_bytes_max: int = 256 * 1024 * 1024
     identity_idle_s: float = 300.0

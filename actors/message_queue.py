@@ -51,12 +51,15 @@ def queue_message(did: str, state: Identity, command: QueueMessage, moment: Mome
 
 def query_messages(state: Identity, command: QueryMessages) -> Accepted:
     """A page of waiting messages in arrival order, with the exact total (8.7)."""
-    page, messages = command.page, state.messages
-    if command.sender_did is None:
-        chosen = islice(messages.values(), page.offset, page.offset + page.size)
-        return Accepted(MessageRefs([m.version for m in chosen], len(messages)))
-    matching = [m.version for m in messages.values() if m.sender_did == command.sender_did]
-    return Accepted(MessageRefs(matching[page.offset : page.offset + page.size], len(matching)))
+    page, sender = command.page, command.sender_did
+    total = len(state.messages)
+    matching = iter(state.messages.values())
+    if sender is not None:
+        found = [m for m in matching if m.sender_did == sender]
+        total, matching = len(found), iter(found)
+    chosen = list(islice(matching, page.offset, page.offset + page.size))
+    versions = [message.version for message in chosen]
+    return Accepted(MessageRefs(versions, total, sum(m.size_bytes for m in chosen)))
 
 
 def acknowledge_messages(state: Identity, command: AcknowledgeMessages, moment: Moment) -> Accepted:

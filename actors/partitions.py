@@ -56,7 +56,8 @@ class Placement(msgspec.Struct, frozen=True):
 
     def partition_of(self, did: str) -> str:
         """The partition that holds the state of an identity."""
-        if self.dedicate_all or did in self.dedicated:
+        # What is no DID has no host, and must not pass for the name of a shard.
+        if did in self.dedicated or (self.dedicate_all and did.startswith("did:")):
             return did
         return shard_of(did, self.shards)
 

@@ -7,6 +7,7 @@ is no timer: an idle host answers at once, and transactions grow with the load.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from eventstore.log import EventLog, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _HOUSEKEEPING_S: Final = 1.0
+_DEFECT: Final = 70
 
 SubmissionsDecoder: Final = msgspec.msgpack.Decoder(list[Submission])
 _RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
@@ -45,6 +47,10 @@ class _Call(msgspec.Struct):
     run: Callable[[], None]
 
 
+def _end_process() -> None:
+    os._exit(_DEFECT)
+
+
 class Writer:
     """The thread that owns a ``Host``; everything that touches the host runs here."""
 
@@ -56,6 +62,7 @@ class Writer:
         incarnation: str,
         push_out: PushOut,
         limits: HostLimits,
+        on_defect: Callable[[], None] = _end_process,
     ) -> None:
         """A writer that does not run yet; see ``start``."""
         self._host = host
@@ -63,6 +70,7 @@ class Writer:
         self._incarnation = incarnation
         self._push_out = push_out
         self._limits = limits
+        self._on_defect = on_defect
         self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
@@ -93,6 +101,15 @@ class Writer:
         self._saver.join()
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException:
+            # A host without its writer would look alive and answer nobody: better a restart.
+            _LOG.critical("the writer failed", exc_info=True)
+            self._on_defect()
+            raise
+
+    def _serve(self) -> None:
         stopping = False
         while not stopping:
             batches, calls, stopping = self._take()

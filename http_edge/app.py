@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final, TypeAlias
@@ -31,6 +32,7 @@ from http_edge.rate_limits import RateLimit
 _LOG = logging.getLogger(__name__)
 JSON: Final = "application/json"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 _TOO_BUSY: Final = refuse(Refusal.TEMPORARILY_UNAVAILABLE)
 
 
@@ -72,6 +74,7 @@ class HttpSurface:
         self._upgrades = _limit(settings, rates.sockets_auth_per_address_per_s)
         self._commands_in_flight = 0
         self._bodies_bytes = 0
+        self._receiving: Counter[str] = Counter()
         self._sockets_open = 0
         self.draining = False
 
@@ -135,34 +138,42 @@ class HttpSurface:
 
     async def _status(self, request: web.Request) -> web.Response:
         """Figures for the operator: on loopback alone, and not through a proxy."""
-        if request.remote not in {"127.0.0.1", "::1"} or hdrs.X_FORWARDED_FOR in request.headers:
+        if (
+            request.remote not in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+            or hdrs.X_FORWARDED_FOR in request.headers
+        ):
             raise web.HTTPNotFound
         return web.Response(body=orjson.dumps(await self._health.figures()), content_type=JSON)
 
     async def _command(self, request: web.Request) -> web.Response:
-        # A chunked body announces no length; it may become as large as any.
-        size_bytes = request.content_length or self._limits.body_bytes_max
+        body = await self._body(request)
+        if isinstance(body, web.Response):
+            return body
+        # Only what has arrived counts: nobody keeps others out by announcing a body.
         if (
             self.draining
             or self._commands_in_flight >= self._limits.commands_in_flight_max
-            or self._bodies_bytes + size_bytes > self._limits.bodies_bytes_max
+            or self._bodies_bytes + len(body) > self._limits.bodies_bytes_max
         ):
             return respond(_TOO_BUSY)
         self._commands_in_flight += 1
-        self._bodies_bytes += size_bytes
+        self._bodies_bytes += len(body)
         try:
-            body = await self._body(request)
-            if isinstance(body, web.Response):
-                return body
             return respond(await self._commands.handle(body))
         finally:
             self._commands_in_flight -= 1
-            self._bodies_bytes -= size_bytes
+            self._bodies_bytes -= len(body)
 
     async def _body(self, request: web.Request) -> bytes | web.Response:
         if hdrs.CONTENT_ENCODING in request.headers:
             # A compressed body could be a bomb, and no client of this protocol sends one.
             return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, Refusal.INVALID_COMMAND.value)
+        if (request.content_length or 0) > self._limits.body_bytes_max:
+            raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes_max)
+        address = self._address.of(request)
+        if self._receiving[address] >= self._limits.bodies_per_address_max:
+            return respond(refuse(Refusal.RATE_LIMITED))
+        self._receiving[address] += 1
         try:
             async with asyncio.timeout(self._limits.body_read_s_max):
                 return await request.read()
@@ -170,6 +181,15 @@ class HttpSurface:
             response = _error(HTTPStatus.REQUEST_TIMEOUT, Refusal.INVALID_COMMAND.value)
             response.force_close()
             return response
+        except ConnectionError:
+            # The client went away; nobody reads this, and it is not worth a line in the log.
+            response = _error(HTTPStatus.BAD_REQUEST, Refusal.INVALID_COMMAND.value)
+            response.force_close()
+            return response
+        finally:
+            self._receiving[address] -= 1
+            if not self._receiving[address]:
+                del self._receiving[address]
 
     async def _public_events(self, request: web.Request) -> web.Response:
         wait_s = self._take(self._public_reads, request)

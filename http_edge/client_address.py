@@ -24,13 +24,13 @@ class ClientAddress:
 
     def of(self, request: web.Request) -> str:
         """The client's address as a key of rates; empty where the connection has none."""
-        address = request.remote or ""
+        address = _plain(request.remote or "")
         if self._proxies and self._is_trusted(address):
             # From the right: the last hop that is not our own wrote the truth about the next.
             forwarded = ",".join(request.headers.getall(hdrs.X_FORWARDED_FOR, []))
             for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
-                address = hop
-                if not self._is_trusted(hop):
+                address = _plain(hop)
+                if not self._is_trusted(address):
                     break
         return self._key(address)
 
@@ -40,6 +40,11 @@ class ClientAddress:
         except ValueError:
             return False
         return any(parsed in network for network in self._proxies)
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address that a dual-stack socket maps into IPv6, as what it is."""
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 def _key(address: str) -> str:

@@ -130,6 +130,9 @@ class Limits(Section):
     bodies_bytes_max: int = Field(default=256 * MIB, ge=MIB)
     """Request bodies that one edge process holds at once; above it 503 with Retry-After. Without
     it, commands_in_flight_max bodies of body_bytes_max would fill 4 GiB."""
+    bodies_per_address_max: int = Field(default=256, ge=1, le=100_000)
+    """Request bodies that one client address is sending at once; above it 429. Slow senders of
+    bodies keep others out no longer."""
     body_read_s_max: float = Field(default=15, gt=0, le=600)
     """Time to receive a request body. A client that drips bytes holds a connection and a buffer
     this long, no longer."""
@@ -144,6 +147,14 @@ class Limits(Section):
     clients count on the size they asked for."""
     page_size_default: int = Field(default=10, ge=1)
     """page_size of a query that names none."""
+    public_page_size_max: int = Field(default=100, ge=1, le=10_000)
+    """Largest page_size of GET /public, which strangers send."""
+    reads_in_flight_max: int = Field(default=32, ge=1, le=10_000)
+    """Reads of saved and public events that one edge process has under way; more wait. Each may be
+    a page of megabytes."""
+    pages_bytes_max: int = Field(default=64 * MIB, ge=MIB)
+    """Bytes of pages of messages that one transaction answers beside the first; beyond, queries
+    are answered TEMPORARILY_UNAVAILABLE."""
     ids_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
     """Ids in one acknowledgement, update or deletion: one page at most."""
     queue_messages_max: int = Field(default=10_000, ge=1)
@@ -171,6 +182,11 @@ class Limits(Section):
     """One encrypted contract request: a contract in base64. Strangers may send these."""
     tags_per_event_max: int = Field(default=64, ge=1, le=10_000)
     """Tags of one event; each is an index row."""
+    tags_per_command_max: int = Field(default=4_000, ge=64, le=100_000)
+    """Tags of all events in one command. Each is up to four index rows in the transaction that
+    everybody waits for: 4,000 take about 30 ms."""
+    tags_per_query_max: int = Field(default=16, ge=1, le=1_000)
+    """Tags that one query names: their lists are merged, beyond four by sorting."""
     tag_bytes_max: int = Field(default=KIB, ge=128, le=64 * KIB)
     """One tag. An encrypted tag is a signature in base64: 88 bytes."""
     public_events_max: int = Field(default=10_000, ge=1)

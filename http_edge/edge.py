@@ -72,7 +72,12 @@ class Edge:
         self._gateway = Gateway(
             placement_of(settings),
             ports,
-            GatewayLimits(limits.outbox_items_max, limits.batch_items_max, limits.batch_bytes_max),
+            GatewayLimits(
+                limits.outbox_items_max,
+                limits.batch_items_max,
+                limits.batch_bytes_max,
+                limits.reads_in_flight_max,
+            ),
             on_push=self.take_push,
             on_new_incarnation=self._host_restarted,
         )

@@ -46,6 +46,7 @@ class GatewayLimits(msgspec.Struct, frozen=True):
     outbox_items_max: int
     batch_items_max: int
     batch_bytes_max: int
+    reads_in_flight_max: int
 
 
 class _Waiting(msgspec.Struct):
@@ -166,6 +167,7 @@ class Gateway:
         self._limits = limits
         self._on_push = on_push
         self._on_new_incarnation = on_new_incarnation
+        self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
         self._outboxes: dict[str, Outbox] = {}
         self._incarnations: dict[str, str] = {}
 
@@ -190,10 +192,11 @@ class Gateway:
         """A page of a read model, from the host that owns the identity."""
         partition = self.placement.partition_of(read.owner_did)
         port = self._outbox(self.placement.host_of(partition)).port
-        try:
-            (page,) = await port.read(_ENCODER.encode([read]))
-        except HostUnavailable:
-            return _UNAVAILABLE
+        async with self._reads:
+            try:
+                (page,) = await port.read(_ENCODER.encode([read]))
+            except HostUnavailable:
+                return _UNAVAILABLE
         return _PAGE_DECODER.decode(page) if page else _UNAVAILABLE
 
     def port(self, host: str) -> HostPort:

@@ -52,6 +52,12 @@ def run(loaded: Loaded) -> int:
     """
     settings = loaded.settings
     configure(settings.log_level)
+    if settings.ray_address is not None and settings.log_dsn.startswith("sqlite:"):
+        raise Stop(
+            Exit.USAGE,
+            "A Ray cluster cannot share a log in SQLite, which is a file of one machine.",
+            "Name a PostgreSQL log with --log, or leave --ray-address out.",
+        )
     _make_data_dir(settings.data_dir)
     with (
         _locked(settings.data_dir) as was_killed,
@@ -157,6 +163,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
             nonces_per_shard_max=limits.nonces_per_shard_max,
             transaction_items_max=limits.transaction_items_max,
             transaction_bytes_max=limits.transaction_bytes_max,
+            pages_bytes_max=limits.pages_bytes_max,
             active_identities_max=limits.active_identities_max,
             active_bytes_max=limits.active_bytes_max,
             identity_idle_s=limits.identity_idle_s,
@@ -204,8 +211,10 @@ def _locked(data_dir: Path) -> Iterator[bool]:
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        yield was_killed
-        lock.truncate(0)
+        try:
+            yield was_killed
+        finally:
+            lock.truncate(0)
 
 
 @contextlib.contextmanager

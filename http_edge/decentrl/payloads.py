@@ -144,7 +144,10 @@ def _acknowledge_messages(payload: _Json, limits: Limits) -> AcknowledgeMessages
 
 def _save_events(payload: _Json, limits: Limits) -> SaveEvents:
     events = _objects(payload, "events", limits.saved_events_per_command_max)
-    return SaveEvents([_new_saved_event(event, limits) for event in events])
+    saved = [_new_saved_event(event, limits) for event in events]
+    if sum(len(event.encrypted_tags) for event in saved) > limits.tags_per_command_max:
+        raise _Invalid
+    return SaveEvents(saved)
 
 
 def _new_saved_event(event: _Json, limits: Limits) -> NewSavedEvent:
@@ -163,13 +166,16 @@ def _query_saved_events(payload: _Json, limits: Limits) -> QuerySavedEvents:
     unprocessed_only = where.get("unprocessed_only")
     if unprocessed_only is not None and not isinstance(unprocessed_only, bool):
         raise _Invalid
+    tags = _tags(where, "encrypted_tags", limits)
+    if len(set(tags)) > limits.tags_per_query_max:
+        raise _Invalid
     return QuerySavedEvents(
         _page(payload, limits),
         SavedEventsFilter(
             after_timestamp_s=_optional_number(where, "after_timestamp"),
             before_timestamp_s=_optional_number(where, "before_timestamp"),
             participant_did=_optional_string(where, "participant_did"),
-            encrypted_tags=_tags(where, "encrypted_tags", limits),
+            encrypted_tags=tags,
             unprocessed_only=bool(unprocessed_only),
         ),
     )
@@ -177,12 +183,13 @@ def _query_saved_events(payload: _Json, limits: Limits) -> QuerySavedEvents:
 
 def _update_event_tags(payload: _Json, limits: Limits) -> UpdateEventTags:
     updates = _objects(payload, "events", limits.saved_events_per_command_max)
-    return UpdateEventTags(
-        [
-            TagUpdate(_string(update, "event_id"), _tags(update, "encrypted_tags", limits))
-            for update in updates
-        ]
-    )
+    tagged = [
+        TagUpdate(_string(update, "event_id"), _tags(update, "encrypted_tags", limits))
+        for update in updates
+    ]
+    if sum(len(update.encrypted_tags) for update in tagged) > limits.tags_per_command_max:
+        raise _Invalid
+    return UpdateEventTags(tagged)
 
 
 def _publish(payload: _Json, limits: Limits) -> PublishPublicEvent:

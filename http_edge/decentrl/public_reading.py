@@ -45,14 +45,14 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery 
     after, before = query.get("after_timestamp"), query.get("before_timestamp")
     if not (_COUNT.fullmatch(number) and _COUNT.fullmatch(size)):
         return None
-    if not 1 <= int(size) <= limits.page_size_max:
+    if not 1 <= int(size) <= limits.public_page_size_max:
         return None
     if any(bound is not None and not _NUMBER.fullmatch(bound) for bound in (after, before)):
         return None
     tags = query.getall("tags", [])
     if len(tags) == 1:
         tags = [tag for tag in dict.fromkeys([tags[0], *tags[0].split(",")]) if tag]
-    if len(tags) > limits.tags_per_event_max:
+    if len(tags) > limits.tags_per_query_max:
         return None
     where = PublicEventsFilter(
         channel_id=query.get("channel_id"),

@@ -239,15 +239,84 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
-    _, slow = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
-    slow.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-    await slow.drain()
-    while (busy := await mediator.do(alice, "QUERY_EVENTS")).status == 200:
-        pass  # until the slow one has arrived
+    mediator.edges[0]._surface._commands_in_flight = 1
+    busy = await mediator.do(alice, "QUERY_EVENTS")
     assert busy.refusal == UNAVAILABLE
     assert busy.headers["Retry-After"] == "1"
     assert (await mediator.get("/")).status == 200
-    slow.close()
+    mediator.edges[0]._surface._commands_in_flight = 0
+    assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
+
+
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"commands_in_flight_max": 1, "bodies_bytes_max": 1_048_576}}]
+)
+async def test_who_announces_or_drips_a_body_keeps_nobody_out(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    writers = []
+    for size in (100, 1_048_576):
+        _, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % size)
+        await writer.drain()
+        writers.append(writer)
+    for _ in range(5):
+        assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"bodies_per_address_max": 1}}])
+async def test_an_address_sends_a_bounded_number_of_bodies_at_once(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    mediator.edges[0]._surface._receiving["127.0.0.1"] = 1
+    assert (await mediator.do(alice, "QUERY_EVENTS")).refusal == RATE_LIMITED
+    mediator.edges[0]._surface._receiving["127.0.0.1"] = 0
+    assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
+
+
+async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(
+    mediator: Mediator,
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 268435356\r\n\r\n{")
+    assert (await reader.readline()).split()[1] == b"413"
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize("settings", [{"placement": "dedicated"}])
+async def test_a_recipient_that_is_no_did_is_no_shard_either(
+    mediator: Mediator, alice: Person
+) -> None:
+    payload = {
+        "type": "REQUEST_COMMUNICATION_CONTRACT",
+        "encrypted_contract_request": "x",
+        "requestor_ephemeral_public_key": "x",
+    }
+    for name in ("shard-x", "shard-", "shard-3", ""):
+        answer = await mediator.send(alice, payload, to=name)
+        assert answer.refusal == (404, "RECIPIENT_NOT_REGISTERED")
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"tags_per_command_max": 64}}])
+async def test_one_command_carries_a_bounded_number_of_tags(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    event = {
+        "sender_did": alice.did,
+        "recipient_did": alice.did,
+        "timestamp": 1,
+        "payload": "x",
+        "encrypted_tags": [str(number) for number in range(32)],
+    }
+    for events, status in (([event] * 2, 200), ([event] * 3, 400)):
+        assert (await mediator.do(alice, "SAVE_EVENTS", events=events)).status == status
 
 
 async def test_a_draining_edge_takes_no_commands_and_says_so(

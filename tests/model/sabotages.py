@@ -170,7 +170,7 @@ def offer_the_newest_message_first(patch: pytest.MonkeyPatch) -> None:
     def backwards(state: Identity, command: QueryMessages) -> Accepted:
         refs = query(state, command).reply
         assert isinstance(refs, MessageRefs)
-        return Accepted(MessageRefs(refs.versions[::-1], refs.total))
+        return Accepted(MessageRefs(refs.versions[::-1], refs.total, refs.size_bytes))
 
     patch.setattr(message_queue, "query_messages", backwards)
 

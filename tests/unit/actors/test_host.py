@@ -218,3 +218,15 @@ def test_figures_say_what_was_done_and_what_is_held(log: EventLog, clock: HandCl
     assert stats.partitions == ["shard-0", "shard-1"]
     assert (stats.resident_identities, stats.nonces) == (2, 2)
     assert stats.resident_bytes > 0
+
+
+def test_what_was_in_time_for_the_edge_but_is_late_here_is_refused(log: EventLog) -> None:
+    # Its nonce may be forgotten already: a replay could pass.
+    window_ms = HostLimits().timestamp_window_ms
+    clock = HandClock()
+    owner = host(log, clock=clock)
+    run(owner, submission(ME, registration(ME)))
+    sent = submission(ME, QueryMessages(ALL), sender=ME)
+    assert run(owner, sent) == [MessagesPage([], 0)]
+    clock.now_ms += window_ms + 1
+    assert run(owner, sent) == [Refused(Refusal.TIMESTAMP_OUT_OF_RANGE)]

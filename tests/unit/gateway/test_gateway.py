@@ -15,7 +15,9 @@ from actors.replies import BatchResult, ContractsUpdated, Done, Push, Refused, R
 from http_edge.gateway import Gateway, GatewayLimits
 
 _SUBMISSIONS = msgspec.msgpack.Decoder(list[Submission])
-_LIMITS = GatewayLimits(outbox_items_max=8, batch_items_max=4, batch_bytes_max=1_000)
+_LIMITS = GatewayLimits(
+    outbox_items_max=8, batch_items_max=4, batch_bytes_max=1_000, reads_in_flight_max=2
+)
 
 
 class RecordingHost:
