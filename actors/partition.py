@@ -27,7 +27,7 @@ _SEALS_TO_READ_MIN = 1_000
 
 
 class Partition:
-    """The owner's view of a partition; made by ``claim``, dropped on any failed append."""
+    """The owner's view of a partition; made by ``load``, dropped on any failed append."""
 
     def __init__(self, name: str, last: BatchSealed | None, version: int) -> None:
         """A partition whose newest seal is ``last`` at ``version``, to be claimed next."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -196,15 +196,3 @@ class RayHostPort:
             if isinstance(error, ray_errors.ActorDiedError):
                 self._handle = None
             raise HostUnavailable(self._name) from error
-
-
-def wait_until_ready(handles: Sequence[Any], ready_s_max: float) -> None:
-    """Wait until every host has opened its log and claimed its partitions.
-
-    Raises:
-        HostUnavailable: one did not start; the cause says why.
-    """
-    try:
-        ray.get([handle.ping.remote() for handle in handles], timeout=ready_s_max)
-    except ray_errors.RayError as error:
-        raise HostUnavailable(str(error)) from error

@@ -45,6 +45,9 @@ class Health:
         logs = [s.log for s in stats if s.log is not None]
         newest = max(logs, key=lambda log: log.log_position, default=None)
         figures: dict[str, Any] = {} if newest is None else msgspec.to_builtins(newest)
+        oldest_ms = figures.pop("queue_oldest_at_ms", None)
+        waiting = oldest_ms is not None
+        figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
         figures["commits"] = sum(s.commits for s in stats)
         figures["commits_per_s"] = sum(s.commits_per_s for s in stats)

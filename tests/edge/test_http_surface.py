@@ -309,3 +309,16 @@ async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
     assert b"Access-Control-Allow-Origin: *" in head
     assert body == b'{"type":"ERROR","code":"INVALID_COMMAND"}'
     assert not caplog.records
+
+
+async def test_the_status_tells_how_much_waits_and_how_long_already(
+    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+) -> None:
+    await mediator.register(alice, bob)
+    await mediator.befriend(bob, alice)
+    assert (await mediator.get("/status")).json["queue_oldest_age_s"] is None
+    await mediator.delivered(alice, bob, "hello")
+    clock.advance(90)
+    figures = (await mediator.get("/status")).json
+    assert (figures["identities"], figures["queue_messages"]) == (2, 1)
+    assert figures["queue_oldest_age_s"] == 90
