@@ -191,6 +191,178 @@ class CloseSession(_Command, frozen=True):
     edge: str
 
 
+class Connection(msgspec.Struct, frozen=True, array_like=True):
+    """What a DIDComm agent said of itself when it connected (RFC 0160, RFC 0023).
+
+    ``endpoint`` is an http(s) or ws(s) URL, or empty for an agent that fetches its messages;
+    ``routing_keys`` are base58; ``protocol`` is ``didexchange/1.1`` and the like;
+    ``invitation_id`` is empty where it came without one.
+    """
+
+    peer_did: str
+    label: str
+    endpoint: str
+    routing_keys: list[str]
+    protocol: str
+    invitation_id: str
+
+
+class Connect(_Command, frozen=True):
+    """Store the connection of the target; once more replaces it (RFC 0160, RFC 0023)."""
+
+    connection: Connection
+
+
+class UseInvitation(_Command, frozen=True):
+    """Use up a single-use invitation; the target is ``invitation:`` and its id."""
+
+    by_did: str
+
+
+class QueryConnection(_Command, frozen=True):
+    """What is known of the target as a DIDComm agent."""
+
+
+class GrantMediation(_Command, frozen=True):
+    """Let the target register keys; again changes nothing (RFC 0211)."""
+
+
+class ClaimKey(_Command, frozen=True):
+    """Make a key the owner's alone, by a new claim; the target is ``key:`` and the key."""
+
+    owner_did: str
+
+
+class ReleaseKey(_Command, frozen=True):
+    """Give a key up if ``claim`` is its newest and the owner's; the target is as in ``ClaimKey``.
+
+    An older claim ends nothing: the key was claimed again meanwhile.
+    """
+
+    owner_did: str
+    claim: int
+
+
+class FindKeyOwner(_Command, frozen=True):
+    """Whose key is it? The target is ``key:`` and the key in base58."""
+
+
+class CheckKeys(_Command, frozen=True):
+    """Which of these keys are in the target's keylist, and how long is it?"""
+
+    keys: list[str]
+
+
+class ClaimedKey(msgspec.Struct, frozen=True, array_like=True):
+    """A key in base58 and the number of the claim that it is held by."""
+
+    key: str
+    claim: int
+
+
+class UpdateKeylist(_Command, frozen=True):
+    """Add and remove keys of the target, all in one step (RFC 0211).
+
+    Keys to add have been claimed before; keys that were removed are released afterwards.
+    """
+
+    add: list[ClaimedKey]
+    remove: list[str]
+
+
+class QueryKeylist(_Command, frozen=True):
+    """A part of the target's keylist, oldest first (RFC 0211)."""
+
+    offset: int
+    limit: int
+
+
+class QueueEnvelope(_Command, frozen=True):
+    """Queue a DIDComm envelope for the target (RFC 0094).
+
+    ``recipient_key`` is the key of its keylist that it was forwarded to, in base58; empty for a
+    message of the mediator itself.
+    """
+
+    recipient_key: str
+    payload: bytes
+
+
+class QueryQueue(_Command, frozen=True):
+    """How the target's queue stands; of one key alone when it is not None (RFC 0685, queue 1.0)."""
+
+    recipient_key: str | None = None
+
+
+class SetQueuePolicy(_Command, frozen=True):
+    """Change the rules of the target's own queue; None leaves a rule as it is (queue 1.0)."""
+
+    will_queue: bool | None = None
+    age_s_max: int | None = None
+    messages_max: int | None = None
+    message_bytes_max: int | None = None
+    bytes_max: int | None = None
+
+
+class DeliverMessages(_Command, frozen=True):
+    """Lease waiting envelopes to a session, oldest first, and hand them out.
+
+    ``session`` names who holds them until they are removed, released, or ``lease_ms`` is over.
+    ``limit`` and ``bytes_max`` bound the answer (one message at least). ``recipient_key`` and
+    ``message_ids`` narrow it where not None; ids may name leased messages of the same session.
+    ``at_least``: hand out nothing when fewer are there. ``after_version``: only what was queued
+    after that version of the identity. ``live``: refused when ``session`` does not hold the live
+    mode.
+    """
+
+    session: str
+    channel: str
+    limit: int
+    bytes_max: int
+    lease_ms: int
+    recipient_key: str | None = None
+    message_ids: list[str] | None = None
+    at_least: int = 0
+    after_version: int = 0
+    live: bool = False
+
+
+class RemoveMessages(_Command, frozen=True):
+    """Remove envelopes; unknown ids are ignored. ``reason`` as in ``MessagesRemoved``."""
+
+    message_ids: list[str]
+    reason: str
+
+
+class PurgeQueue(_Command, frozen=True):
+    """Remove everything that waits for the target, by the operator's word."""
+
+
+class ReleaseLeases(_Command, frozen=True):
+    """What ``session`` holds is offered again; its live mode ends."""
+
+    session: str
+
+
+class Listen(_Command, frozen=True):
+    """Tell ``edge`` whenever an envelope is queued for the target."""
+
+    edge: str
+
+
+class StartLive(_Command, frozen=True):
+    """``session`` takes over the live mode; what another one held is offered again (RFC 0685)."""
+
+    edge: str
+    session: str
+
+
+class EndLive(_Command, frozen=True):
+    """The live mode ends if ``session`` holds it; what it holds stays leased (RFC 0685)."""
+
+    session: str
+
+
 Command: TypeAlias = (
     Register
     | RequestContract
@@ -210,6 +382,26 @@ Command: TypeAlias = (
     | CheckRegistered
     | OpenSession
     | CloseSession
+    | Connect
+    | UseInvitation
+    | QueryConnection
+    | GrantMediation
+    | ClaimKey
+    | ReleaseKey
+    | FindKeyOwner
+    | CheckKeys
+    | UpdateKeylist
+    | QueryKeylist
+    | QueueEnvelope
+    | QueryQueue
+    | SetQueuePolicy
+    | DeliverMessages
+    | RemoveMessages
+    | PurgeQueue
+    | ReleaseLeases
+    | Listen
+    | StartLive
+    | EndLive
 )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
+from actors.leases import Lease
 from actors.limits import IdentityLimits
 from actors.refusals import Refusal
-from actors.replies import Notice, Reply
+from actors.replies import Notice, QueueState, Reply
 from eventstore.events import Event
 
 
@@ -16,13 +18,18 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     """All that a decision may know beyond state and command.
 
     ``command`` is the key of the command in the log; ``fresh_id`` is new for every command, and a
-    command that needs several ids derives them from it.
+    command that needs several ids derives them from it. ``leases`` are those in force on the
+    identity's messages; ``listening``: a session waits for them; ``live_session`` holds the live
+    mode, empty for none.
     """
 
     now_ms: int
     command: bytes
     fresh_id: str
     limits: IdentityLimits
+    leases: Mapping[str, Lease] = {}
+    listening: bool = False
+    live_session: str = ""
 
     @property
     def now_s(self) -> float:
@@ -66,18 +73,34 @@ class ContractRefs(msgspec.Struct, frozen=True):
         return _RECORD_BYTES * len(self.versions)
 
 
-Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs
+class DeliveryRefs(msgspec.Struct, frozen=True):
+    """A delivery before it is read: versions in the log, payload bytes, and the queue's state."""
+
+    versions: list[int]
+    size_bytes: int
+    state: QueueState
+
+
+Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs | DeliveryRefs
+
+
+class Leasing(msgspec.Struct, frozen=True):
+    """Messages to lease to a session, until then in Unix ms."""
+
+    message_ids: Sequence[str]
+    lease: Lease
 
 
 class Accepted(msgspec.Struct, frozen=True):
     """Accepted: store ``events``, then answer ``reply``, then push ``notice`` to the identity.
 
-    A reply of ``Refs`` is filled from the log after the commit.
+    A reply of ``Refs`` is filled from the log after the commit. ``leasing`` holds from now on.
     """
 
     reply: Reply | Refs
     events: list[Event] = []
     notice: Notice | None = None
+    leasing: Leasing | None = None
 
 
 Decision: TypeAlias = Accepted | Refusal

@@ -6,13 +6,24 @@ The same events in the same order give the same state, from the first or from a 
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Final
 
 import msgspec
 
-from actors.identity import ContractRecord, Identity, QueuedMessage, WaitingRequest
+from actors.commands import Connection
+from actors.identity import (
+    RECENT_MAX,
+    ContractRecord,
+    Identity,
+    KeyDepth,
+    QueuedMessage,
+    WaitingRequest,
+)
+from actors.replies import QueuePolicy
 from eventstore.errors import CorruptRow
 from eventstore.events import (
+    ConnectionEstablished,
     ContractRequested,
     ContractRequestsAcknowledged,
     ContractStored,
@@ -20,14 +31,26 @@ from eventstore.events import (
     EventSaved,
     EventTagsUpdated,
     IdentityRegistered,
+    InvitationUsed,
+    KeyClaimed,
+    KeylistUpdated,
+    KeyReleased,
+    MediationGranted,
     MessageQueued,
+    MessagesDelivered,
     MessagesRemoved,
     PublicEventPublished,
     PublicEventsDeleted,
+    QueuePolicySet,
+    QueueRefused,
 )
 
 _SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
 _SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
+
+
+DIDCOMM: Final = "didcomm"
+"""The protocol of envelopes in ``MessageQueued``."""
 
 
 def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per event
@@ -39,15 +62,11 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
     version = state.version + 1
     match event:
         case MessageQueued():
-            state.messages[event.message_id] = QueuedMessage(
-                event.sender_did, version, len(event.payload), event.at_ms
-            )
-            state.queue_bytes += len(event.payload)
+            _queue(state, event, version)
+        case MessagesDelivered():
+            state.last_delivered_ms = event.at_ms
         case MessagesRemoved():
-            for message_id in event.message_ids:
-                removed = state.messages.pop(message_id, None)
-                if removed is not None:
-                    state.queue_bytes -= removed.size_bytes
+            _remove(state, event)
         case IdentityRegistered():
             state.registered_until_s = max(state.registered_until_s, event.expires_at_s)
         case ContractStored():
@@ -67,8 +86,99 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
             for event_id in event.event_ids:
                 state.public_events.pop(event_id, None)
         case _:
-            raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
+            _evolve_agent(state, event, version)
     state.version = version
+
+
+def _queue(state: Identity, event: MessageQueued, version: int) -> None:
+    size_bytes, is_envelope = len(event.payload), event.protocol == DIDCOMM
+    # Interned: thousands of messages name the same few keys and senders.
+    state.messages[event.message_id] = QueuedMessage(
+        intern(event.sender_did),
+        version,
+        size_bytes,
+        event.at_ms,
+        is_envelope,
+        intern(event.recipient_key),
+    )
+    state.queue_bytes += size_bytes
+    state.last_added_ms = event.at_ms
+    if is_envelope:
+        state.envelopes += 1
+        state.envelope_bytes += size_bytes
+        depth = state.by_key.setdefault(intern(event.recipient_key), KeyDepth(0, 0))
+        depth.messages += 1
+        depth.bytes += size_bytes
+        if event.command and event.recipient_key:
+            state.recent[retry_key(event.command, event.recipient_key)] = event.message_id
+            if len(state.recent) > RECENT_MAX:
+                del state.recent[next(iter(state.recent))]
+
+
+def _remove(state: Identity, event: MessagesRemoved) -> None:
+    for message_id in event.message_ids:
+        removed = state.messages.pop(message_id, None)
+        if removed is not None:
+            state.queue_bytes -= removed.size_bytes
+            if removed.is_envelope:
+                state.envelopes -= 1
+                state.envelope_bytes -= removed.size_bytes
+                _leave_key(state, removed)
+    state.last_removed_ms = event.at_ms
+    state.refusing = False
+
+
+def retry_key(command: bytes, recipient_key: str) -> bytes:
+    """What the retry of a forwarded envelope has in common with the first: bytes and recipient."""
+    return command + recipient_key.encode()
+
+
+def _leave_key(state: Identity, removed: QueuedMessage) -> None:
+    depth = state.by_key[removed.recipient_key]
+    depth.messages -= 1
+    depth.bytes -= removed.size_bytes
+    if not depth.messages:
+        del state.by_key[removed.recipient_key]
+
+
+def _evolve_agent(state: Identity, event: Event, version: int) -> None:
+    """The events of DIDComm agents, of keys and of invitations."""
+    match event:
+        case ConnectionEstablished():
+            state.connection = Connection(
+                event.peer_did,
+                event.label,
+                event.endpoint,
+                event.routing_keys,
+                event.protocol,
+                event.invitation_id,
+            )
+        case MediationGranted():
+            state.mediated = True
+        case KeylistUpdated():
+            for key in event.removed:
+                state.keylist.pop(key, None)
+            state.keylist.update(zip(event.added, event.claims, strict=True))
+        case QueuePolicySet():
+            state.policy = QueuePolicy(
+                event.will_queue,
+                event.age_s_max,
+                event.messages_max,
+                event.message_bytes_max,
+                event.bytes_max,
+            )
+            state.refusing = False
+        case QueueRefused():
+            state.refusing = True
+        case KeyClaimed():
+            state.owner_did = event.owner_did
+            state.claim = version
+        case KeyReleased():
+            state.owner_did = ""
+        case InvitationUsed():
+            state.used_by = event.by_did
+        case _:
+            raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
 
 
 def _keep_contract(state: Identity, event: ContractStored, version: int) -> None:

@@ -20,14 +20,25 @@ import msgspec
 
 from actors import partition as partitions
 from actors.clock import Clock, NewId
-from actors.commands import CloseSession, OpenSession, Submission
-from actors.decision import Moment, Refs
+from actors.commands import (
+    CloseSession,
+    EndLive,
+    Listen,
+    OpenSession,
+    ReleaseLeases,
+    RemoveMessages,
+    StartLive,
+    Submission,
+)
+from actors.decision import Accepted, Leasing, Moment, Refs
 from actors.decisions import decide
+from actors.leases import Leases
 from actors.limits import HostLimits
+from actors.message_queue import lapsed
 from actors.page_reader import PageReader
 from actors.partition import Partition
 from actors.refusals import Refusal
-from actors.replies import Done, Notice, Push, Refused, Reply
+from actors.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
 from actors.residency import Residency, Resident
 from actors.sessions import Sessions
 from actors.transaction import Transaction
@@ -70,6 +81,7 @@ class _Outcome(msgspec.Struct):
     reply: Reply | Refs
     resident: Resident | None = None
     notice: Notice | None = None
+    leasing: Leasing | None = None
 
     @property
     def page_bytes(self) -> int:
@@ -98,6 +110,8 @@ class Host:
         self._measured = (clock(), 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
         self.sessions = Sessions()
+        self._leases = Leases()
+        self._offered_again: set[str] = set()
         self.stats = HostStats(name)
 
     def assign(self, names: Sequence[str]) -> None:
@@ -125,6 +139,7 @@ class Host:
             One reply per item, in order, and the pushes as (edge, push) pairs.
         """
         now_ms = self._clock()
+        self._offered_again |= self._leases.expire(now_ms)
         transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
@@ -140,11 +155,20 @@ class Host:
                 replies.append(_UNAVAILABLE)
             else:
                 replies.append(self._reply(outcome))
+            if outcome.leasing is not None and isinstance(replies[-1], Refused):
+                # Nobody was handed anything: it is offered again at once.
+                self._leases.end(submission.target_did, outcome.leasing.message_ids)
+                self._offered_again.add(submission.target_did)
             self._follow_session(submission, replies[-1])
             if outcome.notice is not None:
                 push = Push(submission.target_did, outcome.notice)
                 pushes += [(to, push) for to in self.sessions.edges_of(submission.target_did)]
         return replies, pushes
+
+    @property
+    def has_leases(self) -> bool:
+        """Is any message handed out and not acknowledged?"""
+        return bool(self._leases)
 
     def keep_house(self) -> list[tuple[UUID, Snapshot]]:
         """Passivate and forget expired nonces, between batches; the snapshots that are due."""
@@ -157,6 +181,16 @@ class Host:
             for partition in self._owned.values():
                 partition.nonces.sweep(now_ms)
         return due
+
+    def due_pushes(self) -> list[tuple[str, Push]]:
+        """Between batches: who has to hear that the time of a lease is over."""
+        pushes: list[tuple[str, Push]] = []
+        offered_again = self._offered_again | self._leases.expire(self._clock())
+        self._offered_again = set()
+        for did in offered_again:
+            push = Push(did, EnvelopesWaiting())
+            pushes += [(edge, push) for edge in self.sessions.edges_of(did)]
+        return pushes
 
     def _measure(self, now_ms: int) -> None:
         measured_ms, commits, commands = self._measured
@@ -171,6 +205,7 @@ class Host:
         for name in list(self._owned):
             del self._owned[name]
             self._residency.drop_partition(name)
+        self._leases = Leases()
 
     def snapshot_stats(self) -> HostStats:
         """The counters, with what the host holds now."""
@@ -206,14 +241,30 @@ class Host:
         did = submission.target_did
         resident = self._residency.get(did, partition.name, transaction.now_ms)
         moment = Moment(
-            transaction.now_ms, submission.command_key, self._new_id(), self._limits.identity
+            transaction.now_ms,
+            submission.command_key,
+            self._new_id(),
+            self._limits.identity,
+            self._leases.of(did),
+            bool(self.sessions.edges_of(did)),
+            self.sessions.live_of(did),
         )
+        expired = lapsed(resident.state, moment)
+        if expired is not None:
+            transaction.record(partition, resident, [expired])
         decision = decide(did, resident.state, submission.command, moment)
         if isinstance(decision, Refusal):
             return _Outcome(Refused(decision))
         if decision.events:
             transaction.record(partition, resident, decision.events)
-        return _Outcome(decision.reply, resident, decision.notice)
+        self._lease(transaction, did, decision)
+        return _Outcome(decision.reply, resident, decision.notice, decision.leasing)
+
+    def _lease(self, transaction: Transaction, did: str, decision: Accepted) -> None:
+        """Leases hold at once: the next command of the batch must not hand out the same."""
+        if decision.leasing is not None:
+            self._leases.grant(did, decision.leasing.message_ids, decision.leasing.lease)
+            transaction.leased.append((did, decision.leasing))
 
     def _claim_nonce(self, transaction: Transaction, submission: Submission) -> Refusal | None:
         claim = submission.claim
@@ -317,6 +368,9 @@ class Host:
 
     def _forget(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
+        for did, leasing in transaction.leased:
+            self._leases.end(did, leasing.message_ids)
+            self._offered_again.add(did)
         for partition in transaction.partitions:
             self._owned.pop(partition.name, None)
             self._residency.drop_partition(partition.name)
@@ -333,8 +387,26 @@ class Host:
             return _UNAVAILABLE
 
     def _follow_session(self, submission: Submission, reply: Reply) -> None:
-        command = submission.command
-        if isinstance(command, OpenSession) and not isinstance(reply, Refused):
-            self.sessions.open(submission.target_did, command.edge)
-        elif isinstance(command, CloseSession):
-            self.sessions.close(submission.target_did, command.edge)
+        """What the commands about sessions do, once they were accepted."""
+        did, command = submission.target_did, submission.command
+        if isinstance(command, CloseSession):
+            self.sessions.close(did, command.edge)
+        if isinstance(reply, Refused):
+            return
+        match command:
+            case OpenSession() | Listen():
+                self.sessions.open(did, command.edge)
+            case StartLive():
+                self.sessions.open(did, command.edge)
+                before = self.sessions.start_live(did, command.edge, command.session)
+                if before and self._leases.release(did, before):
+                    self._offered_again.add(did)
+            case EndLive():
+                self.sessions.end_live(did, command.session)
+            case ReleaseLeases():
+                self.sessions.end_live(did, command.session)
+                self._leases.release(did, command.session)
+            case RemoveMessages():
+                self._leases.end(did, command.message_ids)
+            case _:
+                pass

@@ -33,8 +33,8 @@ class HostPort(Protocol):
             HostUnavailable: it does not answer, or its log takes no writes.
         """
 
-    async def heartbeat(self, sockets: int) -> str:
-        """Tell the host how many sockets this edge has; the host's incarnation.
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+        """Tell the host how many sockets this incarnation of the edge has; the host's incarnation.
 
         Raises:
             HostUnavailable: the host did not answer.
@@ -49,6 +49,17 @@ class HostPort(Protocol):
 
     async def knows(self, did: str) -> bool:
         """Does the log hold any event of this identity?
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """
+
+    async def queues(
+        self, limit: int, *, outbound_only: bool = False, did: str | None = None
+    ) -> bytes:
+        """The msgpack of ``list[eventstore.log.WaitingQueue]``, longest waiting first.
+
+        Of one identity alone if it is named.
 
         Raises:
             HostUnavailable: the host did not answer.

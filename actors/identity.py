@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import msgspec
 
+from actors.commands import Connection
+from actors.replies import QueuePolicy
 from eventstore.events import Seconds
 
-FOLD = 1
+FOLD = 2
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -20,15 +22,33 @@ _MESSAGE_BYTES = 360
 _REQUEST_BYTES = 480
 _CONTRACT_BYTES = 900
 _PUBLIC_EVENT_BYTES = 220
+_KEY_BYTES = 190
+_RECENT_BYTES = 200
+RECENT_MAX = 256
+"""Envelopes whose retry is known. Senders retry within seconds, mostly after a restart of ours,
+when every one of them repeats what was under way."""
 
 
 class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One waiting message: its payload stands in the log at ``version`` of the stream."""
+    """One waiting message: its payload stands in the log at ``version`` of the stream.
+
+    ``is_envelope`` tells DIDComm's envelopes from Decentrl's messages: one queue, one order, one
+    set of caps, and each protocol is shown its own. ``recipient_key`` is as in the event.
+    """
 
     sender_did: str
     version: int
     size_bytes: int
     at_ms: int
+    is_envelope: bool = False
+    recipient_key: str = ""
+
+
+class KeyDepth(msgspec.Struct, array_like=True, gc=False):
+    """How many envelopes of one recipient key wait, and their bytes."""
+
+    messages: int
+    bytes: int
 
 
 class WaitingRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -54,6 +74,16 @@ class Identity(msgspec.Struct):
     ``correspondents`` maps each contract partner to the latest expiry of a contract with it.
     ``contract_ids`` maps the digest of a signed contract to its id: one record per digest.
     ``registered_until_s`` is the latest expiry of a contract with the mediator, 0 for none.
+
+    Of a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
+    base58, in order, each with the number of its claim), its own ``policy`` for the queue, how
+    many of the messages are envelopes (in all, and by recipient key), and the times of its queue
+    in Unix ms, 0 for never.
+    ``refusing``: the queue has refused a message since it last changed. ``recent``: the ids of the
+    envelopes queued last, by what each came by, so that a sender's retry makes no second one.
+
+    ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key; ``used_by``
+    is that of a single-use invitation.
     """
 
     version: int = 0
@@ -66,6 +96,21 @@ class Identity(msgspec.Struct):
     correspondents: dict[str, Seconds] = {}
     saved_events: int = 0
     public_events: dict[str, str] = {}
+    connection: Connection | None = None
+    mediated: bool = False
+    keylist: dict[str, int] = {}
+    policy: QueuePolicy | None = None
+    envelopes: int = 0
+    envelope_bytes: int = 0
+    by_key: dict[str, KeyDepth] = {}
+    last_added_ms: int = 0
+    last_delivered_ms: int = 0
+    last_removed_ms: int = 0
+    refusing: bool = False
+    recent: dict[bytes, str] = {}
+    owner_did: str = ""
+    claim: int = 0
+    used_by: str = ""
 
     def is_registered(self, now_s: float) -> bool:
         """Registered: some contract with the mediator has not expired (DCTRL-0004 2)."""
@@ -79,10 +124,25 @@ class Identity(msgspec.Struct):
             + _REQUEST_BYTES * len(self.requests)
             + _CONTRACT_BYTES * len(self.contracts)
             + _PUBLIC_EVENT_BYTES * len(self.public_events)
+            + _KEY_BYTES * (len(self.keylist) + len(self.by_key))
+            + _RECENT_BYTES * len(self.recent)
+            + _text_bytes(self.connection)
         )
 
     def live_records(self) -> int:
         """How many records a snapshot of this state holds."""
         return (
-            len(self.messages) + len(self.requests) + len(self.contracts) + len(self.public_events)
+            len(self.messages)
+            + len(self.requests)
+            + len(self.contracts)
+            + len(self.public_events)
+            + len(self.keylist)
         )
+
+
+def _text_bytes(connection: Connection | None) -> int:
+    """What an agent said of itself, which can be kilobytes."""
+    if connection is None:
+        return 0
+    texts = (connection.peer_did, connection.label, connection.endpoint, *connection.routing_keys)
+    return sum(map(len, texts))

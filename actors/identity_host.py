@@ -75,6 +75,7 @@ class IdentityHost:
             limits=options.limits,
         )
         self._sockets: dict[str, int] = {}
+        self._edges: dict[str, str] = {}
         self._writer.start()
 
     def submit(self, edge: str, batch: bytes) -> bytes:
@@ -115,12 +116,16 @@ class IdentityHost:
         self._log.check_writable()
         return self._incarnation
 
-    def heartbeat(self, edge: str, sockets: int) -> str:
+    def heartbeat(self, edge: str, sockets: int, incarnation: str) -> str:
         """Take note of an edge and its open sockets; the host's incarnation.
 
         The incarnation changes whenever the host starts anew: it has then forgotten its sessions.
+        An edge that started anew has lost its sockets, so its sessions end here.
         """
         self._sockets[edge] = sockets
+        if self._edges.setdefault(edge, incarnation) != incarnation:
+            self._edges[edge] = incarnation
+            self._writer.call(lambda: self._host.sessions.drop_edge(edge))
         return self._incarnation
 
     def knows(self, did: str) -> bool:
@@ -130,6 +135,15 @@ class IdentityHost:
             LogUnavailable: the log cannot be read.
         """
         return bool(self._log.read_stream(identity_stream(did), limit=1))
+
+    def queues(self, limit: int, *, outbound_only: bool = False, did: str | None = None) -> bytes:
+        """What waits in the whole log: the msgpack of ``list[eventstore.log.WaitingQueue]``.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        found = self._log.waiting_queues(outbound_only=outbound_only, did=did, limit=limit)
+        return msgspec.msgpack.encode(found)
 
     def stats(self) -> bytes:
         """The msgpack of ``actors.host.HostStats``."""
@@ -156,9 +170,9 @@ class IdentityHost:
         self._log.close()
 
     @property
-    def has_sessions(self) -> bool:
-        """Does any edge hold a socket of an identity here?"""
-        return bool(self._host.sessions)
+    def is_held(self) -> bool:
+        """Does any edge hold a socket of an identity here, or a session a message of one?"""
+        return bool(self._host.sessions) or self._host.has_leases
 
     def _page(self, read: Read) -> bytes:
         stream = identity_stream(read.owner_did)

@@ -6,7 +6,10 @@ import msgspec
 
 
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently."""
+    """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently.
+
+    ``message_bytes_max`` is of envelopes; ``queue_age_s_max`` 0 is no limit.
+    """
 
     queue_messages_max: int = 10_000
     queue_bytes_max: int = 64 * 1024 * 1024
@@ -14,6 +17,11 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     contracts_max: int = 10_000
     saved_events_max: int = 5_000_000
     public_events_max: int = 10_000
+    message_bytes_max: int = 512 * 1024
+    queue_age_s_max: int = 0
+    keylist_keys_max: int = 10_000
+    live_in_flight_max: int = 100
+    leased_max: int = 1_000
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):

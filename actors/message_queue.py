@@ -1,7 +1,9 @@
 """Decisions on the queue of waiting messages (DCTRL-0004 7.2, 8.7, 8.8).
 
 Rules of this file: pure; only an acknowledgement removes a message; an id that is not in the
-queue, whether foreign, unknown or already acknowledged, is ignored and never told apart.
+queue, whether foreign, unknown or already acknowledged, is ignored and never told apart. DIDComm's
+envelopes stand in the same queue, under the same caps, and are not shown here
+(``actors.envelopes``).
 """
 
 from __future__ import annotations
@@ -17,6 +19,38 @@ from eventstore.events import MessageQueued, MessagesRemoved
 
 DECENTRL = "decentrl"
 ACKNOWLEDGED = "acknowledged"
+EXPIRED = "expired"
+REMOVED_MAX = 10_000
+"""Messages that one event of this server's own making removes: a row has a bound too."""
+
+
+def is_full(state: Identity, size_bytes: int, messages_max: int, bytes_max: int) -> bool:
+    """Has the queue, all protocols together, no room for one more message of this size?"""
+    return len(state.messages) >= messages_max or state.queue_bytes + size_bytes > bytes_max
+
+
+def lapsed(state: Identity, moment: Moment) -> MessagesRemoved | None:
+    """The removal of what waited too long, by the operator's rule or the owner's; None of nothing.
+
+    The owner's rule is for envelopes alone: Decentrl has no such rule.
+    """
+    bound_s = moment.limits.queue_age_s_max
+    own_s = state.policy.age_s_max if state.policy is not None else 0
+    ages_s = [age_s for age_s in (bound_s, own_s if state.envelopes else 0) if age_s]
+    if not ages_s:
+        return None
+    ids: list[str] = []
+    for message_id, message in state.messages.items():
+        waited_s = (moment.now_ms - message.at_ms) / 1000
+        if waited_s <= min(ages_s) or len(ids) == REMOVED_MAX:
+            break
+        if (bound_s and waited_s > bound_s) or (own_s and message.is_envelope and waited_s > own_s):
+            ids.append(message_id)
+    if not ids:
+        return None
+    return MessagesRemoved(
+        at_ms=moment.now_ms, command=moment.command, message_ids=ids, reason=EXPIRED
+    )
 
 
 def queue_message(did: str, state: Identity, command: QueueMessage, moment: Moment) -> Decision:
@@ -31,10 +65,8 @@ def queue_message(did: str, state: Identity, command: QueueMessage, moment: Mome
     if command.sender_did == did or contract_until_s <= moment.now_s:
         return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
     limits = moment.limits
-    if (
-        len(state.messages) >= limits.queue_messages_max
-        or state.queue_bytes + len(command.payload) > limits.queue_bytes_max
-    ):
+    size_bytes = len(command.payload)
+    if is_full(state, size_bytes, limits.queue_messages_max, limits.queue_bytes_max):
         return Refusal.RECIPIENT_QUEUE_FULL
     queued = MessageQueued(
         at_ms=moment.now_ms,
@@ -52,10 +84,13 @@ def queue_message(did: str, state: Identity, command: QueueMessage, moment: Mome
 def query_messages(state: Identity, command: QueryMessages) -> Accepted:
     """A page of waiting messages in arrival order, with the exact total (8.7)."""
     page, sender = command.page, command.sender_did
-    total = len(state.messages)
+    total = len(state.messages) - state.envelopes
     matching = iter(state.messages.values())
     if sender is not None:
-        found = [m for m in matching if m.sender_did == sender]
+        found = [m for m in matching if m.sender_did == sender and not m.is_envelope]
+        total, matching = len(found), iter(found)
+    elif state.envelopes:
+        found = [m for m in matching if not m.is_envelope]
         total, matching = len(found), iter(found)
     chosen = list(islice(matching, page.offset, page.offset + page.size))
     versions = [message.version for message in chosen]
@@ -64,7 +99,8 @@ def query_messages(state: Identity, command: QueryMessages) -> Accepted:
 
 def acknowledge_messages(state: Identity, command: AcknowledgeMessages, moment: Moment) -> Accepted:
     """Remove the messages among these ids that wait here (8.8)."""
-    waiting = [i for i in dict.fromkeys(command.message_ids) if i in state.messages]
+    asked = dict.fromkeys(command.message_ids)
+    waiting = [i for i in asked if i in state.messages and not state.messages[i].is_envelope]
     if not waiting:
         return Accepted(Done())
     removed = MessagesRemoved(

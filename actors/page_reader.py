@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TypeVar, assert_never
 from uuid import UUID
 
-from actors.decision import ContractRefs, MessageRefs, Refs, RequestRefs
+from actors.decision import ContractRefs, DeliveryRefs, MessageRefs, Refs, RequestRefs
 from actors.replies import (
     ContractRequestsPage,
     ContractsPage,
+    DeliveredMessage,
+    Delivery,
     MessagesPage,
     OwnedContract,
     WaitingContractRequest,
@@ -29,7 +31,9 @@ class PageReader:
         """A reader over a log."""
         self._log = log
 
-    def fill(self, stream: UUID, refs: Refs) -> MessagesPage | ContractRequestsPage | ContractsPage:
+    def fill(
+        self, stream: UUID, refs: Refs
+    ) -> MessagesPage | ContractRequestsPage | ContractsPage | Delivery:
         """The page with its content, in the order of the references.
 
         Raises:
@@ -60,6 +64,15 @@ class PageReader:
                 stored = self._read(stream, refs.versions, ContractStored)
                 contracts = [OwnedContract(event.contract_id, event.contract) for event in stored]
                 return ContractsPage(contracts, refs.total)
+            case DeliveryRefs():
+                envelopes = self._read(stream, refs.versions, MessageQueued)
+                delivered = [
+                    DeliveredMessage(
+                        event.message_id, event.recipient_key, event.payload, event.at_ms
+                    )
+                    for event in envelopes
+                ]
+                return Delivery(delivered, refs.state)
             case _:
                 assert_never(refs)
 

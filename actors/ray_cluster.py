@@ -152,11 +152,11 @@ class RayHostPort:
         )
         return result
 
-    async def heartbeat(self, sockets: int) -> str:
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
         """See ``IdentityHost.heartbeat``. Raises: HostUnavailable."""
         result: str = await self._call(
             lambda host: host.heartbeat.options(concurrency_group="control").remote(
-                self._edge, sockets
+                self._edge, sockets, incarnation
             )
         )
         return result
@@ -174,6 +174,17 @@ class RayHostPort:
         """See ``IdentityHost.knows``. Raises: HostUnavailable."""
         result: bool = await self._call(
             lambda host: host.knows.options(concurrency_group="control").remote(did)
+        )
+        return result
+
+    async def queues(
+        self, limit: int, *, outbound_only: bool = False, did: str | None = None
+    ) -> bytes:
+        """See ``IdentityHost.queues``. Raises: HostUnavailable."""
+        result: bytes = await self._call(
+            lambda host: host.queues.options(concurrency_group="read").remote(
+                limit, outbound_only=outbound_only, did=did
+            )
         )
         return result
 

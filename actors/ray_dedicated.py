@@ -18,8 +18,8 @@ import msgspec
 import ray
 from ray import exceptions as ray_errors
 
-from actors.commands import Register, Submission
-from actors.decision import Moment
+from actors.commands import Connect, Register, Submission
+from actors.decision import Moment, Refs
 from actors.decisions import decide
 from actors.host_port import HostPort, HostUnavailable
 from actors.identity import Identity
@@ -59,7 +59,7 @@ class RayDedicatedHost(RayIdentityHost):
 
     def _end_when_idle(self) -> None:
         pause = threading.Event()
-        while self.has_sessions or time.monotonic() - self._used_at < self._idle_s_max:
+        while self.is_held or time.monotonic() - self._used_at < self._idle_s_max:
             pause.wait(min(_IDLE_CHECK_S, self._idle_s_max))
         self.stop()
         with contextlib.suppress(ray_errors.RayError, ValueError):
@@ -98,7 +98,7 @@ class RayDedicatedPort:
         """Run a batch on the identity's host. Raises: HostUnavailable."""
         if not await self._is_awake():
             submissions = _SUBMISSIONS.decode(batch)
-            wakes = any(isinstance(s.command, Register) for s in submissions)
+            wakes = any(isinstance(s.command, Register | Connect) for s in submissions)
             if not wakes and not await self._shard.knows(self._did):
                 replies = [_refuse(self._did, s) for s in submissions]
                 return msgspec.msgpack.encode(BatchResult("", replies, []))
@@ -117,14 +117,26 @@ class RayDedicatedPort:
         await self._wake()
         return await self._host.ping()
 
-    async def heartbeat(self, sockets: int) -> str:
-        """The incarnation of the host, woken if it sleeps. Raises: HostUnavailable."""
-        await self._wake()
-        return await self._host.heartbeat(sockets)
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+        """The incarnation of the host, woken if it sleeps. Raises: HostUnavailable.
+
+        A DID without any event has no host: whoever is on a socket need not be registered.
+        """
+        if not await self._is_awake():
+            if not await self._shard.knows(self._did):
+                raise HostUnavailable(self._options.name)
+            await self._wake()
+        return await self._host.heartbeat(sockets, incarnation)
 
     async def stats(self) -> bytes:
         """See ``IdentityHost.stats``. Raises: HostUnavailable."""
         return await self._host.stats()
+
+    async def queues(
+        self, limit: int, *, outbound_only: bool = False, did: str | None = None
+    ) -> bytes:
+        """What waits; the shard's host reads the same log. Raises: HostUnavailable."""
+        return await self._shard.queues(limit, outbound_only=outbound_only, did=did)
 
     async def knows(self, did: str) -> bool:
         """Does the log know an identity? Raises: HostUnavailable."""
@@ -172,4 +184,6 @@ def _refuse(did: str, submission: Submission) -> Reply:
     if submission.command is None:
         return Done()
     decision = decide(did, Identity(), submission.command, Moment(0, b"", "", IdentityLimits()))
-    return Refused(decision) if isinstance(decision, Refusal) else Done()
+    if isinstance(decision, Refusal):
+        return Refused(decision)
+    return Done() if isinstance(decision.reply, Refs) else decision.reply

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from actors.commands import ClaimedKey, Connection
 from actors.refusals import Refusal
 from eventstore.events import Seconds
 
@@ -94,6 +95,105 @@ class ReadAllowed(_Reply, frozen=True):
     """The sender may read its read model: send the ``Read``."""
 
 
+class Connected(_Reply, frozen=True):
+    """The target as a DIDComm agent; see ``actors.commands.Connection``."""
+
+    connection: Connection
+    mediated: bool
+
+
+class KeyOwner(_Reply, frozen=True):
+    """Whose key it is."""
+
+    owner_did: str
+
+
+class KeyClaim(_Reply, frozen=True):
+    """The number of a claim: a later claim of the same key has a greater one."""
+
+    number: int
+
+
+class KeysKnown(_Reply, frozen=True):
+    """Those of the named keys that are in the keylist, and how many are in it in all."""
+
+    keys: list[str]
+    total: int
+
+
+class KeylistChanged(_Reply, frozen=True):
+    """Which of the named keys really came and went, the latter with the claims that are over."""
+
+    added: list[str]
+    removed: list[ClaimedKey]
+
+
+class KeylistPart(_Reply, frozen=True):
+    """Keys in base58, oldest first, and how many there are in all."""
+
+    keys: list[str]
+    total: int
+
+
+class EnvelopeQueued(_Reply, frozen=True):
+    """The envelope is durable under this id; ``outbound``: its recipient has an endpoint."""
+
+    message_id: str
+    outbound: bool
+
+
+class QueuePolicy(msgspec.Struct, frozen=True, array_like=True):
+    """The rules in force for a queue, the operator's and the owner's together; 0 is no limit."""
+
+    will_queue: bool
+    age_s_max: int
+    messages_max: int
+    message_bytes_max: int
+    bytes_max: int
+
+
+class QueueState(_Reply, frozen=True):
+    """How a queue of envelopes stands. Times are Unix milliseconds, 0 for never.
+
+    ``messages`` and ``bytes`` count what waits, leased or not; ``available`` what is not leased.
+    ``oldest_ms`` and ``newest_ms`` are of the waiting ones. ``version`` is the identity's.
+    """
+
+    messages: int
+    bytes: int
+    available: int
+    oldest_ms: int
+    newest_ms: int
+    last_added_ms: int
+    last_delivered_ms: int
+    last_removed_ms: int
+    policy: QueuePolicy
+    live: bool
+    version: int
+
+
+class DeliveredMessage(msgspec.Struct, frozen=True, array_like=True):
+    """One envelope that was handed out; ``at_ms`` is when it was queued."""
+
+    message_id: str
+    recipient_key: str
+    payload: bytes
+    at_ms: int
+
+
+class Delivery(_Reply, frozen=True):
+    """Envelopes handed out, oldest first, and how the queue stands with them still in it."""
+
+    messages: list[DeliveredMessage]
+    state: QueueState
+
+
+class Purged(_Reply, frozen=True):
+    """How many messages were removed."""
+
+    messages: int
+
+
 Reply: TypeAlias = (
     Done
     | Refused
@@ -104,6 +204,16 @@ Reply: TypeAlias = (
     | ContractsPage
     | MessagesPage
     | ReadAllowed
+    | Connected
+    | KeyOwner
+    | KeyClaim
+    | KeysKnown
+    | KeylistChanged
+    | KeylistPart
+    | EnvelopeQueued
+    | QueueState
+    | Delivery
+    | Purged
 )
 
 
@@ -117,7 +227,11 @@ class ContractsUpdated(_Reply, frozen=True):
     """CONTRACTS_UPDATED: contracts or contract requests changed (10.5)."""
 
 
-Notice: TypeAlias = MessageArrived | ContractsUpdated
+class EnvelopesWaiting(_Reply, frozen=True):
+    """Envelopes can be handed out: one was queued, or a lease of one has ended."""
+
+
+Notice: TypeAlias = MessageArrived | ContractsUpdated | EnvelopesWaiting
 
 
 class Push(msgspec.Struct, frozen=True, array_like=True):

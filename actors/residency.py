@@ -43,6 +43,8 @@ class Resident(msgspec.Struct, gc=True):
             len(messages),
             self.state.queue_bytes,
             None if oldest is None else oldest.at_ms,
+            self.did,
+            self.state.connection is not None and bool(self.state.connection.endpoint),
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from eventsourcing.persistence import StoredEvent
 
+from actors.decision import Leasing
 from actors.evolution import evolve
 from actors.nonces import expiry_ms
 from actors.partition import Partition
@@ -37,6 +38,7 @@ class Transaction:
         self._window_ms = window_ms
         self._parts: dict[Partition, _Part] = {}
         self.touched: dict[str, Resident] = {}
+        self.leased: list[tuple[str, Leasing]] = []
 
     @property
     def partitions(self) -> Sequence[Partition]:
@@ -79,7 +81,8 @@ class Transaction:
 
     def depths(self) -> list[QueueDepth]:
         """The queues of the touched identities as they are after this transaction."""
-        return [resident.depth() for resident in self.touched.values()]
+        # Keys and invitations have streams too, but nothing ever waits for them.
+        return [r.depth() for did, r in self.touched.items() if did.startswith("did:")]
 
     def _part(self, partition: Partition) -> _Part:
         part = self._parts.get(partition)

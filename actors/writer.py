@@ -120,6 +120,7 @@ class Writer:
             due = self._host.keep_house()
             if due:
                 self._snapshots.put(due)
+            self._send(self._host.due_pushes())
 
     def _take(self) -> tuple[list[_Batch], list[_Call], bool]:
         """Wait for work, then take what else waits, up to the bound of a transaction."""
@@ -156,9 +157,7 @@ class Writer:
             _LOG.exception("transaction failed")
             self._host.forget_everything()
             replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
-        by_edge: dict[str, list[Push]] = {}
-        for edge, push in pushes:
-            by_edge.setdefault(edge, []).append(push)
+        by_edge = _by_edge(pushes)
         start = 0
         for batch in batches:
             end = start + len(batch.submissions)
@@ -169,6 +168,10 @@ class Writer:
         for edge, rest in by_edge.items():
             self._push_out(edge, rest)
 
+    def _send(self, pushes: Sequence[tuple[str, Push]]) -> None:
+        for edge, mine in _by_edge(pushes).items():
+            self._push_out(edge, mine)
+
     def _save(self) -> None:
         while (due := self._snapshots.get()) is not None:
             try:
@@ -176,3 +179,10 @@ class Writer:
             except LogError as error:
                 # A snapshot is a cache: without it the identity is read from its events.
                 _LOG.warning("snapshots not saved: %s", type(error).__name__)
+
+
+def _by_edge(pushes: Sequence[tuple[str, Push]]) -> dict[str, list[Push]]:
+    by_edge: dict[str, list[Push]] = {}
+    for edge, push in pushes:
+        by_edge.setdefault(edge, []).append(push)
+    return by_edge

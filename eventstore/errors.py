@@ -18,8 +18,8 @@ class LogError(Exception):
 class AppendConflict(LogError):
     """Another writer stored one of these versions first; nothing of this batch was stored.
 
-    The PostgreSQL recorder retries inside the library, so the other writer can be this one:
-    look for the batch's own seal before believing the conflict.
+    The other writer can be this one, if an append whose outcome was unknown is made again: look
+    for the batch's own seal before believing the conflict.
     """
 
 

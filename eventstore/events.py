@@ -82,11 +82,97 @@ class MessageQueued(Event, frozen=True, kw_only=True):
     payload: bytes
 
 
+class MessagesDelivered(Event, frozen=True, kw_only=True):
+    """These messages were handed out and still wait; ``channel`` says how (``pickup/2.0``, …)."""
+
+    message_ids: list[str]
+    channel: str
+
+
 class MessagesRemoved(Event, frozen=True, kw_only=True):
-    """These messages left the queue; ``reason`` is acknowledged, expired or purged (8.8)."""
+    """These messages left the queue (8.8; RFC 0685 messages-received).
+
+    ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired or
+    purged.
+    """
 
     message_ids: list[str]
     reason: str
+
+
+class QueueRefused(Event, frozen=True, kw_only=True):
+    """The queue began to refuse messages, for ``reason``; told once until something changes.
+
+    Once, because every refusal on its own would let a stranger fill the disk.
+    """
+
+    recipient_key: str
+    reason: str
+
+
+class QueuePolicySet(Event, frozen=True, kw_only=True):
+    """The owner's own rules for its queue (Aries queue 1.0); 0 is no limit of its own."""
+
+    will_queue: bool
+    age_s_max: int
+    messages_max: int
+    message_bytes_max: int
+    bytes_max: int
+
+
+class ConnectionEstablished(Event, frozen=True, kw_only=True):
+    """A DIDComm agent connected (RFC 0160, RFC 0023); a later one replaces what it said.
+
+    ``did`` is the identity, the did:key of the agent's verification key; ``peer_did`` is the DID
+    that the agent uses for the connection; ``endpoint`` is empty where it has none.
+    """
+
+    did: str
+    peer_did: str
+    label: str
+    endpoint: str
+    routing_keys: list[str]
+    protocol: str
+    invitation_id: str
+
+
+class MediationGranted(Event, frozen=True, kw_only=True):
+    """The agent may register keys from now on (RFC 0211)."""
+
+
+class KeylistUpdated(Event, frozen=True, kw_only=True):
+    """Keys that messages may be forwarded to; base58, no key twice (RFC 0211).
+
+    ``claims`` are the numbers of the claims of ``added``: the versions of ``KeyClaimed`` in the
+    streams of the keys. A key may be added again, with a later claim.
+    """
+
+    added: list[str]
+    claims: list[int]
+    removed: list[str]
+
+
+class KeyClaimed(Event, frozen=True, kw_only=True):
+    """A key belongs to one identity from now on; in the stream of the key.
+
+    Its version is the number of the claim; a later claim of the same owner replaces it.
+    """
+
+    key: str
+    owner_did: str
+
+
+class KeyReleased(Event, frozen=True, kw_only=True):
+    """The key belongs to nobody; in the stream of the key."""
+
+    key: str
+
+
+class InvitationUsed(Event, frozen=True, kw_only=True):
+    """A single-use invitation was taken by this identity; in the stream of the invitation."""
+
+    invitation_id: str
+    by_did: str
 
 
 class EventSaved(Event, frozen=True, kw_only=True):
@@ -155,7 +241,16 @@ TOPIC_BY_TYPE: dict[type[Event], str] = {
     ContractRequested: "contract-requested.1",
     ContractRequestsAcknowledged: "contract-requests-acknowledged.1",
     MessageQueued: "message-queued.1",
+    MessagesDelivered: "messages-delivered.1",
     MessagesRemoved: "messages-removed.1",
+    QueueRefused: "queue-refused.1",
+    QueuePolicySet: "queue-policy-set.1",
+    ConnectionEstablished: "connection-established.1",
+    MediationGranted: "mediation-granted.1",
+    KeylistUpdated: "keylist-updated.1",
+    KeyClaimed: "key-claimed.1",
+    KeyReleased: "key-released.1",
+    InvitationUsed: "invitation-used.1",
     EventSaved: "event-saved.1",
     EventTagsUpdated: "event-tags-updated.1",
     PublicEventPublished: "public-event-published.1",

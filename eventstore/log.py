@@ -86,12 +86,27 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class QueueDepth(msgspec.Struct, frozen=True):
-    """What waits for one identity; ``oldest_at_ms`` is None for an empty queue."""
+    """What waits for one identity; ``oldest_at_ms`` is None for an empty queue.
+
+    ``outbound``: the identity has an endpoint that its messages are sent to.
+    """
 
     stream: UUID
     messages: int
     bytes: int
     oldest_at_ms: int | None
+    did: str = ""
+    outbound: bool = False
+
+
+class WaitingQueue(msgspec.Struct, frozen=True, array_like=True):
+    """A queue with something in it, as operators and senders find it."""
+
+    did: str
+    messages: int
+    bytes: int
+    oldest_at_ms: int
+    outbound: bool
 
 
 class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +117,19 @@ class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
     queue_messages: int
     queue_bytes: int
     queue_oldest_at_ms: int | None
+
+
+class LogRow(msgspec.Struct, frozen=True, gc=False):
+    """One row as it stands in the log, for readers of the whole; ``stream`` is 16 bytes.
+
+    Unknown to the garbage collector, which would look through millions of them in vain.
+    """
+
+    position: int
+    stream: bytes
+    version: int
+    topic: str
+    state: bytes
 
 
 class EventLog(Protocol):
@@ -139,11 +167,27 @@ class EventLog(Protocol):
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
         """Rows in the order of the log with a position greater than ``after``."""
 
+    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        """Rows in the order of the log with a position greater than ``after``, read in bulk.
+
+        At most ``rows_max`` and at most ``bytes_max`` bytes of state, but one row at least.
+
+        Raises: LogUnavailable, CorruptRow (the stream of a row is no UUID as it is written here).
+        """
+
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        """The row at version 1 of each of these streams (16 bytes each) that has one."""
+
     def position(self) -> int:
         """The position of the newest row; 0 for an empty log."""
 
     def figures(self) -> LogFigures:
         """The log and all queues in figures."""
+
+    def waiting_queues(
+        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+    ) -> Sequence[WaitingQueue]:
+        """Queues that are not empty, those that wait longest first; of one identity if named."""
 
     def query_saved_events(
         self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int

@@ -17,12 +17,14 @@ from eventstore.events import Event
 from eventstore.log import (
     EventLog,
     LogFigures,
+    LogRow,
     PublicEventsFilter,
     PublicEventsPage,
     QueueDepth,
     SavedEventsFilter,
     SavedEventsPage,
     Snapshot,
+    WaitingQueue,
 )
 from eventstore.session import Session, Store
 
@@ -84,6 +86,16 @@ class RecorderLog(EventLog):
             )
 
     @override
+    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        with self._reading() as session:
+            return session.log_rows(after, rows_max, bytes_max)
+
+    @override
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        with self._reading() as session:
+            return session.first_rows(streams)
+
+    @override
     def position(self) -> int:
         with _unavailable():
             return self._store.recorder.max_notification_id() or 0
@@ -93,6 +105,15 @@ class RecorderLog(EventLog):
         position = self.position()
         with self._reading() as session:
             return queue_depths.total(session, position)
+
+    @override
+    def waiting_queues(
+        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+    ) -> Sequence[WaitingQueue]:
+        with self._reading() as session:
+            if did is not None:
+                return queue_depths.waiting_of(session, did)
+            return queue_depths.waiting(session, outbound_only=outbound_only, limit=limit)
 
     @override
     def query_saved_events(

@@ -13,6 +13,8 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
+from eventstore.log import LogRow
+
 
 class Session(Protocol):
     """One open transaction."""
@@ -25,6 +27,12 @@ class Session(Protocol):
 
     def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
         """The stored rows of a stream at these versions, by version."""
+
+    def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        """Rows of the log from a position on, within both bounds but one at least."""
+
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        """The stored rows at version 1 of these streams, by stream."""
 
 
 class Store(Protocol):

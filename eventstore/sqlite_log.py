@@ -32,9 +32,9 @@ from eventsourcing.sqlite import (
 from typing_extensions import override
 
 from eventstore import queue_depths, read_models
-from eventstore.errors import LogUnavailable, UnsafeLog
+from eventstore.errors import CorruptRow, LogUnavailable, UnsafeLog
 from eventstore.events import Event
-from eventstore.log import EventLog, QueueDepth
+from eventstore.log import EventLog, LogRow, QueueDepth
 from eventstore.recorder_log import RecorderLog
 from eventstore.session import Session, Store
 
@@ -61,12 +61,22 @@ _TABLES: Final = (
     """
     CREATE TABLE IF NOT EXISTS queue_depths (
         stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
-        oldest_at_ms INTEGER
+        oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0
     )
     """,
     "CREATE TABLE IF NOT EXISTS settings (name BLOB PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
 )
+
+_LATER_COLUMNS: Final = {
+    "did": "ALTER TABLE queue_depths ADD COLUMN did BLOB NOT NULL DEFAULT x''",
+    "outbound": "ALTER TABLE queue_depths ADD COLUMN outbound INTEGER NOT NULL DEFAULT 0",
+}
+"""Columns of queue_depths that the first logs were made without."""
+_OUTBOUND_INDEX: Final = """
+    CREATE INDEX IF NOT EXISTS outbound_queues ON queue_depths (oldest_at_ms)
+    WHERE messages > 0 AND outbound = 1
+    """
 
 
 def open_sqlite_log(path: Path) -> EventLog:
@@ -147,6 +157,12 @@ class SqliteStore(Store):
         self._datastore = _Datastore(path, _for_writing(connect(path)))
         self.recorder = SqliteRecorder(self._datastore)
         self.recorder.create_table()
+        with self.writing() as session:
+            known = {row[1] for row in session.rows("PRAGMA table_info(queue_depths)")}
+            for name, statement in _LATER_COLUMNS.items():
+                if name not in known:
+                    session.rows(statement)
+            session.rows(_OUTBOUND_INDEX)
 
     @override
     @contextmanager
@@ -237,6 +253,42 @@ class _Session(Session):
             (stream.hex, json.dumps(list(versions))),
         )
         return {row[0]: StoredEvent(stream, *row) for row in found}
+
+    @override
+    def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        cursor = self._cursor.sqlite_cursor
+        cursor.row_factory = None
+        cursor.execute(
+            "SELECT rowid, originator_id, originator_version, topic, state FROM stored_events"
+            " WHERE rowid > ? ORDER BY rowid LIMIT ?",
+            (after, rows_max),
+        )
+        found: list[LogRow] = []
+        size_bytes = 0
+        for position, stream, version, topic, state in cursor:
+            try:
+                key = bytes.fromhex(stream)
+                size_bytes += len(state)
+            except (TypeError, ValueError) as error:
+                raise CorruptRow(f"position {position}", str(error)) from error
+            if key.hex() != stream:
+                raise CorruptRow(f"position {position}", "the stream is not written as it is here")
+            found.append(LogRow(position, key, version, topic, state))
+            if size_bytes > bytes_max:
+                return found[:-1] or found
+        return found
+
+    @override
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        found = self.rows(
+            "SELECT originator_id, topic, state FROM stored_events WHERE originator_version = 1"
+            " AND originator_id IN (SELECT value FROM json_each(?))",
+            (json.dumps([stream.hex() for stream in streams]),),
+        )
+        return {
+            bytes.fromhex(stream): StoredEvent(UUID(hex=stream), 1, topic, state)
+            for stream, topic, state in found
+        }
 
 
 class _Readers(SQLiteConnectionPool):

@@ -22,6 +22,7 @@ from eventstore.log import (
     QueueDepth,
     SavedEventsFilter,
     Snapshot,
+    WaitingQueue,
 )
 from tests.contract.conftest import OpenLog
 from tests.log.raw_sql import run_sql
@@ -372,6 +373,23 @@ def test_the_figures_are_the_sums_of_the_newest_depths(log: EventLog) -> None:
         queue_bytes=30,
         queue_oldest_at_ms=500,
     )
+
+
+def test_queues_that_wait_longest_come_first_and_outbound_ones_can_be_found(log: EventLog) -> None:
+    others = [OWNER, OTHER, uuid4(), uuid4()]
+    depths = [
+        QueueDepth(others[0], 1, 10, 500, "did:key:a", outbound=True),
+        QueueDepth(others[1], 2, 2**40, 400, "did:key:b", outbound=False),
+        QueueDepth(others[2], 3, 30, 300, "did:key:c", outbound=True),
+        QueueDepth(others[3], 0, 0, None, "did:key:d", outbound=True),
+    ]
+    log.append([encode(OWNER, 1, message())], [message()], depths)
+    a = WaitingQueue("did:key:a", 1, 10, 500, outbound=True)
+    b = WaitingQueue("did:key:b", 2, 2**40, 400, outbound=False)
+    c = WaitingQueue("did:key:c", 3, 30, 300, outbound=True)
+    assert log.waiting_queues(outbound_only=False, limit=10) == [c, b, a]
+    assert log.waiting_queues(outbound_only=False, limit=2) == [c, b]
+    assert log.waiting_queues(outbound_only=True, limit=10) == [c, a]
 
 
 def test_a_conflict_leaves_the_figures_as_they_were(log: EventLog) -> None:

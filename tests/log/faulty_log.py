@@ -17,12 +17,14 @@ from eventstore.events import Event
 from eventstore.log import (
     EventLog,
     LogFigures,
+    LogRow,
     PublicEventsFilter,
     PublicEventsPage,
     QueueDepth,
     SavedEventsFilter,
     SavedEventsPage,
     Snapshot,
+    WaitingQueue,
 )
 
 
@@ -122,8 +124,22 @@ class FaultyLog(EventLog):
         return self._log.read_versions(stream, versions)
 
     @override
+    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        return self._log.read_rows(after=after, rows_max=rows_max, bytes_max=bytes_max)
+
+    @override
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        return self._log.first_rows(streams)
+
+    @override
     def figures(self) -> LogFigures:
         return self._log.figures()
+
+    @override
+    def waiting_queues(
+        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+    ) -> Sequence[WaitingQueue]:
+        return self._log.waiting_queues(outbound_only=outbound_only, did=did, limit=limit)
 
     @override
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:

@@ -12,11 +12,11 @@ from eventsourcing.postgres import PostgresDatastore
 
 from eventstore.codec import encode
 from eventstore.errors import AppendConflict, AppendUnknown, LogUnavailable, UnsafeLog
-from eventstore.log import EventLog
+from eventstore.log import EventLog, QueueDepth, WaitingQueue
 from eventstore.open_log import open_log
 from eventstore.postgres_log import PostgresRecorder, PostgresStore
 from tests.log.raw_sql import run_sql
-from tests.log.samples import OWNER, append, message
+from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 pytestmark = pytest.mark.postgres
 
@@ -90,6 +90,24 @@ def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
     with closing(PostgresStore(url)) as store, store.reading() as session:
         ((name,),) = session.rows("SHOW application_name")
     assert name == "from-the-url"
+
+
+def test_a_log_from_before_its_later_columns_opens_and_works(postgres_url: str) -> None:
+    run_sql(
+        postgres_url,
+        "CREATE TABLE queue_depths (stream bytea PRIMARY KEY, messages bigint NOT NULL,"
+        " bytes bigint NOT NULL, oldest_at_ms bigint)",
+    )
+    run_sql(postgres_url, f"INSERT INTO queue_depths VALUES ('\\x{OTHER.hex}', 2, 20, 5)")
+    for version in (1, 2):
+        with closing(open_log(postgres_url)) as log:
+            waiting = QueueDepth(OWNER, version, 7, 9, OWNER_DID, outbound=True)
+            log.append([encode(OWNER, version, message())], [message()], [waiting])
+            owned = WaitingQueue(OWNER_DID, version, 7, 9, outbound=True)
+            kept = WaitingQueue("", 2, 20, 5, outbound=False)
+            assert log.waiting_queues(limit=9) == [kept, owned]
+            assert log.waiting_queues(outbound_only=True, limit=9) == [owned]
+            assert log.figures().queue_messages == 2 + version
 
 
 def test_waits_within_the_server_are_bounded(postgres_url: str) -> None:

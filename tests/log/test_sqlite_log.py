@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from eventsourcing.persistence import IntegrityError, OperationalError
 
-from eventstore.codec import identity_stream
+from eventstore.codec import encode, identity_stream
 from eventstore.errors import LogUnavailable, UnsafeLog
+from eventstore.log import QueueDepth, WaitingQueue
 from eventstore.open_log import open_log
 from eventstore.sqlite_log import SqliteStore, connect, create_file, open_sqlite_log
-from tests.log.samples import OWNER, append, message
+from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 PROCESSES = multiprocessing.get_context("spawn")
 
@@ -114,6 +115,25 @@ def test_only_the_owner_of_the_file_can_read_it(path: Path) -> None:
         files = sorted(path.parent.iterdir())
         assert [file.name for file in files] == ["log.db", "log.db-shm", "log.db-wal"]
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_a_log_from_before_its_later_columns_opens_and_works(path: Path) -> None:
+    create_file(path)
+    with closing(sqlite3.connect(path)) as first, first:
+        first.execute(
+            "CREATE TABLE queue_depths (stream BLOB PRIMARY KEY, messages INTEGER NOT NULL,"
+            " bytes INTEGER NOT NULL, oldest_at_ms INTEGER)"
+        )
+        first.execute("INSERT INTO queue_depths VALUES (?, 2, 20, 5)", (OTHER.bytes,))
+    for version in (1, 2):
+        with closing(open_sqlite_log(path)) as log:
+            waiting = QueueDepth(OWNER, version, 7, 9, OWNER_DID, outbound=True)
+            log.append([encode(OWNER, version, message())], [message()], [waiting])
+            owned = WaitingQueue(OWNER_DID, version, 7, 9, outbound=True)
+            kept = WaitingQueue("", 2, 20, 5, outbound=False)
+            assert log.waiting_queues(limit=9) == [kept, owned]
+            assert log.waiting_queues(outbound_only=True, limit=9) == [owned]
+            assert log.figures().queue_messages == 2 + version
 
 
 def test_a_file_that_is_no_database_is_unavailable(path: Path) -> None:

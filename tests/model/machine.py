@@ -24,6 +24,9 @@ START_S: Final = 1_700_000_000
 WINDOW_MS: Final = HOST_LIMITS.timestamp_window_ms
 MEDIATOR: Final = "did:example:mediator"
 PEOPLE: Final = ("did:example:alice", "did:example:zoe")  # in different shards
+KEY_TARGETS: Final = ("key:sun", "key:moon")
+INVITATION: Final = "invitation:once"
+TARGETS: Final = (*PEOPLE, *KEY_TARGETS, INVITATION)
 TAGS: Final = ("red", "blue")
 CHANNELS: Final = ("news", "chess")
 
@@ -49,7 +52,13 @@ def contract(requestor: str, recipient: str, expires_at_s: Seconds) -> c.Contrac
     return c.Contract(requestor, recipient, expires_at_s, hashlib.sha256(signed).digest(), signed)
 
 
-def _other(who: str) -> str:
+def message_ids(box: Box) -> list[str]:
+    """Of all that waits, in both protocols."""
+    return [m.message_id for m in box.messages]
+
+
+def friend_of(who: str) -> str:
+    """The friend of one of the two."""
     return PEOPLE[who == PEOPLE[0]]
 
 
@@ -100,14 +109,13 @@ class IdentityMachine(RuleBasedStateMachine):
         self.is_checked = False
         if not batch:
             return
-        ids = self.fresh_ids(batch)
-        fresh, now_s = iter(ids), self.system.now_ms / 1000
+        ids, now_ms = self.fresh_ids(batch), self.system.now_ms
         expected: list[Reply] = [UNAVAILABLE] * len(batch)
         if fault is None:
-            expected = [self.reference.answer(asked, now_s, fresh) for asked in batch]
-        elif isinstance(fault, StoredButFailed):
-            for asked in batch:
-                self.reference.answer(asked, now_s, fresh)
+            expected = self.reference.answer_all(batch, now_ms, ids)
+        else:
+            is_stored = isinstance(fault, StoredButFailed)
+            self.reference.fail_all(batch, now_ms, ids, is_stored=is_stored)
         assert self.system.execute(batch, ids, fault) == expected
 
     def fresh_ids(self, batch: Sequence[c.Submission]) -> list[str]:
@@ -118,7 +126,7 @@ class IdentityMachine(RuleBasedStateMachine):
     def chosen(self, picked: Sequence[int], who: str, ids: Callable[[Box], list[str]]) -> list[str]:
         """Ids of one's own, then foreign ones, then one that nobody has; as often as picked."""
         boxes = self.reference.boxes
-        known = [*ids(boxes[who]), *ids(boxes[_other(who)]), "unknown"]
+        known = [*ids(boxes[who]), *ids(boxes[friend_of(who)]), "unknown"]
         return [known[pick % len(known)] for pick in picked]
 
     # Registration and contracts -------------------------------------------------------------
@@ -193,7 +201,7 @@ class IdentityMachine(RuleBasedStateMachine):
     )
     def queue_messages(self, to: str, payloads: list[bytes], ahead_ms: int) -> None:
         for payload in payloads:
-            self.ask(_other(to), to, c.QueueMessage(_other(to), payload), ahead_ms=ahead_ms)
+            self.ask(friend_of(to), to, c.QueueMessage(friend_of(to), payload), ahead_ms=ahead_ms)
 
     @rule(sender=anybody, to=people)
     def queue_a_message_from_anybody(self, sender: str, to: str) -> None:
@@ -201,8 +209,7 @@ class IdentityMachine(RuleBasedStateMachine):
 
     @rule(who=people, picked=picks)
     def acknowledge_messages(self, who: str, picked: list[int]) -> None:
-        ids = self.chosen(picked, who, lambda box: [m.message_id for m in box.messages])
-        self.ask(who, who, c.AcknowledgeMessages(ids))
+        self.ask(who, who, c.AcknowledgeMessages(self.chosen(picked, who, message_ids)))
 
     @rule(who=people, page=pages, sender=somebody_or_all)
     def query_messages(self, who: str, page: c.Page, sender: str | None) -> None:
@@ -253,7 +260,8 @@ class IdentityMachine(RuleBasedStateMachine):
     @rule(owner=people, picked=picks, channel=st.none() | channels)
     def withdraw(self, owner: str, picked: list[int], channel: str | None) -> None:
         ids = self.chosen(picked, owner, lambda box: [e.event_id for e in box.public])
-        self.ask(owner, owner, c.DeletePublicEvents(ids, channel))
+        for asked in ("none", channel):
+            self.ask(owner, owner, c.DeletePublicEvents(ids, asked))
 
     # Sessions, refusals of the edge, replays ------------------------------------------------
 
@@ -303,6 +311,7 @@ class IdentityMachine(RuleBasedStateMachine):
         self.commit()
         self.system.now_ms += off_ms
         self.system.restart()
+        self.reference.restart()
 
     @rule()
     def save_snapshots(self) -> None:
@@ -335,28 +344,37 @@ class IdentityMachine(RuleBasedStateMachine):
 
     def check_what_everybody_is_shown(self) -> None:
         whole = c.Page(0, 100)
-        queries = (c.QueryMessages(whole), c.QueryContractRequests(whole), c.QueryContracts(whole))
+        queries = (
+            c.QueryMessages(whole),
+            c.QueryContractRequests(whole),
+            c.QueryContracts(whole),
+            c.QueryQueue(),
+        )
         batch = [
             c.Submission(PLACEMENT.partition_of(person), person, b"", None, None, query)
             for person in PEOPLE
             for query in queries
         ]
-        ids, now_s = self.fresh_ids(batch), self.system.now_ms / 1000
-        expected = [self.reference.answer(query, now_s, iter(ids)) for query in batch]
+        ids = self.fresh_ids(batch)
+        expected = self.reference.answer_all(batch, self.system.now_ms, ids)
         assert self.system.execute(batch, ids) == expected
 
     def check_state_against_the_log(self) -> None:
         in_memory = self.system.in_memory()
-        for person in PEOPLE:
-            events = self.system.events(person)
+        for target in TARGETS:
+            events = self.system.events(target)
             folded = Identity()
             for event in events:
                 evolve(folded, event)
-            assert self.system.reloaded(person) == folded
-            assert in_memory.get(person, folded) == folded
-            box = self.reference.boxes[person]
-            assert folded.version == len(events)
+            assert self.system.reloaded(target) == folded
+            assert in_memory.get(target, folded) == folded
+            box = self.reference.boxes[target]
+            assert folded.version == len(events) == box.version
             assert folded.registered_until_s == box.until_s
             assert folded.saved_events == len(box.saved)
-            assert folded.queue_bytes == sum(len(m.payload) for m in box.messages)
+            assert folded.queue_bytes == box.queue_bytes
+            assert list(folded.messages) == [m.message_id for m in box.messages]
+            assert folded.keylist == box.keylist
+            assert list(folded.keylist) == list(box.keylist)
+            assert folded.owner_did + folded.used_by == box.taken_by
             assert list(folded.public_events) == [e.event_id for e in box.public]

@@ -9,11 +9,17 @@ from hypothesis.stateful import rule
 from typing_extensions import override
 
 from actors import commands as c
-from eventstore.log import PublicEventsFilter, PublicEventsPage, SavedEventsFilter, SavedEventsPage
+from eventstore.log import (
+    PublicEventsFilter,
+    PublicEventsPage,
+    SavedEventsFilter,
+    SavedEventsPage,
+    WaitingQueue,
+)
 from tests.log.faulty_log import Plan
+from tests.model.agent_machine import AgentMachine
 from tests.model.machine import (
     PEOPLE,
-    IdentityMachine,
     channels,
     faults,
     moments_s,
@@ -28,7 +34,7 @@ from tests.model.systems import UNAVAILABLE, HostSystem
 bounds_s = st.none() | moments_s
 
 
-class MediatorMachine(IdentityMachine):
+class MediatorMachine(AgentMachine):
     """What a host on a log can be asked besides: read models, ownership, its own upkeep."""
 
     make_system: Callable[[], HostSystem]
@@ -88,6 +94,21 @@ class MediatorMachine(IdentityMachine):
         figures = self.system.figures()
         assert figures.queue_messages == len(waiting)
         assert figures.queue_bytes == sum(len(message.payload) for message in waiting)
+        self.check_waiting_queues()
+
+    def check_waiting_queues(self) -> None:
+        boxes = self.reference.boxes
+        assert self.system.waiting_queues() == {
+            person: WaitingQueue(
+                person,
+                len(box.messages),
+                box.queue_bytes,
+                box.messages[0].at_ms,
+                bool(box.connection and box.connection.endpoint),
+            )
+            for person, box in boxes.items()
+            if box.messages
+        }
 
     @rule()
     def keep_house(self) -> None:
@@ -99,12 +120,14 @@ class MediatorMachine(IdentityMachine):
     def restart_on_a_failing_log(self, fault: Plan) -> None:
         self.commit()
         self.system.restart_on_a_failing_log(fault)
+        self.reference.restart()
 
     @rule(who=people)
     def take_over(self, who: str) -> None:
         """The former owner answers nobody and changes nothing, however often it is asked."""
         self.commit()
         former = self.system.take_over()
+        self.reference.restart()
         self.room = 2
         self.ask(who, who, c.QueryMessages(c.Page(0, 10)))
         batch = [*self.waiting, *self.waiting]

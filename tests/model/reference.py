@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from actors import commands as c
 from actors import replies as r
-from actors.limits import IdentityLimits
 from actors.refusals import Refusal
 from eventstore.events import Seconds
 from eventstore.log import PublicEvent, PublicEventsFilter, SavedEvent, SavedEventsFilter
-
-LIMITS = IdentityLimits(
-    queue_messages_max=4,
-    queue_bytes_max=50,
-    contract_requests_max=3,
-    contracts_max=4,
-    saved_events_max=6,
-    public_events_max=3,
+from tests.model.agents_reference import (
+    LIMITS,
+    ON_AGENTS,
+    Agent,
+    Held,
+    Message,
+    on_a_key_or_a_queue,
+    on_an_agent,
 )
+
 _ASKED_BY_OTHERS = c.QueueMessage | c.RequestContract | c.StoreContract | c.CheckRegistered
 
 
@@ -33,11 +34,10 @@ class Saved:
 
 
 @dataclass
-class Box:
+class Box(Agent):
     """What one identity has here, in arrival order."""
 
     until_s: Seconds = 0
-    messages: list[r.WaitingMessage] = field(default_factory=list)
     requests: list[r.WaitingContractRequest] = field(default_factory=list)
     contracts: list[tuple[str, c.Contract]] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
@@ -48,8 +48,38 @@ class Reference:
     def __init__(self) -> None:
         self.nonces: set[bytes] = set()
         self.boxes: defaultdict[str, Box] = defaultdict(Box)
+        self.held = Held()
 
-    def answer(self, asked: c.Submission, now_s: float, ids: Iterator[str]) -> r.Reply:
+    def restart(self) -> None:
+        """Lose what a host keeps in memory."""
+        self.held = Held()
+
+    def answer_all(
+        self, batch: Sequence[c.Submission], now_ms: int, ids: list[str]
+    ) -> list[r.Reply]:
+        """The answers to one transaction."""
+        self.held.end_leases(now_ms)
+        fresh = iter(ids)
+        replies = [self._answer(asked, now_ms, fresh) for asked in batch]
+        for asked, reply in zip(batch, replies, strict=True):
+            self.held.follow(asked, reply, self.boxes[asked.target_did].messages)
+        return replies
+
+    def fail_all(
+        self, batch: Sequence[c.Submission], now_ms: int, ids: list[str], *, is_stored: bool
+    ) -> None:
+        """Nobody hears of this transaction, and what it would have handed out is free."""
+        self.held.end_leases(now_ms)
+        tried, fresh = deepcopy(self), iter(ids)
+        tried.held.granted.clear()
+        for asked in batch:
+            tried._answer(asked, now_ms, fresh)
+        for message_id in tried.held.granted:
+            self.held.leases.pop(message_id, None)
+        if is_stored:
+            self.nonces, self.boxes = tried.nonces, tried.boxes
+
+    def _answer(self, asked: c.Submission, now_ms: int, ids: Iterator[str]) -> r.Reply:
         """The answer to one submission; every command that is decided takes a fresh id."""
         if asked.claim is not None and asked.claim.key in self.nonces:
             return r.Refused(Refusal.DUPLICATE_NONCE)
@@ -58,50 +88,64 @@ class Reference:
         if asked.refusal is not None or asked.command is None:
             return r.Done() if asked.refusal is None else r.Refused(asked.refusal)
         did, command, box = asked.target_did, asked.command, self.boxes[asked.target_did]
-        said = self._decide(did, box, command, now_s, next(ids))
+        box.lapse(now_ms)
+        said = self._decide(did, box, command, now_ms, next(ids))
         return r.Refused(said) if isinstance(said, Refusal) else said
 
-    def _decide(  # noqa: C901 - one arm per command
-        self, did: str, box: Box, command: c.Command, now_s: float, new: str
+    def _decide(
+        self, did: str, box: Box, command: c.Command, now_ms: int, new: str
     ) -> r.Reply | Refusal:
-        if isinstance(command, c.Register):
-            if command.contract.expires_at_s <= now_s:
-                return Refusal.INVALID_COMMAND
-            box.until_s = max(box.until_s, command.contract.expires_at_s)
-            return r.Registered(command.contract.expires_at_s)
-        if box.until_s <= now_s and not isinstance(command, c.CloseSession):
-            asked_by_others = isinstance(command, _ASKED_BY_OTHERS)
-            by_others, own = Refusal.RECIPIENT_NOT_REGISTERED, Refusal.UNAUTHORIZED_COMMAND
-            return by_others if asked_by_others else own
-        match command:
-            case c.QueueMessage(sender, payload):
-                if not any(_allows(k, did, sender, now_s) for _, k in box.contracts):
-                    return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
-                waiting_bytes = sum(len(m.payload) for m in box.messages)
-                too_many = len(box.messages) == LIMITS.queue_messages_max
-                if too_many or waiting_bytes + len(payload) > LIMITS.queue_bytes_max:
-                    return Refusal.RECIPIENT_QUEUE_FULL
-                box.messages.append(r.WaitingMessage(new, sender, payload))
-                return r.MessageAccepted(new)
-            case c.RequestContract(sender, request, key):
-                if len(box.requests) == LIMITS.contract_requests_max:
-                    return Refusal.RECIPIENT_QUEUE_FULL
-                box.requests.append(r.WaitingContractRequest(new, sender, request, key))
-            case c.StoreContract(contract) | c.SaveContract(contract):
-                return _keep(box, contract, command, now_s, new)
-            case c.AcknowledgeMessages(ids):
-                box.messages = [m for m in box.messages if m.message_id not in ids]
-            case c.AcknowledgeContractRequests(ids):
-                box.requests = [q for q in box.requests if q.request_id not in ids]
-            case c.QueryMessages() | c.QueryContractRequests() | c.QueryContracts():
-                return _page(box, command)
-            case c.CheckRegistered() | c.OpenSession():
-                return r.Registered(box.until_s)
-            case c.CloseSession():
-                pass
-            case _:
-                return _archive(did, box, command, new)
-        return r.Done()
+        if isinstance(command, ON_AGENTS):
+            return on_an_agent(did, box, self.held, command, now_ms, new)
+        said = on_a_key_or_a_queue(box, command, now_ms)
+        return _on_decentrl(did, box, command, now_ms, new) if said is None else said
+
+
+def _on_decentrl(  # noqa: C901 - one arm per command
+    did: str, box: Box, command: c.Command, now_ms: int, new: str
+) -> r.Reply | Refusal:
+    now_s = now_ms / 1000
+    if isinstance(command, c.Register):
+        if command.contract.expires_at_s <= now_s:
+            return Refusal.INVALID_COMMAND
+        box.version += 1
+        box.until_s = max(box.until_s, command.contract.expires_at_s)
+        return r.Registered(command.contract.expires_at_s)
+    if box.until_s <= now_s and not isinstance(command, c.CloseSession):
+        asked_by_others = isinstance(command, _ASKED_BY_OTHERS)
+        by_others, own = Refusal.RECIPIENT_NOT_REGISTERED, Refusal.UNAUTHORIZED_COMMAND
+        return by_others if asked_by_others else own
+    match command:
+        case c.QueueMessage(sender, payload):
+            if not any(_allows(k, did, sender, now_s) for _, k in box.contracts):
+                return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
+            if not box.has_room(len(payload), Agent().rules()):
+                return Refusal.RECIPIENT_QUEUE_FULL
+            box.add(Message(new, sender, None, payload, now_ms, box.version + 1))
+            return r.MessageAccepted(new)
+        case c.RequestContract(sender, request, key):
+            if len(box.requests) == LIMITS.contract_requests_max:
+                return Refusal.RECIPIENT_QUEUE_FULL
+            box.version += 1
+            box.requests.append(r.WaitingContractRequest(new, sender, request, key))
+        case c.StoreContract(contract) | c.SaveContract(contract):
+            return _keep(box, contract, command, now_s, new)
+        case c.AcknowledgeMessages(ids):
+            shown = [m.message_id for m in box.messages if m.key is None]
+            box.remove([i for i in shown if i in ids], now_ms)
+        case c.AcknowledgeContractRequests(ids):
+            left = [q for q in box.requests if q.request_id not in ids]
+            box.version += left != box.requests
+            box.requests = left
+        case c.QueryMessages() | c.QueryContractRequests() | c.QueryContracts():
+            return _page(box, command)
+        case c.CheckRegistered() | c.OpenSession():
+            return r.Registered(box.until_s)
+        case c.CloseSession():
+            pass
+        case _:
+            return _archive(did, box, command, new)
+    return r.Done()
 
 
 def _allows(contract: c.Contract, did: str, sender: str, now_s: float) -> bool:
@@ -120,6 +164,7 @@ def _keep(
         if len(box.contracts) == LIMITS.contracts_max:
             own = isinstance(command, c.SaveContract)
             return Refusal.QUOTA_EXCEEDED if own else Refusal.RECIPIENT_QUEUE_FULL
+        box.version += 1
         box.contracts.append((new, contract))
     return r.Done()
 
@@ -128,7 +173,11 @@ def _page(box: Box, query: c.QueryMessages | c.QueryContractRequests | c.QueryCo
     page = slice(query.page.number * query.page.size, (query.page.number + 1) * query.page.size)
     match query:
         case c.QueryMessages(_, sender):
-            messages = [m for m in box.messages if sender in (None, m.sender_did)]
+            messages = [
+                r.WaitingMessage(m.message_id, m.sender_did, m.payload)
+                for m in box.messages
+                if m.key is None and sender in (None, m.sender_did)
+            ]
             return r.MessagesPage(messages[page], len(messages))
         case c.QueryContractRequests():
             return r.ContractRequestsPage(box.requests[page], len(box.requests))
@@ -149,12 +198,14 @@ def _archive(  # noqa: C901 - one arm per command
         case c.SaveEvents(events):
             if len(box.saved) + len(events) > LIMITS.saved_events_max:
                 return Refusal.QUOTA_EXCEEDED
+            box.version += len(events)
             for index, e in enumerate(events):
                 own = e.sender_did == did
                 box.saved.append(Saved(f"{new}.{index}", e, e.encrypted_tags, own))
         case c.QuerySavedEvents():
             return r.ReadAllowed()
         case c.UpdateEventTags(updates):
+            box.version += len({update.event_id for update in updates})
             for update in updates:
                 for saved in box.saved:
                     if saved.event_id == update.event_id:
@@ -162,14 +213,17 @@ def _archive(  # noqa: C901 - one arm per command
         case c.PublishPublicEvent(channel, event, tags, timestamp_s, signature, valid):
             if not valid or len(box.public) == LIMITS.public_events_max:
                 return Refusal.QUOTA_EXCEEDED if valid else Refusal.INVALID_SIGNATURE
+            box.version += 1
             box.public.append(PublicEvent(new, channel, event, tags, timestamp_s, signature))
             return r.PublicEventAccepted(new)
         case c.DeletePublicEvents(ids, channel):
-            box.public = [
+            left = [
                 e
                 for e in box.public
                 if e.event_id not in ids or channel not in (None, e.channel_id)
             ]
+            box.version += left != box.public
+            box.public = left
         case _:
             raise AssertionError(command)
     return r.Done()

@@ -14,19 +14,41 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from actors.commands import Read, Submission
-from actors.decision import ContractRefs, MessageRefs, Moment, Refs, RequestRefs
+from actors.commands import (
+    CloseSession,
+    Command,
+    EndLive,
+    Listen,
+    OpenSession,
+    Read,
+    ReleaseLeases,
+    StartLive,
+    Submission,
+)
+from actors.decision import (
+    ContractRefs,
+    DeliveryRefs,
+    Leasing,
+    MessageRefs,
+    Moment,
+    Refs,
+    RequestRefs,
+)
 from actors.decisions import decide
 from actors.evolution import evolve, from_snapshot, to_snapshot
 from actors.host import Host
 from actors.identity import FOLD, Identity
+from actors.leases import Leases
 from actors.limits import HostLimits
+from actors.message_queue import lapsed
 from actors.nonces import NonceWindow, expiry_ms
 from actors.partitions import Placement
 from actors.refusals import Refusal
 from actors.replies import (
     ContractRequestsPage,
     ContractsPage,
+    DeliveredMessage,
+    Delivery,
     Done,
     MessagesPage,
     OwnedContract,
@@ -36,6 +58,7 @@ from actors.replies import (
     WaitingMessage,
 )
 from actors.residency import Residency
+from actors.sessions import Sessions
 from eventstore.codec import decode, identity_stream
 from eventstore.errors import LogError
 from eventstore.events import ContractRequested, ContractStored, Event, MessageQueued
@@ -45,12 +68,13 @@ from eventstore.log import (
     SavedEventsFilter,
     SavedEventsPage,
     Snapshot,
+    WaitingQueue,
 )
 from eventstore.open_log import open_log
 from eventstore.verify import Finding, verify
 from tests.log.faulty_log import FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import run_sql
-from tests.model.reference import LIMITS
+from tests.model.agents_reference import LIMITS
 
 PLACEMENT: Final = Placement(shards=2, hosts=1)
 PARTITIONS: Final = PLACEMENT.partitions_of(0)
@@ -103,19 +127,26 @@ class CoreSystem(System):
         self._states: dict[str, Identity] = {}
         self._snapshots: dict[str, bytes] = {}
         self._nonces = NonceWindow()
+        self.restart()
 
     @override
     def execute(
         self, batch: Sequence[Submission], ids: Sequence[str], fault: Plan | None = None
     ) -> list[Reply]:
-        before = deepcopy((self._events, self._nonces))
+        before = deepcopy((self._events, self._nonces)) if fault is not None else None
+        self._leases.expire(self.now_ms)
+        self._granted.clear()
         fresh = iter(ids)
         replies = [self._answer(submission, fresh) for submission in batch]
-        if fault is None:
+        if before is None:
+            for submission, reply in zip(batch, replies, strict=True):
+                self._follow(submission.target_did, submission.command, reply)
             return replies
         if not isinstance(fault, StoredButFailed):
             self._events, self._nonces = before
-        self.restart()
+        self._states.clear()
+        for did, leasing in self._granted:
+            self._leases.end(did, leasing.message_ids)
         return [UNAVAILABLE] * len(batch)
 
     def _answer(self, asked: Submission, ids: Iterator[str]) -> Reply:
@@ -129,15 +160,50 @@ class CoreSystem(System):
             return Done() if asked.refusal is None else Refused(asked.refusal)
         did = asked.target_did
         state = self._states.get(did) or self.reloaded(did)
-        moment = Moment(self.now_ms, asked.command_key, next(ids), LIMITS)
+        moment = Moment(
+            self.now_ms,
+            asked.command_key,
+            next(ids),
+            LIMITS,
+            self._leases.of(did),
+            bool(self._sessions.edges_of(did)),
+            self._sessions.live_of(did),
+        )
+        expired = lapsed(state, moment)
+        self._record(did, state, [] if expired is None else [expired])
         decision = decide(did, state, asked.command, moment)
         if isinstance(decision, Refusal):
             return Refused(decision)
-        for event in decision.events:
+        self._record(did, state, decision.events)
+        if decision.leasing is not None:
+            self._leases.grant(did, decision.leasing.message_ids, decision.leasing.lease)
+            self._granted.append((did, decision.leasing))
+        return self._filled(did, decision.reply)
+
+    def _record(self, did: str, state: Identity, events: Sequence[Event]) -> None:
+        for event in events:
             evolve(state, event)
             self._events.setdefault(did, []).append(event)
             self._states[did] = state
-        return self._filled(did, decision.reply)
+
+    def _follow(self, did: str, command: Command | None, reply: Reply) -> None:
+        match command:
+            case CloseSession(edge):
+                self._sessions.close(did, edge)
+            case _ if isinstance(reply, Refused):
+                pass
+            case OpenSession(edge) | Listen(edge):
+                self._sessions.open(did, edge)
+            case StartLive(edge, session):
+                self._sessions.open(did, edge)
+                self._leases.release(did, self._sessions.start_live(did, edge, session))
+            case EndLive(session):
+                self._sessions.end_live(did, session)
+            case ReleaseLeases(session):
+                self._sessions.end_live(did, session)
+                self._leases.release(did, session)
+            case _:
+                pass
 
     def _filled(self, did: str, reply: Reply | Refs) -> Reply:
         if not isinstance(reply, Refs):
@@ -164,10 +230,19 @@ class CoreSystem(System):
                 stored = [e for e in events if isinstance(e, ContractStored)]
                 contracts = [OwnedContract(e.contract_id, e.contract) for e in stored]
                 return ContractsPage(contracts, reply.total)
+            case DeliveryRefs():
+                queued = [e for e in events if isinstance(e, MessageQueued)]
+                envelopes = [
+                    DeliveredMessage(e.message_id, e.recipient_key, e.payload, e.at_ms)
+                    for e in queued
+                ]
+                return Delivery(envelopes, reply.state)
 
     @override
     def restart(self) -> None:
         self._states.clear()
+        self._leases, self._sessions = Leases(), Sessions()
+        self._granted: list[tuple[str, Leasing]] = []
 
     @override
     def save_snapshots(self) -> None:
@@ -264,6 +339,10 @@ class HostSystem(System):
     def figures(self) -> LogFigures:
         """What an operator is told of all queues."""
         return self._log.figures()
+
+    def waiting_queues(self) -> dict[str, WaitingQueue]:
+        """What an operator is told of each queue."""
+        return {queue.did: queue for queue in self._log.waiting_queues(limit=100)}
 
     def findings(self) -> list[Finding]:
         """What is wrong with the log."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machine import IdentityMachine
+from tests.model.agent_machine import AgentMachine
 from tests.model.mediator_machine import MediatorMachine
 from tests.model.systems import CoreSystem, HostSystem
 from tests.postgres import Server
@@ -20,7 +20,7 @@ EXAMPLES = settings(derandomize=True, database=None, deadline=None, stateful_ste
 
 
 def test_the_pure_core_answers_as_the_model_does() -> None:
-    class Core(IdentityMachine):
+    class Core(AgentMachine):
         make_system = CoreSystem
 
     run_state_machine_as_test(Core, settings=settings(EXAMPLES, max_examples=60))

@@ -1,15 +1,25 @@
-"""Short words for what the tests of the core are given: moments, contracts, hosts, submissions."""
+"""Short words for what the tests of the core are given: moments, contracts, agents, hosts."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from actors.commands import Command, Contract, NonceClaim, Register, Submission
+from actors.commands import (
+    Command,
+    Connection,
+    Contract,
+    DeliverMessages,
+    NonceClaim,
+    QueueEnvelope,
+    Register,
+    Submission,
+)
 from actors.decision import Moment
 from actors.host import Host
+from actors.leases import Lease
 from actors.limits import HostLimits, IdentityLimits
 from actors.partitions import shard_of
 from actors.refusals import Refusal
@@ -36,11 +46,30 @@ class HandClock:
         return self.now_ms
 
 
-def moment(
-    now_ms: int = NOW_MS, *, limits: IdentityLimits | None = None, fresh_id: str = "fresh"
+def moment(  # noqa: PLR0913 - a moment has many sides
+    now_ms: int = NOW_MS,
+    *,
+    limits: IdentityLimits | None = None,
+    command: bytes = b"c" * 16,
+    fresh_id: str = "fresh",
+    leases: Mapping[str, Lease] | None = None,
+    listening: bool = False,
+    live: str = "",
 ) -> Moment:
     """A moment of decision."""
-    return Moment(now_ms, b"c" * 16, fresh_id, limits or IdentityLimits())
+    bounds = limits or IdentityLimits()
+    return Moment(now_ms, command, fresh_id, bounds, leases or {}, listening, live)
+
+
+def connection(endpoint: str = "", label: str = "Zoë phone 📱") -> Connection:
+    """What an agent says of itself."""
+    return Connection("did:peer:2.me", label, endpoint, [], "didexchange/1.1", "")
+
+
+def delivery(session: str = "phone", **narrowed: Any) -> DeliverMessages:
+    """Ask for all that waits, for a minute."""
+    asked = {"limit": 100, "bytes_max": 1_000_000, "lease_ms": 60_000} | narrowed
+    return DeliverMessages(session, "pickup/2.0", **asked)
 
 
 def contract(requestor: str, recipient: str, expires_at_s: float = NOW_S + 60) -> Contract:
@@ -70,8 +99,10 @@ def submission(
 
 
 def unclaimed(target: str, command: Command) -> Submission:
-    """A command whose nonce was claimed elsewhere."""
-    return Submission(shard_of(target, SHARDS), target, b"k" * 16, None, None, command)
+    """A command whose nonce was claimed elsewhere; an envelope is known by what is in it."""
+    said = command.payload if isinstance(command, QueueEnvelope) else b"k"
+    key = hashlib.blake2b(said, digest_size=16).digest()
+    return Submission(shard_of(target, SHARDS), target, key, None, None, command)
 
 
 def host(

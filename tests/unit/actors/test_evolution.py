@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.commands import Connection
 from actors.evolution import evolve, from_snapshot, to_snapshot
-from actors.identity import Identity
+from actors.identity import Identity, KeyDepth, QueuedMessage
+from actors.replies import QueuePolicy
 from eventstore.errors import CorruptRow
 from eventstore.events import (
+    TOPIC_BY_TYPE,
     BatchSealed,
+    ConnectionEstablished,
     ContractRequested,
     ContractRequestsAcknowledged,
     ContractStored,
@@ -18,16 +25,25 @@ from eventstore.events import (
     EventSaved,
     EventTagsUpdated,
     IdentityRegistered,
+    InvitationUsed,
+    KeyClaimed,
+    KeylistUpdated,
+    KeyReleased,
+    MediationGranted,
     MessageQueued,
+    MessagesDelivered,
     MessagesRemoved,
     PublicEventPublished,
     PublicEventsDeleted,
+    QueuePolicySet,
+    QueueRefused,
 )
 
 IDS = st.sampled_from(["a", "b", "c", "d"])
 DIDS = st.sampled_from(["did:x:1", "did:x:2", "did:x:3"])
+MESSAGE_IDS = st.integers(0, 9).map(str)
 SECONDS = st.one_of(st.integers(0, 10), st.floats(0, 10))
-BASE = {"at_ms": st.integers(0, 10), "command": st.just(b"c" * 16)}
+BASE: dict[str, Any] = {"at_ms": st.integers(0, 10), "command": st.just(b"c" * 16)}
 
 
 def _events(kind: type[Event], **members: st.SearchStrategy[object]) -> st.SearchStrategy[Event]:
@@ -55,13 +71,42 @@ EVENTS = st.one_of(
     _events(ContractRequestsAcknowledged, request_ids=st.lists(IDS)),
     _events(
         MessageQueued,
-        message_id=st.uuids(version=4).map(str),
-        protocol=st.just("decentrl"),
+        message_id=MESSAGE_IDS,
+        protocol=st.sampled_from(["decentrl", "didcomm"]),
         sender_did=DIDS,
-        recipient_key=st.just(""),
+        recipient_key=IDS,
         payload=st.binary(max_size=5),
     ),
-    _events(MessagesRemoved, message_ids=st.lists(IDS), reason=st.just("acknowledged")),
+    _events(MessagesDelivered, message_ids=st.lists(MESSAGE_IDS), channel=st.just("pickup/2.0")),
+    _events(MessagesRemoved, message_ids=st.lists(MESSAGE_IDS), reason=st.just("acknowledged")),
+    _events(QueueRefused, recipient_key=IDS, reason=st.just("NOT_QUEUING")),
+    _events(
+        QueuePolicySet,
+        will_queue=st.booleans(),
+        age_s_max=st.integers(0, 9),
+        messages_max=st.integers(0, 9),
+        message_bytes_max=st.integers(0, 9),
+        bytes_max=st.integers(0, 9),
+    ),
+    _events(
+        ConnectionEstablished,
+        did=DIDS,
+        peer_did=DIDS,
+        label=st.text(max_size=3),
+        endpoint=st.sampled_from(["", "https://me.example"]),
+        routing_keys=st.lists(IDS, max_size=2),
+        protocol=st.just("connections/1.0"),
+        invitation_id=IDS,
+    ),
+    _events(MediationGranted),
+    st.builds(
+        lambda event, claim: msgspec.structs.replace(event, claims=[claim] * len(event.added)),
+        _events(KeylistUpdated, added=st.lists(IDS), claims=st.just([]), removed=st.lists(IDS)),
+        st.integers(1, 9),
+    ),
+    _events(KeyClaimed, key=IDS, owner_did=DIDS),
+    _events(KeyReleased, key=IDS),
+    _events(InvitationUsed, invitation_id=IDS, by_did=DIDS),
     _events(
         EventSaved,
         event_id=IDS,
@@ -85,7 +130,23 @@ EVENTS = st.one_of(
     ),
     _events(PublicEventsDeleted, event_ids=st.lists(IDS), channel_id=st.none()),
 )
-HISTORIES = st.lists(EVENTS, max_size=30)
+
+
+def _without_repeated_ids(history: list[Event]) -> list[Event]:
+    """A message id is given once."""
+    seen: set[str] = set()
+    kept: list[Event] = []
+    for event in history:
+        if isinstance(event, MessageQueued):
+            if event.message_id in seen:
+                continue
+            seen.add(event.message_id)
+        kept.append(event)
+    return kept
+
+
+HISTORIES = st.lists(EVENTS, max_size=40).map(_without_repeated_ids)
+BASE_OF: dict[str, Any] = {"at_ms": 7, "command": b"c" * 16}
 
 
 def fold(history: list[Event], state: Identity | None = None) -> Identity:
@@ -107,6 +168,7 @@ def test_snapshot_and_tail_give_the_state_of_the_whole_history(
     assert list(restored.messages) == list(whole.messages)
     assert list(restored.requests) == list(whole.requests)
     assert list(restored.contracts) == list(whole.contracts)
+    assert list(restored.keylist) == list(whole.keylist)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -117,9 +179,19 @@ def test_the_state_agrees_with_itself_after_every_event(history: list[Event]) ->
         evolve(state, event)
         assert state.version == number
         assert state.queue_bytes == sum(m.size_bytes for m in state.messages.values())
+        envelopes = [m for m in state.messages.values() if m.is_envelope]
+        assert state.envelopes == len(envelopes)
+        assert state.envelope_bytes == sum(m.size_bytes for m in envelopes)
+        keys = {m.recipient_key for m in envelopes}
+        assert state.by_key == {key: _depth(envelopes, key) for key in keys}
         assert all(m.version <= number for m in state.messages.values())
-        assert state.live_records() >= len(state.messages)
+        assert state.live_records() >= len(state.messages) + len(state.keylist)
         assert state.weight_bytes() > 0
+
+
+def _depth(envelopes: list[QueuedMessage], key: str) -> KeyDepth:
+    sizes = [m.size_bytes for m in envelopes if m.recipient_key == key]
+    return KeyDepth(len(sizes), sum(sizes))
 
 
 def test_the_latest_end_of_a_registration_and_of_a_contract_counts() -> None:
@@ -130,6 +202,89 @@ def test_the_latest_end_of_a_registration_and_of_a_contract_counts() -> None:
 
     assert fold([registered(5), registered(3)]).registered_until_s == 5
     assert fold([registered(3), registered(5)]).registered_until_s == 5
+
+
+def queued(message_id: str, protocol: str = "didcomm") -> Event:
+    return MessageQueued(
+        **BASE_OF,
+        message_id=message_id,
+        protocol=protocol,
+        sender_did="",
+        recipient_key="key",
+        payload=b"12345",
+    )
+
+
+def test_a_delivery_changes_nothing_but_its_time() -> None:
+    state = fold([queued("a"), queued("b")])
+    messages = dict(state.messages)
+    evolve(state, MessagesDelivered(**BASE_OF, message_ids=["a"], channel="pickup/1.0"))
+    assert state.messages == messages
+    assert (state.last_delivered_ms, state.envelopes, state.version) == (7, 2, 3)
+
+
+def test_a_removal_takes_what_is_there_and_counts_each_protocol() -> None:
+    state = fold([queued("a"), queued("b", "decentrl"), queued("c")])
+    evolve(state, MessagesRemoved(**BASE_OF, message_ids=["a", "a", "x", "b"], reason="expired"))
+    assert list(state.messages) == ["c"]
+    assert (state.queue_bytes, state.envelopes, state.envelope_bytes) == (5, 1, 5)
+    assert (state.last_added_ms, state.last_removed_ms) == (7, 7)
+
+
+def test_a_refusal_is_remembered_until_the_queue_or_its_rules_change() -> None:
+    refused = QueueRefused(**BASE_OF, recipient_key="", reason="RECIPIENT_QUEUE_FULL")
+    policy = QueuePolicySet(
+        **BASE_OF,
+        will_queue=False,
+        age_s_max=1,
+        messages_max=2,
+        message_bytes_max=3,
+        bytes_max=4,
+    )
+    assert fold([refused]).refusing
+    assert not fold([refused, policy]).refusing
+    assert not fold([refused, MessagesRemoved(**BASE_OF, message_ids=[], reason="x")]).refusing
+    assert fold([policy, refused]).policy == QueuePolicy(False, 1, 2, 3, 4)
+
+
+def test_an_agent_is_what_it_said_last() -> None:
+    def established(endpoint: str) -> Event:
+        return ConnectionEstablished(
+            **BASE_OF,
+            did="did:x:1",
+            peer_did="did:peer:1",
+            label="me",
+            endpoint=endpoint,
+            routing_keys=["key"],
+            protocol="connections/1.0",
+            invitation_id="once",
+        )
+
+    state = fold([established(""), MediationGranted(**BASE_OF), established("wss://me.example")])
+    said = Connection("did:peer:1", "me", "wss://me.example", ["key"], "connections/1.0", "once")
+    assert (state.connection, state.mediated) == (said, True)
+
+
+def test_a_keylist_keeps_its_order_and_the_newest_claim_of_each_key() -> None:
+    first = KeylistUpdated(**BASE_OF, added=["b", "a", "c"], claims=[1, 5, 1], removed=[])
+    second = KeylistUpdated(**BASE_OF, added=["a", "b"], claims=[7, 3], removed=["a", "x"])
+    assert list(fold([first, second]).keylist.items()) == [("b", 3), ("c", 1), ("a", 7)]
+
+
+def test_a_key_and_an_invitation_know_whose_they_are() -> None:
+    claimed = KeyClaimed(**BASE_OF, key="k", owner_did="did:x:1")
+    again = fold([claimed, claimed])
+    assert (again.owner_did, again.claim) == ("did:x:1", 2)
+    assert fold([claimed, KeyReleased(**BASE_OF, key="k")]).owner_did == ""
+    used = InvitationUsed(**BASE_OF, invitation_id="i", by_did="did:x:2")
+    assert fold([used]).used_by == "did:x:2"
+
+
+def test_these_tests_know_every_event_of_an_identity() -> None:
+    kinds: set[type[Event]] = set()
+    drawn = settings(max_examples=1_000, deadline=None, derandomize=True, database=None)
+    drawn(given(EVENTS)(lambda event: kinds.add(type(event))))()
+    assert kinds == set(TOPIC_BY_TYPE) - {BatchSealed}
 
 
 def test_a_seal_cannot_stand_in_the_stream_of_an_identity() -> None:

@@ -9,16 +9,36 @@ from concurrent.futures import Future
 import msgspec
 import pytest
 
-from actors.commands import OpenSession, Page, QueryMessages, QueueMessage, SaveContract, Submission
+from actors.commands import (
+    Connect,
+    Listen,
+    OpenSession,
+    Page,
+    QueryMessages,
+    QueueEnvelope,
+    QueueMessage,
+    SaveContract,
+    Submission,
+)
 from actors.host import Host
 from actors.limits import HostLimits
 from actors.refusals import Refusal
-from actors.replies import BatchResult, Push, Refused, Registered
+from actors.replies import BatchResult, EnvelopesWaiting, Push, Refused, Registered
 from actors.writer import Writer
 from eventstore.codec import identity_stream
 from eventstore.log import EventLog
 from tests.log.faulty_log import FaultyLog
-from tests.unit.actors.given import NOW_S, contract, host, registration, submission, unclaimed
+from tests.unit.actors.given import (
+    NOW_S,
+    HandClock,
+    connection,
+    contract,
+    delivery,
+    host,
+    registration,
+    submission,
+    unclaimed,
+)
 
 ME, FRIEND = "did:x:me", "did:x:friend"
 WAIT_S = 10
@@ -94,6 +114,23 @@ def test_each_edge_gets_its_own_pushes_and_the_rest_is_sent_out(log: EventLog, o
     assert [(edge, [push.did for push in pushes]) for edge, pushes in running.pushed_out] == [
         ("edge-1", [ME])
     ]
+
+
+def test_the_end_of_a_lease_is_told_though_nobody_asks(log: EventLog) -> None:
+    clock = HandClock()
+    owner = host(log, clock=clock)
+    running = Running(owner, log)
+    running.writer.start()
+    running.ask(
+        unclaimed(ME, Connect(connection())),
+        unclaimed(ME, QueueEnvelope("", b"sealed")),
+        unclaimed(ME, Listen("edge-1")),
+        unclaimed(ME, delivery(lease_ms=1_000)),
+    )
+    clock.now_ms += 1_000
+    running.writer.call(lambda: None)
+    running.writer.stop()
+    assert running.pushed_out[-1] == ("edge-1", [Push(ME, EnvelopesWaiting())])
 
 
 def test_a_defect_is_answered_unknown_and_the_thread_goes_on(

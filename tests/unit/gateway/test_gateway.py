@@ -50,11 +50,16 @@ class RecordingHost:
     async def ping(self) -> str:
         return self.incarnation_name
 
-    async def heartbeat(self, sockets: int) -> str:
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
         return self.incarnation_name
 
     async def stats(self) -> bytes:
         return b""
+
+    async def queues(
+        self, limit: int, *, outbound_only: bool = False, did: str | None = None
+    ) -> bytes:
+        return msgspec.msgpack.encode([])
 
     async def knows(self, did: str) -> bool:
         return bool(did)

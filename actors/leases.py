@@ -1,0 +1,81 @@
+"""Who holds which delivered message until when. In memory only.
+
+A lease keeps a message from being handed out twice at a time; it is no promise. Losing this table
+(a host that starts anew) means that unacknowledged messages are offered again, which is what a
+lease's end means anyway. Removal is the log's business alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """One message is held by ``session`` until then, Unix ms."""
+
+    session: str
+    until_ms: int
+
+
+_NONE: Final[Mapping[str, Lease]] = {}
+
+
+class Leases:
+    """Leases by identity and message."""
+
+    def __init__(self) -> None:
+        """No leases."""
+        self._held: dict[str, dict[str, Lease]] = {}
+        self._due: list[tuple[int, str]] = []
+        self._noted: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many messages are leased."""
+        return sum(map(len, self._held.values()))
+
+    def of(self, did: str) -> Mapping[str, Lease]:
+        """The leases on an identity's messages."""
+        return self._held.get(did, _NONE)
+
+    def grant(self, did: str, message_ids: Iterable[str], lease: Lease) -> None:
+        """Lease messages; a message that is leased already changes hands."""
+        held = self._held.setdefault(did, {})
+        held.update((message_id, lease) for message_id in message_ids)
+        if self._noted.get(did) != lease.until_ms:
+            self._noted[did] = lease.until_ms
+            heapq.heappush(self._due, (lease.until_ms, did))
+
+    def end(self, did: str, message_ids: Iterable[str]) -> None:
+        """These messages are gone, or were not handed out after all."""
+        held = self._held.get(did)
+        if held is not None:
+            for message_id in message_ids:
+                held.pop(message_id, None)
+            if not held:
+                del self._held[did]
+
+    def release(self, did: str, session: str) -> bool:
+        """Offer what a session holds again; was there anything?"""
+        ended = [i for i, lease in self.of(did).items() if lease.session == session]
+        self.end(did, ended)
+        return bool(ended)
+
+    def expire(self, now_ms: int) -> set[str]:
+        """End the leases whose time is over; the identities that had one."""
+        due: set[str] = set()
+        while self._due and self._due[0][0] <= now_ms:
+            until_ms, did = heapq.heappop(self._due)
+            due.add(did)
+            if self._noted.get(did) == until_ms:
+                del self._noted[did]
+        expired: set[str] = set()
+        for did in due:
+            ended = [i for i, lease in self.of(did).items() if lease.until_ms <= now_ms]
+            if ended:
+                self.end(did, ended)
+                expired.add(did)
+        return expired

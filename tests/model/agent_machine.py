@@ -1,0 +1,220 @@
+"""The machine with DIDComm agents: connections, keys, and envelopes in the one queue."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from actors import commands as c
+from tests.log.faulty_log import Plan
+from tests.model.machine import (
+    INVITATION,
+    KEY_TARGETS,
+    PEOPLE,
+    IdentityMachine,
+    anybody,
+    faults,
+    friend_of,
+    message_ids,
+    payloads,
+    people,
+    picks,
+)
+from tests.model.systems import EDGE, PLACEMENT
+
+KEYS: Final = tuple(target.partition(":")[2] for target in KEY_TARGETS)
+SESSIONS: Final = ("phone", "laptop")
+
+sessions = st.sampled_from(SESSIONS)
+keys = st.sampled_from(["", *KEYS])
+key_names = st.sampled_from([*KEYS, "star"])
+claims = st.integers(1, 4)
+leases_ms = st.sampled_from([340_000, 500, 0])
+envelopes = st.builds(c.QueueEnvelope, st.sampled_from(["", "", *KEYS]), payloads)
+deliveries = st.builds(
+    c.DeliverMessages,
+    session=sessions,
+    channel=st.just("pickup/2.0"),
+    limit=st.sampled_from([3, 1, 10]),
+    bytes_max=st.sampled_from([1_000, 10]),
+    lease_ms=leases_ms,
+    recipient_key=st.sampled_from([*[None] * 7, *KEYS]),
+    message_ids=st.sampled_from([None, None, None, []]),
+    at_least=st.sampled_from([0] * 5 + [2]),
+    after_version=st.sampled_from([0] * 5 + [12]),
+    live=st.sampled_from([False, False, True]),
+)
+removals = st.builds(c.RemoveMessages, st.just([]), st.sampled_from(["acknowledged", "delivered"]))
+policies = st.builds(
+    c.SetQueuePolicy,
+    will_queue=st.sampled_from([None, True, True, False]),
+    age_s_max=st.sampled_from([None, 0, 60, 340, 900]),
+    messages_max=st.sampled_from([None, 0, 2, 9]),
+    message_bytes_max=st.sampled_from([None, 0, 5, 99]),
+    bytes_max=st.sampled_from([None, 0, 15, 99]),
+)
+ends = st.sampled_from([c.Listen(EDGE), c.CloseSession(EDGE), *map(c.EndLive, SESSIONS)])
+queue_commands = st.one_of(
+    *[envelopes] * 3,
+    *[deliveries] * 4,
+    *[removals] * 2,
+    policies,
+    st.builds(c.StartLive, st.just(EDGE), sessions),
+    st.builds(c.ReleaseLeases, sessions),
+    ends,
+    st.builds(c.QueryQueue, keys),
+    st.just(c.PurgeQueue()),
+)
+
+
+def connection(endpoint: str) -> c.Connection:
+    """What an agent says of itself."""
+    return c.Connection("did:peer:2.agent", "Zoë", endpoint, [], "didexchange/1.1", "")
+
+
+class AgentMachine(IdentityMachine):
+    """Everybody is a DIDComm agent as well: both protocols share each queue."""
+
+    def put(self, target: str, *commands: c.Command) -> None:
+        """Send commands in one transaction, without a nonce, as DIDComm's are."""
+        partition = PLACEMENT.partition_of(target)
+        self.room = max(self.room, len(self.waiting) + len(commands))
+        for command in commands:
+            self.send(c.Submission(partition, target, b"", None, None, command))
+
+    # Agents and keys ------------------------------------------------------------------------
+
+    @initialize(mediated=st.sampled_from([True, True, True, False]))
+    def settle_agents(self, mediated: bool) -> None:
+        """Two agents, each with a key and something that waits, once they have mediation."""
+        for person, target, key in zip(PEOPLE, KEY_TARGETS, KEYS, strict=True):
+            self.put(person, c.Connect(connection("")))
+            if mediated:
+                self.put(person, c.GrantMediation())
+                self.put(target, c.ClaimKey(person))
+                self.put(
+                    person,
+                    c.UpdateKeylist([c.ClaimedKey(key, 1)], []),
+                    c.QueueEnvelope(key, b"welcome"),
+                )
+            self.put(person, c.QueueEnvelope("", b"hello"))
+
+    @rule(who=people, endpoint=st.sampled_from(["", "https://agent.example"]))
+    def connect(self, who: str, endpoint: str) -> None:
+        self.put(who, c.Connect(connection(endpoint)), c.QueryConnection())
+
+    @rule(
+        who=anybody,
+        add=st.lists(st.builds(c.ClaimedKey, key_names, claims), max_size=3),
+        remove=st.lists(key_names, max_size=2),
+        offset=st.integers(0, 2),
+    )
+    def update_the_keylist(
+        self, who: str, add: list[c.ClaimedKey], remove: list[str], offset: int
+    ) -> None:
+        checked = c.CheckKeys([*remove, *KEYS])
+        self.put(who, c.UpdateKeylist(add, remove), c.QueryKeylist(offset, 2), checked)
+        if not add:
+            self.put(who, c.GrantMediation())
+
+    @rule(
+        key_target=st.sampled_from(KEY_TARGETS),
+        steps=st.lists(st.tuples(people, st.booleans(), st.sampled_from([0, 0, 1])), max_size=4),
+    )
+    def claim_and_release_a_key(self, key_target: str, steps: list[tuple[str, bool, int]]) -> None:
+        """A release names the newest claim, or the one before it."""
+        for who, is_claimed, age in steps:
+            claim = self.reference.boxes[key_target].claim - age
+            command = c.ClaimKey(who) if is_claimed else c.ReleaseKey(who, claim)
+            self.put(key_target, command, c.FindKeyOwner())
+            self.put(INVITATION, c.UseInvitation(who))
+
+    # Envelopes ------------------------------------------------------------------------------
+
+    @rule(
+        who=people,
+        transactions=st.lists(
+            st.lists(queue_commands, min_size=1, max_size=3), min_size=1, max_size=4
+        ),
+        picked=picks,
+    )
+    def use_the_queue(
+        self, who: str, transactions: list[list[c.Command]], picked: list[int]
+    ) -> None:
+        for commands in transactions:
+            self.put(who, *[self.named(command, who, picked) for command in commands])
+
+    @rule(
+        who=people,
+        pair=st.tuples(sessions, sessions),
+        queued=st.lists(envelopes, max_size=3),
+        picked=picks,
+        is_late=st.booleans(),
+        ms=st.sampled_from([0, 59_500, 0]),
+    )
+    def be_live(
+        self,
+        who: str,
+        pair: tuple[str, str],
+        queued: list[c.QueueEnvelope],
+        picked: list[int],
+        is_late: bool,
+        ms: int,
+    ) -> None:
+        """One session is live, another fetches beside it and may take over."""
+        first, second = pair
+        live = c.DeliverMessages(first, "live", 3, 99, 59_500, live=True)
+        self.put(who, c.StartLive(EDGE, first), *queued)
+        beside = c.DeliverMessages(second, "pickup/2.0", 1, 99, 59_500)
+        self.put(who, *([beside, live] if is_late else [live, beside]))
+        self.put(who, self.named(c.RemoveMessages([], "acknowledged"), who, picked), live)
+        self.put(who, c.StartLive(EDGE, second))
+        self.commit()
+        self.system.now_ms += ms
+
+    @rule(
+        who=people,
+        rules=policies,
+        queued=st.lists(envelopes, min_size=1, max_size=3),
+        is_heard=st.booleans(),
+        ms=st.sampled_from([60_500, 60_000, 0]),
+    )
+    def keep_to_the_owners_rules(
+        self,
+        who: str,
+        rules: c.SetQueuePolicy,
+        queued: list[c.QueueEnvelope],
+        is_heard: bool,
+        ms: int,
+    ) -> None:
+        self.put(who, c.Listen(EDGE) if is_heard else c.CloseSession(EDGE), rules)
+        self.commit()
+        self.ask(friend_of(who), who, c.QueueMessage(friend_of(who), b"1"))
+        self.put(who, *queued)
+        self.commit()
+        self.system.now_ms += ms
+
+    def named(self, command: c.Command, who: str, picked: list[int]) -> c.Command:
+        """The command, with some ids where it has a place for them."""
+        ids = self.chosen(picked, who, message_ids)
+        match command:
+            case c.RemoveMessages(_, reason):
+                return c.RemoveMessages(ids, reason)
+            case c.DeliverMessages(message_ids=[]):
+                return msgspec.structs.replace(command, message_ids=ids)
+            case _:
+                return command
+
+    @rule(who=anybody, command=queue_commands)
+    def use_anybodys_queue(self, who: str, command: c.Command) -> None:
+        self.put(who, command)
+
+    @rule(fault=faults, who=people, asked=deliveries)
+    def fail_a_delivery(self, fault: Plan, who: str, asked: c.DeliverMessages) -> None:
+        """What nobody was handed is nobody's."""
+        self.room += 1
+        self.put(who, asked)
+        self.commit(fault)

@@ -1,0 +1,334 @@
+"""Defects put in on purpose where DIDComm's agents, keys and envelopes are decided and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import pytest
+
+from actors import agents, envelopes, evolution, message_queue
+from actors.commands import (
+    ClaimKey,
+    DeliverMessages,
+    QueueEnvelope,
+    ReleaseKey,
+    RemoveMessages,
+    SetQueuePolicy,
+)
+from actors.decision import Accepted, Decision, DeliveryRefs, Moment
+from actors.host import Host
+from actors.identity import Identity, QueuedMessage
+from actors.leases import Leases
+from actors.page_reader import PageReader
+from actors.replies import QueueState
+from actors.sessions import Sessions
+from actors.transaction import Transaction
+from eventstore.events import Event, MessagesRemoved, QueueRefused
+from tests.model import systems
+
+Sabotage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+_replace = msgspec.structs.replace
+
+
+def _evolve_else(patch: pytest.MonkeyPatch, afterwards: Callable[[Identity, Event], None]) -> None:
+    def evolve(state: Identity, event: Event) -> None:
+        evolution.evolve(state, event)
+        afterwards(state, event)
+
+    patch.setattr(systems, "evolve", evolve)
+
+
+def hand_out_what_is_leased(patch: pytest.MonkeyPatch) -> None:
+    deliver = envelopes.deliver
+
+    def careless(state: Identity, command: DeliverMessages, moment: Moment) -> Decision:
+        own = {i: held for i, held in moment.leases.items() if held.session == command.session}
+        return deliver(state, command, _replace(moment, leases=own))
+
+    patch.setattr(envelopes, "deliver", careless)
+
+
+def remove_what_is_handed_out(patch: pytest.MonkeyPatch) -> None:
+    deliver = envelopes.deliver
+
+    def final(state: Identity, command: DeliverMessages, moment: Moment) -> Decision:
+        decision = deliver(state, command, moment)
+        if isinstance(decision, Accepted) and decision.leasing is not None:
+            removal = RemoveMessages([*decision.leasing.message_ids], "delivered")
+            removed = envelopes.remove(state, removal, moment)
+            assert isinstance(removed, Accepted)
+            return _replace(decision, events=[*decision.events, *removed.events])
+        return decision
+
+    patch.setattr(envelopes, "deliver", final)
+
+
+def hand_out_the_newest_first(patch: pytest.MonkeyPatch) -> None:
+    offered = envelopes._offered
+
+    def backwards(*asked: Any) -> Iterator[tuple[str, QueuedMessage]]:
+        return reversed([*offered(*asked)])
+
+    patch.setattr(envelopes, "_offered", backwards)
+
+
+def let_a_claim_overwrite_another(patch: pytest.MonkeyPatch) -> None:
+    claim = agents.claim_key
+
+    def bold(target: str, state: Identity, command: ClaimKey, moment: Moment) -> Decision:
+        is_own = state.owner_did == command.owner_did
+        free = _replace(state, owner_did="")
+        return claim(target, state if is_own else free, command, moment)
+
+    patch.setattr(agents, "claim_key", bold)
+
+
+def let_anybody_release_a_key(patch: pytest.MonkeyPatch) -> None:
+    release = agents.release_key
+
+    def generous(target: str, state: Identity, command: ReleaseKey, moment: Moment) -> Accepted:
+        owner = state.owner_did or "nobody"
+        return release(target, state, ReleaseKey(owner, command.claim), moment)
+
+    patch.setattr(agents, "release_key", generous)
+
+
+def let_a_late_release_end_a_later_claim(patch: pytest.MonkeyPatch) -> None:
+    release = agents.release_key
+
+    def late(target: str, state: Identity, command: ReleaseKey, moment: Moment) -> Accepted:
+        return release(target, state, _replace(command, claim=state.claim), moment)
+
+    patch.setattr(agents, "release_key", late)
+
+
+def let_everybody_use_the_invitation(patch: pytest.MonkeyPatch) -> None:
+    use = agents.use_invitation
+
+    def again(target: str, _state: Identity, *rest: Any) -> Decision:
+        return use(target, Identity(), *rest)
+
+    patch.setattr(agents, "use_invitation", again)
+
+
+def queue_for_keys_of_nobody(patch: pytest.MonkeyPatch) -> None:
+    queue = envelopes.queue_envelope
+
+    def lenient(state: Identity, command: QueueEnvelope, moment: Moment) -> Decision:
+        if state.connection is None or command.recipient_key in state.keylist:
+            return queue(state, command, moment)
+        return queue(state, _replace(command, recipient_key=""), moment)
+
+    patch.setattr(envelopes, "queue_envelope", lenient)
+
+
+def count_the_cap_by_protocol(patch: pytest.MonkeyPatch) -> None:
+    def is_full(state: Identity, size_bytes: int, messages_max: int, bytes_max: int) -> bool:
+        too_heavy = state.envelope_bytes + size_bytes > bytes_max
+        return too_heavy or state.envelopes >= messages_max
+
+    patch.setattr(envelopes, "is_full", is_full)
+
+
+def let_the_owner_go_beyond_the_operator(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(envelopes, "_stricter", lambda own, bound: own or bound)
+
+
+def forget_rules_that_a_change_does_not_name(patch: pytest.MonkeyPatch) -> None:
+    set_policy = envelopes.set_policy
+
+    def anew(state: Identity, command: SetQueuePolicy, moment: Moment) -> Decision:
+        return set_policy(_replace(state, policy=None), command, moment)
+
+    patch.setattr(envelopes, "set_policy", anew)
+
+
+def queue_for_who_wants_nothing_queued(patch: pytest.MonkeyPatch) -> None:
+    queue = envelopes.queue_envelope
+
+    def deaf(state: Identity, command: QueueEnvelope, moment: Moment) -> Decision:
+        return queue(state, command, _replace(moment, listening=True))
+
+    patch.setattr(envelopes, "queue_envelope", deaf)
+
+
+def record_every_refusal(patch: pytest.MonkeyPatch) -> None:
+    def forget(state: Identity, event: Event) -> None:
+        if isinstance(event, QueueRefused):
+            state.refusing = False
+
+    _evolve_else(patch, forget)
+
+
+def expire_a_second_early(patch: pytest.MonkeyPatch) -> None:
+    lapsed = message_queue.lapsed
+
+    def hasty(state: Identity, moment: Moment) -> MessagesRemoved | None:
+        found = lapsed(state, _replace(moment, now_ms=moment.now_ms + 1_000))
+        return found and _replace(found, at_ms=moment.now_ms)
+
+    patch.setattr(systems, "lapsed", hasty)
+
+
+def expire_decentrls_messages_by_the_owners_rule(patch: pytest.MonkeyPatch) -> None:
+    lapsed = message_queue.lapsed
+
+    def strict(state: Identity, moment: Moment) -> MessagesRemoved | None:
+        alike = {i: _replace(m, is_envelope=True) for i, m in state.messages.items()}
+        return lapsed(_replace(state, messages=alike), moment)
+
+    patch.setattr(systems, "lapsed", strict)
+
+
+def remove_ids_of_the_other_protocol(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(envelopes, "_is_envelope", lambda state, message_id: message_id in state.messages)
+
+
+def record_ids_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
+    remove = envelopes.remove
+
+    def telling(state: Identity, command: RemoveMessages, moment: Moment) -> Decision:
+        decision = remove(state, command, moment)
+        if isinstance(decision, Accepted) and not decision.events:
+            nothing = MessagesRemoved(
+                at_ms=moment.now_ms, command=moment.command, message_ids=[], reason=command.reason
+            )
+            return _replace(decision, events=[nothing])
+        return decision
+
+    patch.setattr(envelopes, "remove", telling)
+
+
+def deliver_live_to_anybody(patch: pytest.MonkeyPatch) -> None:
+    deliver = envelopes.deliver
+
+    def anybody(state: Identity, command: DeliverMessages, moment: Moment) -> Decision:
+        return deliver(state, command, _replace(moment, live_session=command.session))
+
+    patch.setattr(envelopes, "deliver", anybody)
+
+
+def deliver_live_without_a_bound(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(envelopes, "_held_live", lambda _state, _moment: -100)
+
+
+def count_what_is_leased_as_available(patch: pytest.MonkeyPatch) -> None:
+    standing = envelopes.queue_state
+
+    def hopeful(state: Identity, moment: Moment, *rest: Any, **more: Any) -> QueueState:
+        return standing(state, _replace(moment, leases={}), *rest, **more)
+
+    patch.setattr(envelopes, "queue_state", hopeful)
+
+
+def leave_the_keylist_out_of_snapshots(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(data: bytes) -> Identity | None:
+        state = evolution.from_snapshot(data)
+        return state and _replace(state, keylist={})
+
+    patch.setattr(systems, "from_snapshot", forgetful)
+
+
+def keep_leases_of_a_failed_append(patch: pytest.MonkeyPatch) -> None:
+    forget = Host._forget
+
+    def stubborn(self: Host, gathered: Transaction) -> None:
+        gathered.leased.clear()
+        forget(self, gathered)
+
+    patch.setattr(Host, "_forget", stubborn)
+
+
+def lease_after_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    append = Host._append
+
+    def note(_self: Host, gathered: Transaction, did: str, decision: Accepted) -> None:
+        if decision.leasing is not None:
+            gathered.leased.append((did, decision.leasing))
+
+    def late(self: Host, gathered: Transaction) -> bool:
+        stored = append(self, gathered)
+        for did, leasing in gathered.leased if stored else ():
+            self._leases.grant(did, leasing.message_ids, leasing.lease)
+        return stored
+
+    patch.setattr(Host, "_lease", note)
+    patch.setattr(Host, "_append", late)
+
+
+def never_end_a_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leases, "expire", lambda _self, _now_ms: set())
+
+
+def keep_what_a_session_holds_that_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leases, "release", lambda _self, _did, _session: False)
+
+
+def keep_what_was_in_flight_at_a_takeover(patch: pytest.MonkeyPatch) -> None:
+    start = Sessions.start_live
+
+    def quiet(self: Sessions, did: str, edge: str, session: str) -> str:
+        start(self, did, edge, session)
+        return ""
+
+    patch.setattr(Sessions, "start_live", quiet)
+
+
+def release_what_everybody_holds(patch: pytest.MonkeyPatch) -> None:
+    def all_of_it(self: Leases, did: str, _session: str) -> bool:
+        self.end(did, [*self.of(did)])
+        return True
+
+    patch.setattr(Leases, "release", all_of_it)
+
+
+def deliver_another_payload(patch: pytest.MonkeyPatch) -> None:
+    fill = PageReader.fill
+
+    def shuffled(self: PageReader, stream: Any, refs: Any) -> Any:
+        if isinstance(refs, DeliveryRefs):
+            return fill(self, stream, _replace(refs, versions=refs.versions[::-1]))
+        return fill(self, stream, refs)
+
+    patch.setattr(PageReader, "fill", shuffled)
+
+
+def leave_out_the_removal_of_what_expired(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("actors.host.lapsed", lambda _state, _moment: None)
+
+
+IN_THE_CORE: Final[Sequence[Sabotage]] = (
+    hand_out_what_is_leased,
+    remove_what_is_handed_out,
+    hand_out_the_newest_first,
+    let_a_claim_overwrite_another,
+    let_anybody_release_a_key,
+    let_a_late_release_end_a_later_claim,
+    let_everybody_use_the_invitation,
+    queue_for_keys_of_nobody,
+    count_the_cap_by_protocol,
+    let_the_owner_go_beyond_the_operator,
+    forget_rules_that_a_change_does_not_name,
+    queue_for_who_wants_nothing_queued,
+    record_every_refusal,
+    expire_a_second_early,
+    expire_decentrls_messages_by_the_owners_rule,
+    remove_ids_of_the_other_protocol,
+    record_ids_that_are_not_there,
+    deliver_live_to_anybody,
+    deliver_live_without_a_bound,
+    count_what_is_leased_as_available,
+    leave_the_keylist_out_of_snapshots,
+)
+IN_THE_HOST: Final[Sequence[Sabotage]] = (
+    keep_leases_of_a_failed_append,
+    lease_after_the_transaction,
+    never_end_a_lease,
+    keep_what_a_session_holds_that_ended,
+    keep_what_was_in_flight_at_a_takeover,
+    release_what_everybody_holds,
+    deliver_another_payload,
+    leave_out_the_removal_of_what_expired,
+)

@@ -1,0 +1,342 @@
+"""DIDComm agents and their envelopes in the plainest form: what every answer has to be.
+
+Decentrl's messages wait in the same list: one order, one set of caps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from actors import commands as c
+from actors import replies as r
+from actors.limits import IdentityLimits
+from actors.refusals import Refusal
+
+LIMITS: Final = IdentityLimits(
+    queue_messages_max=4,
+    queue_bytes_max=50,
+    contract_requests_max=3,
+    contracts_max=4,
+    saved_events_max=6,
+    public_events_max=3,
+    message_bytes_max=30,
+    queue_age_s_max=680,
+    keylist_keys_max=2,
+    live_in_flight_max=2,
+    leased_max=3,
+)
+ON_AGENTS: Final = (
+    c.Connect
+    | c.QueryConnection
+    | c.GrantMediation
+    | c.UpdateKeylist
+    | c.QueryKeylist
+    | c.CheckKeys
+    | c.QueueEnvelope
+    | c.QueryQueue
+    | c.SetQueuePolicy
+    | c.DeliverMessages
+    | c.RemoveMessages
+    | c.StartLive
+    | c.EndLive
+    | c.Listen
+)
+_NO_RULES: Final = r.QueuePolicy(True, 0, 0, 0, 0)
+
+
+@dataclass
+class Message:
+    """A waiting message; ``key`` is None for one of Decentrl's."""
+
+    message_id: str
+    sender_did: str
+    key: str | None
+    payload: bytes
+    at_ms: int
+    version: int
+
+
+@dataclass
+class Agent:
+    """What one identity has here as an agent; of a key or an invitation only who has it."""
+
+    connection: c.Connection | None = None
+    mediated: bool = False
+    keylist: dict[str, int] = field(default_factory=dict)
+    own_rules: r.QueuePolicy = _NO_RULES
+    refusing: bool = False
+    taken_by: str = ""
+    claim: int = 0
+    messages: list[Message] = field(default_factory=list)
+    version: int = 0
+    added_ms: int = 0
+    delivered_ms: int = 0
+    removed_ms: int = 0
+
+    @property
+    def queue_bytes(self) -> int:
+        return sum(len(m.payload) for m in self.messages)
+
+    def has_room(self, size_bytes: int, rules: r.QueuePolicy) -> bool:
+        fits = self.queue_bytes + size_bytes <= rules.bytes_max
+        return fits and len(self.messages) < rules.messages_max
+
+    def rules(self) -> r.QueuePolicy:
+        """The owner's rules within the operator's bounds."""
+        own = self.own_rules
+        return r.QueuePolicy(
+            own.will_queue,
+            min(own.age_s_max or LIMITS.queue_age_s_max, LIMITS.queue_age_s_max),
+            min(own.messages_max or LIMITS.queue_messages_max, LIMITS.queue_messages_max),
+            min(own.message_bytes_max or LIMITS.message_bytes_max, LIMITS.message_bytes_max),
+            min(own.bytes_max or LIMITS.queue_bytes_max, LIMITS.queue_bytes_max),
+        )
+
+    def add(self, message: Message) -> None:
+        self.version += 1
+        self.messages.append(message)
+        self.added_ms = message.at_ms
+
+    def remove(self, ids: list[str], now_ms: int) -> None:
+        if ids:
+            self.version += 1
+            self.messages = [m for m in self.messages if m.message_id not in ids]
+            self.removed_ms, self.refusing = now_ms, False
+
+    def lapse(self, now_ms: int) -> None:
+        """Remove what waited too long: the owner's rule is for envelopes alone."""
+        bound_ms, own_ms = LIMITS.queue_age_s_max * 1000, self.rules().age_s_max * 1000
+        old = [m for m in self.messages if now_ms - m.at_ms > bound_ms]
+        old += [m for m in self.messages if m.key is not None and now_ms - m.at_ms > own_ms]
+        self.remove([m.message_id for m in old], now_ms)
+
+
+@dataclass
+class Held:
+    """What a host keeps in memory: leases by message, who is live, and who listens."""
+
+    leases: dict[str, tuple[str, int]] = field(default_factory=dict)
+    live: dict[str, str] = field(default_factory=dict)
+    listening: set[str] = field(default_factory=set)
+    granted: set[str] = field(default_factory=set)
+
+    def end_leases(self, now_ms: int) -> None:
+        self.leases = {i: held for i, held in self.leases.items() if held[1] > now_ms}
+
+    def follow(self, asked: c.Submission, reply: r.Reply, envelopes: list[Message]) -> None:
+        """What an accepted command about sessions does after its transaction."""
+        did, own = asked.target_did, {m.message_id for m in envelopes}
+        match asked.command:
+            case c.CloseSession():
+                self.listening.discard(did)
+                self.live.pop(did, None)
+            case _ if isinstance(reply, r.Refused):
+                pass
+            case c.OpenSession() | c.Listen():
+                self.listening.add(did)
+            case c.StartLive(_, session):
+                self.listening.add(did)
+                before, self.live[did] = self.live.get(did, session), session
+                if before != session:
+                    self._release(before, own)
+            case c.EndLive(session) | c.ReleaseLeases(session):
+                if self.live.get(did) == session:
+                    del self.live[did]
+                if isinstance(asked.command, c.ReleaseLeases):
+                    self._release(session, own)
+            case _:
+                pass
+
+    def _release(self, session: str, own: set[str]) -> None:
+        self.leases = {
+            i: held for i, held in self.leases.items() if i not in own or held[0] != session
+        }
+
+
+def on_a_key_or_a_queue(agent: Agent, command: c.Command, now_ms: int) -> r.Reply | Refusal | None:
+    """What needs no connection; None for another command."""
+    match command:
+        case c.UseInvitation(by):
+            if agent.taken_by not in ("", by):
+                return Refusal.INVITATION_USED
+            agent.version += not agent.taken_by
+            agent.taken_by = by
+        case c.ClaimKey(by):
+            if agent.taken_by not in ("", by):
+                return Refusal.KEY_TAKEN
+            agent.version += 1
+            agent.taken_by, agent.claim = by, agent.version
+            return r.KeyClaim(agent.claim)
+        case c.ReleaseKey(by, claim):
+            if agent.taken_by == by and agent.claim == claim:
+                agent.version += 1
+                agent.taken_by = ""
+        case c.FindKeyOwner():
+            return r.KeyOwner(agent.taken_by) if agent.taken_by else Refusal.KEY_UNKNOWN
+        case c.PurgeQueue():
+            count = len(agent.messages)
+            agent.remove([m.message_id for m in agent.messages], now_ms)
+            return r.Purged(count)
+        case c.ReleaseLeases():
+            pass
+        case _:
+            return None
+    return r.Done()
+
+
+def on_an_agent(  # noqa: C901 - one arm per command
+    did: str, agent: Agent, held: Held, command: c.Command, now_ms: int, new: str
+) -> r.Reply | Refusal:
+    """The commands of ``ON_AGENTS``."""
+    if isinstance(command, c.Connect):
+        agent.version += command.connection != agent.connection
+        agent.connection = command.connection
+        return r.Done()
+    if agent.connection is None:
+        is_forward = isinstance(command, c.QueueEnvelope) and command.recipient_key
+        return Refusal.KEY_UNKNOWN if is_forward else Refusal.NOT_CONNECTED
+    match command:
+        case c.QueryConnection():
+            return r.Connected(agent.connection, agent.mediated)
+        case c.GrantMediation():
+            agent.version += not agent.mediated
+            agent.mediated = True
+        case c.UpdateKeylist() | c.QueryKeylist() | c.CheckKeys():
+            return _keylist(agent, command) if agent.mediated else Refusal.NOT_MEDIATED
+        case c.QueueEnvelope():
+            return _queue(did, agent, held, command, now_ms, new)
+        case c.QueryQueue(key):
+            return _standing(did, agent, held, key)
+        case c.SetQueuePolicy():
+            own = agent.own_rules
+            agent.own_rules = r.QueuePolicy(
+                *[
+                    getattr(own if getattr(command, name) is None else command, name)
+                    for name in own.__struct_fields__
+                ]
+            )
+            if agent.own_rules != own:
+                agent.version += 1
+                agent.refusing = False
+            return _standing(did, agent, held)
+        case c.DeliverMessages():
+            return _deliver(did, agent, held, command, now_ms)
+        case c.RemoveMessages(ids):
+            own_ids = [m.message_id for m in agent.messages if m.key is not None]
+            agent.remove([i for i in own_ids if i in ids], now_ms)
+            return _standing(did, agent, held)
+        case c.StartLive():
+            return _standing(did, agent, held, is_live=True)
+        case c.EndLive(session):
+            is_live = held.live.get(did) not in (None, session)
+            return _standing(did, agent, held, is_live=is_live)
+        case c.Listen():
+            pass
+        case _:
+            raise AssertionError(command)
+    return r.Done()
+
+
+def _keylist(
+    agent: Agent, command: c.UpdateKeylist | c.QueryKeylist | c.CheckKeys
+) -> r.Reply | Refusal:
+    keys = agent.keylist
+    if isinstance(command, c.QueryKeylist):
+        return r.KeylistPart([*keys][command.offset :][: command.limit], len(keys))
+    if isinstance(command, c.CheckKeys):
+        return r.KeysKnown([k for k in command.keys if k in keys], len(keys))
+    removed = {k: claim for k, claim in keys.items() if k in command.remove}
+    newer = {k.key: k.claim for k in command.add if k.claim > keys.get(k.key, 0)}
+    added = [k for k in newer if k not in keys]
+    after = {k: claim for k, claim in keys.items() if k not in removed} | newer
+    if added and len(keys) - len(removed) + len(added) > LIMITS.keylist_keys_max:
+        return Refusal.QUOTA_EXCEEDED
+    agent.version += bool(newer or removed)
+    agent.keylist = after
+    gone = [c.ClaimedKey(k, removed[k]) for k in dict.fromkeys(command.remove) if k in removed]
+    return r.KeylistChanged(added, gone)
+
+
+def _queue(
+    did: str, agent: Agent, held: Held, command: c.QueueEnvelope, now_ms: int, new: str
+) -> r.Reply | Refusal:
+    key, payload, rules = command.recipient_key, command.payload, agent.rules()
+    if key and key not in agent.keylist:
+        return Refusal.KEY_UNKNOWN
+    refusal = None
+    if not rules.will_queue and did not in held.listening:
+        refusal = Refusal.NOT_QUEUING
+    if not agent.has_room(len(payload), rules):
+        refusal = Refusal.RECIPIENT_QUEUE_FULL
+    if len(payload) > rules.message_bytes_max:
+        refusal = Refusal.MESSAGE_TOO_LARGE
+    if refusal is not None:
+        agent.version += not agent.refusing
+        agent.refusing = True
+        return refusal
+    assert agent.connection is not None
+    agent.add(Message(new, "", key, payload, now_ms, agent.version + 1))
+    return r.EnvelopeQueued(new, bool(agent.connection.endpoint))
+
+
+def _deliver(
+    did: str, agent: Agent, held: Held, command: c.DeliverMessages, now_ms: int
+) -> r.Reply | Refusal:
+    limit, key = command.limit, command.recipient_key
+    waiting = {m.message_id: m for m in agent.messages if m.key is not None}
+    if command.live:
+        if held.live.get(did) != command.session:
+            return Refusal.LIVE_ELSEWHERE
+        in_flight = [i for i in waiting if held.leases.get(i, ("", 0))[0] == command.session]
+        limit = min(limit, LIMITS.live_in_flight_max - len(in_flight))
+    if command.lease_ms and command.message_ids is None:
+        limit = min(limit, LIMITS.leased_max - len([i for i in waiting if i in held.leases]))
+    if command.message_ids is None:
+        offered = [
+            m
+            for i, m in waiting.items()
+            if i not in held.leases and m.version > command.after_version
+        ]
+    else:
+        offered = [
+            waiting[i]
+            for i in dict.fromkeys(command.message_ids)
+            if i in waiting and held.leases.get(i, (command.session, 0))[0] == command.session
+        ]
+    offered = [m for m in offered if key in (None, m.key)]
+    taken: list[Message] = []
+    for message in offered[: max(0, limit)]:
+        size_bytes = sum(len(m.payload) for m in [*taken, message])
+        if taken and size_bytes > command.bytes_max:
+            break
+        taken.append(message)
+    if len(taken) == len(offered) < command.at_least:
+        taken = []
+    if taken and command.lease_ms:
+        agent.version += 1
+        agent.delivered_ms = now_ms
+    for message in taken if command.lease_ms else ():
+        held.leases[message.message_id] = (command.session, now_ms + command.lease_ms)
+        held.granted.add(message.message_id)
+    delivered = [r.DeliveredMessage(m.message_id, m.key or "", m.payload, m.at_ms) for m in taken]
+    return r.Delivery(delivered, _standing(did, agent, held, key))
+
+
+def _standing(
+    did: str, agent: Agent, held: Held, key: str | None = None, *, is_live: bool | None = None
+) -> r.QueueState:
+    counted = [m for m in agent.messages if m.key is not None and key in (None, m.key)]
+    return r.QueueState(
+        messages=len(counted),
+        bytes=sum(len(m.payload) for m in counted),
+        available=sum(m.message_id not in held.leases for m in counted),
+        oldest_ms=counted[0].at_ms if counted else 0,
+        newest_ms=counted[-1].at_ms if counted else 0,
+        last_added_ms=agent.added_ms,
+        last_delivered_ms=agent.delivered_ms,
+        last_removed_ms=agent.removed_ms,
+        policy=agent.rules(),
+        live=did in held.live if is_live is None else is_live,
+        version=agent.version,
+    )

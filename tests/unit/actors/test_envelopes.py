@@ -1,0 +1,303 @@
+"""Envelopes are handed out on lease, live or not, and leave by removal or age alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.commands import (
+    Command,
+    Connect,
+    EndLive,
+    Listen,
+    PurgeQueue,
+    QueryQueue,
+    QueueEnvelope,
+    QueueMessage,
+    ReleaseLeases,
+    SetQueuePolicy,
+    StartLive,
+)
+from actors.decision import Accepted, DeliveryRefs, Leasing
+from actors.leases import Lease
+from actors.limits import IdentityLimits
+from actors.message_queue import lapsed
+from actors.refusals import Refusal
+from actors.replies import Done, EnvelopeQueued, EnvelopesWaiting
+from eventstore.events import (
+    MessagesDelivered,
+)
+from tests.unit.actors.didcomm import FRIEND, Agent, agent, on_both_protocols, removal, removed
+from tests.unit.actors.given import (
+    NOW_MS,
+    connection,
+    delivery,
+    moment,
+)
+
+BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
+QUERY = QueryQueue()
+
+
+# Handing out --------------------------------------------------------------------------------
+
+
+def test_what_is_handed_out_is_recorded_leased_and_still_waits() -> None:
+    me = agent()
+    ids = me.queue(b"one", b"two")
+    decision = me.do(delivery("phone", lease_ms=5))
+    assert isinstance(decision, Accepted)
+    assert decision.events == [MessagesDelivered(**BASE, message_ids=ids, channel="pickup/2.0")]
+    assert decision.leasing == Leasing(ids, Lease("phone", NOW_MS + 5))
+    assert decision.notice is None
+    assert list(me.state.messages) == ids
+
+
+def test_the_oldest_comes_first_up_to_the_limit() -> None:
+    me = agent()
+    ids = me.queue(b"1", b"2", b"3")
+    assert me.take(limit=2) == ids[:2]
+    assert me.take(limit=2) == ids[2:]
+    assert me.take(limit=2) == []
+    assert agent().take() == []
+
+
+def test_a_limit_of_none_hands_out_none() -> None:
+    me = agent()
+    me.queue(b"1")
+    assert me.take(limit=0) == []
+    assert me.take(limit=-1) == []
+
+
+def test_nothing_that_is_leased_is_offered_to_anybody() -> None:
+    me = agent()
+    ids = me.queue(b"1", b"2")
+    assert me.take("phone", limit=1) == ids[:1]
+    assert me.take("laptop") == ids[1:]
+    assert me.take("laptop") == me.take("phone") == []
+    me.leases.clear()
+    assert me.take("laptop") == ids
+
+
+def test_a_delivery_has_a_size_but_never_less_than_one_message() -> None:
+    me = agent()
+    ids = me.queue(b"12", b"34", b"567", b"8" * 50, b"9")
+    assert me.take(bytes_max=4) == ids[:2]
+    assert me.take(bytes_max=4) == ids[2:3]
+    assert me.take(bytes_max=4) == ids[3:4]
+    assert me.take(bytes_max=4) == ids[4:]
+
+
+def test_below_the_least_that_is_wanted_nothing_is_handed_out_or_leased() -> None:
+    me = agent()
+    ids = me.queue(b"1", b"2")
+    assert me.take(at_least=3, limit=3) == []
+    assert me.leases == {}
+    ids += me.queue(b"3")
+    assert me.take(at_least=3, limit=3) == ids
+
+
+def test_the_least_that_is_wanted_does_not_wait_for_what_would_not_fit() -> None:
+    me = agent()
+    ids = me.queue(b"12", b"34", b"56")
+    assert me.take(at_least=5, limit=5, bytes_max=4) == ids[:2]
+
+
+def test_only_what_came_after_a_version_is_handed_out_when_asked_so() -> None:
+    me = agent()
+    before = me.queue(b"1", b"2")
+    version = me.standing(StartLive("edge-0", "phone")).version
+    assert me.take(after_version=version) == []
+    after = me.queue(b"3", b"4")
+    assert me.take(after_version=version) == after
+    assert me.take() == before
+
+
+def test_one_key_alone_is_served_when_it_is_named() -> None:
+    me = agent(keys=("a", "b"))
+    one, two = me.queue(b"1", key="a"), me.queue(b"2", key="b")
+    own = me.queue(b"3")
+    assert me.take(recipient_key="c") == []
+    assert me.take(recipient_key="b") == two
+    assert me.take(recipient_key="") == own
+    assert me.take() == one
+
+
+def test_named_messages_come_in_the_order_named_and_again_to_the_session_that_has_them() -> None:
+    me = agent()
+    one, two, three = me.queue(b"1", b"2", b"3")
+    assert me.take("phone", message_ids=[three, "unknown", one, three]) == [three, one]
+    assert me.take("laptop", message_ids=[three, two, one]) == [two]
+    assert me.take("phone", message_ids=[one, two]) == [one]
+    assert me.take("phone", message_ids=[]) == []
+
+
+def test_what_is_only_shown_is_neither_leased_nor_recorded() -> None:
+    me = agent()
+    one, two = me.queue(b"1", b"2")
+    assert me.take("phone", limit=1) == [one]
+    shown = me.do(delivery("phone", lease_ms=0, message_ids=[two, one]))
+    assert isinstance(shown, Accepted)
+    assert isinstance(shown.reply, DeliveryRefs)
+    assert shown.reply.versions == [me.state.messages[i].version for i in (two, one)]
+    assert shown.reply.state == me.standing(QUERY)
+    assert (shown.events, shown.leasing) == ([], None)
+    assert me.take("laptop") == [two]
+
+
+def test_only_so_many_messages_are_on_lease_at_a_time() -> None:
+    me, limits = agent(), {"limits": IdentityLimits(leased_max=2)}
+    ids = me.queue(b"1", b"2", b"3")
+    assert me.take("phone", at=limits) == ids[:2]
+    assert me.take("laptop", at=limits) == []
+    me.do(removal(ids[0]))
+    assert me.take("laptop", at=limits) == ids[2:]
+
+
+def test_a_message_that_is_handed_out_again_keeps_its_id_and_place() -> None:
+    me = agent()
+    ids = me.queue(b"1", b"2", b"3")
+    for _ in range(3):
+        assert me.take() == ids
+        me.leases.clear()
+    assert [message.version for message in me.state.messages.values()] == [4, 5, 6]
+
+
+# Removing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["acknowledged", "delivered"])
+def test_a_removal_ignores_unknown_and_foreign_ids(reason: str) -> None:
+    me = agent()
+    one, two = me.queue(b"1", b"2")
+    decision = me.do(removal("unknown", two, "m999", two, reason=reason))
+    assert isinstance(decision, Accepted)
+    assert decision.events == [removed(two, reason=reason)]
+    again = me.do(removal("unknown", two))
+    assert isinstance(again, Accepted)
+    assert again.events == []
+    assert again.reply == decision.reply == me.standing(QUERY)
+    assert list(me.state.messages) == [one]
+
+
+def test_what_was_never_handed_out_or_to_another_session_may_be_removed() -> None:
+    me = agent()
+    one, two = me.queue(b"1", b"2")
+    me.take("phone", limit=1)
+    assert me.standing(removal(one, two)).messages == 0
+
+
+# Age ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "own_s", "waited_ms", "gone"),
+    [
+        (0, 0, 10**12, []),
+        (60, 0, 60_000, []),
+        (60, 0, 60_001, ["message", "envelope"]),
+        (0, 60, 60_001, ["envelope"]),
+        (90, 60, 60_000, []),
+        (90, 60, 60_001, ["envelope"]),
+        (90, 60, 90_001, ["message", "envelope"]),
+        (60, 90, 60_001, ["message", "envelope"]),
+    ],
+)
+def test_the_operators_age_is_for_all_and_the_owners_for_envelopes(
+    bound_s: int, own_s: int, waited_ms: int, gone: list[str]
+) -> None:
+    both = on_both_protocols()
+    both.do(QueueMessage(FRIEND, b"1"), fresh_id="message")
+    both.do(QueueEnvelope("", b"2"), fresh_id="envelope")
+    both.do(SetQueuePolicy(age_s_max=own_s))
+    limits = IdentityLimits(queue_age_s_max=bound_s)
+    later = NOW_MS + waited_ms
+    expired = lapsed(both.state, moment(later, limits=limits))
+    if gone:
+        assert expired is not None
+        assert expired.message_ids == gone
+        assert (expired.reason, expired.at_ms) == ("expired", later)
+    else:
+        assert expired is None
+
+
+def test_what_came_later_stays_longer() -> None:
+    me = agent()
+    me.do(SetQueuePolicy(age_s_max=60))
+    (old,) = me.queue(b"old")
+    me.now_ms += 30_000
+    me.queue(b"new")
+    expired = lapsed(me.state, moment(me.now_ms + 30_001))
+    assert expired is not None
+    assert expired.message_ids == [old]
+
+
+# Live mode ----------------------------------------------------------------------------------
+
+
+def test_only_the_session_that_holds_the_live_mode_delivers_live() -> None:
+    me = agent()
+    ids = me.queue(b"1")
+    for holder in ("", "laptop"):
+        assert me.do(delivery("phone", live=True), live=holder) is Refusal.LIVE_ELSEWHERE
+    assert me.take("phone", live=True, at={"live": "phone"}) == ids
+
+
+def test_only_so_many_messages_are_in_flight_live_at_a_time() -> None:
+    me, live = agent(), {"live": "phone", "limits": IdentityLimits(live_in_flight_max=3)}
+    ids = me.queue(*[b"x"] * 5)
+    assert me.take("laptop", limit=1) == ids[:1]
+    assert me.take("phone", live=True, at=live, limit=2) == ids[1:3]
+    assert me.take("phone", live=True, at=live) == ids[3:4]
+    assert me.take("phone", live=True, at=live) == []
+    full = me.do(removal(ids[1]), **live)
+    assert isinstance(full, Accepted)
+    assert full.notice == EnvelopesWaiting()
+    assert me.take("phone", live=True, at=live) == ids[4:]
+
+
+def test_a_removal_wakes_a_live_session_only_when_it_was_full() -> None:
+    me, live = agent(), {"live": "phone", "limits": IdentityLimits(live_in_flight_max=2)}
+    ids = me.queue(b"1", b"2")
+    assert me.take("phone", live=True, at=live, limit=1) == ids[:1]
+    decision = me.do(removal(ids[0]), **live)
+    assert isinstance(decision, Accepted)
+    assert decision.notice is None
+
+
+@pytest.mark.parametrize("ending", [PurgeQueue(), removal("m4", "m5")], ids=type)
+def test_what_is_gone_is_not_in_flight(ending: Command) -> None:
+    """The host forgets the leases of what is gone later, or never."""
+    me, live = agent(), {"live": "phone", "limits": IdentityLimits(live_in_flight_max=2)}
+    assert len(me.queue(b"1", b"2")) == 2
+    assert me.take("phone", live=True, at=live) == ["m4", "m5"]
+    me.do(ending, **live)
+    ids = me.queue(b"3", b"4")
+    assert me.take("phone", live=True, at=live) == ids
+
+
+def test_starting_and_ending_the_live_mode_tell_how_the_queue_stands() -> None:
+    me = agent()
+    me.queue(b"1")
+    assert me.standing(QUERY).live is False
+    assert me.standing(QUERY, live="phone").live is True
+    assert me.standing(StartLive("edge-0", "phone")).live is True
+    assert me.standing(EndLive("phone"), live="phone").live is False
+    assert me.standing(EndLive("phone"), live="laptop").live is True
+    assert me.standing(StartLive("edge-0", "phone")).messages == 1
+
+
+def test_listening_and_releasing_are_done() -> None:
+    assert agent().do(Listen("edge-0")) == Accepted(Done())
+    assert agent().do(ReleaseLeases("phone")) == Accepted(Done(), notice=EnvelopesWaiting())
+    assert Agent().do(ReleaseLeases("phone")) == Accepted(Done(), notice=EnvelopesWaiting())
+
+
+def test_a_new_endpoint_is_told_to_who_queues() -> None:
+    me = agent()
+    me.do(Connect(connection("https://me.example")))
+    decision = me.do(QueueEnvelope("", b"x"))
+    assert isinstance(decision, Accepted)
+    assert isinstance(decision.reply, EnvelopeQueued)
+    assert decision.reply.outbound

@@ -1,0 +1,120 @@
+"""How a queue stands is what one would count, whatever happened before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.commands import (
+    AcknowledgeMessages,
+    Command,
+    DeliverMessages,
+    PurgeQueue,
+    QueryQueue,
+    QueueEnvelope,
+    QueueMessage,
+    RemoveMessages,
+    SaveContract,
+    SetQueuePolicy,
+)
+from actors.decision import Accepted, DeliveryRefs
+from actors.message_queue import lapsed
+from actors.replies import QueueState
+from eventstore.events import Event, MessageQueued, MessagesDelivered, MessagesRemoved
+from tests.unit.actors.didcomm import ME, Agent, agent
+from tests.unit.actors.given import NOW_S, contract, delivery, moment, registration
+
+FRIEND: Final = "did:x:friend"
+KEYS: Final = ("a", "b")
+FIGURES: Final = (
+    "messages",
+    "bytes",
+    "available",
+    "oldest_ms",
+    "newest_ms",
+    "last_added_ms",
+    "last_delivered_ms",
+    "last_removed_ms",
+    "version",
+)
+IDS: Final = st.lists(st.integers(5, 30).map("m{}".format), max_size=5)
+COMMANDS: Final = st.one_of(
+    st.builds(QueueEnvelope, st.sampled_from(["", *KEYS]), st.binary(max_size=9)),
+    st.builds(QueueMessage, st.just(FRIEND), st.binary(max_size=9)),
+    st.builds(
+        delivery,
+        st.sampled_from(["phone", "laptop"]),
+        limit=st.integers(0, 3),
+        bytes_max=st.integers(0, 20),
+        recipient_key=st.sampled_from([None, "", *KEYS]),
+        message_ids=st.none() | IDS,
+    ),
+    st.builds(RemoveMessages, IDS, st.just("acknowledged")),
+    st.builds(AcknowledgeMessages, IDS),
+    st.builds(SetQueuePolicy, age_s_max=st.sampled_from([None, 0, 2])),
+    st.just(PurgeQueue()),
+)
+
+
+def both(*, with_decentrl: bool) -> Agent:
+    made = agent(keys=KEYS)
+    if with_decentrl:
+        made.do(registration(ME, NOW_S + 9_000))
+        made.do(SaveContract(contract(FRIEND, ME, NOW_S + 9_000)))
+    return made
+
+
+def recounted(me: Agent, history: list[Event], key: str | None) -> dict[str, int]:
+    """The figures of a queue, from its events alone."""
+    gone = {i for e in history if isinstance(e, MessagesRemoved) for i in e.message_ids}
+    queued = [e for e in history if isinstance(e, MessageQueued)]
+    waiting = [
+        e
+        for e in queued
+        if e.message_id not in gone and e.protocol == "didcomm" and key in (None, e.recipient_key)
+    ]
+    times: dict[type[Event], int] = {type(event): event.at_ms for event in history}
+    return {
+        "messages": len(waiting),
+        "bytes": sum(len(e.payload) for e in waiting),
+        "available": sum(e.message_id not in me.leases for e in waiting),
+        "oldest_ms": min((e.at_ms for e in waiting), default=0),
+        "newest_ms": max((e.at_ms for e in waiting), default=0),
+        "last_added_ms": times.get(MessageQueued, 0),
+        "last_delivered_ms": times.get(MessagesDelivered, 0),
+        "last_removed_ms": times.get(MessagesRemoved, 0),
+        "version": me.state.version,
+    }
+
+
+def figures(standing: QueueState) -> dict[str, int]:
+    return {name: getattr(standing, name) for name in FIGURES}
+
+
+@pytest.mark.parametrize("with_decentrl", [False, True])
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(steps=st.lists(st.tuples(COMMANDS, st.sampled_from([0, 1, 1_500])), max_size=25))
+def test_a_queue_stands_as_one_would_count(
+    steps: list[tuple[Command, int]], with_decentrl: bool
+) -> None:
+    me = both(with_decentrl=with_decentrl)
+    history: list[Event] = []
+    for command, pause_ms in steps:
+        me.now_ms += pause_ms
+        expired = lapsed(me.state, moment(me.now_ms))
+        if expired is not None:
+            history.append(expired)
+            me.record(expired)
+        decision = me.do(command)
+        history += decision.events if isinstance(decision, Accepted) else []
+        for key in (None, "", *KEYS):
+            assert figures(me.standing(QueryQueue(key))) == recounted(me, history, key)
+        if isinstance(decision, Accepted):
+            reply = decision.reply
+            said = reply.state if isinstance(reply, DeliveryRefs) else reply
+            key = command.recipient_key if isinstance(command, DeliverMessages) else None
+            if isinstance(said, QueueState):
+                assert said == me.standing(QueryQueue(key))

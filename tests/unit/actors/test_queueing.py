@@ -1,0 +1,235 @@
+"""Envelopes are queued under the caps and the owner's own rules, or refused and told so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.commands import (
+    AcknowledgeMessages,
+    Command,
+    Page,
+    PurgeQueue,
+    QueryMessages,
+    QueryQueue,
+    QueueEnvelope,
+    QueueMessage,
+    SetQueuePolicy,
+    UpdateKeylist,
+)
+from actors.decision import Accepted, MessageRefs
+from actors.limits import IdentityLimits
+from actors.refusals import Refusal
+from actors.replies import Done, EnvelopeQueued, EnvelopesWaiting, Purged, QueuePolicy, Refused
+from eventstore.events import (
+    MessageQueued,
+    QueuePolicySet,
+    QueueRefused,
+)
+from tests.unit.actors.didcomm import (
+    FRIEND,
+    KEY,
+    Agent,
+    agent,
+    on_both_protocols,
+    removal,
+    removed,
+)
+from tests.unit.actors.given import (
+    NOW_MS,
+)
+
+BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
+QUERY = QueryQueue()
+ALL = QueryMessages(Page(0, 100))
+FULL = Refusal.RECIPIENT_QUEUE_FULL
+
+
+# Queueing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("endpoint", ["", "https://me.example"])
+@pytest.mark.parametrize("key", ["", KEY])
+def test_an_envelope_is_recorded_and_wakes_who_waits_for_it(key: str, endpoint: str) -> None:
+    me = agent(endpoint)
+    queued = MessageQueued(
+        **BASE,
+        message_id="fresh",
+        protocol="didcomm",
+        sender_did="",
+        recipient_key=key,
+        payload=b"sealed",
+    )
+    accepted = me.do(QueueEnvelope(key, b"sealed"), fresh_id="fresh")
+    reply = EnvelopeQueued("fresh", outbound=bool(endpoint))
+    assert accepted == Accepted(reply, [queued], EnvelopesWaiting())
+
+
+def test_only_keys_of_the_keylist_take_envelopes() -> None:
+    me = agent()
+    assert me.do(QueueEnvelope("another", b"x")) is Refusal.KEY_UNKNOWN
+    me.queue(b"waits", key=KEY)
+    me.do(UpdateKeylist([], [KEY]))
+    assert me.do(QueueEnvelope(KEY, b"x")) is Refusal.KEY_UNKNOWN
+    assert len(me.take()) == 1
+
+
+def test_a_forward_to_nobody_looks_like_a_forward_to_an_unknown_key() -> None:
+    assert Agent().do(QueueEnvelope(KEY, b"x")) is Refusal.KEY_UNKNOWN
+    assert agent().do(QueueEnvelope("another", b"x")) is Refusal.KEY_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("limits", "first", "refused", "refusal"),
+    [
+        (IdentityLimits(queue_messages_max=1), b"", b"", FULL),
+        (IdentityLimits(queue_bytes_max=4), b"12", b"345", FULL),
+        (IdentityLimits(message_bytes_max=4), b"1234", b"12345", Refusal.MESSAGE_TOO_LARGE),
+    ],
+)
+def test_a_cap_refuses_drops_nothing_and_says_so(
+    limits: IdentityLimits, first: bytes, refused: bytes, refusal: Refusal
+) -> None:
+    me = agent()
+    waiting = me.queue(first, limits=limits)
+    told = QueueRefused(**BASE, recipient_key=KEY, reason=refusal.value)
+    assert me.do(QueueEnvelope(KEY, refused), limits=limits) == Accepted(Refused(refusal), [told])
+    assert list(me.state.messages) == waiting
+
+
+@pytest.mark.parametrize(
+    "change", [removal("m4"), PurgeQueue(), SetQueuePolicy(messages_max=1)], ids=type
+)
+def test_a_refusal_is_told_once_until_something_changes(change: Command) -> None:
+    me, limits = agent(), IdentityLimits(queue_messages_max=1)
+    assert me.queue(b"x") == ["m4"]
+    told = me.do(QueueEnvelope("", b"y"), limits=limits)
+    assert isinstance(told, Accepted)
+    assert [type(event) for event in told.events] == [QueueRefused]
+    for _ in range(3):
+        assert me.do(QueueEnvelope("", b"y"), limits=limits) is FULL
+    me.do(change)
+    assert not me.state.refusing
+    again = me.do(QueueEnvelope("", b"y"), limits=IdentityLimits(queue_messages_max=0))
+    assert isinstance(again, Accepted)
+    assert [type(event) for event in again.events] == [QueueRefused]
+
+
+def test_there_is_room_again_when_something_left() -> None:
+    me, limits = agent(), IdentityLimits(queue_bytes_max=4)
+    (first,) = me.queue(b"1234", limits=limits)
+    assert isinstance(me.do(QueueEnvelope("", b"5"), limits=limits), Accepted)
+    me.do(removal(first))
+    assert len(me.queue(b"5678", limits=limits)) == 1
+
+
+def test_decentrl_and_didcomm_share_their_caps() -> None:
+    both = on_both_protocols()
+    limits = IdentityLimits(queue_messages_max=3, queue_bytes_max=10)
+    both.do(QueueMessage(FRIEND, b"1234"), limits=limits)
+    (envelope,) = both.queue(b"5678", limits=limits)
+    assert both.do(QueueMessage(FRIEND, b"901"), limits=limits) is FULL
+    assert isinstance(both.do(QueueMessage(FRIEND, b""), limits=limits), Accepted)
+    refused = both.do(QueueEnvelope("", b""), limits=limits)
+    assert isinstance(refused, Accepted)
+    assert refused.reply == Refused(FULL)
+    both.do(removal(envelope))
+    assert isinstance(both.do(QueueMessage(FRIEND, b"901"), limits=limits), Accepted)
+
+
+def test_decentrl_and_didcomm_never_see_or_remove_each_others_messages() -> None:
+    both = on_both_protocols()
+    both.do(QueueMessage(FRIEND, b"decentrl"), fresh_id="message")
+    both.do(QueueEnvelope(KEY, b"didcomm"), fresh_id="envelope")
+    version = both.state.messages["message"].version
+    assert both.do(ALL) == Accepted(MessageRefs([version], 1, 8))
+    assert both.do(QueryMessages(Page(0, 9), FRIEND)) == Accepted(MessageRefs([version], 1, 8))
+    assert both.take() == ["envelope"]
+    assert both.take("laptop", message_ids=["message", "envelope"]) == []
+    assert both.do(AcknowledgeMessages(["envelope"])) == Accepted(Done())
+    both.standing(removal("message"))
+    assert both.standing(QUERY).messages == 1
+    assert list(both.state.messages) == ["message", "envelope"]
+    assert both.do(PurgeQueue()) == Accepted(
+        Purged(2), [removed("message", "envelope", reason="purged")]
+    )
+    assert both.do(PurgeQueue()) == Accepted(Purged(0))
+
+
+# The owner's own rules ----------------------------------------------------------------------
+
+
+def test_the_owners_rules_count_within_the_operators_bounds() -> None:
+    me = agent()
+    limits = IdentityLimits(
+        queue_messages_max=10, queue_bytes_max=100, message_bytes_max=50, queue_age_s_max=60
+    )
+
+    def in_force(**own: Any) -> QueuePolicy:
+        return me.standing(SetQueuePolicy(**own), limits=limits).policy
+
+    assert in_force() == QueuePolicy(True, 60, 10, 50, 100)
+    assert in_force(messages_max=3) == QueuePolicy(True, 60, 3, 50, 100)
+    assert in_force(bytes_max=7, message_bytes_max=5) == QueuePolicy(True, 60, 3, 5, 7)
+    assert in_force(age_s_max=30, will_queue=False) == QueuePolicy(False, 30, 3, 5, 7)
+    beyond = {"messages_max": 11, "bytes_max": 101, "message_bytes_max": 51, "age_s_max": 61}
+    assert in_force(**beyond) == QueuePolicy(False, 60, 10, 50, 100)
+    no_own = dict.fromkeys(beyond, 0)
+    assert in_force(**no_own, will_queue=True) == QueuePolicy(True, 60, 10, 50, 100)
+    unbounded = me.standing(SetQueuePolicy(age_s_max=900)).policy
+    assert unbounded.age_s_max == 900
+
+
+def test_a_change_of_the_rules_is_recorded_and_none_is_not() -> None:
+    me = agent()
+    own = SetQueuePolicy(will_queue=False, bytes_max=7)
+    decision = me.do(own)
+    assert isinstance(decision, Accepted)
+    assert decision.events == [
+        QueuePolicySet(
+            **BASE,
+            will_queue=False,
+            age_s_max=0,
+            messages_max=0,
+            message_bytes_max=0,
+            bytes_max=7,
+        )
+    ]
+    again = me.do(own)
+    assert isinstance(again, Accepted)
+    assert again.events == []
+    assert again.reply == decision.reply == me.standing(QUERY)
+
+
+@pytest.mark.parametrize(
+    ("own", "first", "refused", "refusal"),
+    [
+        (SetQueuePolicy(messages_max=1), b"", b"", FULL),
+        (SetQueuePolicy(bytes_max=4), b"12", b"345", FULL),
+        (SetQueuePolicy(message_bytes_max=4), b"1234", b"12345", Refusal.MESSAGE_TOO_LARGE),
+    ],
+)
+def test_the_owners_rules_are_kept(
+    own: SetQueuePolicy, first: bytes, refused: bytes, refusal: Refusal
+) -> None:
+    me = agent()
+    me.do(own)
+    me.queue(first)
+    decision = me.do(QueueEnvelope("", refused))
+    assert isinstance(decision, Accepted)
+    assert decision.reply == Refused(refusal)
+
+
+def test_who_wants_nothing_queued_gets_it_only_while_listening_and_keeps_what_waits() -> None:
+    me = agent()
+    waiting = me.queue(b"one", b"two")
+    me.do(SetQueuePolicy(will_queue=False))
+    refused = me.do(QueueEnvelope("", b"three"))
+    assert isinstance(refused, Accepted)
+    assert refused.reply == Refused(Refusal.NOT_QUEUING)
+    assert list(me.state.messages) == waiting
+    (three,) = me.queue(b"three", listening=True)
+    assert me.take() == [*waiting, three]
+    me.do(SetQueuePolicy(will_queue=True))
+    assert len(me.queue(b"four")) == 1
