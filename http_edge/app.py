@@ -25,13 +25,18 @@ from http_edge.decentrl import answers, public_reading
 from http_edge.decentrl.commands import CommandFront
 from http_edge.decentrl.errors import Answer, error_body, refuse
 from http_edge.decentrl.sockets import SocketFront
+from http_edge.didcomm import front, mediation
+from http_edge.didcomm.mediation import Mediation
 from http_edge.gateway import Gateway
 from http_edge.health import Health
+from http_edge.in_flight import InFlight
+from http_edge.operators import OperatorFront
 from http_edge.rate_limits import RateLimit
 
 _LOG = logging.getLogger(__name__)
 JSON: Final = "application/json"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Work: TypeAlias = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 _TOO_BUSY: Final = refuse(Refusal.TEMPORARILY_UNAVAILABLE)
 
@@ -56,6 +61,8 @@ class HttpSurface:
         gateway: Gateway,
         health: Health,
         *,
+        operators: OperatorFront,
+        didcomm: Mediation | None,
         clock: Clock,
     ) -> None:
         """The surface of one mediator; ``document`` is its DID document as JSON."""
@@ -63,19 +70,24 @@ class HttpSurface:
         self._limits = settings.limits
         self._document = document
         self._commands = commands
-        self._sockets = sockets
+        self._notices = sockets
         self._gateway = gateway
         self._health = health
+        self._operators = operators
+        self._mediation = didcomm
         self._clock = clock
         self._address = ClientAddress(settings.rates.trusted_proxies)
         rates = settings.rates
         self._requests = _limit(settings, rates.per_address_per_s)
         self._public_reads = _limit(settings, rates.public_reads_per_address_per_s)
         self._upgrades = _limit(settings, rates.sockets_auth_per_address_per_s)
-        self._commands_in_flight = 0
-        self._bodies_bytes = 0
+        self._in_flight = InFlight(
+            requests_max=settings.limits.commands_in_flight_max,
+            bytes_max=settings.limits.bodies_bytes_max,
+        )
         self._receiving: Counter[str] = Counter()
         self._sockets_open = 0
+        self._sockets: Counter[str] = Counter()
         self.draining = False
 
     def application(self) -> web.Application:
@@ -89,8 +101,14 @@ class HttpSurface:
         app.router.add_get("/.well-known/did.json", self._did_document)
         app.router.add_get("/health", self._health_check)
         app.router.add_get("/status", self._status)
+        app.router.add_get("/queues", self._queues)
+        app.router.add_post("/queues/purge", self._purge)
         app.router.add_get("/public/{did:.+}", self._public_events)
         app.router.add_get("/ws", self._socket)
+        if self._mediation is not None:
+            app.router.add_post(mediation.PATH, self._envelope)
+            app.router.add_get(mediation.PATH, self._envelope_socket)
+            app.router.add_get("/invitation", self._mediation.page.handle)
         return app
 
     @web.middleware
@@ -136,33 +154,47 @@ class HttpSurface:
         status = HTTPStatus.SERVICE_UNAVAILABLE
         return web.Response(status=status, body=body, content_type=JSON)
 
-    async def _status(self, request: web.Request) -> web.Response:
-        """Figures for the operator: on loopback alone, and not through a proxy."""
-        if (
-            request.remote not in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-            or hdrs.X_FORWARDED_FOR in request.headers
-        ):
-            raise web.HTTPNotFound
-        return web.Response(body=orjson.dumps(await self._health.figures()), content_type=JSON)
+    async def _queues(self, request: web.Request) -> web.Response:
+        _only_from_here(request)
+        return await self._operators.show(request)
 
-    async def _command(self, request: web.Request) -> web.Response:
+    async def _purge(self, request: web.Request) -> web.Response:
+        _only_from_here(request)
+        return await self._operators.purge(request)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        _only_from_here(request)
+        figures = await self._health.figures()
+        if self._mediation is not None:
+            figures["outbound"] = self._mediation.outbound()
+        return web.Response(body=orjson.dumps(figures), content_type=JSON)
+
+    async def _command(self, request: web.Request) -> web.StreamResponse:
+        return await self._work(request, self._answer_command)
+
+    async def _answer_command(self, _: web.Request, body: bytes) -> web.StreamResponse:
+        return respond(await self._commands.handle(body))
+
+    async def _envelope(self, request: web.Request) -> web.StreamResponse:
+        assert self._mediation is not None
+        if self._mediation.comes_round(request):
+            return front.refusal(HTTPStatus.CONFLICT, "message-loop")
+        named = request.headers.get(hdrs.CONTENT_TYPE, "")
+        # Most say it plainly; to take it apart costs more than to look it up.
+        if named not in front.MEDIA_TYPES and request.content_type not in front.MEDIA_TYPES:
+            return front.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type")
+        return await self._work(request, self._mediation.front.handle)
+
+    async def _work(self, request: web.Request, answer: Work) -> web.StreamResponse:
+        """Receive a body and have it answered, within the bounds of what is under way at once."""
         body = await self._body(request)
         if isinstance(body, web.Response):
             return body
         # Only what has arrived counts: nobody keeps others out by announcing a body.
-        if (
-            self.draining
-            or self._commands_in_flight >= self._limits.commands_in_flight_max
-            or self._bodies_bytes + len(body) > self._limits.bodies_bytes_max
-        ):
+        if self.draining or not self._in_flight.has_room(len(body)):
             return respond(_TOO_BUSY)
-        self._commands_in_flight += 1
-        self._bodies_bytes += len(body)
-        try:
-            return respond(await self._commands.handle(body))
-        finally:
-            self._commands_in_flight -= 1
-            self._bodies_bytes -= len(body)
+        with self._in_flight.working(len(body)):
+            return await answer(request, body)
 
     async def _body(self, request: web.Request) -> bytes | web.Response:
         if hdrs.CONTENT_ENCODING in request.headers:
@@ -204,6 +236,16 @@ class HttpSurface:
         return respond(answers.answer(page, query.page))
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
+        return await self._upgrade(request, self._notices.handle)
+
+    async def _envelope_socket(self, request: web.Request) -> web.StreamResponse:
+        assert self._mediation is not None
+        if self._mediation.comes_round(request):
+            return front.refusal(HTTPStatus.CONFLICT, "message-loop")
+        return await self._upgrade(request, self._mediation.sockets.handle)
+
+    async def _upgrade(self, request: web.Request, serve: Handler) -> web.StreamResponse:
+        """Serve a socket, within the bounds of how many there may be."""
         if not web.WebSocketResponse().can_prepare(request).ok:
             response = _error(HTTPStatus.UPGRADE_REQUIRED, "UPGRADE_REQUIRED")
             response.headers[hdrs.UPGRADE] = "websocket"
@@ -211,13 +253,27 @@ class HttpSurface:
         wait_s = self._take(self._upgrades, request)
         if wait_s is not None:
             return respond(refuse(Refusal.RATE_LIMITED, wait_s))
-        if self._sockets_open >= self._limits.sockets_max or self.draining:
+        address = self._address.of(request)
+        if (
+            self.draining
+            or self._sockets_open >= self._limits.sockets_max
+            or self._sockets[address] >= self._limits.sockets_per_address_max
+        ):
             return respond(_TOO_BUSY)
         self._sockets_open += 1
+        self._sockets[address] += 1
         try:
-            return await self._sockets.handle(request)
+            return await serve(request)
         finally:
             self._sockets_open -= 1
+            self._sockets[address] -= 1
+            if not self._sockets[address]:
+                del self._sockets[address]
+
+    def close_sockets(self, code: int) -> None:
+        """Close the sockets on which nobody is known yet, too."""
+        if self._mediation is not None:
+            self._mediation.sockets.close_all(code)
 
     def _take(self, rate: RateLimit, request: web.Request) -> float | None:
         return rate.take(self._address.of(request), self._clock() / 1000)
@@ -231,6 +287,12 @@ _CODES: Final = {
 
 def _limit(settings: Settings, per_s: float) -> RateLimit:
     return RateLimit(per_s, burst_s=settings.rates.burst_s, keys_max=settings.rates.keys_max)
+
+
+def _only_from_here(request: web.Request) -> None:
+    """For the operator: on loopback alone, and not through a proxy."""
+    if request.remote not in _LOOPBACK or hdrs.X_FORWARDED_FOR in request.headers:
+        raise web.HTTPNotFound
 
 
 def _preflight() -> web.Response:

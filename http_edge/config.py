@@ -10,112 +10,43 @@ Units stand last in a name: ``_bytes``, ``_s`` (seconds), ``_ms``, ``_per_s``; `
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeAlias
-from urllib.parse import quote, urlsplit
+from typing import Literal, Self
+from urllib.parse import quote
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    IPvAnyNetwork,
-    model_validator,
-)
+from pydantic import Field, IPvAnyNetwork, model_validator
 from pydantic_core import PydanticCustomError
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-PORT_MAX: Final = 65_535
+from http_edge.config_didcomm import DidComm, Outbound
+from http_edge.config_export import Export
+from http_edge.config_types import (
+    KIB,
+    MIB,
+    WILDCARDS,
+    Did,
+    Listen,
+    LogAddress,
+    Origin,
+    Section,
+    Url,
+    at_most,
+    did_web,
+    split_listen,
+)
 
-_DID: Final = re.compile(r"did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]")
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - named to be recognised, not bound
-
-
-def split_listen(listen: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[IPv6]:port``.
-
-    Raises:
-        ValueError: not of that form, or the port is beyond 65535.
-    """
-    host, _, port = listen.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    address = host[1:-1] if bracketed else host
-    well_formed = address and bracketed == (":" in address) and re.fullmatch("[0-9]{1,5}", port)
-    if not well_formed or int(port) > PORT_MAX:
-        raise ValueError(listen)
-    return address, int(port)
-
-
-def did_web(url: str) -> str:
-    """The did:web that a public URL stands for: host, port as %3A, path parts by colons."""
-    parts = urlsplit(url)
-    return ":".join(["did:web", quote(parts.netloc, safe=""), *parts.path.split("/")[1:]])
-
-
-def _listen(listen: str) -> str:
-    split_listen(listen)
-    return listen
-
-
-Listen: TypeAlias = Annotated[
-    str,
-    AfterValidator(_listen),
-    Field(json_schema_extra={"expected": "host:port, for example 127.0.0.1:8080 or [::1]:8080"}),
+__all__ = [
+    "DidComm",
+    "DidWeb",
+    "Export",
+    "Limits",
+    "Outbound",
+    "Protocol",
+    "Rates",
+    "Section",
+    "Settings",
+    "did_web",
+    "split_listen",
 ]
-Url: TypeAlias = Annotated[
-    str,
-    Field(
-        pattern=r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~%/-]*)?$",
-        json_schema_extra={"expected": "an http or https URL without user, query and fragment"},
-    ),
-]
-Did: TypeAlias = Annotated[
-    str,
-    Field(
-        pattern=r"^did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]$",
-        json_schema_extra={"expected": "a DID, for example did:web:mediator.example"},
-    ),
-]
-LogAddress: TypeAlias = Annotated[
-    str,
-    Field(
-        pattern=r"^(sqlite:(//)?/.+|postgres(ql)?://.+)$",
-        json_schema_extra={
-            "expected": "sqlite:///absolute/path.db or postgresql://user@host/database"
-        },
-    ),
-]
-Origin: TypeAlias = Annotated[
-    str,
-    Field(
-        pattern=r"^(\*|https?://[^/\s]+)$",
-        json_schema_extra={"expected": "* or one origin, for example https://app.example"},
-    ),
-]
-
-
-class Section(BaseModel):
-    """Base of all sections: immutable, and an unknown name is refused."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
-
-
-def _at_most(section: Section, smaller: str, larger: str) -> None:
-    """Refuse a section whose parts contradict each other.
-
-    Raises:
-        PydanticCustomError: ``smaller`` exceeds ``larger``; its context names both.
-    """
-    if getattr(section, smaller) > getattr(section, larger):
-        names: dict[str, object] = {"smaller": smaller, "larger": larger}
-        raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
 
 
 class Limits(Section):
@@ -200,6 +131,9 @@ class Limits(Section):
     """Open WebSockets of one edge process; needs as many files."""
     sockets_per_identity_max: int = Field(default=32, ge=1)
     """Open WebSockets of one identity: its devices and tabs."""
+    sockets_per_address_max: int = Field(default=2_000, ge=1)
+    """Open WebSockets of one client address: a tenth of all, so that no single stranger takes the
+    places of everybody. One address may be a whole office's."""
     socket_frame_bytes_max: int = Field(default=64 * KIB, ge=4 * KIB, le=4 * MIB)
     """One incoming WebSocket message. Clients send AUTHENTICATE and PONG only."""
     socket_frames_per_s_max: float = Field(default=20, gt=0, le=10_000)
@@ -243,12 +177,12 @@ class Limits(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        _at_most(self, "page_size_default", "page_size_max")
-        _at_most(self, "body_bytes_max", "queue_bytes_max")
-        _at_most(self, "body_bytes_max", "bodies_bytes_max")
-        _at_most(self, "body_bytes_max", "socket_buffer_bytes_max")
-        _at_most(self, "sockets_per_identity_max", "sockets_max")
-        _at_most(self, "batch_items_max", "outbox_items_max")
+        at_most(self, "page_size_default", "page_size_max")
+        at_most(self, "body_bytes_max", "queue_bytes_max")
+        at_most(self, "body_bytes_max", "bodies_bytes_max")
+        at_most(self, "body_bytes_max", "socket_buffer_bytes_max")
+        at_most(self, "sockets_per_identity_max", "sockets_max")
+        at_most(self, "batch_items_max", "outbox_items_max")
         return self
 
 
@@ -358,11 +292,26 @@ class Settings(Section):
     protocol: Protocol = Protocol()
     rates: Rates = Rates()
     did_web: DidWeb = DidWeb()
+    didcomm: DidComm = DidComm()
+    outbound: Outbound = Outbound()
+    export: Export = Export()
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        _at_most(self, "hosts", "shards")
+        at_most(self, "hosts", "shards")
+        # A delivery is base64 within an envelope: not twice as long as what it carries.
+        self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
+        self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
         return self
+
+    def _carries(self, smaller: str, times: int, larger: str) -> None:
+        if times * getattr(self.didcomm, smaller) > getattr(self.limits, larger):
+            names: dict[str, object] = {
+                "smaller": f"didcomm.{smaller}",
+                "larger": f"limits.{larger}",
+                "times": times,
+            }
+            raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
 
     @property
     def listen_host(self) -> str:
@@ -377,7 +326,7 @@ class Settings(Section):
     @property
     def local_url(self) -> str:
         """Where this machine reaches the mediator; a wildcard address is reached as localhost."""
-        wildcard = self.listen_host in _WILDCARDS
+        wildcard = self.listen_host in WILDCARDS
         return f"http://localhost:{self.listen_port}" if wildcard else f"http://{self.listen}"
 
     @property

@@ -191,9 +191,12 @@ def _refusal(error: ErrorDetails, sources: Mapping[str, str]) -> SettingRefused:
     section = str(error["loc"][0]) + "." if error["loc"] else ""
     if error["type"] == "contradiction":
         smaller, larger = section + error["ctx"]["smaller"], section + error["ctx"]["larger"]
+        times = error["ctx"].get("times", 1)
         if sources[smaller] == DEFAULT:
-            return SettingRefused(larger, sources[larger], f"at least {smaller}")
-        return SettingRefused(smaller, sources[smaller], f"at most {larger}")
+            least = smaller if times == 1 else f"{times} times {smaller}"
+            return SettingRefused(larger, sources[larger], f"at least {least}")
+        most = larger if times == 1 else f"{larger} divided by {times}"
+        return SettingRefused(smaller, sources[smaller], f"at most {most}")
     path = list(accumulate(map(str, error["loc"]), "{}.{}".format))
     name = next(name for name in reversed(path) if name in sources)
     return SettingRefused(name, sources[name], every_setting()[name].expected)

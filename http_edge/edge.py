@@ -16,29 +16,37 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from actors.clock import Clock, system_clock
+from actors.clock import Clock, NewId, new_id, system_clock
 from actors.host_port import HostUnavailable
 from actors.partitions import Placement, host_name
 from actors.replies import Push
+from eventstore.log import WaitingQueue
 from http_edge import connections
 from http_edge.app import HttpSurface
-from http_edge.config import DidWeb, Settings
+from http_edge.config import DidWeb, Limits, Rates, Settings
 from http_edge.decentrl.commands import CommandFront
-from http_edge.decentrl.hub import Hub
 from http_edge.decentrl.judgement import Judge
 from http_edge.decentrl.sockets import SocketFront
 from http_edge.did_document import mediator_document
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.mediation import Around, Mediation, pseudonym
 from http_edge.dids.resolver import Resolver
 from http_edge.dids.web import WebDids, WebLimits
 from http_edge.gateway import Gateway, GatewayLimits, Ports
 from http_edge.health import Health
+from http_edge.hub import GOING_AWAY, Hub
 from http_edge.mediator_keys import MediatorKeys
+from http_edge.operators import OperatorFront
+from http_edge.outbound.courier import Courier
+from http_edge.outbound.delivery import Deliveries
+from http_edge.outbound.rounds import Office
 from http_edge.rate_limits import RateLimit
 
 _LOG = logging.getLogger(__name__)
 _PROBE_S: Final = 1.0
 _MISSING_S_MAX: Final = 30.0
 """A DID document that was not there may have been published meanwhile."""
+_QUEUES: Final = msgspec.msgpack.Decoder(list[WaitingQueue])
 _PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
 
 
@@ -63,25 +71,26 @@ class Edge:
         ports: Ports,
         *,
         clock: Clock = system_clock,
+        new_id: NewId = new_id,
     ) -> None:
         """An edge that reaches its hosts through ``ports``; see ``start``."""
         limits = settings.limits
         self._settings = settings
+        self._incarnation = new_id()
         self._web = _web_dids(settings.did_web)
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
         self._gateway = Gateway(
             placement_of(settings),
             ports,
-            GatewayLimits(
-                limits.outbox_items_max,
-                limits.batch_items_max,
-                limits.batch_bytes_max,
-                limits.reads_in_flight_max,
-            ),
+            _gateway_limits(limits),
             on_push=self.take_push,
             on_new_incarnation=self._host_restarted,
         )
         self._hub = Hub(name, self._gateway)
+        identities = Identities(self._gateway)
+        self._courier = Courier(
+            Office(name, settings.outbound, identities, _ways_out(settings, keys), clock, new_id)
+        )
         self._hosts = [host_name(index) for index in range(settings.hosts)]
         rates = settings.rates
         commands = CommandFront(
@@ -90,13 +99,13 @@ class Edge:
             resolver,
             self._gateway,
             clock=clock,
-            senders=RateLimit(
-                rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max
-            ),
+            senders=_senders(rates),
         )
         sockets = SocketFront(
             name, limits, settings.protocol, resolver, self._gateway, self._hub, clock=clock
         )
+        courier, hub = self._courier, self._hub
+        around = Around(settings, identities, hub, courier, _senders(rates), clock, new_id)
         document = mediator_document(settings.mediator_did, settings.url, keys)
         self._surface = HttpSurface(
             settings,
@@ -105,11 +114,15 @@ class Edge:
             sockets,
             self._gateway,
             Health(self._gateway, self._hosts, clock=clock),
+            operators=OperatorFront(
+                keys, self._gateway, identities, self._hosts[0], clock=clock, new_id=new_id
+            ),
+            didcomm=Mediation(keys, around) if settings.didcomm.enabled else None,
             clock=clock,
         )
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._probing: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self, listener: socket.socket | None = None) -> int:
         """Listen, on ``listener`` or on the configured address; the port."""
@@ -119,16 +132,21 @@ class Edge:
         listener = listener or listen(self._settings)
         self._runner = runner
         self._server = await connections.serve(runner.server, self._settings.limits, listener)
-        self._probing = asyncio.get_running_loop().create_task(self._probe_hosts())
+        loop = asyncio.get_running_loop()
+        self._watching = [loop.create_task(self._probe_hosts())]
+        if self._settings.didcomm.enabled and self._settings.outbound.enabled:
+            self._watching.append(loop.create_task(self._sweep_outbound()))
         port: int = listener.getsockname()[1]
         return port
 
     async def stop(self) -> None:
         """Drain: no new work, running commands answered, sockets closed with 1001."""
         self._surface.draining = True
-        if self._probing is not None:
-            self._probing.cancel()
+        for task in self._watching:
+            task.cancel()
         self._hub.close_all()
+        self._surface.close_sockets(GOING_AWAY)
+        await self._courier.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.limits.drain_s_max):
                 await self._gateway.drained()
@@ -161,8 +179,41 @@ class Edge:
 
     async def _probe(self, host: str) -> None:
         with contextlib.suppress(HostUnavailable):
-            incarnation = await self._gateway.port(host).heartbeat(len(self._hub))
+            incarnation = await self._gateway.port(host).heartbeat(
+                len(self._hub), self._incarnation
+            )
             self._gateway.saw_incarnation(host, incarnation)
+
+    async def _sweep_outbound(self) -> None:
+        """Find what should be on its way and is not: left over by an edge that died, or refused."""
+        host = self._gateway.port(self._hosts[0])  # each reads the whole log
+        while True:
+            try:
+                agents_max = self._settings.outbound.agents_max
+                waiting = _QUEUES.decode(await host.queues(agents_max, outbound_only=True))
+                self._courier.found_waiting([queue.did for queue in waiting])
+            except HostUnavailable:
+                pass
+            except Exception:  # noqa: BLE001 - the next look may find what this one could not
+                _LOG.exception("queues with an endpoint not found")
+            await asyncio.sleep(self._settings.outbound.sweep_s)
+
+
+def _ways_out(settings: Settings, keys: MediatorKeys) -> Deliveries:
+    return Deliveries(settings.outbound, via=pseudonym(keys))
+
+
+def _gateway_limits(limits: Limits) -> GatewayLimits:
+    return GatewayLimits(
+        limits.outbox_items_max,
+        limits.batch_items_max,
+        limits.batch_bytes_max,
+        limits.reads_in_flight_max,
+    )
+
+
+def _senders(rates: Rates) -> RateLimit:
+    return RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
 
 
 def _web_dids(settings: DidWeb) -> WebDids | None:

@@ -1,71 +1,83 @@
-"""All authenticated sockets of one edge: who gets which push."""
+"""All who listen at one edge for what happens to identities: sockets and waiting requests.
+
+Both protocol families share it: one session at the identity's host tells this edge of everything,
+and every listener takes from it what is for its protocol.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Final, Protocol
 
 from actors.commands import CloseSession, Submission
-from actors.replies import Push
-from http_edge.decentrl import frames
-from http_edge.decentrl.outgoing import Outgoing
+from actors.replies import Notice, Push
 from http_edge.gateway import Gateway
 
-SERVICE_RESTART = 1012
-GOING_AWAY = 1001
+SERVICE_RESTART: Final = 1012
+GOING_AWAY: Final = 1001
+
+
+class Listener(Protocol):
+    """One who listens; neither method may wait."""
+
+    def notify(self, notice: Notice) -> None:
+        """Something happened to the identity."""
+
+    def close(self, code: int) -> None:
+        """Nothing more will be told; ``code`` is the WebSocket close code that says why."""
 
 
 class Hub:
-    """Sockets by identity, and the sessions that their hosts keep for this edge."""
+    """Listeners by identity, and the sessions that their hosts keep for this edge."""
 
     def __init__(self, edge: str, gateway: Gateway) -> None:
-        """A hub without sockets."""
-        self._edge = edge
+        """A hub without listeners."""
+        self.edge = edge
         self._gateway = gateway
-        self._sockets: dict[str, set[Outgoing]] = {}
+        self._listeners: dict[str, set[Listener]] = {}
         self._count = 0
         self._closing: dict[str, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
-        """How many sockets are open."""
+        """How many listeners there are."""
         return self._count
 
-    def sockets_of(self, did: str) -> int:
-        """How many sockets one identity has here."""
-        return len(self._sockets.get(did, ()))
+    def listeners_of(self, did: str) -> int:
+        """How many listeners one identity has here."""
+        return len(self._listeners.get(did, ()))
 
     def hosts(self) -> set[str]:
         """The hosts that keep sessions for this edge."""
         placement = self._gateway.placement
-        return {placement.host_of(placement.partition_of(did)) for did in self._sockets}
+        return {placement.host_of(placement.partition_of(did)) for did in self._listeners}
 
-    def add(self, did: str, socket: Outgoing) -> None:
-        """Deliver the identity's pushes to this socket from now on."""
-        self._sockets.setdefault(did, set()).add(socket)
+    def add(self, did: str, listener: Listener) -> None:
+        """Tell the listener what happens to the identity from now on."""
+        self._listeners.setdefault(did, set()).add(listener)
         self._count += 1
 
-    def remove(self, did: str, socket: Outgoing) -> None:
-        """Forget a socket; with the last one of an identity its session ends."""
-        sockets = self._sockets.get(did)
-        if sockets is None or socket not in sockets:
+    def remove(self, did: str, listener: Listener) -> None:
+        """Forget a listener; with the last one of an identity its session ends."""
+        listeners = self._listeners.get(did)
+        if listeners is None or listener not in listeners:
             return
-        sockets.remove(socket)
+        listeners.remove(listener)
         self._count -= 1
-        if not sockets:
-            del self._sockets[did]
+        if not listeners:
+            del self._listeners[did]
             self._end_session(did)
 
     def push(self, push: Push) -> None:
-        """Hand a push to every socket of its identity; encoded once."""
-        sockets = self._sockets.get(push.did)
-        if sockets is None:
-            # The host has not heard yet that the last socket is gone, or an edge of this name
+        """Tell every listener of the identity."""
+        listeners = self._listeners.get(push.did)
+        if listeners is None:
+            # The host has not heard yet that the last listener is gone, or an edge of this name
             # lived before.
             self._end_session(push.did)
             return
-        frame = frames.notice(push.notice)
-        for socket in sockets:
-            socket.put(frame)
+        for listener in listeners:
+            listener.notify(push.notice)
 
     def close_sessions_on(self, host: str) -> None:
         """A host started anew and knows no sessions: its sockets reconnect and ask what waits.
@@ -74,18 +86,18 @@ class Hub:
         until the next query.
         """
         placement = self._gateway.placement
-        for did in list(self._sockets):
+        for did in list(self._listeners):
             if placement.host_of(placement.partition_of(did)) == host:
-                self._close(self._sockets[did], SERVICE_RESTART)
+                self._close(self._listeners[did], SERVICE_RESTART)
 
     def close_all(self) -> None:
         """The edge is going away."""
-        for sockets in self._sockets.values():
-            self._close(sockets, GOING_AWAY)
+        for listeners in self._listeners.values():
+            self._close(listeners, GOING_AWAY)
 
-    def _close(self, sockets: Iterable[Outgoing], code: int) -> None:
-        for socket in sockets:
-            socket.close(code)
+    def _close(self, listeners: Iterable[Listener], code: int) -> None:
+        for listener in listeners:
+            listener.close(code)
 
     async def session_ended(self, did: str) -> None:
         """Wait until the end of an earlier session, if it is under way, has reached the host.
@@ -104,9 +116,7 @@ class Hub:
             task.add_done_callback(lambda _: self._closing.pop(did))
 
     async def _close_session(self, did: str) -> None:
-        if did in self._sockets:
-            return  # a new socket came meanwhile
+        if did in self._listeners:
+            return  # a new listener came meanwhile
         partition = self._gateway.placement.partition_of(did)
-        await self._gateway.submit(
-            Submission(partition, did, b"", command=CloseSession(self._edge))
-        )
+        await self._gateway.submit(Submission(partition, did, b"", command=CloseSession(self.edge)))

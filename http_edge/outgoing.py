@@ -10,31 +10,57 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from aiohttp import WSMsgType, web
+
+_FRAME_BYTES: Final = 64
+"""What a frame takes besides its payload: empty ones must not be for free."""
 
 
 class Outgoing:
     """The writing half of a socket."""
 
     def __init__(
-        self, socket: web.WebSocketResponse, *, bytes_max: int, abort: Callable[[], None]
+        self,
+        socket: web.WebSocketResponse,
+        *,
+        bytes_max: int,
+        abort: Callable[[], None],
+        kind: WSMsgType = WSMsgType.TEXT,
     ) -> None:
-        """A writer that holds frames back until ``run``; ``abort`` drops the connection."""
+        """A writer that holds frames back until ``run``; ``abort`` drops the connection.
+
+        ``kind`` is that of the frames: text or binary.
+        """
         self._socket = socket
         self._abort = abort
+        self._kind = kind
         self._bytes_max = bytes_max
-        self._frames: deque[bytes] = deque()
+        self._frames: deque[tuple[bytes, WSMsgType]] = deque()
         self._bytes = 0
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
         self._close_code: int | None = None
 
     def put(self, frame: bytes) -> None:
-        """Queue a text frame behind those that wait."""
+        """Queue a frame behind those that wait."""
+        self._put(frame, self._kind)
+
+    def ping(self, number: bytes) -> None:
+        """Queue a ping: its pong says that the other side has read all that was put before."""
+        self._put(number, WSMsgType.PING)
+
+    def pong(self, number: bytes) -> None:
+        """Queue the answer to a ping."""
+        self._put(number, WSMsgType.PONG)
+
+    def _put(self, frame: bytes, kind: WSMsgType) -> None:
         if self._close_code is not None:
             return
-        self._frames.append(frame)
-        self._bytes += len(frame)
+        self._frames.append((frame, kind))
+        self._bytes += len(frame) + _FRAME_BYTES
+        self._idle.clear()
         if self._bytes > self._bytes_max:
             # A close frame would wait behind what the reader does not read.
             self._frames.clear()
@@ -42,10 +68,14 @@ class Outgoing:
             self._abort()
         self._wake.set()
 
+    async def written(self) -> None:
+        """Wait until everything that was put has been handed to the network."""
+        await self._idle.wait()
+
     def put_first(self, frame: bytes) -> None:
         """Queue a frame before those that wait: AUTH_SUCCESS precedes every push."""
-        self._frames.appendleft(frame)
-        self._bytes += len(frame)
+        self._frames.appendleft((frame, self._kind))
+        self._bytes += len(frame) + _FRAME_BYTES
         self._wake.set()
 
     def close(self, code: int, last: bytes | None = None) -> None:
@@ -53,8 +83,8 @@ class Outgoing:
         if self._close_code is not None:
             return
         if last is not None:
-            self._frames.append(last)
-            self._bytes += len(last)
+            self._frames.append((last, self._kind))
+            self._bytes += len(last) + _FRAME_BYTES
         self._close_code = code
         self._wake.set()
 
@@ -78,8 +108,9 @@ class Outgoing:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._frames:
-                    frame = self._frames.popleft()
-                    self._bytes -= len(frame)
-                    await self._socket.send_frame(frame, WSMsgType.TEXT)
+                    frame, kind = self._frames.popleft()
+                    self._bytes -= len(frame) + _FRAME_BYTES
+                    await self._socket.send_frame(frame, kind)
+                self._idle.set()
                 if self._close_code:
                     await self._socket.close(code=self._close_code)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import gc
+from typing import Any, Final
 
 import ray
 
@@ -15,6 +16,10 @@ from actors.ray_dedicated import RayDedicatedPort
 from http_edge.config import Settings
 from http_edge.edge import Edge, placement_of
 from http_edge.mediator_keys import load_or_create
+
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+"""A large JSON text makes tens of thousands of objects at once; with the default of 700 the
+collector runs through them dozens of times, which takes longer than parsing."""
 
 
 class RayEdge:
@@ -36,6 +41,10 @@ class RayEdge:
         keys = load_or_create(self._settings.keys_path)
         edge = Edge(self._name, self._settings, keys, self._port)
         await edge.start()
+        # What is there now stays: looking through it again and again costs every request.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
         self._edge = edge
         self._listening.set()
         await self._stopped.wait()

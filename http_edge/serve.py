@@ -111,6 +111,8 @@ class _Mediator:
         click.echo(f"DID   {settings.mediator_did}")
         click.echo(f"URL   {settings.url}")
         click.echo(f"Next  poste demo --url {settings.local_url}")
+        if settings.didcomm.enabled:
+            click.echo(f"Next  poste demo didcomm --url {settings.local_url}")
         click.echo(f"ready {settings.url} {settings.mediator_did}")
 
     async def _until_ready(self) -> None:
@@ -175,6 +177,11 @@ def host_options(settings: Settings, index: int) -> HostOptions:
                 contracts_max=limits.contracts_max,
                 saved_events_max=limits.saved_events_max,
                 public_events_max=limits.public_events_max,
+                message_bytes_max=settings.didcomm.message_bytes_max,
+                queue_age_s_max=settings.didcomm.queue_age_s_max,
+                keylist_keys_max=settings.didcomm.keylist_keys_max,
+                live_in_flight_max=settings.didcomm.live_in_flight_max,
+                leased_max=settings.didcomm.leased_max,
             ),
         ),
     )

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
+from http_edge.bench import acapy_peer
+from http_edge.bench import didcomm as didcomm_bench
 from http_edge.bench.decentrl import plan, run
+from http_edge.bench.progress import ProgressBar
+from http_edge.bench.report import Report, print_report
 from http_edge.bench.report import as_json as report_as_json
-from http_edge.bench.report import print_report
 from http_edge.bench.target import Target
 from http_edge.cli.output import Exit, Stop, json_option, print_json
 from http_edge.client import ClientError
+from http_edge.wallet import MediatorUnreachable, WalletError
 
 
 @click.group()
@@ -21,12 +26,17 @@ def bench() -> None:
     """Measure a mediator on this machine; other machines are refused."""
 
 
-@bench.command()
-@click.option(
+_url = click.option(
     "--url", help="A running mediator on loopback, its rates at 0; else one is started for this."
 )
-@click.option("--pid", type=int, help="Its main process, to measure its CPU time too.")
-@click.option("--quick", is_flag=True, help="A twentieth of everything: does it all work?")
+_pid = click.option("--pid", type=int, help="Its main process, to measure its CPU time too.")
+_quick = click.option("--quick", is_flag=True, help="A twentieth of everything: does it all work?")
+
+
+@bench.command()
+@_url
+@_pid
+@_quick
 @click.option(
     "--saved-events",
     type=click.IntRange(0, 5_000_000),
@@ -49,16 +59,60 @@ def decentrl(
     live push, queries of a long history, and on request memory and restart at scale. Figures of
     one machine compare versions of one program; state the machine with them.
     """
-    _check_url(url)
     wanted = plan(quick=quick, saved_events=saved_events, scale=scale)
+    return _report(url, lambda bar: run(url, pid, wanted, bar), as_json=as_json)
+
+
+@bench.command()
+@_url
+@_pid
+@_quick
+@click.option("--scale", is_flag=True, help="10,000 idle sockets instead of 2,000.")
+@click.option("--sockets", type=click.IntRange(0, 100_000), help="Idle sockets; 0 leaves them out.")
+@click.option("--peer", type=click.Choice(["acapy"]), help="Compare with this mediator as well.")
+@click.option(
+    "--acapy",
+    type=click.Path(path_type=Path),
+    default=acapy_peer.PROGRAM,
+    show_default=True,
+    help="The program of the peer, in a virtual environment of its own.",
+)
+@json_option
+def didcomm(  # noqa: PLR0913 - one argument for each option
+    url: str | None,
+    pid: int | None,
+    *,
+    quick: bool,
+    scale: bool,
+    sockets: int | None,
+    peer: str | None,
+    acapy: Path,
+    as_json: bool,
+) -> Exit:
+    """Measure DIDComm v1 mediation.
+
+    Forwards of 1 KiB accepted at 1, 16 and 64 connections, the same by the edge alone and on
+    request by ACA-Py, picking up, live delivery, registering, and memory: of a waiting message and
+    of an idle socket. Load and server share the machine; state it with the figures.
+    """
+    wanted = didcomm_bench.plan(quick=quick, scale=scale, sockets=sockets)
+    program = acapy if peer else None
+    return _report(
+        url, lambda bar: didcomm_bench.run(url, pid, wanted, program, bar), as_json=as_json
+    )
+
+
+def _report(url: str | None, work: Callable[[ProgressBar], Report], *, as_json: bool) -> Exit:
+    """Do the work, and print what it found."""
+    _check_url(url)
     console = Console(stderr=True)
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-            report = run(url, pid, wanted, _bar(bars))
-    except (RuntimeError, OSError) as error:
-        raise Stop(Exit.FINDING, f"the benchmark did not finish: {error}") from error
-    except ClientError as error:
+            report = work(_bar(bars))
+    except (ClientError, MediatorUnreachable) as error:
         raise Stop(Exit.UNREACHABLE, f"no mediator answers: {error}") from error
+    except (RuntimeError, OSError, WalletError) as error:
+        raise Stop(Exit.FINDING, f"the benchmark did not finish: {error}") from error
     if as_json:
         print_json(report_as_json(report))
     else:
@@ -74,7 +128,7 @@ def _check_url(url: str | None) -> None:
             raise Stop(Exit.USAGE, str(error)) from error
 
 
-def _bar(bars: Progress) -> Callable[[str, int], Callable[[int], None]]:
+def _bar(bars: Progress) -> ProgressBar:
     def make(title: str, total: int) -> Callable[[int], None]:
         task = bars.add_task(title, total=total)
         return lambda done: bars.update(task, completed=done)

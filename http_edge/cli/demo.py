@@ -1,12 +1,14 @@
-"""``poste demo``: two people walk through the whole protocol and check each promise."""
+"""``poste demo``: two people walk through a whole protocol and check each promise."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from functools import partial
+from typing import Final
 
+import aiohttp
 import click
 from rich.console import Console
 from rich.text import Text
@@ -18,26 +20,35 @@ from http_edge.client import (
     OutcomeUnknown,
     UnexpectedAnswer,
 )
-from http_edge.client.walk import Proof, walk
+from http_edge.client.proofs import Proof
+from http_edge.client.walk import walk as walk_decentrl
+from http_edge.wallet import UnusableInvitation, WalletError
+from http_edge.wallet.walk import walk as walk_didcomm
+
+_PROTOCOLS: Final = ("decentrl", "didcomm")
 
 
 @click.command()
+@click.argument("protocol", type=click.Choice(_PROTOCOLS), default="decentrl")
 @click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The mediator.")
 @click.option("--peer", help="A second mediator: Bob lives there, Alice at the first.")
 @json_option
-def demo(url: str, peer: str | None, *, as_json: bool) -> Exit:
-    """Walk two people through the whole protocol against a running mediator.
+def demo(protocol: str, url: str, peer: str | None, *, as_json: bool) -> Exit:
+    """Walk two people through a whole protocol against a running mediator.
 
-    They register, agree on a contract, exchange a private message, keep and publish events, over
-    HTTP and WebSocket as any client would. Each step says what it proves; the walk ends with 0
-    only if every proof held.
+    decentrl, which is the default: they register, agree on a contract, exchange a private
+    message, keep and publish events. didcomm: they connect by the mediator's invitation, register
+    keys, write, and fetch by every generation of pickup from one queue. All of it over HTTP and
+    WebSocket as any client would. Each step says what it proves; the walk ends with 0 only if
+    every proof held.
     """
     console = Console(highlight=False, quiet=as_json)
+    walk = _didcomm if protocol == "didcomm" else _decentrl
     try:
-        proofs = asyncio.run(_run(url, peer, partial(_show, console)))
-    except ValueError as error:
+        proofs = asyncio.run(_run(walk(url, peer or url), partial(_show, console)))
+    except (ValueError, UnusableInvitation) as error:
         raise Stop(Exit.USAGE, str(error)) from error
-    except (MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer) as error:
+    except (MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer, WalletError) as error:
         remedy = "Start it with: poste serve. If it listens elsewhere, name it with --url."
         raise Stop(Exit.UNREACHABLE, f"no mediator answers: {error}", remedy) from error
     held = all(proof.held for proof in proofs)
@@ -48,23 +59,34 @@ def demo(url: str, peer: str | None, *, as_json: bool) -> Exit:
     return Exit.OK if held else Exit.FINDING
 
 
-async def _run(url: str, peer: str | None, show: Callable[[Proof], None]) -> list[Proof]:
+async def _run(walk: AsyncIterator[Proof], show: Callable[[Proof], None]) -> list[Proof]:
+    proofs = []
+    async for proof in walk:
+        show(proof)
+        proofs.append(proof)
+    return proofs
+
+
+async def _decentrl(url: str, peer: str) -> AsyncIterator[Proof]:
     addresses: dict[str, str] = {}
 
     async def resolver(did: str) -> str | None:
         return addresses.get(did)
 
-    proofs = []
     async with (
         MediatorClient(url, resolver=resolver) as alices,
-        MediatorClient(peer or url, resolver=resolver) as bobs,
+        MediatorClient(peer, resolver=resolver) as bobs,
     ):
-        for mediator, address in ((alices, url), (bobs, peer or url)):
+        for mediator, address in ((alices, url), (bobs, peer)):
             addresses[(await mediator.document()).did] = address
-        async for proof in walk(alices, bobs):
-            show(proof)
-            proofs.append(proof)
-    return proofs
+        async for proof in walk_decentrl(alices, bobs):
+            yield proof
+
+
+async def _didcomm(url: str, peer: str) -> AsyncIterator[Proof]:
+    async with aiohttp.ClientSession() as session:
+        async for proof in walk_didcomm(session, url, peer):
+            yield proof
 
 
 def _show(console: Console, proof: Proof) -> None:

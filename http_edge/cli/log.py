@@ -45,7 +45,7 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     run beside a running mediator: it checks up to where the log ends now.
     """
     dsn = loaded.settings.log_dsn
-    _require_existing(dsn)
+    require_existing(dsn)
     known_heads = _heads_of(known) if known else None
     findings: list[Finding] = []
     summary: Summary | None = None
@@ -67,7 +67,7 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     return Exit.FINDING if summary.findings else Exit.OK
 
 
-def _require_existing(dsn: str) -> None:
+def require_existing(dsn: str) -> None:
     """Refuse a log that opening would make: an empty log has nothing wrong with it.
 
     Raises:

@@ -19,7 +19,9 @@ from http_edge.cli.output import Exit, Stop
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run the mediator.",
     "status": "Show what a running mediator holds and does.",
-    "demo": "Walk two people through the whole protocol against a running mediator.",
+    "invite": "Make an invitation to this mediator, as a URL and a QR code for wallets.",
+    "queue": "Show what waits for whom in a running mediator; empty a queue.",
+    "demo": "Walk two people through a whole protocol against a running mediator.",
     "bench": "Measure a mediator on this machine; other machines are refused.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",
     "log": "Check the event log.",

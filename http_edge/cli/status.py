@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any
 
 import click
 
-from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record, print_table
+from http_edge.cli.nearby import ask
+from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.settings import with_settings
 from http_edge.config_sources import Loaded
-
-_ANSWER_S_MAX: Final = 5
-_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 @click.command()
@@ -42,34 +36,10 @@ def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 def fetch_status(url: str) -> dict[str, Any]:
     """The JSON object at ``/status`` of the mediator at ``url``.
 
-    Asked without the proxies of the environment: the mediator is near.
-
     Raises:
         Stop: it cannot be reached, or does not answer with a status.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise Stop(Exit.USAGE, f"{url} is not an http or https URL")
-    https = parts.scheme == "https"
-    connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
-    try:
-        with closing(connect(parts.netloc, timeout=_ANSWER_S_MAX)) as connection:
-            connection.request("GET", parts.path.rstrip("/") + "/status")
-            response = connection.getresponse()
-            body = response.read(_ANSWER_BYTES_MAX)
-    except (OSError, http.client.HTTPException) as error:
-        remedy = "Start it with: poste serve. If it listens elsewhere, name it with --url."
-        raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
-    if response.status != http.client.OK:
-        remedy = "The status is for loopback: run this on the machine of the mediator."
-        raise Stop(Exit.UNREACHABLE, f"{url}/status answered {response.status}", remedy)
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise Stop(Exit.UNREACHABLE, f"{url}/status did not answer with a status of poste")
-    return answer
+    return ask("GET", url, "/status")
 
 
 def _is_table(value: object) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -21,30 +21,16 @@ from http_edge.client.contracts import Contract
 from http_edge.client.envelope import Channel, signed_command
 from http_edge.client.errors import ClientError, CommandRefused
 from http_edge.client.identity import Identity
+from http_edge.client.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
 from http_edge.client.socket import ContractsUpdated, MessagesArrived, Notice
 from http_edge.strict_json import parse
 
 REGISTERED_S: Final = 3600
-PUSH_S_MAX: Final = 10.0
 MESSAGE: Final[dict[str, object]] = {
     "type": "chat.message",
     "data": {"text": "Meet me at the poste restante."},
 }
 Kind = TypeVar("Kind", bound=Notice)
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """One step of the walk: what was done, what it proves, whether it held, and the evidence."""
-
-    step: str
-    proves: str
-    held: bool
-    evidence: str
-
-
-class NotProven(Exception):
-    """The mediator answered, and not as it should."""
 
 
 @dataclass(slots=True)
@@ -88,11 +74,11 @@ class Walk:
     async def answer(self) -> str:
         """Bob verifies, counter-signs, saves, and responds at Alice's mediator."""
         waiting = [request async for request in self.bob.contract_requests()]
-        _check(len(waiting) == 1, f"{len(waiting)} requests wait for Bob instead of 1")
+        check(len(waiting) == 1, f"{len(waiting)} requests wait for Bob instead of 1")
         self.contract = await self.bob.answer_contract(waiting[0])
         await _arrived(self.alice_notices, ContractsUpdated)
         left = [request async for request in self.bob.contract_requests()]
-        _check(not left, "the answered request is offered again")
+        check(not left, "the answered request is offered again")
         return f"contract {self.contract.id[:16]}, and Alice was notified"
 
     async def agree(self) -> str:
@@ -100,9 +86,9 @@ class Walk:
         found = []
         for account, other in ((self.alice, self.bob), (self.bob, self.alice)):
             mine = [contract async for contract in account.contracts(did=other.identity.did)]
-            _check(mine == [self.contract], "a mediator does not list exactly the one contract")
+            check(mine == [self.contract], "a mediator does not list exactly the one contract")
             found.append(contracts.root_secret(account.identity, mine[0]))
-        _check(found[0] == found[1], "the two derive different secrets")
+        check(found[0] == found[1], "the two derive different secrets")
         return f"SHA-256 of the secret: {hashlib.sha256(found[0]).hexdigest()[:16]}"
 
     async def send(self) -> str:
@@ -122,10 +108,10 @@ class Walk:
         self.event_id = str((await bobs.transport.post(self.command)).get("pendingEventId"))
         arrived = await _arrived(self.bob_notices, MessagesArrived)
         (event,) = arrived.events
-        _check(event.id == self.event_id, "the push carries another id than the answer")
-        _check(event.payload == payload, "the payload was changed on the way")
+        check(event.id == self.event_id, "the push carries another id than the answer")
+        check(event.payload == payload, "the payload was changed on the way")
         read = self.bob.decrypt(event, self._contract())
-        _check(read.event == MESSAGE, "Bob reads something else than Alice wrote")
+        check(read.event == MESSAGE, "Bob reads something else than Alice wrote")
         return f"pushed, decrypted and its author verified: {read.event['data']}"
 
     async def replay(self) -> str:
@@ -145,7 +131,7 @@ class Walk:
         """The pushed message still waits, once."""
         page = await self.bob.query_pending_events()
         ids = [event.id for event in page.items]
-        _check(ids == [self.event_id], f"waiting: {ids} instead of the one message")
+        check(ids == [self.event_id], f"waiting: {ids} instead of the one message")
         return f"total {page.pagination.total}, id {self.event_id}"
 
     async def acknowledge(self) -> str:
@@ -154,19 +140,19 @@ class Walk:
             envelope = self.bob.decrypt(event, self._contract())
             await self.bob.save(envelope, self._contract())
         page = await self.bob.query_pending_events()
-        _check(page.pagination.total == 0, "an acknowledged message is offered again")
+        check(page.pagination.total == 0, "an acknowledged message is offered again")
         return "saved in Bob's encrypted history; nothing waits any more"
 
     async def tag(self) -> str:
         """The saved event is unprocessed until it is tagged, then found by its tag."""
         saved = [event async for event in self.bob.saved_events(unprocessed_only=True)]
-        _check(len(saved) == 1, f"{len(saved)} unprocessed events instead of 1")
+        check(len(saved) == 1, f"{len(saved)} unprocessed events instead of 1")
         await self.bob.tag(saved[0].id, ["friends"])
         tagged = [event async for event in self.bob.saved_events(tags=["friends"])]
-        _check([event.id for event in tagged] == [saved[0].id], "the tag does not find the event")
-        _check(self.bob.open_saved(tagged[0]).event == MESSAGE, "the history was changed")
+        check([event.id for event in tagged] == [saved[0].id], "the tag does not find the event")
+        check(self.bob.open_saved(tagged[0]).event == MESSAGE, "the history was changed")
         rest = [event async for event in self.bob.saved_events(unprocessed_only=True)]
-        _check(not rest, "a tagged event is still unprocessed")
+        check(not rest, "a tagged event is still unprocessed")
         return f"found by {tagged[0].encrypted_tags[0][:16]}…, which only Bob can read"
 
     async def publish(self) -> str:
@@ -174,10 +160,10 @@ class Walk:
         event_id = await self.bob.publish("news", '{"headline":"open"}', tags=["demo"])
         reader = self.bob.mediator
         seen = [event.id async for event in reader.public_events(self.bob.identity.did)]
-        _check(seen == [event_id], "the publication is not readable")
+        check(seen == [event_id], "the publication is not readable")
         await self.bob.delete_public_events([event_id])
         left = [event.id async for event in reader.public_events(self.bob.identity.did)]
-        _check(not left, "a withdrawn publication is still readable")
+        check(not left, "a withdrawn publication is still readable")
         return f"{event_id}: read without an account, signature verified, then gone"
 
     def _contract(self) -> Contract:
@@ -200,7 +186,7 @@ async def walk(alices: MediatorClient, bobs: MediatorClient) -> AsyncIterator[Pr
     bob = bobs.as_(Identity.create("bob", (await bobs.document()).did))
     state = Walk(alice, bob)
     async with AsyncExitStack() as stack:
-        steps: list[tuple[str, str, Callable[[], Awaitable[str]]]] = [
+        steps: list[Step] = [
             ("Alice and Bob register", "an identity needs nothing but its keys", state.register),
             ("both listen", "a socket opens to the holder of the key alone",
              lambda: state.listen(stack)),
@@ -217,27 +203,15 @@ async def walk(alices: MediatorClient, bobs: MediatorClient) -> AsyncIterator[Pr
             ("Bob tags his history", "the mediator searches what it cannot read", state.tag),
             ("Bob publishes", "publications verify without trust in the mediator", state.publish),
         ]  # fmt: skip
-        for step, proves, run in steps:
-            try:
-                proof = Proof(step, proves, held=True, evidence=await run())
-            except (NotProven, ClientError, TimeoutError) as error:
-                reason = str(error) or f"nothing arrived within {PUSH_S_MAX} s"
-                proof = Proof(step, proves, held=False, evidence=reason)
+        async for proof in prove(steps, ClientError):
             yield proof
-            if not proof.held:
-                return
-
-
-def _check(condition: object, reason: str) -> None:
-    if not condition:
-        raise NotProven(reason)
 
 
 async def _refused(call: Awaitable[object], code: str) -> str:
     try:
         await call
     except CommandRefused as refused:
-        _check(refused.code == code, f"refused with {refused.code} instead of {code}")
+        check(refused.code == code, f"refused with {refused.code} instead of {code}")
         return f"refused with {refused.code}, HTTP {refused.http_status}"
     raise NotProven(f"accepted instead of refused with {code}")
 

@@ -46,9 +46,17 @@ def answer(reply: Reply | SavedEventsPage | PublicEventsPage, page: Page | None)
             return _success(publicEventId=reply.event_id)
         case Done() | Registered() | ReadAllowed():
             return SUCCESS
-        case _:
+        case (
+            MessagesPage()
+            | ContractRequestsPage()
+            | ContractsPage()
+            | SavedEventsPage()
+            | PublicEventsPage()
+        ):
             assert page is not None
             return _page(reply, page)
+        case _:
+            raise AssertionError(f"{type(reply).__name__} answers no command of this protocol")
 
 
 def _page(

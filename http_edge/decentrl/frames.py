@@ -9,7 +9,7 @@ from typing import Final, assert_never
 import msgspec
 import orjson
 
-from actors.replies import ContractsUpdated, MessageArrived, Notice
+from actors.replies import ContractsUpdated, EnvelopesWaiting, MessageArrived, Notice
 from http_edge import strict_json
 from http_edge.decentrl.envelope import is_number
 
@@ -94,8 +94,8 @@ def ping(now_ms: int) -> bytes:
     return orjson.dumps({"type": "PING", "timestamp": now_ms})
 
 
-def notice(what: Notice) -> bytes:
-    """The push for a notice (10.5)."""
+def notice(what: Notice) -> bytes | None:
+    """The push for a notice (10.5); None for what another protocol tells its own way."""
     match what:
         case MessageArrived(message):
             event = {
@@ -106,5 +106,7 @@ def notice(what: Notice) -> bytes:
             return orjson.dumps({"type": "PENDING_EVENTS", "events": [event]})
         case ContractsUpdated():
             return _CONTRACTS_UPDATED
+        case EnvelopesWaiting():
+            return None
         case _:
             assert_never(what)

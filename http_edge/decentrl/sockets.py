@@ -17,15 +17,15 @@ from aiohttp import WSMsgType, web
 from actors.clock import Clock
 from actors.commands import OpenSession, Submission
 from actors.refusals import Refusal
-from actors.replies import Registered, Reply
+from actors.replies import Notice, Registered, Reply
 from http_edge.canonical_json import NotCanonical
 from http_edge.config import Limits, Protocol
 from http_edge.decentrl import frames
 from http_edge.decentrl.frames import Authenticate, AuthFailure
-from http_edge.decentrl.hub import Hub
-from http_edge.decentrl.outgoing import Outgoing
 from http_edge.dids.resolver import Resolver
 from http_edge.gateway import Gateway
+from http_edge.hub import Hub
+from http_edge.outgoing import Outgoing
 from http_edge.rate_limits import RateLimit
 from http_edge.signatures import verify_object
 
@@ -36,10 +36,26 @@ _FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
 """To write what waits and the close frame, and for the other side to answer that."""
 
 
+class _Notices:
+    """Listens for one socket: what happens to its identity becomes a frame (10.5)."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
+
+    def notify(self, notice: Notice) -> None:
+        frame = frames.notice(notice)
+        if frame is not None:
+            self._outgoing.put(frame)
+
+    def close(self, code: int) -> None:
+        self._outgoing.close(code)
+
+
 class _Session(msgspec.Struct):
     """An authenticated socket: whose it is, until when, and what it has not answered."""
 
     did: str
+    listener: _Notices
     until_s: float
     pings_unanswered: int = 0
 
@@ -91,7 +107,7 @@ class SocketFront:
         try:
             await self._keep(socket, outgoing, session)
         finally:
-            self._hub.remove(session.did, outgoing)
+            self._hub.remove(session.did, session.listener)
             await outgoing.finish(writing, seconds_max=_FINISH_S_MAX)
         return socket
 
@@ -118,15 +134,15 @@ class SocketFront:
             return AuthFailure.SIGNING_KEY_NOT_FOUND
         if not _is_signed(asked, public_key):
             return AuthFailure.INVALID_SIGNATURE
-        if self._hub.sockets_of(asked.did) >= self._limits.sockets_per_identity_max:
+        if self._hub.listeners_of(asked.did) >= self._limits.sockets_per_identity_max:
             return AuthFailure.TEMPORARILY_UNAVAILABLE
         # From here on pushes may come; they wait behind AUTH_SUCCESS.
-        self._hub.add(asked.did, outgoing)
+        session = _Session(asked.did, _Notices(outgoing), 0)
+        self._hub.add(asked.did, session.listener)
         await self._hub.session_ended(asked.did)
-        session = _Session(asked.did, 0)
         failure = await self._open(session)
         if failure is not None:
-            self._hub.remove(asked.did, outgoing)
+            self._hub.remove(asked.did, session.listener)
             return failure
         return session
 

@@ -10,27 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from cachetools import TLRUCache
 from yarl import URL
 
 from http_edge.did_document import read_document
 from http_edge.dids.addresses import is_public
+from http_edge.dids.checked_names import CheckedNames, Lookup, system_lookup
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch
 from http_edge.strict_json import JsonRefused, parse
 
 PREFIX: Final = "did:web:"
-
-Lookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The numeric addresses of a host name; raises ``OSError`` if it has none."""
 
 # Names with a dot and a last label that begins with a letter: no address in any spelling
 # ("127.1" and "0x7f.1" are addresses to some libraries), and no name of the local network.
@@ -82,7 +78,7 @@ class WebDids:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits or WebLimits()
-        self._lookup = lookup or _system_lookup
+        self._lookup = lookup or system_lookup
         self._permitted = permitted
         self._tls = tls or ssl.create_default_context()
         self._remembered: TLRUCache[str, DidDocument | None] = TLRUCache(
@@ -137,7 +133,7 @@ class WebDids:
     async def _get(self, url: URL) -> bytes | None:
         """The body of a plain 200 answer of at most ``body_bytes_max``."""
         connector = aiohttp.TCPConnector(
-            resolver=_CheckedNames(self._lookup, self._permitted),
+            resolver=CheckedNames(self._lookup, self._permitted),
             use_dns_cache=False,
             ssl=self._tls,
             force_close=True,
@@ -183,42 +179,3 @@ def document_url(did: str) -> URL | None:
         port=port,
         path="/" + "/".join([*(path or [".well-known"]), "did.json"]),
     )
-
-
-class _CheckedNames(AbstractResolver):
-    """Names to addresses, once: the addresses that pass are those that are connected to."""
-
-    def __init__(self, lookup: Lookup, permitted: Callable[[str], bool]) -> None:
-        self._lookup = lookup
-        self._permitted = permitted
-
-    async def resolve(
-        self,
-        host: str,
-        port: int = 0,
-        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - both are wanted
-    ) -> list[ResolveResult]:
-        addresses = await self._lookup(host, port)
-        # One bad address condemns the name: an honest name has none.
-        if not addresses or not all(self._permitted(address) for address in addresses):
-            raise OSError(f"{host} is not on the public network")
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=socket.IPPROTO_TCP,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for address in addresses
-        ]
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-
-async def _system_lookup(host: str, port: int) -> Sequence[str]:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for *_, sockaddr in found]

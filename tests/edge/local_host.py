@@ -158,12 +158,20 @@ class LocalHostPort(HostPort):
         return await self._ask(IdentityHost.ping)
 
     @override
-    async def heartbeat(self, sockets: int) -> str:
-        return await self._ask(lambda host: host.heartbeat(self._edge, sockets))
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+        return await self._ask(lambda host: host.heartbeat(self._edge, sockets, incarnation))
 
     @override
     async def stats(self) -> bytes:
         return await self._ask(IdentityHost.stats)
+
+    @override
+    async def queues(
+        self, limit: int, *, outbound_only: bool = False, did: str | None = None
+    ) -> bytes:
+        return await self._ask(
+            lambda host: host.queues(limit, outbound_only=outbound_only, did=did)
+        )
 
     @override
     async def knows(self, did: str) -> bool:

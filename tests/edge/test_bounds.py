@@ -239,12 +239,11 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
-    mediator.edges[0]._surface._commands_in_flight = 1
-    busy = await mediator.do(alice, "QUERY_EVENTS")
-    assert busy.refusal == UNAVAILABLE
-    assert busy.headers["Retry-After"] == "1"
-    assert (await mediator.get("/")).status == 200
-    mediator.edges[0]._surface._commands_in_flight = 0
+    with mediator.edges[0]._surface._in_flight.working(0):
+        busy = await mediator.do(alice, "QUERY_EVENTS")
+        assert busy.refusal == UNAVAILABLE
+        assert busy.headers["Retry-After"] == "1"
+        assert (await mediator.get("/")).status == 200
     assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
 
 

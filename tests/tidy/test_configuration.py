@@ -9,12 +9,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from actors.limits import HostLimits, IdentityLimits
-from http_edge.config import Limits, Protocol
+from http_edge.config import DidComm, Limits, Protocol
 from http_edge.config_reference import every_setting
 from tests.tidy.modules import PRODUCT, ROOT, modules
 
 CONFIGURATION = {
     "http_edge/config.py",
+    "http_edge/config_didcomm.py",
+    "http_edge/config_types.py",
     "http_edge/config_reference.py",
     "http_edge/config_sources.py",
 }
@@ -49,7 +51,7 @@ def test_every_setting_is_used_somewhere() -> None:
 
 
 def test_the_core_and_the_configuration_agree_on_defaults() -> None:
-    configured = Limits().model_dump() | Protocol().model_dump()
+    configured = Limits().model_dump() | Protocol().model_dump() | DidComm().model_dump()
     for limits in (IdentityLimits(), HostLimits()):
         for name in set(limits.__struct_fields__) - {"identity"}:
             assert getattr(limits, name) == configured[name], name

@@ -23,6 +23,8 @@ MAY_ASK_TIME_AND_CHANCE = {
     "http_edge/aes_gcm.py": "makes nonces of AES-GCM",
     "http_edge/bench/scale.py": "draws a sample by a fixed seed",
     "http_edge/client/sources.py": "the client's clock, nonces and jitter",
+    "http_edge/didcomm/envelope.py": "makes content keys and nonces",
+    "http_edge/didcomm/keys.py": "makes key pairs",
     "http_edge/key_agreement.py": "makes ephemeral keys",
     "http_edge/mediator_keys.py": "makes the mediator's keys",
 }
@@ -31,6 +33,7 @@ MAY_TOUCH_THE_ENVIRONMENT = {
     "actors/ray_environment.py": "tells Ray's processes their token, and not to report usage",
     "http_edge/bench/server.py": "hands its own to the server that it starts",
     "http_edge/cli/settings.py": "the one reader of settings",
+    "projections/java.py": "finds the operator's Java",
 }
 MAY_IMPORT_RAY = {
     "actors/ray_cluster.py": "the cluster and the hosts in it",
@@ -39,13 +42,16 @@ MAY_IMPORT_RAY = {
     "http_edge/serve.py": "starts and stops them all",
 }
 PURE = (
+    "actors/agents.py",
     "actors/archive.py",
     "actors/commands.py",
     "actors/contracts.py",
     "actors/decision.py",
     "actors/decisions.py",
+    "actors/envelopes.py",
     "actors/evolution.py",
     "actors/identity.py",
+    "actors/leases.py",
     "actors/message_queue.py",
     "actors/nonces.py",
     "actors/partitions.py",

@@ -102,7 +102,14 @@ def test_a_percentile_is_a_value_that_so_many_do_not_exceed(values: list[int]) -
 def test_a_measurement_is_what_its_latencies_say() -> None:
     latencies = [ms * 1_000_000 for ms in range(1, 101)]
     assert measured("it", latencies, 2.0, commits_per_s=7.0) == Measurement(
-        name="it", count=100, seconds=2.0, per_s=50.0, p50_ms=50.0, p99_ms=99.0, commits_per_s=7.0
+        name="it",
+        count=100,
+        seconds=2.0,
+        per_s=50.0,
+        p50_ms=50.0,
+        p95_ms=95.0,
+        p99_ms=99.0,
+        commits_per_s=7.0,
     )
     assert measured("nothing", [], 0.0).p50_ms is None
 

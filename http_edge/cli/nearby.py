@@ -1,0 +1,57 @@
+"""Questions to the mediator on this machine, which answers operators on loopback alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from http_edge.cli.output import Exit, Stop
+
+_ANSWER_S_MAX: Final = 5
+_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+_NO_SUCH: Final = "The status is for loopback: run this on the machine of the mediator."
+_REMEDIES: Final = {
+    http.client.NOT_FOUND: _NO_SUCH,
+    http.client.UNAUTHORIZED: "It runs with other keys: name its data directory with --data-dir.",
+    http.client.SERVICE_UNAVAILABLE: "A host does not answer: see poste status.",
+}
+
+
+def ask(method: str, url: str, path: str, *, token: str | None = None) -> dict[str, Any]:
+    """The JSON object that the mediator at ``url`` answers at ``path``.
+
+    Asked without the proxies of the environment: the mediator is near. ``token`` is the
+    operator's.
+
+    Raises:
+        Stop: it cannot be reached, or does not answer as poste does.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise Stop(Exit.USAGE, f"{url} is not an http or https URL")
+    https = parts.scheme == "https"
+    connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with closing(connect(parts.netloc, timeout=_ANSWER_S_MAX)) as connection:
+            connection.request(method, parts.path.rstrip("/") + path, headers=headers)
+            response = connection.getresponse()
+            body = response.read(_ANSWER_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        remedy = "Start it with: poste serve. If it listens elsewhere, name it with --url."
+        raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
+    name = path.partition("?")[0]
+    if response.status != http.client.OK:
+        remedy = _REMEDIES.get(response.status, _NO_SUCH)
+        raise Stop(Exit.UNREACHABLE, f"{url}{name} answered {response.status}", remedy)
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        what = name.strip("/").split("/")[0]
+        raise Stop(Exit.UNREACHABLE, f"{url}{name} did not answer with a {what} of poste")
+    return answer

@@ -1,0 +1,50 @@
+"""Steps that prove something, one after the other: what the walks of ``poste demo`` are made of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+PUSH_S_MAX: Final = 10.0
+"""How long a step waits for what is pushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One step of a walk: what was done, what it proves, whether it held, and the evidence."""
+
+    step: str
+    proves: str
+    held: bool
+    evidence: str
+
+
+Step: TypeAlias = tuple[str, str, Callable[[], Awaitable[str]]]
+"""What is done, what it proves, and how; the last gives the evidence."""
+
+
+class NotProven(Exception):
+    """The mediator answered, and not as it should."""
+
+
+def check(condition: object, reason: str) -> None:
+    """Raise NotProven with the reason unless the condition holds."""
+    if not condition:
+        raise NotProven(reason)
+
+
+async def prove(steps: Sequence[Step], failure: type[Exception]) -> AsyncIterator[Proof]:
+    """Run the steps up to the first that does not hold.
+
+    One does not hold that raises NotProven, TimeoutError or ``failure``.
+    """
+    for step, proves, run in steps:
+        try:
+            proof = Proof(step, proves, held=True, evidence=await run())
+        except (NotProven, TimeoutError, failure) as error:
+            reason = str(error) or f"nothing arrived within {PUSH_S_MAX} s"
+            proof = Proof(step, proves, held=False, evidence=reason)
+        yield proof
+        if not proof.held:
+            return

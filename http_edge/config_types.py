@@ -1,0 +1,111 @@
+"""The kinds of values that settings have, and the base of every section of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, TypeAlias
+from urllib.parse import quote, urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+PORT_MAX: Final = 65_535
+
+_DID: Final = re.compile(r"did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]")
+WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - named to be recognised, not bound
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[IPv6]:port``.
+
+    Raises:
+        ValueError: not of that form, or the port is beyond 65535.
+    """
+    host, _, port = listen.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    address = host[1:-1] if bracketed else host
+    well_formed = address and bracketed == (":" in address) and re.fullmatch("[0-9]{1,5}", port)
+    if not well_formed or int(port) > PORT_MAX:
+        raise ValueError(listen)
+    return address, int(port)
+
+
+def did_web(url: str) -> str:
+    """The did:web that a public URL stands for: host, port as %3A, path parts by colons."""
+    parts = urlsplit(url)
+    return ":".join(["did:web", quote(parts.netloc, safe=""), *parts.path.split("/")[1:]])
+
+
+def _listen(listen: str) -> str:
+    split_listen(listen)
+    return listen
+
+
+Listen: TypeAlias = Annotated[
+    str,
+    AfterValidator(_listen),
+    Field(json_schema_extra={"expected": "host:port, for example 127.0.0.1:8080 or [::1]:8080"}),
+]
+Url: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~%/-]*)?$",
+        json_schema_extra={"expected": "an http or https URL without user, query and fragment"},
+    ),
+]
+Did: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]$",
+        json_schema_extra={"expected": "a DID, for example did:web:mediator.example"},
+    ),
+]
+LogAddress: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^(sqlite:(//)?/.+|postgres(ql)?://.+)$",
+        json_schema_extra={
+            "expected": "sqlite:///absolute/path.db or postgresql://user@host/database"
+        },
+    ),
+]
+Origin: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^(\*|https?://[^/\s]+)$",
+        json_schema_extra={"expected": "* or one origin, for example https://app.example"},
+    ),
+]
+
+
+Verkey: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^(did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}|[1-9A-HJ-NP-Za-km-z]{43,44})$",
+        json_schema_extra={"expected": "an Ed25519 key in base58 or as did:key"},
+    ),
+]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, and an unknown name is refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+def at_most(section: Section, smaller: str, larger: str) -> None:
+    """Refuse a section whose parts contradict each other.
+
+    Raises:
+        PydanticCustomError: ``smaller`` exceeds ``larger``; its context names both.
+    """
+    if getattr(section, smaller) > getattr(section, larger):
+        names: dict[str, object] = {"smaller": smaller, "larger": larger}
+        raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)

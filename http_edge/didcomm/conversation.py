@@ -1,0 +1,303 @@
+"""One message of DIDComm v1, from its envelope to what goes back.
+
+Unpack, find the family, let it answer, and decide where the answer goes: back on the connection if
+the sender asked for that (RFC 0092), else into the sender's queue. A forward is different: its
+sender is nobody, and what it carries goes into the queue of the recipient (RFC 0094). Both fronts,
+HTTP and WebSocket, come through here, so a message means the same on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+import orjson
+
+from actors.clock import Clock, NewId
+from actors.commands import RemoveMessages
+from actors.refusals import Refusal
+from actors.replies import EnvelopeQueued, QueueState
+from http_edge.config import DidComm
+from http_edge.didcomm import envelope
+from http_edge.didcomm.acknowledgement import acknowledged
+from http_edge.didcomm.families import routing
+from http_edge.didcomm.families.table import Table
+from http_edge.didcomm.forwarding import Forwarding
+from http_edge.didcomm.handling import NOTHING, Asked, Outcome, Sender
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.keys import KeyPair, base58, did_key
+from http_edge.didcomm.messages import Json, Message, read_message
+from http_edge.didcomm.problems import Problem, is_problem_report, problem_report
+from http_edge.rate_limits import RateLimit
+
+_COMMAND_BYTES: Final = 16
+_DELIVERED: Final = "delivered"
+
+
+class Trouble(Enum):
+    """Why a message was not taken, told by the transport: the sender is nobody that we know."""
+
+    NOT_AN_ENVELOPE = "not-an-envelope"
+    UNDECRYPTABLE = "undecryptable"
+    NOT_A_MESSAGE = "not-a-message"
+    ANONYMOUS = "anonymous"
+    """Only a forward may come from nobody."""
+    TOO_DEEP = "forward-too-deep"
+    UNKNOWN_RECIPIENT = "unknown-recipient"
+    """Only where the configuration says so; by default it looks like success."""
+    QUEUE_FULL = "queue-full"
+    MESSAGE_TOO_LARGE = "message-too-large"
+    NOT_QUEUING = "not-queuing"
+    RATE_LIMITED = "rate-limited"
+    TRY_AGAIN = "try-again"
+    """The outcome is unknown, or there is too much to do."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What became of a message that was taken.
+
+    ``back`` is the packed answer for this connection, or None. ``asked`` and ``outcome`` are None
+    for a forward.
+    """
+
+    back: bytes | None = None
+    asked: Asked | None = None
+    outcome: Outcome | None = None
+
+
+class Route(Enum):
+    """What may go back to a sender on a line, now (RFC 0092)."""
+
+    NOTHING = "nothing"
+    ANSWER = "answer"
+    """The answer to this message."""
+    EVERYTHING = "everything"
+    """Whatever there is for it."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a line has for a sender: see ``Asked``."""
+
+    persistent: bool = False
+    patient: bool = True
+
+
+class Line:
+    """A connection that messages come in on: one HTTP request, or a socket with its memory."""
+
+    def __init__(self, session: str) -> None:
+        """A line on which nobody has asked for anything yet."""
+        self.session = session
+        self._open: set[str] = set()
+        self._threads: dict[str, set[str]] = {}
+
+    def follow(self, sender: Sender, message: Message) -> Route:
+        """What may go back to the sender on this line (RFC 0092)?
+
+        A line remembers what a sender asked for, up to a bound: keys cost nothing, memory does.
+        """
+        did, route = sender.did, message.return_route
+        if route == "all":
+            if len(self._open) < _SENDERS_MAX:
+                self._open.add(did)
+            return Route.EVERYTHING
+        if did in self._open:
+            return Route.EVERYTHING
+        threads = self._threads.get(did)
+        if route == "thread":
+            if threads is None and len(self._threads) < _SENDERS_MAX:
+                threads = self._threads[did] = set()
+            if threads is not None and len(threads) < _THREADS_MAX:
+                threads.add(message.return_route_thread)
+            if message.return_route_thread == message.thread_id:
+                return Route.ANSWER
+        return Route.ANSWER if message.thread_id in (threads or ()) else Route.NOTHING
+
+    def took(self) -> None:
+        """A message was taken."""
+
+    async def admit(self, sender: Sender, message: Message, route: Route) -> Standing:  # noqa: ARG002
+        """A message is about to be handled: what has this line for its sender?"""
+        return Standing()
+
+
+_SENDERS_MAX: Final = 64
+"""Senders whose wishes for a return route one socket remembers."""
+_THREADS_MAX: Final = 64
+"""Threads that one sender names on one socket for return route ``thread``."""
+_TROUBLES: Final = {
+    Refusal.RECIPIENT_QUEUE_FULL: Trouble.QUEUE_FULL,
+    Refusal.MESSAGE_TOO_LARGE: Trouble.MESSAGE_TOO_LARGE,
+    Refusal.NOT_QUEUING: Trouble.NOT_QUEUING,
+}
+
+
+class Conversation:
+    """Takes messages of all connections of one edge."""
+
+    def __init__(  # noqa: PLR0913 - the composition root hands over each part
+        self,
+        settings: DidComm,
+        key: KeyPair,
+        table: Table,
+        identities: Identities,
+        forwarding: Forwarding,
+        *,
+        clock: Clock,
+        new_id: NewId,
+        senders: RateLimit,
+        heard_from: Callable[[str], None],
+    ) -> None:
+        """A conversation under the mediator's one key.
+
+        ``senders`` limits messages by sender; ``heard_from`` is told of every sender's DID.
+        """
+        self._settings = settings
+        self._key = key
+        self._keys = {key.public: key}
+        self._table = table
+        self._identities = identities
+        self._forwarding = forwarding
+        self._clock = clock
+        self._new_id = new_id
+        self._senders = senders
+        self._heard_from = heard_from
+
+    async def hear(self, body: bytes, line: Line) -> Heard | Trouble:
+        """Take one message, whatever it holds."""
+        command = blake2b(body, digest_size=_COMMAND_BYTES).digest()
+        depth_max = self._settings.forward_depth_max
+        for depth in range(depth_max + 1):
+            sealed = envelope.recipients(body)
+            unpacked = envelope.unpack(sealed, self._keys)
+            if unpacked is envelope.Refused.NOT_FOR_US:
+                assert sealed is not None
+                # Not sealed to us but to those that we hold messages for, one or several.
+                keys = [base58(kid) for kid in dict.fromkeys(sealed.kids)]
+                return await self._hand_on(keys, body, command, line)
+            if isinstance(unpacked, envelope.Refused):
+                undecryptable = unpacked is envelope.Refused.UNDECRYPTABLE
+                return Trouble.UNDECRYPTABLE if undecryptable else Trouble.NOT_AN_ENVELOPE
+            message = read_message(unpacked.plaintext)
+            if message is None:
+                return Trouble.NOT_A_MESSAGE
+            if not _is_forward(message):
+                return await self._answer(message, unpacked, command, line)
+            if depth == depth_max:
+                break
+            forward = routing.read_forward(
+                message, recipients_max=self._settings.forward_recipients_max
+            )
+            if forward is None:
+                return Trouble.NOT_A_MESSAGE
+            if base58(self._key.public) not in forward.recipients:
+                return await self._hand_on(forward.recipients, forward.payload, command, line)
+            if len(forward.recipients) > 1:
+                return Trouble.NOT_A_MESSAGE
+            body = forward.payload
+        return Trouble.TOO_DEEP
+
+    async def handed_over(self, asked: Asked, message_ids: Sequence[str]) -> None:
+        """These messages were written: they leave the queue.
+
+        If that fails their lease ends in time and they are offered once more.
+        """
+        await self._identities.ask(
+            asked.sender.did,
+            RemoveMessages(list(message_ids), _DELIVERED),
+            asked.command,
+            QueueState,
+        )
+
+    async def _hand_on(
+        self, keys: Sequence[str], payload: bytes, command: bytes, line: Line
+    ) -> Heard | Trouble:
+        """Queue an envelope for each of its recipients, independently of one another."""
+        if len(keys) > self._settings.forward_recipients_max:
+            return Trouble.NOT_A_MESSAGE
+        if len(keys) == 1:
+            replies = [await self._forwarding.forward(keys[0], payload, command)]
+        else:
+            replies = await asyncio.gather(
+                *[self._forwarding.forward(key, payload, command) for key in keys]
+            )
+        return self._verdict(replies, line)
+
+    def _verdict(self, replies: Sequence[EnvelopeQueued | Refusal], line: Line) -> Heard | Trouble:
+        """The worst that happened decides: a sender that tries again loses nothing."""
+        refusals = [reply for reply in replies if isinstance(reply, Refusal)]
+        for refusal in refusals:
+            if refusal is not Refusal.KEY_UNKNOWN:
+                return _TROUBLES.get(refusal, Trouble.TRY_AGAIN)
+        line.took()
+        if len(refusals) < len(replies) or self._settings.unknown_recipient == "accept":
+            return Heard()
+        return Trouble.UNKNOWN_RECIPIENT
+
+    async def _answer(
+        self, message: Message, unpacked: envelope.Unpacked, command: bytes, line: Line
+    ) -> Heard | Trouble:
+        key = unpacked.sender_key
+        if key is None:
+            return Trouble.ANONYMOUS
+        sender = Sender(key, did_key(key))
+        if self._senders.take(sender.did, self._clock() / 1000) is not None:
+            return Trouble.RATE_LIMITED
+        self._heard_from(sender.did)
+        route = line.follow(sender, message)
+        standing = await line.admit(sender, message, route)
+        asked = Asked(
+            message,
+            sender,
+            unpacked.recipient_key,
+            command,
+            line.session,
+            persistent=standing.persistent,
+            routable=route is not Route.NOTHING,
+            open_route=route is Route.EVERYTHING,
+            patient=standing.patient,
+        )
+        outcome = acknowledged(message, await self._outcome(asked), self._new_id)
+        back = await self._back(asked, outcome)
+        return back if isinstance(back, Trouble) else Heard(back, asked, outcome)
+
+    async def _outcome(self, asked: Asked) -> Outcome:
+        handler = self._table.find(asked.message.type)
+        if not isinstance(handler, Problem):
+            return await handler(asked)
+        if is_problem_report(asked.message.type) or asked.message.type.name == "ack":
+            return NOTHING
+        report = problem_report(asked.message, handler, self._new_id())
+        return Outcome(reply=report, may_wait=False)
+
+    async def _back(self, asked: Asked, outcome: Outcome) -> bytes | Trouble | None:
+        """What goes back on this connection; what cannot go back waits in the sender's queue.
+
+        An answer that is lost is told: its sender would wait for it.
+        """
+        if outcome.envelope is not None:
+            return outcome.envelope
+        if outcome.reply is None:
+            return None
+        packed = self.pack(outcome.reply, asked.sender)
+        if asked.routable:
+            return packed
+        if not outcome.may_wait:
+            return None
+        queued = await self._forwarding.queue(asked.sender.did, "", packed, asked.command)
+        if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
+            return None
+        return _TROUBLES.get(queued, Trouble.TRY_AGAIN)
+
+    def pack(self, message: Json, to: Sender) -> bytes:
+        """A message of ours, packed for an agent."""
+        return envelope.pack(orjson.dumps(message), [to.key], self._key)
+
+
+def _is_forward(message: Message) -> bool:
+    kind = message.type
+    return (kind.family, kind.major, kind.name) == (routing.FAMILY.name, 1, routing.FORWARD)

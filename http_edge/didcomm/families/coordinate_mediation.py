@@ -1,0 +1,207 @@
+"""Coordinate mediation 1.0 (RFC 0211): may I be reached through you, and by which keys?
+
+The owner of a key decides whose it is, the identity which keys it has: a key is claimed before it
+enters a keylist and released before it leaves it. All of it can be sent again and heals what a
+failure in between has left. Keys are told as did:key (RFC 0360); only results of updates are told
+in the client's own spelling, by which it finds its keys again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from actors.clock import NewId
+from actors.commands import GrantMediation, QueryKeylist
+from actors.refusals import Refusal
+from actors.replies import Done, KeylistPart
+from http_edge.config import DidComm
+from http_edge.didcomm import keys
+from http_edge.didcomm.handling import Asked, Family, Outcome
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.keylists import Changed, KeyChanges, Keylists
+from http_edge.didcomm.messages import Json, reply
+from http_edge.didcomm.problems import Problem, problem_of, problem_report
+
+Result: TypeAlias = Literal["success", "no_change", "client_error", "server_error"]
+
+_ADD: Final = "add"
+_REMOVE: Final = "remove"
+_NO_LIMIT: Final = -1
+
+
+class MediationTerms(msgspec.Struct, frozen=True):
+    """Where messages for mediated agents go: our endpoint, and the key that forwards are for."""
+
+    endpoint: str
+    routing_key: bytes
+
+
+class _Update(msgspec.Struct, frozen=True):
+    """One wanted change as it was written, with nothing for what is no text."""
+
+    recipient_key: str
+    action: str
+
+    @classmethod
+    def read(cls, item: object) -> _Update:
+        """The change in an item of ``updates``, whatever it is."""
+        written = item if isinstance(item, dict) else {}
+        key, action = written.get("recipient_key"), written.get("action")
+        return cls(
+            recipient_key=key if isinstance(key, str) else "",
+            action=action if isinstance(action, str) else "",
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Does it name both, well or badly?"""
+        return bool(self.recipient_key and self.action)
+
+    def told(self, result: Result) -> Json:
+        """What becomes of it, for the client."""
+        return {"recipient_key": self.recipient_key, "action": self.action, "result": result}
+
+
+class CoordinateMediation:
+    """Grants mediation and keeps keylists."""
+
+    def __init__(
+        self, identities: Identities, terms: MediationTerms, settings: DidComm, new_id: NewId
+    ) -> None:
+        self._identities = identities
+        self._terms = terms
+        self._settings = settings
+        self._new_id = new_id
+        self._keylists = Keylists(identities, keys_max=settings.keylist_keys_max)
+
+    def family(self) -> Family:
+        """The protocol, for the table of families."""
+        handlers = {
+            "mediate-request": self._request,
+            "keylist-update": self._update,
+            "keylist-query": self._query,
+        }
+        return Family("coordinate-mediation", 1, (0,), ("mediator",), handlers)
+
+    async def _request(self, asked: Asked) -> Outcome:
+        """Grant mediation, again and again; deny it to who has not connected."""
+        granted = await self._identities.ask(
+            asked.sender.did, GrantMediation(), asked.command, Done
+        )
+        if granted is Refusal.TEMPORARILY_UNAVAILABLE:
+            return self._report(asked, Problem.TRY_AGAIN)
+        if isinstance(granted, Refusal):
+            denied = reply(asked.message, "mediate-deny", self._new_id())
+            return Outcome(reply=denied, may_wait=granted is not Refusal.NOT_CONNECTED)
+        answer = reply(
+            asked.message,
+            "mediate-grant",
+            self._new_id(),
+            endpoint=self._terms.endpoint,
+            routing_keys=[keys.did_key(self._terms.routing_key)],
+        )
+        return Outcome(reply=answer)
+
+    async def _update(self, asked: Asked) -> Outcome:
+        """Add and remove keys.
+
+        Only ``keylist_updates_max`` changes of a message are looked at. Those after them are
+        ``client_error``, or left out where they do not even name a key and an action: the answer
+        must not be much longer than the question.
+        """
+        wanted = asked.message.body.get("updates")
+        if not isinstance(wanted, list):
+            return self._report(asked, Problem.INVALID_MESSAGE)
+        most = self._settings.keylist_updates_max
+        updates = [_Update.read(item) for item in wanted]
+        looked_at = [(update, self._key(update)) for update in updates[:most]]
+        changed = await self._keylists.change(asked.sender.did, asked.command, _changes(looked_at))
+        if isinstance(changed, Refusal):
+            return self._report(asked, problem_of(changed))
+        updated = _results(looked_at, changed)
+        updated += [update.told("client_error") for update in updates[most:] if update.is_complete]
+        answer = reply(asked.message, "keylist-update-response", self._new_id(), updated=updated)
+        return Outcome(reply=answer)
+
+    def _key(self, update: _Update) -> str | None:
+        """The key of a change in base58, or None when it cannot be carried out."""
+        key = keys.read_key(update.recipient_key)
+        # Our own key is nobody's: whoever had it would take the forwards for everybody.
+        if key is None or key == self._terms.routing_key or update.action not in {_ADD, _REMOVE}:
+            return None
+        return keys.base58(key)
+
+    async def _query(self, asked: Asked) -> Outcome:
+        """Tell keys, oldest first.
+
+        ``keylist_page_max`` bounds every answer: a larger ``limit`` is taken as this, and so is a
+        negative one, which ACA-Py writes for none. A negative ``offset``, and what is no integer,
+        is refused. ``pagination`` is told to who asked for a page, and where keys are left out;
+        not to who asked for all of them, because ACA-Py cannot read it.
+        """
+        limit, offset = _page(asked.message.body.get("paginate", {}))
+        if limit is None or offset is None or offset < 0:
+            return self._report(asked, Problem.INVALID_MESSAGE)
+        most = self._settings.keylist_page_max
+        query = QueryKeylist(offset, min(limit, most) if limit >= 0 else most)
+        part = await self._identities.ask(asked.sender.did, query, asked.command, KeylistPart)
+        if isinstance(part, Refusal):
+            return self._report(asked, problem_of(part))
+        count = len(part.keys)
+        remaining = max(part.total - offset - count, 0)
+        members: Json = {"keys": [{"recipient_key": _did_key(key)} for key in part.keys]}
+        if limit >= 0 or offset or remaining:
+            members["pagination"] = {"count": count, "offset": offset, "remaining": remaining}
+        return Outcome(reply=reply(asked.message, "keylist", self._new_id(), **members))
+
+    def _report(self, asked: Asked, problem: Problem) -> Outcome:
+        report = problem_report(asked.message, problem, self._new_id())
+        # A stranger has no queue in which the report could wait.
+        return Outcome(reply=report, may_wait=problem is not Problem.NOT_CONNECTED)
+
+
+def _changes(updates: Sequence[tuple[_Update, str | None]]) -> KeyChanges:
+    """The last word about each key is what is carried out."""
+    last = {key: update.action for update, key in updates if key is not None}
+    tried = frozenset(key for update, key in updates if key is not None and update.action == _ADD)
+    return KeyChanges(
+        add=[key for key, action in last.items() if action == _ADD],
+        remove=[key for key, action in last.items() if action == _REMOVE],
+        tried=tried,
+    )
+
+
+def _results(updates: Sequence[tuple[_Update, str | None]], changed: Changed) -> list[Json]:
+    """What becomes of each update, as if they had been carried out one after the other."""
+    is_there = dict(changed.was_there)
+    told: list[Json] = []
+    for update, key in updates:
+        result: Result = "client_error"
+        if key in changed.failed:
+            result = changed.failed[key]
+        elif key is not None:
+            wanted = update.action == _ADD
+            result = "no_change" if is_there[key] == wanted else "success"
+            is_there[key] = wanted
+        told.append(update.told(result))
+    return told
+
+
+def _page(paginate: object) -> tuple[int | None, int | None]:
+    """Limit and offset; -1 and 0 where they are not named, None for what is no integer."""
+    if not isinstance(paginate, dict):
+        return None, None
+    return _whole(paginate.get("limit", _NO_LIMIT)), _whole(paginate.get("offset", 0))
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _did_key(key: str) -> str:
+    raw = keys.read_key(key)
+    assert raw is not None, "a keylist holds keys"
+    return keys.did_key(raw)

@@ -1,0 +1,159 @@
+"""``GET /invitation``: how a wallet and its owner come by an invitation (RFC 0434).
+
+Without a query it is the short URL of the invitation for everybody: a redirect to the long URL,
+or the message itself to who asks for JSON. With an invitation in the query it is the page that
+a browser shows of a long URL: a QR code, a link, nothing else. The page holds no script, and of
+what stands in the query nothing but a label.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import lru_cache
+from hashlib import sha256
+from html import escape
+from http import HTTPStatus
+from string import Template
+from typing import Final
+
+import orjson
+import segno
+from aiohttp import hdrs, web
+
+from actors.clock import Clock
+from http_edge.didcomm.invitations import PARAMETERS, Invitation, Invitations, Protocol
+
+UNKNOWN: Final = "UNKNOWN_INVITATION"
+EXPIRED: Final = "EXPIRED_INVITATION"
+
+_PAGES_MAX: Final = 64
+_JSON: Final = "application/json"
+_HTML: Final = "text/html"
+_QR_MASK: Final = 3
+"""One of eight that are all valid. To compare them all takes 40 ms in place of 10."""
+_STYLE: Final = """
+:root { color-scheme: light dark; font: 1.1rem/1.5 system-ui, sans-serif; }
+body { margin: 0 auto; padding: 1.5rem 1rem; max-width: 26rem; text-align: center; }
+h1 { font-size: 1.5rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+svg { display: block; width: 100%; margin: 1rem 0; border-radius: .5rem; }
+a { display: block; padding: .75rem; border-radius: .5rem; background: #0b57d0; color: #fff;
+    text-decoration: none; }
+small, code { display: block; margin-top: 1rem; opacity: .8; overflow-wrap: anywhere; }
+code { font-size: .65rem; text-align: left; user-select: all; }
+"""
+_PAGE: Final = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="robots" content="noindex">
+<title>$label</title>
+<style>$style</style>
+</head>
+<body>
+<h1>$label</h1>
+<p>Scan this code with your wallet to receive your messages through this mediator.</p>
+$code
+<a href="$link">Open in a wallet on this device</a>
+<small>$terms</small>
+<code>$url</code>
+</body>
+</html>
+""")
+
+
+def _content_security_policy() -> str:
+    """Nothing may be loaded, run, sent or framed; the one style is allowed by its hash."""
+    style = base64.b64encode(sha256(_STYLE.encode("utf-8")).digest()).decode("ascii")
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+_HEADERS: Final = {
+    hdrs.CACHE_CONTROL: "no-store",  # the answer depends on the time and on Accept
+    "Content-Security-Policy": _content_security_policy(),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class InvitationPage:
+    """Answers ``GET /invitation`` of one mediator."""
+
+    def __init__(self, invitations: Invitations, base_url: str, *, clock: Clock) -> None:
+        """The page below the mediator's URL ``base_url``."""
+        self._invitations = invitations
+        self._base_url = base_url
+        self._clock = clock
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """JSON, a redirect or the page; 404 for what is not ours, 410 for what is over.
+
+        ``?protocol=connections`` asks for the connections 1.0 form of the public invitation.
+        """
+        given = _given(request)
+        protocol = given[0] if given else _protocol(request)
+        if protocol is None:
+            return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
+        invitations = self._invitations
+        invitation = invitations.read(*given) if given else invitations.public()
+        if invitation is None:
+            return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
+        if invitation.terms.has_expired(self._clock()):
+            return _error(HTTPStatus.GONE, EXPIRED)
+        if _wants_json(request):
+            return _response(orjson.dumps(invitation.message(protocol)), _JSON)
+        if given is None:
+            response = web.Response(status=HTTPStatus.FOUND, headers=_HEADERS)
+            response.headers[hdrs.LOCATION] = invitation.url(self._base_url, protocol)
+            return response
+        return _response(page(invitation, self._base_url, protocol).encode("utf-8"), _HTML)
+
+
+@lru_cache(_PAGES_MAX)
+def page(invitation: Invitation, base_url: str, protocol: Protocol) -> str:
+    """The page of an invitation, as HTML; remembered, because a QR code takes 10 ms to make."""
+    url = invitation.url(base_url, protocol)
+    code = segno.make_qr(url, error="l", mask=_QR_MASK)
+    return _PAGE.substitute(
+        label=escape(invitation.label),
+        style=_STYLE,
+        code=code.svg_inline(omitsize=True, light="#fff", title="QR code of the invitation"),
+        # The scheme that wallets register on phones; where none is installed, nothing happens.
+        link=escape(f"didcomm://invite?{invitation.query(protocol)}"),
+        terms=invitation.terms.in_words(),
+        url=escape(url),
+    )
+
+
+def _given(request: web.Request) -> tuple[Protocol, str] | None:
+    """The invitation in the query, if there is one."""
+    for protocol, parameter in PARAMETERS.items():
+        if parameter in request.query:
+            return protocol, request.query[parameter]
+    return None
+
+
+def _protocol(request: web.Request) -> Protocol | None:
+    """The protocol that is asked for; None where it is none of ours."""
+    named = request.query.get("protocol", "out-of-band")
+    return next((protocol for protocol in PARAMETERS if protocol == named), None)
+
+
+def _wants_json(request: web.Request) -> bool:
+    """Does ``Accept`` name JSON and not HTML, which every browser names?"""
+    accepted = ",".join(request.headers.getall(hdrs.ACCEPT, [])).lower()
+    return _JSON in accepted and _HTML not in accepted
+
+
+def _response(body: bytes, content_type: str) -> web.Response:
+    charset = "utf-8" if content_type == _HTML else None
+    return web.Response(body=body, content_type=content_type, charset=charset, headers=_HEADERS)
+
+
+def _error(status: HTTPStatus, code: str) -> web.Response:
+    body = orjson.dumps({"error": code})
+    return web.Response(status=status, body=body, content_type=_JSON, headers=_HEADERS)

@@ -1,0 +1,136 @@
+"""Moves waiting envelopes to one socket of one agent: live mode, and implicit pickup.
+
+Both wait for the same wake-up. Live mode wraps each message in a ``delivery``, and the agent
+acknowledges it (RFC 0685); implicit pickup sends it as it is, and the pong to a ping behind it
+takes the place of the acknowledgement it does not have (RFC 0092, RFC 6455): the other side has
+read everything before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+import orjson
+
+from actors.clock import NewId
+from actors.commands import DeliverMessages, RemoveMessages
+from actors.refusals import Refusal
+from actors.replies import DeliveredMessage, Delivery, QueueState
+from eventstore.seal import command_key
+from http_edge.config import DidComm
+from http_edge.didcomm import envelope
+from http_edge.didcomm.deliveries import live_delivery
+from http_edge.didcomm.handling import Sender
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.keys import KeyPair
+from http_edge.didcomm.waiting import Wake
+from http_edge.outgoing import Outgoing
+
+_RETRY_S: Final = 1.0
+"""After an unknown outcome; the host answers again within seconds."""
+_SWEEP_S: Final = 900.0
+"""A wake-up is a hint and can be missing: this often the queue is asked all the same. Each question
+is sealed in the log, so thousands of idle sockets must not ask often."""
+_LIVE: Final = "live"
+_IMPLICIT: Final = "implicit"
+_DELIVERED: Final = "delivered"
+_BATCH: Final = 20
+"""Messages in one live delivery or between two pings: enough to fill the pipe."""
+
+Arrived: TypeAlias = Callable[[], Awaitable[bool]]
+"""Waits until the other side has read everything that was sent; False when it is gone."""
+
+
+class Pump:
+    """Sends one agent's messages to one socket until its wake is over."""
+
+    def __init__(  # noqa: PLR0913 - what a socket and its edge know, each said once
+        self,
+        settings: DidComm,
+        key: KeyPair,
+        identities: Identities,
+        agent: Sender,
+        *,
+        session: str,
+        wake: Wake,
+        outgoing: Outgoing,
+        new_id: NewId,
+    ) -> None:
+        """A pump for ``agent`` on the socket with this ``session``; ``wake`` listens already."""
+        self._settings = settings
+        self._key = key
+        self._identities = identities
+        self._agent = agent
+        self._session = session
+        self._wake = wake
+        self._outgoing = outgoing
+        self._new_id = new_id
+
+    async def live(self, version: int) -> None:
+        """Deliver what is queued after ``version`` of the identity, until live mode ends.
+
+        What waited before has to be asked for (RFC 0685, live mode).
+        """
+        while not self._wake.is_over:
+            pause_s = await self._deliver_live(version)
+            if pause_s is None:
+                return
+            await self._wake.next(pause_s)
+
+    async def implicit(self, arrived: Arrived) -> None:
+        """Send everything that waits and comes, as it is."""
+        while not self._wake.is_over:
+            delivery = await self._take(_IMPLICIT)
+            if isinstance(delivery, Refusal):
+                if delivery is not Refusal.TEMPORARILY_UNAVAILABLE:
+                    return
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if not delivery.messages:
+                await self._wake.next(_SWEEP_S)
+                continue
+            for message in delivery.messages:
+                self._outgoing.put(message.payload)
+            if not await arrived():
+                return
+            await self._remove(delivery.messages)
+
+    async def _deliver_live(self, version: int) -> float | None:
+        """Deliver until nothing is left: how long to wait then, None when live mode is over."""
+        while not self._wake.is_over:
+            delivery = await self._take(_LIVE, after_version=version, live=True)
+            if isinstance(delivery, Refusal):
+                unknown = delivery is Refusal.TEMPORARILY_UNAVAILABLE
+                return _RETRY_S if unknown else None
+            if not delivery.messages:
+                return _SWEEP_S
+            message = live_delivery(delivery.messages, self._new_id)
+            packed = envelope.pack(orjson.dumps(message), [self._agent.key], self._key)
+            self._outgoing.put(packed)
+            # A reader that is slower than the queue is waited for, not cut off.
+            await self._outgoing.written()
+        return None
+
+    async def _take(
+        self, channel: str, *, after_version: int = 0, live: bool = False
+    ) -> Delivery | Refusal:
+        command = DeliverMessages(
+            session=self._session,
+            channel=channel,
+            limit=min(_BATCH, self._settings.delivery_messages_max),
+            bytes_max=self._settings.delivery_bytes_max,
+            lease_ms=round(self._settings.lease_s * 1000),
+            after_version=after_version,
+            live=live,
+        )
+        return await self._identities.ask(self._agent.did, command, self._command(), Delivery)
+
+    async def _remove(self, messages: list[DeliveredMessage]) -> None:
+        removal = RemoveMessages([m.message_id for m in messages], _DELIVERED)
+        await self._identities.ask(self._agent.did, removal, self._command(), QueueState)
+
+    def _command(self) -> bytes:
+        """A key in the log for a command that no message of the agent asked for."""
+        return command_key(self._agent.did, self._new_id())

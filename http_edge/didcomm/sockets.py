@@ -1,0 +1,153 @@
+"""DIDComm over WebSocket: the same URL as HTTP, any number of agents on one socket (RFC 0025).
+
+Trust comes from each envelope, never from the socket. What an agent asked to come back (RFC 0092)
+holds as long as the socket. Messages of one socket are taken one after the other, so that those of
+one sender keep their order; only a message that waits for others is passed by the next.
+
+Answers are binary frames, which every agent reads; both kinds are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from aiohttp import WSMessage, WSMsgType, web
+
+from http_edge.didcomm.party import Front, SocketLine
+from http_edge.outgoing import Outgoing
+from http_edge.rate_limits import RateLimit
+
+PONGS_MISSED: Final = 1011
+POLICY: Final = 1008
+_PINGS_MISSED_MAX: Final = 2
+_CLOSE_S_MAX: Final = 2.0
+_FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
+_UNREAD_MAX: Final = 16
+"""Messages taken from a socket and not handled yet; beyond, the sender's network waits."""
+_FRAMES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PING, WSMsgType.PONG})
+
+
+class DidCommSockets:
+    """Serves the sockets of one edge."""
+
+    def __init__(self, front: Front) -> None:
+        """Sockets with what they share."""
+        self._front = front
+
+    def close_all(self, code: int) -> None:
+        """Close every socket, those included on which nobody has spoken yet."""
+        for outgoing in self._front.open:
+            outgoing.close(code)
+
+    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve one socket until it closes."""
+        socket = web.WebSocketResponse(
+            timeout=_CLOSE_S_MAX,
+            compress=False,
+            # aiohttp refuses a message of exactly this size, which is disclosed as allowed.
+            max_msg_size=self._front.settings.message_bytes_max + 1,
+            autoping=False,
+        )
+        await socket.prepare(request)
+        transport = request.transport
+        outgoing = Outgoing(
+            socket,
+            bytes_max=self._front.buffer_bytes_max,
+            abort=transport.abort if transport is not None else _nothing,
+            kind=WSMsgType.BINARY,
+        )
+        writing = asyncio.get_running_loop().create_task(outgoing.run())
+        self._front.open.add(outgoing)
+        try:
+            await _Socket(self._front, socket, outgoing).serve()
+        finally:
+            self._front.open.discard(outgoing)
+            await outgoing.finish(writing, seconds_max=_FINISH_S_MAX)
+        return socket
+
+
+class _Socket:
+    """The reading half of one socket, and one who handles in order what was read."""
+
+    def __init__(self, front: Front, socket: web.WebSocketResponse, outgoing: Outgoing) -> None:
+        self._settings = front.settings
+        self._finish_s = front.finish_s_max
+        self._socket = socket
+        self._outgoing = outgoing
+        self._line = SocketLine(front, outgoing)
+        self._unread: asyncio.Queue[bytes] = asyncio.Queue(_UNREAD_MAX)
+
+    async def serve(self) -> None:
+        """Read until the socket closes; what was read by then is handled all the same."""
+        handling = asyncio.get_running_loop().create_task(self._handle_all())
+        try:
+            await self._read_all()
+            # Some wallets close right after a message that wants no answer.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._finish_s):
+                    await self._unread.join()
+        finally:
+            handling.cancel()
+            await asyncio.gather(handling, return_exceptions=True)
+            await self._line.end()
+
+    async def _read_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        taken = RateLimit(self._settings.socket_messages_per_s_max, burst_s=2, keys_max=1)
+        started = loop.time()
+        ping_at = started + self._settings.ping_interval_s
+        while not self._socket.closed:
+            message = await self._receive(ping_at - loop.time())
+            if message is None:
+                ping_at = loop.time() + self._settings.ping_interval_s
+                silent = loop.time() - started > self._settings.socket_first_message_s
+                if silent and not self._line.is_in_use:
+                    self._outgoing.close(POLICY)
+                    return
+                if self._line.beat() >= _PINGS_MISSED_MAX:
+                    self._outgoing.close(PONGS_MISSED)
+                    return
+            elif message.type in _FRAMES:
+                # Who sends too much is slowed down, and loses nothing: the network holds it back.
+                wait_s = taken.take("", loop.time())
+                if wait_s is not None:
+                    await asyncio.sleep(wait_s)
+                    taken.take("", loop.time())
+                await self._take(message)
+            else:
+                return
+
+    async def _take(self, frame: WSMessage) -> None:
+        match frame.type:
+            case WSMsgType.PING:
+                self._outgoing.pong(bytes(frame.data))
+            case WSMsgType.PONG:
+                self._line.take_pong(bytes(frame.data))
+            case WSMsgType.TEXT:
+                await self._unread.put(frame.data.encode())
+            case _:
+                await self._unread.put(frame.data)
+
+    async def _receive(self, seconds: float) -> WSMessage | None:
+        """The next frame, or None when the time is over."""
+        first_s = self._settings.socket_first_message_s
+        bound_s = seconds if self._line.is_in_use else min(seconds, first_s)
+        try:
+            async with asyncio.timeout(max(0.0, bound_s)):
+                return await self._socket.receive()
+        except TimeoutError:
+            return None
+
+    async def _handle_all(self) -> None:
+        while True:
+            body = await self._unread.get()
+            try:
+                await self._line.take(body)
+            finally:
+                self._unread.task_done()
+
+
+def _nothing() -> None:
+    """The connection is gone already."""

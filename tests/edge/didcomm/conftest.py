@@ -1,0 +1,32 @@
+"""Fixtures: a mediator that can be reached at its public URL, and its wallets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from tests.edge.conftest import StartMediator
+from tests.edge.didcomm.town import Bob, Town, free_port
+from tests.edge.mediator import Mediator
+from tests.edge.people import Json
+
+
+@pytest.fixture
+async def mediator(start_mediator: StartMediator, settings: Json) -> Mediator:
+    # Documents and invitations name the URL, so the port is known before it listens.
+    listen = f"127.0.0.1:{free_port()}"
+    return await start_mediator(listen=listen, public_url=f"http://{listen}", **settings)
+
+
+@pytest.fixture
+async def town(mediator: Mediator) -> AsyncIterator[Town]:
+    """Its wallets outlive a restart of the mediator."""
+    async with aiohttp.ClientSession() as session:
+        yield Town(mediator, session)
+
+
+@pytest.fixture
+async def bob(town: Town) -> Bob:
+    return await town.bob()

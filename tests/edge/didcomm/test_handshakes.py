@@ -1,0 +1,360 @@
+"""Reaching the mediator: invitations, both handshakes, and registration control."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args
+
+import orjson
+import pytest
+
+from http_edge.didcomm.envelope import pack
+from http_edge.didcomm.invitations import Invitation as Made
+from http_edge.didcomm.invitations import Invitations
+from http_edge.didcomm.keys import KeyPair, base58, did_key
+from http_edge.didcomm.mediation import invitations_of
+from http_edge.didcomm.messages import NEW_PREFIX, OLD_PREFIX
+from http_edge.didcomm.signed import sign_attachment
+from http_edge.wallet import (
+    DidMethod,
+    Handshake,
+    HandshakeProtocol,
+    ProblemReported,
+    Wallet,
+    fetch_invitation,
+    read_invitation,
+)
+from http_edge.wallet.connection import open_for
+from http_edge.wallet.documents import OwnDocuments
+from tests.edge.didcomm.town import SERVICE, Bob, Town, answer_to, fresh, opened, routed
+from tests.edge.mediator import HandClock
+from tests.edge.people import Json
+
+PROTOCOLS: Final = get_args(HandshakeProtocol)
+DID_METHODS: Final = get_args(DidMethod)
+NOT_ACCEPTED: Final = "request_not_accepted"
+
+
+def inviting(town: Town) -> Invitations:
+    """The mediator's own maker of invitations, as ``poste invite`` has it."""
+    return invitations_of(town.mediator.settings, SERVICE)
+
+
+def made(
+    town: Town, name: str, *, single_use: bool = False, expires_at_s: int | None = None
+) -> Made:
+    return inviting(town).make(
+        single_use=single_use, expires_at_s=expires_at_s, label=None, new_id=lambda: name
+    )
+
+
+async def follow(town: Town, invitation: Made, **options: Any) -> Wallet:
+    return await Wallet.connect(invitation.out_of_band(), session=town.session, **options)
+
+
+async def refused(town: Town, invitation: Made, **options: Any) -> str:
+    """The code that a wallet is refused with."""
+    with pytest.raises(ProblemReported) as told:
+        await follow(town, invitation, **options)
+    return told.value.code
+
+
+async def answered(town: Town, request: Json, key: KeyPair) -> Json:
+    """What comes back for a request that a wallet writes itself."""
+    answer = await town.post(pack(orjson.dumps(request), [SERVICE.public], key))
+    assert answer.status == 200, answer.body
+    found = open_for(key, answer.body)
+    assert found is not None
+    assert found.sender_key == SERVICE.public
+    return found.message
+
+
+# ---- both handshakes
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("did_method", DID_METHODS)
+async def test_a_wallet_connects_whatever_it_speaks(
+    town: Town, protocol: HandshakeProtocol, did_method: DidMethod
+) -> None:
+    bob = await town.bob(handshake=protocol, did_method=did_method)
+    assert bob.connection.http_url == town.mediator.url("/didcomm")
+    assert bob.connection.ws_url == "ws" + town.mediator.url("/didcomm").removeprefix("http")
+    await town.write(bob, "one")
+    assert await bob.drained() == ["one"]
+
+
+@pytest.mark.parametrize("form", ["did:key", "did:peer:1", "did:sov", "unqualified", "unsigned"])
+async def test_an_exchange_takes_every_form_of_did(town: Town, form: str) -> None:
+    key, invitation = KeyPair.new(), await town.invitation()
+    request = Handshake(invitation, key, did_method="legacy").request()
+    document = OwnDocuments(key).legacy_document()
+    if form == "did:key":
+        del request["did_doc~attach"]
+        request["did"] = did_key(key.public)
+    elif form in {"did:peer:1", "did:sov"}:
+        did = {"did:peer:1": "did:peer:1zQm", "did:sov": "did:sov:"}[form] + str(request["did"])
+        text = orjson.dumps(document).replace(str(request["did"]).encode(), did.encode())
+        request["did"] = did
+        request["did_doc~attach"] = sign_attachment(text, key)
+    elif form == "unsigned":
+        attachment: Any = request["did_doc~attach"]
+        del attachment["data"]["jws"]
+    response = await answered(town, request, key)
+    assert response["@type"] == NEW_PREFIX + "didexchange/1.1/response"
+    assert response["~thread"] == {"thid": request["@id"], "pthid": invitation.id}
+    # Its own DID holds its document, or has it attached; the key of the invitation vouches.
+    assert ("did_rotate~attach" in response) is (form == "did:key")
+
+
+async def test_the_old_prefix_is_answered_in_kind(town: Town) -> None:
+    key = KeyPair.new()
+    request = Handshake(await town.invitation(), key, "connections/1.0").request()
+    request["@type"] = str(request["@type"]).replace(NEW_PREFIX, OLD_PREFIX)
+    response = await answered(town, request, key)
+    assert response["@type"] == OLD_PREFIX + "connections/1.0/response"
+    ping = fresh(**{"@type": OLD_PREFIX + "trust_ping/1.0/ping"})
+    ping["~transport"] = {"return_route": "all"}
+    pong = await answered(town, ping, key)
+    assert pong["@type"] == OLD_PREFIX + "trust_ping/1.0/ping_response"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_same_request_again_is_answered_again_and_changes_nothing(
+    town: Town, protocol: HandshakeProtocol
+) -> None:
+    shaking = Handshake(await town.invitation(), KeyPair.new(), protocol)
+    counts = []
+    for _ in range(3):
+        answer = await town.post(shaking.packed_request())
+        found = open_for(shaking.key, answer.body)
+        assert found is not None
+        shaking.accept(found)
+        counts.append(len(town.mediator.facts()))
+    assert counts == [counts[0]] * 3
+
+
+async def test_a_wallet_that_connects_again_keeps_its_keys_and_messages(
+    town: Town, bob: Bob
+) -> None:
+    await town.write(bob, "one")
+    await town.connect(handshake="connections/1.0", key=bob.connection.key)
+    assert await bob.drained() == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("didexchange/1.0", "didexchange/1.0/response"),
+        ("didexchange/1.9", "didexchange/1.1/response"),
+    ],
+)
+async def test_a_minor_version_of_tomorrow_is_answered_in_the_highest_known(
+    town: Town, version: Any, expected: str
+) -> None:
+    key = KeyPair.new()
+    response = await answered(town, Handshake(await town.invitation(), key, version).request(), key)
+    assert response["@type"] == NEW_PREFIX + expected
+
+
+async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
+    cases: list[Any] = [
+        ("didexchange/2.0/request", "version-not-supported"),
+        ("connections/2.0/request", "version-not-supported"),
+        ("messagepickup/4.0/status-request", "version-not-supported"),
+        ("coordinate-mediation/2.0/mediate-request", "version-not-supported"),
+        ("basicmessage/1.0/message", "unknown-message-type"),
+        ("trust_ping/1.0/pong", "unknown-message-type"),
+    ]
+    for kind, code in cases:
+        report = await answer_to(bob.wallet, kind)
+        assert report["@type"] == NEW_PREFIX + "notification/1.0/problem-report"
+        assert report["description"]["code"] == code
+
+
+async def test_a_request_that_does_not_show_its_own_did_is_refused(town: Town) -> None:
+    cases: list[Any] = [
+        {"did": None},
+        {"did": 1},
+        {"did": "did:example:1"},
+        {"did": "did:peer:4zQm"},
+        {"did": "did:peer:2.Vz6Mk"},
+        {"did": did_key(KeyPair.from_seed(b"o" * 32).public)},  # of another
+        {"did_doc~attach": 1},
+        {"did_doc~attach": {"data": {"base64": "e30"}}},
+    ]
+    for change in cases:
+        key = KeyPair.new()
+        request = Handshake(await town.invitation(), key, did_method="legacy").request()
+        facts = town.mediator.facts()
+        report = await answered(town, {**request, **change}, key)
+        assert report["@type"] == NEW_PREFIX + "didexchange/1.1/problem_report"
+        assert report["problem-code"] == report["description"]["code"] == NOT_ACCEPTED
+        assert report["explain"]
+        assert town.mediator.facts() == facts
+
+
+async def test_a_document_with_a_false_signature_is_refused(town: Town) -> None:
+    key, other = KeyPair.new(), KeyPair.new()
+    request = Handshake(await town.invitation(), key, did_method="legacy").request()
+    document = orjson.dumps(OwnDocuments(key).legacy_document())
+    request["did_doc~attach"] = sign_attachment(document, other)
+    report = await answered(town, request, key)
+    assert report["problem-code"] == NOT_ACCEPTED
+
+
+# ---- invitations
+
+
+async def test_the_invitation_is_told_as_json_as_a_redirect_and_as_a_page(town: Town) -> None:
+    url = town.mediator.url("/invitation")
+    invitation = await town.invitation()
+    assert (invitation.key, invitation.endpoint) == (
+        SERVICE.public,
+        town.mediator.url("/didcomm"),
+    )
+    moved = await town.mediator.get("/invitation", allow_redirects=False)
+    assert moved.status == 302
+    location = moved.headers["Location"]
+    assert location.startswith(f"{url}?oob=")
+    assert read_invitation(location) == invitation
+    assert await fetch_invitation(town.session, location) == invitation
+    page = await town.mediator.get(location.removeprefix(town.mediator.url("")))
+    assert page.headers["Content-Type"].startswith("text/html")
+    assert b"<svg" in page.body
+    older = await fetch_invitation(town.session, f"{url}?protocol=connections")
+    assert (older.key, older.protocols) == (SERVICE.public, ("connections/1.0",))
+
+
+@pytest.mark.parametrize("settings", [{}, {"didcomm": {"registration": "invitation"}}])
+async def test_a_single_use_invitation_is_for_one_wallet(town: Town) -> None:
+    invitation = made(town, "for one", single_use=True)
+    key = KeyPair.new()
+    first = await follow(town, invitation, key=key)
+    await first.ping()
+    assert await refused(town, invitation) == NOT_ACCEPTED
+    again = await follow(town, invitation, key=key, handshake="connections/1.0")
+    await again.ping()
+
+
+@pytest.mark.parametrize("settings", [{}, {"didcomm": {"registration": "invitation"}}])
+async def test_an_expired_invitation_admits_nobody(town: Town, clock: HandClock) -> None:
+    invitation = made(town, "soon over", expires_at_s=clock.now_s + 60)
+    await follow(town, invitation)
+    clock.advance(60)
+    assert await refused(town, invitation) == NOT_ACCEPTED
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"registration": "invitation"}}])
+async def test_by_invitation_only_an_invitation_of_ours_is_needed(town: Town) -> None:
+    assert (await town.mediator.get("/invitation")).status == 404
+    genuine = made(town, "genuine")
+    await follow(town, genuine)
+    facts = town.mediator.facts()
+    message = genuine.out_of_band()
+    real_id = str(message["@id"])
+    forged_id = real_id[:-1] + ("A" if real_id[-1] != "A" else "B")
+    foreign = Invitations(KeyPair.new(), "x", genuine.endpoint).public()
+    assert foreign is not None
+    for invitation_id in ("", "forged", forged_id, real_id[:-1], foreign.terms.id):
+        with pytest.raises(ProblemReported) as told:
+            await Wallet.connect({**message, "@id": invitation_id}, session=town.session)
+        assert told.value.code == NOT_ACCEPTED
+    assert town.mediator.facts() == facts
+
+
+ALLOWED: Final = KeyPair.from_seed(b"allowed".ljust(32, b"."))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"didcomm": {"registration": "allow_list", "allowed_keys": [base58(ALLOWED.public)]}}],
+)
+async def test_with_an_allow_list_its_keys_alone_may_connect(town: Town) -> None:
+    wallet = await town.connect(key=ALLOWED)
+    await wallet.ping()
+    for protocol in PROTOCOLS:
+        with pytest.raises(ProblemReported) as told:
+            await town.connect(handshake=protocol)
+        assert told.value.code == NOT_ACCEPTED
+
+
+async def test_a_closed_mediator_serves_those_it_has_and_takes_nobody_new(town: Town) -> None:
+    bob = await town.bob()
+    invitation = made(town, "before")
+    listen = {"listen": town.mediator.settings.listen, "public_url": town.mediator.url("")}
+    await town.mediator.restart({**listen, "didcomm": {"registration": "closed"}})
+    assert await refused(town, invitation) == NOT_ACCEPTED
+    assert (await town.mediator.get("/invitation")).status == 404
+    await follow(town, invitation, key=bob.connection.key)
+    await town.write(bob, "one")
+    assert await bob.drained() == ["one"]
+
+
+async def test_a_connected_wallet_reuses_its_connection(town: Town, bob: Bob) -> None:
+    reuse = NEW_PREFIX + "out-of-band/1.1/handshake-reuse"
+    question = fresh()
+    question["~thread"] = {"thid": question["@id"], "pthid": (await town.invitation()).id}
+    accepted = await answer_to(bob.wallet, reuse, **question)
+    assert accepted["@type"] == reuse + "-accepted"
+    assert accepted["~thread"] == question["~thread"]
+    stranger = await answer_to(town.stranger(), reuse, **question)
+    assert stranger["@type"].endswith("/problem_report")
+    over = await answer_to(bob.wallet, reuse, **{"~thread": {"pthid": "unknown"}})
+    assert over["description"]["code"] == "expired-invitation"
+
+
+# ---- acknowledgements and reports
+
+
+async def test_what_has_no_answer_is_acknowledged_on_request(town: Town, bob: Bob) -> None:
+    ask = {"~please_ack": {"on": ["OUTCOME"]}}
+    complete = fresh(**ask)
+    acknowledged = await answer_to(bob.wallet, "didexchange/1.1/complete", **complete)
+    assert acknowledged["@type"] == NEW_PREFIX + "notification/1.0/ack"
+    assert acknowledged["status"] == "OK"
+    assert acknowledged["~thread"] == {"thid": complete["@id"]}
+    pong = await answer_to(bob.wallet, "trust_ping/1.0/ping", **ask)
+    assert pong["@type"].endswith("/ping_response")  # which says as much
+
+
+async def test_reports_and_acknowledgements_are_never_answered(town: Town, bob: Bob) -> None:
+    cases: list[Any] = [NEW_PREFIX, OLD_PREFIX]
+    more: list[Any] = [
+        "report-problem/1.0/problem-report",
+        "notification/1.0/problem-report",
+        "notification/1.0/ack",
+        "connections/1.0/problem_report",
+        "didexchange/1.1/problem_report",
+        "didexchange/9.0/problem_report",
+        "out-of-band/1.1/problem_report",
+        "unknown/1.0/problem-report",
+        "messagepickup/1.0/problem_report",
+    ]
+    for prefix in cases:
+        for kind in more:
+            report = {"@type": prefix + kind, "~please_ack": {}, "description": {"code": "x"}}
+            for wish in ({}, routed()):
+                answer = await town.post(bob.connection.pack(fresh(**report, **wish)))
+                assert (answer.status, answer.body) == (202, b"")
+            assert (await bob.wallet.status()).message_count == 0
+
+
+async def test_features_are_disclosed_in_both_versions(bob: Bob) -> None:
+    disclosed = await answer_to(bob.wallet, OLD_PREFIX + "discover-features/1.0/query", query="*")
+    pids = {item["pid"] for item in disclosed["protocols"]}
+    everything = {one.id for one in await bob.wallet.discover()}
+    assert {pid.removeprefix(OLD_PREFIX) for pid in pids} == {
+        pid.removeprefix(NEW_PREFIX) for pid in everything
+    }
+    assert {
+        "connections/1.0", "didexchange/1.0", "didexchange/1.1", "out-of-band/1.1",
+        "trust_ping/1.0", "discover-features/1.0", "discover-features/2.0",
+        "coordinate-mediation/1.0", "routing/1.0", "messagepickup/1.0", "messagepickup/2.0",
+        "queue/1.0", "report-problem/1.0",
+    } <= {pid.removeprefix(NEW_PREFIX) for pid in everything}  # fmt: skip
+
+
+async def test_an_answer_of_ours_is_opened_by_its_recipient_alone(town: Town, bob: Bob) -> None:
+    answer = await town.say(bob.connection, "trust_ping/1.0/ping", **routed())
+    assert opened(bob.connection, answer.body)
+    assert open_for(KeyPair.new(), answer.body) is None

@@ -1,0 +1,88 @@
+"""What operators see of queues, and how they empty one: on this machine, with the keys alone."""
+
+from __future__ import annotations
+
+from http_edge.operators import operator_token
+from tests.edge.mediator import KEYS, Mediator
+from tests.edge.people import Person
+
+AS_OPERATOR = {"Authorization": f"Bearer {operator_token(KEYS)}"}
+
+
+async def _befriended(mediator: Mediator) -> tuple[Person, Person]:
+    alice, bob = Person("alice"), Person("bob")
+    await mediator.register(alice, bob)
+    await mediator.befriend(bob, alice)
+    return alice, bob
+
+
+async def test_the_queue_that_waits_longest_is_shown_first(mediator: Mediator) -> None:
+    alice, bob = await _befriended(mediator)
+    await mediator.befriend(alice, bob)
+    await mediator.delivered(alice, bob, "first")
+    mediator.clock.advance(60)
+    await mediator.delivered(bob, alice, "second")
+    answer = await mediator.get("/queues", headers=AS_OPERATOR)
+    assert [(queue["did"], queue["oldest_age_s"]) for queue in answer.json["queues"]] == [
+        (bob.did, 60.0),
+        (alice.did, 0.0),
+    ]
+    answer = await mediator.get("/queues?limit=1", headers=AS_OPERATOR)
+    assert [queue["did"] for queue in answer.json["queues"]] == [bob.did]
+
+
+async def test_one_queue_is_shown_by_its_identity(mediator: Mediator) -> None:
+    alice, bob = await _befriended(mediator)
+    await mediator.delivered(alice, bob, "hello")
+    answer = await mediator.get(f"/queues?did={bob.did}", headers=AS_OPERATOR)
+    assert answer.json == {
+        "queues": [
+            {"did": bob.did, "messages": 1, "bytes": 5, "oldest_age_s": 0.0, "outbound": False}
+        ],
+        "agent": None,
+    }
+    nobody = await mediator.get("/queues?did=did:example:nobody", headers=AS_OPERATOR)
+    assert nobody.json == {"queues": [], "agent": None}
+
+
+async def test_a_purged_queue_is_empty_for_good_and_others_are_not(mediator: Mediator) -> None:
+    alice, bob = await _befriended(mediator)
+    await mediator.befriend(alice, bob)
+    await mediator.delivered(alice, bob, "for Bob")
+    await mediator.delivered(bob, alice, "for Alice")
+    answer = await mediator.request("POST", f"/queues/purge?did={bob.did}", headers=AS_OPERATOR)
+    assert answer.json == {"did": bob.did, "purged": 1}
+    await mediator.restart()
+    assert await mediator.waiting(bob) == []
+    assert await mediator.waiting(alice) == ["for Alice"]
+
+
+async def test_nobody_without_the_keys_sees_or_empties_a_queue(mediator: Mediator) -> None:
+    alice, bob = await _befriended(mediator)
+    await mediator.delivered(alice, bob, "hello")
+    for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Bearer \u00e9"}):
+        for method, path in (("GET", "/queues"), ("POST", f"/queues/purge?did={bob.did}")):
+            answer = await mediator.request(method, path, headers=headers)
+            assert answer.refusal == (401, "UNAUTHORIZED")
+    assert await mediator.waiting(bob) == ["hello"]
+
+
+async def test_queues_are_for_this_machine_alone(mediator: Mediator) -> None:
+    headers = {**AS_OPERATOR, "X-Forwarded-For": "203.0.113.9"}
+    assert (await mediator.get("/queues", headers=headers)).status == 404
+    answer = await mediator.request("POST", "/queues/purge?did=did:x:y", headers=headers)
+    assert answer.status == 404
+
+
+async def test_what_is_no_number_or_no_did_is_refused(mediator: Mediator) -> None:
+    assert (await mediator.get("/queues?limit=x", headers=AS_OPERATOR)).status == 400
+    assert (await mediator.get("/queues?limit=-1", headers=AS_OPERATOR)).json == {"queues": []}
+    for path in ("/queues/purge", "/queues/purge?did=key:abc"):
+        assert (await mediator.request("POST", path, headers=AS_OPERATOR)).status == 400
+
+
+async def test_queues_that_cannot_be_read_are_unavailable(mediator: Mediator) -> None:
+    mediator.hosts.cut("host-0")
+    assert (await mediator.get("/queues", headers=AS_OPERATOR)).status == 503
+    answer = await mediator.request("POST", "/queues/purge?did=did:x:y", headers=AS_OPERATOR)
+    assert answer.status == 503

@@ -1,0 +1,209 @@
+"""A mediator that invites, over real hosts in this process, and wallets that connect to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from actors.commands import Connection, QueryConnection
+from actors.refusals import Refusal
+from actors.replies import Connected
+from http_edge.config import DidComm
+from http_edge.didcomm.admission import Admission
+from http_edge.didcomm.families.connections import MINORS as CONNECTIONS_MINORS
+from http_edge.didcomm.families.connections import Connections
+from http_edge.didcomm.families.did_exchange import MINORS as DID_EXCHANGE_MINORS
+from http_edge.didcomm.families.did_exchange import DidExchange
+from http_edge.didcomm.families.out_of_band import OutOfBand
+from http_edge.didcomm.handling import Asked, Family, Outcome
+from http_edge.didcomm.handshake import Handshake
+from http_edge.didcomm.invitations import Invitations
+from http_edge.didcomm.keys import KeyPair, base58, did_key
+from http_edge.didcomm.messages import Json
+from http_edge.didcomm.own_documents import OwnDocuments
+from http_edge.didcomm.signed import sign_attachment
+from tests.edge.mediator import HandClock
+from tests.unit.didcomm.asking import NEW, Agents, agents_of, asked, message
+
+HTTP_URL: Final = "https://mediator.example/didcomm"
+WS_URL: Final = "wss://mediator.example/didcomm"
+QUEUE: Final = "didcomm:transport/queue"
+SERVICE: Final = KeyPair.from_seed(b"m" * 32)
+_JSON: Final = "application/json"
+
+
+class Wallet:
+    """An agent with one key, and its DIDs and documents in every form that wallets use."""
+
+    def __init__(self, number: int, endpoint: str = QUEUE) -> None:
+        self.key = KeyPair.from_seed(number.to_bytes(32, "big"))
+        self.did = did_key(self.key.public)
+        self.unqualified = base58(self.key.public[:16])
+        self._endpoint = endpoint
+        own = OwnDocuments(self.key, endpoint, endpoint)
+        self.peer4, self.peer2 = own.peer4, own.peer2
+
+    def legacy_document(self) -> dict[str, Any]:
+        """The DIDDoc of connections 1.0, as ACA-Py of that time wrote it."""
+        did, verkey = self.unqualified, base58(self.key.public)
+        return {
+            "@context": "https://w3id.org/did/v1",
+            "id": f"did:sov:{did}",
+            "publicKey": [
+                {
+                    "id": f"{did}#1",
+                    "type": "Ed25519VerificationKey2018",
+                    "controller": did,
+                    "publicKeyBase58": verkey,
+                }
+            ],
+            "authentication": [
+                {"type": "Ed25519SignatureAuthentication2018", "publicKey": f"{did}#1"}
+            ],
+            "service": [
+                {
+                    "id": f"{did};indy",
+                    "type": "IndyAgent",
+                    "priority": 0,
+                    "recipientKeys": [verkey],
+                    "serviceEndpoint": self._endpoint,
+                }
+            ],
+        }
+
+    def peer1(self) -> Json:
+        """A did:peer:1 document, as Credo 0.5 writes it."""
+        document: Json = {
+            "@context": ["https://w3id.org/did/v1"],
+            "verificationMethod": [
+                {
+                    "id": "#a1b2",
+                    "type": "Ed25519VerificationKey2018",
+                    "controller": "#id",
+                    "publicKeyBase58": base58(self.key.public),
+                }
+            ],
+            "service": [
+                {
+                    "id": "#inline-0",
+                    "serviceEndpoint": self._endpoint,
+                    "type": "did-communication",
+                    "priority": 0,
+                    "recipientKeys": ["#a1b2"],
+                    "routingKeys": [],
+                }
+            ],
+            "authentication": ["#a1b2"],
+        }
+        digits = base58(b"\x12\x20" + sha256(orjson.dumps(document)).digest())
+        return {**document, "id": f"did:peer:1z{digits}"}
+
+
+class Inviter:
+    """The families of one mediator, and what they stand on."""
+
+    def __init__(self, agents: Agents, settings: DidComm) -> None:
+        self.agents = agents
+        self.clock = HandClock()
+        self._ids = itertools.count(1)
+        public = settings.registration in {"open", "allow_list"}
+        self.invitations = Invitations(SERVICE, settings.label, HTTP_URL, public=public)
+        self.admission = Admission(settings, self.invitations, agents, clock=self.clock)
+        self.own = OwnDocuments(SERVICE, HTTP_URL, WS_URL)
+        self.families: dict[str, Family] = {
+            family.name: family
+            for family in (
+                Connections(
+                    self._handshake(CONNECTIONS_MINORS), self.own, SERVICE, clock=self.clock
+                ).family(),
+                DidExchange(self._handshake(DID_EXCHANGE_MINORS), self.own, SERVICE).family(),
+                OutOfBand(self.admission, new_id=self.new_id).family(),
+            )
+        }
+
+    def new_id(self) -> str:
+        """A fresh id."""
+        return f"fresh-{next(self._ids)}"
+
+    def invite(self, *, single_use: bool = False, lasts_s: int | None = None) -> str:
+        """The id of a new invitation."""
+        expires_at_s = None if lasts_s is None else self.clock.now_s + lasts_s
+        invitation = self.invitations.make(
+            single_use=single_use, expires_at_s=expires_at_s, label=None, new_id=self.new_id
+        )
+        return invitation.terms.id
+
+    async def ask(self, asks: Asked) -> Outcome:
+        """What the family of this message makes of it."""
+        kind = asks.message.type
+        return await self.families[kind.family].handlers[kind.name](asks)
+
+    async def answer(self, asks: Asked) -> Json:
+        """The reply."""
+        reply = (await self.ask(asks)).reply
+        assert reply is not None
+        return reply
+
+    async def refusal(self, asks: Asked) -> str:
+        """The code of the problem report that comes back."""
+        outcome = await self.ask(asks)
+        assert outcome.reply is not None
+        kind = asks.message.type
+        assert outcome.reply["@type"] == kind.sibling("problem_report"), outcome.reply
+        assert not outcome.may_wait
+        code = outcome.reply["problem-code"]
+        assert isinstance(code, str)
+        return code
+
+    async def connection(self, wallet: Wallet) -> Connection | None:
+        """What is known of a wallet, by its owner's word."""
+        answer = await self.agents.ask(wallet.did, QueryConnection(), b"q" * 16, Connected)
+        return None if isinstance(answer, Refusal) else answer.connection
+
+    def _handshake(self, minors: tuple[int, ...]) -> Handshake:
+        return Handshake(
+            self.agents, self.admission, own_url=HTTP_URL, new_id=self.new_id, minor_max=minors[-1]
+        )
+
+
+@asynccontextmanager
+async def inviter_of(data_dir: Path, **settings: Any) -> AsyncIterator[Inviter]:
+    """A mediator that nobody knows yet; ``settings`` are those of DIDComm."""
+    async with agents_of(data_dir, didcomm=settings) as agents:
+        yield Inviter(agents, DidComm.model_validate(settings))
+
+
+def connection_request(
+    wallet: Wallet, invitation: str | None = None, *, prefix: str = NEW, **members: Any
+) -> Asked:
+    """A connections 1.0 request of this wallet."""
+    body: Json = {
+        "label": "Alice",
+        "connection": {"DID": wallet.unqualified, "DIDDoc": wallet.legacy_document()},
+        **_thread(invitation),
+        **members,
+    }
+    return asked(message("connections/1.0/request", prefix, **body), wallet.key.public)
+
+
+def exchange_request(
+    wallet: Wallet, did: str, invitation: str | None = None, *, minor: int = 1, **members: Any
+) -> Asked:
+    """A DID exchange request of this wallet with one of its DIDs."""
+    body: Json = {"label": "Alice", "did": did, **_thread(invitation), **members}
+    return asked(message(f"didexchange/1.{minor}/request", **body), wallet.key.public)
+
+
+def attached(document: Json, key: KeyPair) -> Json:
+    """A document signed by a key, as the member that carries it."""
+    return {"did_doc~attach": sign_attachment(orjson.dumps(document), key, mime_type=_JSON)}
+
+
+def _thread(invitation: str | None) -> Json:
+    return {} if invitation is None else {"~thread": {"thid": "message-1", "pthid": invitation}}

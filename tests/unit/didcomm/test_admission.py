@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.commands import Connect, Connection, QueryConnection, UseInvitation
+from actors.refusals import Refusal
+from actors.replies import Done
+from http_edge.config import DidComm
+from http_edge.didcomm.admission import Admission, Admitted, NotAdmitted
+from http_edge.didcomm.handling import Asked
+from http_edge.didcomm.handshake import Objection
+from http_edge.didcomm.invitations import Invitations
+from http_edge.didcomm.keys import KeyPair, base58, did_key
+from tests.unit.didcomm.asking import asked, message
+from tests.unit.didcomm.inviter import HTTP_URL, SERVICE, Inviter, Wallet, inviter_of
+
+ALICE, BOB = Wallet(1), Wallet(2)
+MODES = ("open", "invitation", "allow_list", "closed")
+STRICT_MODES = ("invitation", "allow_list", "closed")
+
+
+def asks(wallet: Wallet) -> Asked:
+    return asked(message("connections/1.0/request"), wallet.key.public)
+
+
+def under(inviter: Inviter, **settings: Any) -> Admission:
+    """Admission to the same mediator after its operator has changed the settings."""
+    read = DidComm.model_validate(settings)
+    return Admission(read, inviter.invitations, inviter.agents, clock=inviter.clock)
+
+
+async def connect(inviter: Inviter, wallet: Wallet, invitation: str = "") -> None:
+    said = Connection(wallet.did, "", "", [], "connections/1.0", invitation)
+    assert await inviter.agents.ask(wallet.did, Connect(said), b"c" * 16, Done) == Done()
+
+
+def forged(invitation: str) -> str:
+    return ("A" if invitation[0] != "A" else "B") + invitation[1:]
+
+
+@pytest.mark.parametrize("shown", ["", "did:web:mediator.example", "a" * 40, "\N{SNOWMAN}" * 40])
+async def test_an_open_mediator_takes_everybody(tmp_path: Path, shown: str) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        assert await inviter.admission.admit(asks(ALICE), shown) == Admitted("")
+
+
+async def test_the_invitation_that_somebody_came_with_is_kept(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        invitation = inviter.invite()
+        assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
+
+
+async def test_with_registration_by_invitation_one_is_needed(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path, registration="invitation") as inviter:
+        admit, ours = inviter.admission.admit, inviter.invite()
+        others = Invitations(KeyPair.from_seed(b"o" * 32), "Other", HTTP_URL).public()
+        everybodys = Invitations(SERVICE, "Poste", HTTP_URL).public()
+        assert others is not None
+        assert everybodys is not None
+        for shown in ("", forged(ours), others.terms.id, everybodys.terms.id):
+            assert await admit(asks(ALICE), shown) is NotAdmitted.INVITATION_UNKNOWN
+        assert await admit(asks(ALICE), ours) == Admitted(ours)
+        assert await admit(asks(BOB), ours) == Admitted(ours)
+
+
+@pytest.mark.parametrize("spell", [base58, did_key], ids=["base58", "did:key"])
+async def test_the_allow_list_names_keys_in_either_spelling(tmp_path: Path, spell: Any) -> None:
+    settings = {"registration": "allow_list", "allowed_keys": [spell(ALICE.key.public)]}
+    async with inviter_of(tmp_path, **settings) as inviter:
+        assert await inviter.admission.admit(asks(ALICE), "") == Admitted("")
+        for shown in ("", inviter.invite()):
+            assert await inviter.admission.admit(asks(BOB), shown) is NotAdmitted.NOT_OPEN
+
+
+async def test_a_closed_mediator_takes_nobody_new(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path, registration="closed") as inviter:
+        for shown in ("", inviter.invite(), inviter.invite(lasts_s=-1)):
+            assert await inviter.admission.admit(asks(ALICE), shown) is NotAdmitted.NOT_OPEN
+
+
+@pytest.mark.parametrize("mode", STRICT_MODES)
+async def test_who_is_connected_is_readmitted_whatever_the_setting(
+    tmp_path: Path, mode: str
+) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        once, over = inviter.invite(), inviter.invite(lasts_s=-1)
+        await connect(inviter, ALICE, once)
+        later = under(inviter, registration=mode)
+        for shown in ("", "unknown", over):
+            assert await later.admit(asks(ALICE), shown) == Admitted(once)
+            assert isinstance(await later.admit(asks(BOB), shown), NotAdmitted)
+
+
+@pytest.mark.parametrize("mode", ["open", "invitation"])
+async def test_an_invitation_ends_at_its_second(tmp_path: Path, mode: str) -> None:
+    async with inviter_of(tmp_path, registration=mode) as inviter:
+        invitation = inviter.invite(lasts_s=60)
+        inviter.clock.now_ms += 59_999
+        assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
+        inviter.clock.now_ms += 1
+        late = await inviter.admission.admit(asks(BOB), invitation)
+        assert late is NotAdmitted.INVITATION_EXPIRED
+
+
+@pytest.mark.parametrize("mode", ["open", "invitation"])
+async def test_a_single_use_invitation_belongs_to_whoever_is_first(
+    tmp_path: Path, mode: str
+) -> None:
+    async with inviter_of(tmp_path, registration=mode) as inviter:
+        invitation = inviter.invite(single_use=True)
+        wallets = [Wallet(number) for number in range(1, 9)]
+        answers = await asyncio.gather(
+            *[inviter.admission.admit(asks(wallet), invitation) for wallet in wallets]
+        )
+        assert sorted(map(str, answers)) == sorted(
+            map(str, [Admitted(invitation), *[NotAdmitted.INVITATION_USED] * 7])
+        )
+        winner = wallets[answers.index(Admitted(invitation))]
+        assert await inviter.admission.admit(asks(winner), invitation) == Admitted(invitation)
+
+
+async def test_who_is_not_admitted_uses_no_invitation_up(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        invitation = inviter.invite(single_use=True)
+        closed = under(inviter, registration="closed")
+        assert await closed.admit(asks(BOB), invitation) is NotAdmitted.NOT_OPEN
+        assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
+
+
+async def test_a_lost_answer_is_no_verdict_and_asking_again_is_safe(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path, registration="invitation") as inviter:
+        admit, invitation = inviter.admission.admit, inviter.invite(single_use=True)
+        inviter.agents.lost = {UseInvitation}
+        assert await admit(asks(ALICE), invitation) is NotAdmitted.UNAVAILABLE
+        inviter.agents.lost = {QueryConnection}
+        assert await admit(asks(ALICE), "") is NotAdmitted.UNAVAILABLE
+        inviter.agents.lost = set()
+        assert await admit(asks(ALICE), invitation) == Admitted(invitation)
+        assert await admit(asks(BOB), invitation) is NotAdmitted.INVITATION_USED
+
+
+async def test_an_open_door_asks_nobody(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        await inviter.admission.admit(asks(ALICE), inviter.invite())
+        assert inviter.agents.seen == []
+
+
+async def test_nobody_is_connected_before_connecting(tmp_path: Path) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        assert await inviter.admission.connection_of(asks(ALICE)) is Refusal.NOT_CONNECTED
+
+
+def test_every_reason_is_an_objection_that_can_be_told() -> None:
+    assert {reason.name for reason in NotAdmitted} <= {objection.name for objection in Objection}
+    assert {objection.code for objection in Objection} == {
+        "request_not_accepted",
+        "request_processing_error",
+    }

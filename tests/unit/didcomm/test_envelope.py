@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import json
+from base64 import b64encode, urlsafe_b64decode
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from http_edge.didcomm.envelope import (
+    RECIPIENTS_MAX,
+    Refused,
+    Unpacked,
+    pack,
+    recipients,
+    unpack,
+)
+from http_edge.didcomm.keys import KeyPair, base58, did_key_reference
+from tests.unit.didcomm.askar_envelope import Change, askar_key, askar_pack, from_b64, to_b64
+from tests.unit.wire.edwards25519 import LOW_ORDER
+from tests.unit.wire.vectors import rows
+
+OURS = KeyPair.from_seed(b"o" * 32)
+WALLET = KeyPair.from_seed(b"w" * 32)
+OTHER = KeyPair.from_seed(b"x" * 32)
+KEYS = {OURS.public: OURS}
+ASKAR_WALLET = askar_key(WALLET.seed)
+MEMBERS = ("protected", "iv", "ciphertext", "tag")
+
+
+def _opened(body: bytes) -> Unpacked | Refused:
+    return unpack(recipients(body), KEYS)
+
+
+def _changed(body: bytes, **members: object) -> bytes:
+    return json.dumps(json.loads(body) | members).encode()
+
+
+def _header(body: bytes) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(from_b64(json.loads(body)["protected"]))
+    return header
+
+
+def _set(**members: object) -> Change:
+    return lambda header: header.update(members)
+
+
+def _set_for_us(**members: object) -> Change:
+    """Alters what the envelope holds for its first recipient."""
+
+    def change(header: dict[str, Any]) -> None:
+        entry = header["recipients"][0]
+        for name, value in members.items():
+            (entry if name == "encrypted_key" else entry["header"])[name] = value
+
+    return change
+
+
+def _remove_for_us(name: str) -> Change:
+    return lambda header: header["recipients"][0]["header"].pop(name)
+
+
+@given(st.binary(max_size=4_000))
+@settings(max_examples=50, deadline=None)
+def test_authcrypt_brings_the_message_and_proves_the_sender(message: bytes) -> None:
+    packed = pack(message, [OURS.public], WALLET)
+    assert _opened(packed) == Unpacked(message, OURS.public, WALLET.public)
+
+
+@given(st.binary(max_size=4_000))
+@settings(max_examples=50, deadline=None)
+def test_anoncrypt_brings_the_message_and_no_sender(message: bytes) -> None:
+    packed = pack(message, [OURS.public], None)
+    assert _opened(packed) == Unpacked(message, OURS.public, None)
+    assert base58(WALLET.public).encode() not in packed
+
+
+@pytest.mark.parametrize(("name", "sender"), [("authcrypt", WALLET.public), ("anoncrypt", None)])
+def test_what_an_agent_packed_stays_readable(name: str, sender: bytes | None) -> None:
+    (packed,) = (row["value"] for row in rows("acapy_didcomm.json") if row["name"] == name)
+    assert _opened(packed.encode()) == Unpacked(b'{"hello":1}', OURS.public, sender)
+
+
+def test_two_envelopes_of_one_message_have_nothing_in_common() -> None:
+    one, two = (json.loads(pack(b"same", [OURS.public], WALLET)) for _ in range(2))
+    assert [name for name in MEMBERS if one[name] == two[name]] == []
+
+
+def test_all_base64_is_written_for_urls_and_without_padding() -> None:
+    for sender in (WALLET, None):
+        for length in range(4):
+            body = pack(b"x" * length, [OURS.public], sender)
+            entry = _header(body)["recipients"][0]
+            boxed = [entry["header"][name] for name in ("sender", "iv") if sender]
+            for text in [*json.loads(body).values(), entry["encrypted_key"], *boxed]:
+                assert not set(text) & set("=+/")
+
+
+def test_all_recipients_are_named_and_the_first_key_that_we_hold_opens() -> None:
+    packed = pack(b"hello", [OTHER.public, OURS.public, WALLET.public], WALLET)
+    sealed = recipients(packed)
+    assert sealed is not None
+    assert sealed.kids == [OTHER.public, OURS.public, WALLET.public]
+    assert unpack(sealed, KEYS) == Unpacked(b"hello", OURS.public, WALLET.public)
+    both = {WALLET.public: WALLET, OURS.public: OURS}
+    assert unpack(sealed, both) == Unpacked(b"hello", OURS.public, WALLET.public)
+
+
+def test_an_envelope_for_nobody_here_is_not_for_us() -> None:
+    assert _opened(pack(b"hello", [OTHER.public], WALLET)) is Refused.NOT_FOR_US
+    assert unpack(recipients(pack(b"hello", [OURS.public], None)), {}) is Refused.NOT_FOR_US
+
+
+def test_padding_and_the_standard_alphabet_are_read() -> None:
+    message = bytes(range(256))
+    packed = pack(message, [OURS.public], WALLET)
+    parts = {name: from_b64(text) for name, text in json.loads(packed).items()}
+    padded = {name: b64encode(parts[name]).decode() for name in ("iv", "ciphertext", "tag")}
+    assert _opened(_changed(packed, **padded)) == Unpacked(message, OURS.public, WALLET.public)
+
+    def respell(header: dict[str, Any]) -> None:
+        entry = header["recipients"][0]
+        entry["encrypted_key"] = b64encode(from_b64(entry["encrypted_key"])).decode()
+        for name in ("sender", "iv"):
+            entry["header"][name] = b64encode(from_b64(entry["header"][name])).decode()
+
+    askar = askar_pack(message, [OURS.public], ASKAR_WALLET, change=respell)
+    assert _opened(askar) == Unpacked(message, OURS.public, WALLET.public)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(enc="xchachapoly1305_ietf"),
+        _set(typ="application/json"),
+        _set(typ=None),
+        _set(unknown={"member": 1}),
+        _set_for_us(kid=did_key_reference(OURS.public)),
+        _set_for_us(unknown=1),
+    ],
+)
+def test_spellings_and_additions_of_other_agents_are_read(change: Change) -> None:
+    for sender in (ASKAR_WALLET, None):
+        packed = askar_pack(b"hello", [OURS.public], sender, change=change)
+        assert isinstance(_opened(packed), Unpacked)
+
+
+def test_null_for_what_anoncrypt_does_not_have_is_read() -> None:
+    change = _set_for_us(sender=None, iv=None)
+    packed = askar_pack(b"hello", [OURS.public], None, change=change)
+    assert _opened(packed) == Unpacked(b"hello", OURS.public, None)
+
+
+def test_an_anonymous_message_that_names_a_sender_stays_anonymous() -> None:
+    change = _set(alg="Anoncrypt")
+    packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, change=change)
+    assert _opened(packed) is Refused.UNDECRYPTABLE
+    claimed = to_b64(base58(WALLET.public).encode())
+    change = _set_for_us(sender=claimed, iv=to_b64(bytes(24)))
+    packed = askar_pack(b"hello", [OURS.public], None, change=change)
+    assert _opened(packed) == Unpacked(b"hello", OURS.public, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _remove_for_us("sender"),
+        _remove_for_us("iv"),
+        _set_for_us(sender=None),
+        _set_for_us(iv=None),
+        _set_for_us(sender=""),
+        _set_for_us(sender="!"),
+        _set_for_us(sender=to_b64(b"short")),
+        _set_for_us(sender=to_b64(bytes(92))),
+        _set_for_us(iv=to_b64(bytes(24))),
+        _set_for_us(iv=to_b64(bytes(23))),
+        _set_for_us(iv=to_b64(bytes(25))),
+        _set_for_us(encrypted_key=""),
+        _set_for_us(encrypted_key="A"),
+        _set_for_us(encrypted_key=to_b64(bytes(15))),
+        _set_for_us(encrypted_key=to_b64(bytes(48))),
+        _set_for_us(encrypted_key=to_b64(bytes(500))),
+    ],
+)
+def test_authcrypt_without_all_its_parts_does_not_open(change: Change) -> None:
+    packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, change=change)
+    assert _opened(packed) is Refused.UNDECRYPTABLE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"x",
+        b"\xff" * 44,
+        WALLET.public,
+        b"did:sov:" + base58(WALLET.public).encode(),
+        did_key_reference(WALLET.public).encode(),
+        base58(WALLET.public).encode() + b" ",
+        base58(OTHER.public).encode(),
+        *(base58(key).encode() for key in LOW_ORDER),
+    ],
+)
+def test_a_sender_that_is_no_key_or_not_the_one_that_packed_is_not_believed(text: bytes) -> None:
+    packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, sender_text=text)
+    assert _opened(packed) is Refused.UNDECRYPTABLE
+
+
+def test_ephemeral_keys_of_small_order_open_nothing() -> None:
+    for point in LOW_ORDER:
+        change = _set_for_us(encrypted_key=to_b64(point + bytes(48)))
+        packed = askar_pack(b"hello", [OURS.public], None, change=change)
+        assert _opened(packed) is Refused.UNDECRYPTABLE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(alg="Unknown"),
+        _set(alg=None),
+        _set(alg="authcrypt"),
+        _set(alg=["Anoncrypt"]),
+        _set(enc="A256GCM"),
+        _set(enc=None),
+        _set(recipients=None),
+        _set(recipients={}),
+        _set(recipients=[]),
+        _set(recipients=[None]),
+        _set(recipients=["text"]),
+        _set(recipients=[{"header": {"kid": base58(OURS.public)}}]),
+        _set(recipients=[{"encrypted_key": "AA"}]),
+        _set_for_us(kid=None),
+        _set_for_us(kid=7),
+        _set_for_us(kid="not a key"),
+        _set_for_us(kid="did:web:example.org#key-1"),
+        _set_for_us(sender=7),
+        _set_for_us(iv=[]),
+        _set_for_us(encrypted_key=None),
+    ],
+)
+def test_a_header_of_another_kind_is_no_envelope(change: Change) -> None:
+    for sender in (ASKAR_WALLET, None):
+        packed = askar_pack(b"hello", [OURS.public], sender, change=change)
+        assert recipients(packed) is None
+        assert _opened(packed) is Refused.NOT_AN_ENVELOPE
+
+
+def test_more_recipients_than_allowed_are_no_envelope() -> None:
+    packed = pack(b"hello", [OURS.public] * (RECIPIENTS_MAX + 1), None)
+    assert recipients(packed) is None
+    assert recipients(packed, recipients_max=RECIPIENTS_MAX + 1) is not None
+    assert recipients(pack(b"hello", [OURS.public] * 3, None), recipients_max=2) is None
+    assert recipients(pack(b"hello", [], None)) is None
+
+
+OF_DIDCOMM_2 = json.dumps(
+    {
+        "protected": to_b64(
+            b'{"typ":"application/didcomm-encrypted+json","alg":"ECDH-1PU+A256KW",'
+            b'"enc":"A256CBC-HS512"}'
+        ),
+        "recipients": [{"encrypted_key": "AA", "header": {"kid": "did:example:bob#1"}}],
+        "iv": "AA",
+        "ciphertext": "AA",
+        "tag": "AA",
+    }
+).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{}",
+        b'{"@type":"https://didcomm.org/trust_ping/1.0/ping","@id":"1"}',
+        _changed(pack(b"hello", [OURS.public], None), **{"@type": "x", "@id": "1"}),
+        b'{"protected":"","iv":"","ciphertext":"","tag":""}',
+        b'{"protected":"!","iv":"","ciphertext":"","tag":""}',
+        b'{"protected":"bm8ganNvbg","iv":"","ciphertext":"","tag":""}',
+        b'{"protected":"W10","iv":"","ciphertext":"","tag":""}',
+        b'{"protected":"e30","protected":"e30","iv":"","ciphertext":"","tag":""}',
+        OF_DIDCOMM_2,
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_envelope_is_named_so(body: bytes) -> None:
+    assert recipients(body) is None
+    assert _opened(body) is Refused.NOT_AN_ENVELOPE
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("value", [None, 7, [], {}, True])
+def test_a_member_that_is_no_text_is_no_envelope(name: str, value: object) -> None:
+    body = _changed(pack(b"hello", [OURS.public], WALLET), **{name: value})
+    assert _opened(body) is Refused.NOT_AN_ENVELOPE
+
+
+@pytest.mark.parametrize(("name", "size"), [("iv", 12), ("tag", 16)])
+def test_parts_of_another_size_do_not_open(name: str, size: int) -> None:
+    body = pack(b"hello", [OURS.public], WALLET)
+    for length in (0, 1, size - 1, size + 1, size * 2, 500):
+        assert _opened(_changed(body, **{name: to_b64(bytes(length))})) is Refused.UNDECRYPTABLE
+    assert _opened(_changed(body, **{name: "?"})) is Refused.UNDECRYPTABLE
+
+
+def test_the_border_of_ciphertext_and_tag_cannot_be_moved() -> None:
+    body = json.loads(pack(b"hello world", [OURS.public], WALLET))
+    whole = from_b64(body["ciphertext"]) + from_b64(body["tag"])
+    for border in range(len(whole) + 1):
+        moved = {"ciphertext": to_b64(whole[:border]), "tag": to_b64(whole[border:])}
+        opened = _opened(json.dumps(body | moved).encode())
+        assert isinstance(opened, Unpacked) == (border == len(whole) - 16)
+
+
+def test_nothing_is_taken_from_another_envelope() -> None:
+    one, two = pack(b"one", [OURS.public], WALLET), pack(b"two", [OURS.public], WALLET)
+    for name in MEMBERS:
+        mixed = _changed(one, **{name: json.loads(two)[name]})
+        assert _opened(mixed) is Refused.UNDECRYPTABLE
+
+
+def test_a_header_that_is_written_differently_is_not_what_was_authenticated() -> None:
+    body = pack(b"hello", [OURS.public], WALLET)
+    respelled = to_b64(json.dumps(_header(body)).encode())
+    assert _opened(_changed(body, protected=respelled)) is Refused.UNDECRYPTABLE
+    padded = json.loads(body)["protected"]
+    padded += "=" * (-len(padded) % 4) or "===="
+    assert not isinstance(_opened(_changed(body, protected=padded)), Unpacked)
+
+
+CORRUPTED = {
+    "authcrypt": pack(b'{"@type":"x"}', [OTHER.public, OURS.public], WALLET),
+    "anoncrypt": pack(b'{"@type":"x"}', [OURS.public], None),
+}
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_no_changed_byte_makes_another_message(data: st.DataObject) -> None:
+    body = CORRUPTED[data.draw(st.sampled_from(sorted(CORRUPTED)))]
+    at = data.draw(st.integers(0, len(body) - 1))
+    changed = body[:at] + data.draw(st.binary(min_size=1, max_size=1)) + body[at + 1 :]
+    opened = _opened(changed)
+    if isinstance(opened, Unpacked):
+        assert opened == _opened(body)
+        assert _parts(changed) == _parts(body)
+
+
+def _parts(body: bytes) -> tuple[str, list[bytes]]:
+    """What an envelope says, however its base64 is spelled; the header's spelling counts."""
+    envelope = json.loads(body)
+    spelled = [envelope[name].replace("+", "-").replace("/", "_") for name in MEMBERS[1:]]
+    return envelope["protected"], [urlsafe_b64decode(text + "==") for text in spelled]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["protected", "iv", "ciphertext", "tag", "@type", "recipients"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_no_json_is_a_traceback(value: object) -> None:
+    assert isinstance(_opened(json.dumps(value).encode()), Refused)
+
+
+ENTRY = st.fixed_dictionaries(
+    {
+        "encrypted_key": JSON | st.binary(max_size=120).map(to_b64),
+        "header": JSON
+        | st.fixed_dictionaries(
+            {"kid": st.sampled_from([base58(OURS.public), base58(OTHER.public), "x"]) | JSON},
+            optional={
+                "sender": JSON | st.binary(max_size=120).map(to_b64),
+                "iv": JSON | st.binary(max_size=30).map(to_b64),
+            },
+        ),
+    }
+)
+HEADER = st.fixed_dictionaries(
+    {
+        "alg": st.sampled_from(["Authcrypt", "Anoncrypt", "x"]),
+        "enc": st.sampled_from(["xchacha20poly1305_ietf", "x"]),
+        "recipients": st.lists(ENTRY, max_size=3) | JSON,
+    }
+)
+
+
+@given(HEADER, st.binary(max_size=20), st.binary(max_size=40), st.binary(max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_no_header_is_a_traceback(header: object, iv: bytes, text: bytes, tag: bytes) -> None:
+    parts = (json.dumps(header).encode(), iv, text, tag)
+    body = json.dumps(dict(zip(MEMBERS, map(to_b64, parts), strict=True))).encode()
+    assert isinstance(_opened(body), Refused)
+
+
+@pytest.mark.parametrize("key", [*LOW_ORDER, b"\xff" * 32, b"short"])
+def test_packing_to_what_is_no_key_is_refused(key: bytes) -> None:
+    for sender in (WALLET, None):
+        with pytest.raises(ValueError, match="nothing can be packed"):
+            pack(b"hello", [OURS.public, key], sender)

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from html import unescape
+from urllib.parse import urlencode
+
+import pytest
+import segno
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from http_edge.didcomm.invitation_page import InvitationPage
+from http_edge.didcomm.invitations import PARAMETERS, Invitation, Invitations, Protocol
+from http_edge.didcomm.keys import KeyPair
+from http_edge.encoding import b64encode
+
+KEY = KeyPair.from_seed(b"s" * 32)
+BASE = "https://mediator.example"
+NOW_S = 1_800_000_000
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,application/json,*/*;q=0.8"
+OURS = Invitations(KEY, "Poste", f"{BASE}/didcomm")
+
+
+def made(
+    *, single_use: bool = False, expires_at_s: int | None = None, label: str | None = None
+) -> Invitation:
+    return OURS.make(
+        single_use=single_use, expires_at_s=expires_at_s, label=label, new_id=lambda: "one"
+    )
+
+
+async def served(invitations: Invitations) -> TestClient[web.Request, web.Application]:
+    page = InvitationPage(invitations, BASE, clock=lambda: NOW_S * 1000)
+    app = web.Application()
+    app.router.add_get("/invitation", page.handle)
+    client = TestClient(TestServer(app))
+    await client.start_server()
+    return client
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[TestClient[web.Request, web.Application]]:
+    client = await served(OURS)
+    yield client
+    await client.close()
+
+
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/json, text/plain, */*"])
+@pytest.mark.parametrize("protocol", PARAMETERS)
+async def test_who_asks_for_json_gets_the_public_invitation(
+    client: Client, protocol: Protocol, accept: str
+) -> None:
+    public = OURS.public()
+    assert public is not None
+    query = {"protocol": protocol}
+    response = await client.get("/invitation", params=query, headers={"Accept": accept})
+    assert response.status == 200
+    assert response.content_type == "application/json"
+    assert await response.json() == public.message(protocol)
+
+
+async def test_out_of_band_is_the_rule(client: Client) -> None:
+    response = await client.get("/invitation", headers={"Accept": "application/json"})
+    assert (await response.json())["@type"] == "https://didcomm.org/out-of-band/1.1/invitation"
+
+
+@pytest.mark.parametrize("accept", [BROWSER, "*/*", ""])
+@pytest.mark.parametrize("protocol", PARAMETERS)
+async def test_everybody_else_is_sent_to_the_long_url(
+    client: Client, protocol: Protocol, accept: str
+) -> None:
+    public = OURS.public()
+    assert public is not None
+    response = await client.get(
+        "/invitation",
+        params={"protocol": protocol},
+        headers={"Accept": accept},
+        allow_redirects=False,
+    )
+    assert response.status == 302
+    assert response.headers["Location"] == public.url(BASE, protocol)
+
+
+@pytest.mark.parametrize("protocol", PARAMETERS)
+async def test_a_long_url_shows_a_page_with_its_qr_code(client: Client, protocol: Protocol) -> None:
+    invitation = made(single_use=True, expires_at_s=NOW_S + 1, label="Tom & <b>Jerry</b>")
+    url = invitation.url(BASE, protocol)
+    response = await client.get(url.removeprefix(BASE), headers={"Accept": BROWSER})
+    text = await response.text()
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "<h1>Tom &amp; &lt;b&gt;Jerry&lt;/b&gt;</h1>" in text
+    assert "For one wallet, until 2027-01-15 08:00 UTC." in text
+    assert f"<code>{url}</code>" in unescape(text)
+    assert f'href="didcomm://invite?{invitation.query(protocol)}"' in unescape(text)
+    (drawn,) = re.findall("<svg.*</svg>", text)
+    expected = segno.make_qr(url, error="l", mask=3).svg_inline(
+        omitsize=True, light="#fff", title="QR code of the invitation"
+    )
+    assert drawn == expected
+    assert ET.fromstring(drawn).tag == "svg"  # noqa: S314 - our own
+
+
+async def test_the_page_runs_nothing_and_loads_nothing(client: Client) -> None:
+    url = made().oob_url(BASE)
+    response = await client.get(url.removeprefix(BASE), headers={"Accept": BROWSER})
+    text = await response.text()
+    assert not re.search(r"<script|\bsrc=|\son[a-z]+=|\sstyle=|@import|url\(", text)
+    (style,) = re.findall("<style>(.*?)</style>", text, re.DOTALL)
+    digest = base64.b64encode(sha256(style.encode()).digest()).decode()
+    policy = response.headers["Content-Security-Policy"]
+    assert policy.split("; ")[:2] == ["default-src 'none'", f"style-src 'sha256-{digest}'"]
+    assert "frame-ancestors 'none'" in policy
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize("protocol", PARAMETERS)
+async def test_a_long_url_is_json_to_who_asks_for_it(client: Client, protocol: Protocol) -> None:
+    invitation = made(label="For Alice")
+    path = invitation.url("", protocol)
+    response = await client.get(path, headers={"Accept": "application/json"})
+    assert await response.json() == invitation.message(protocol)
+
+
+@pytest.mark.parametrize("accept", [BROWSER, "application/json"])
+async def test_an_invitation_that_is_over_is_gone(client: Client, accept: str) -> None:
+    path = made(expires_at_s=NOW_S).oob_url("")
+    response = await client.get(path, headers={"Accept": accept})
+    assert response.status == 410
+    assert await response.json() == {"error": "EXPIRED_INVITATION"}
+
+
+THEIRS = Invitations(KeyPair.from_seed(b"t" * 32), "Poste", f"{BASE}/didcomm").public()
+assert THEIRS is not None
+CHANGED = {**made().out_of_band(), "label": "Free money"}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        THEIRS.query("out-of-band"),
+        THEIRS.query("connections"),
+        made().query("connections").replace("c_i=", "oob="),
+        "oob=" + b64encode(json.dumps(CHANGED).encode()),
+        "oob=",
+        "oob=%00",
+        "oob=%ff",
+        "c_i=" + "A" * 7_000,
+        "protocol=didexchange",
+        urlencode({"protocol": ""}),
+    ],
+)
+@pytest.mark.parametrize("accept", [BROWSER, "application/json"])
+async def test_what_is_not_ours_and_what_never_was_look_the_same(
+    client: Client, query: str, accept: str
+) -> None:
+    response = await client.get(f"/invitation?{query}", headers={"Accept": accept})
+    assert response.status == 404
+    assert await response.json() == {"error": "UNKNOWN_INVITATION"}
+
+
+async def test_without_a_public_invitation_there_are_only_those_that_were_made() -> None:
+    public = OURS.public()
+    assert public is not None
+    client = await served(Invitations(KEY, "Poste", f"{BASE}/didcomm", public=False))
+    for path in ("/invitation", "/invitation?protocol=connections", public.oob_url("")):
+        response = await client.get(path, allow_redirects=False)
+        assert response.status == 404
+    assert (await client.get(made().oob_url(""))).status == 200
+    await client.close()

@@ -1,0 +1,117 @@
+"""Two updates of one wallet at once, in every order of their steps, each stopped at every step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextvars import ContextVar, copy_context
+from typing import Any, Final, TypeVar, cast
+
+import pytest
+
+from actors.commands import Command, Connect, Connection, GrantMediation
+from actors.decision import Accepted, Moment
+from actors.decisions import decide
+from actors.evolution import evolve
+from actors.identity import Identity
+from actors.limits import IdentityLimits
+from actors.refusals import Refusal
+from actors.replies import Reply
+from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.keylists import KeyChanges, Keylists
+
+OWNER: Final = "did:key:owner"
+KEY: Final = "key"
+COMMAND: Final = b"c" * 16
+ADD: Final = KeyChanges([KEY], [], frozenset([KEY]))
+REMOVE: Final = KeyChanges([], [KEY], frozenset())
+STEPS_MAX: Final = 4
+_R = TypeVar("_R", bound=Reply)
+_REQUEST: ContextVar[str] = ContextVar("request")
+
+
+class Stepped(Identities):
+    """The real core without hosts; every question waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Identity] = {}
+        self._doors: dict[str, asyncio.Semaphore] = {}
+
+    def decide(self, target: str, command: Command) -> Reply | Refusal:
+        """Ask at once."""
+        state = self.states.setdefault(target, Identity())
+        decision = decide(target, state, command, Moment(1, COMMAND, "id", IdentityLimits()))
+        if isinstance(decision, Refusal):
+            return decision
+        assert isinstance(decision, Accepted)
+        for event in decision.events:
+            evolve(state, event)
+        return cast("Reply", decision.reply)
+
+    async def ask(self, target: str, command: Command, key: bytes, reply: type[_R]) -> _R | Refusal:
+        await self._doors[_REQUEST.get()].acquire()
+        answer = self.decide(target, command)
+        assert isinstance(answer, Refusal | reply)
+        return answer
+
+    def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A request whose questions wait at a door of its own."""
+        self._doors[name] = asyncio.Semaphore(0)
+        # Tasks that a request starts take its name along.
+        context = copy_context()
+        context.run(_REQUEST.set, name)
+        return asyncio.create_task(work, context=context)
+
+    async def step(self, name: str) -> None:
+        """Let one question of a request through, and the request go on to its next."""
+        self._doors[name].release()
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def schedules() -> Iterator[str]:
+    """All orders of up to four steps of each of two requests, and all their beginnings."""
+
+    def more(done: str) -> Iterator[str]:
+        yield done
+        for name in "ab":
+            if done.count(name) < STEPS_MAX:
+                yield from more(done + name)
+
+    return more("")
+
+
+async def mediated() -> Stepped:
+    identities = Stepped()
+    identities.decide(OWNER, Connect(Connection("did:x", "", "", [], "didexchange/1.1", "")))
+    identities.decide(OWNER, GrantMediation())
+    return identities
+
+
+@pytest.mark.parametrize("first", [ADD, REMOVE], ids=["add", "remove"])
+@pytest.mark.parametrize("second", [ADD, REMOVE], ids=["add", "remove"])
+@pytest.mark.parametrize("was_there", [False, True], ids=["absent", "present"])
+async def test_a_key_in_the_keylist_is_never_nobodys(
+    first: KeyChanges, second: KeyChanges, was_there: bool
+) -> None:
+    for schedule in schedules():
+        identities = await mediated()
+        lists = Keylists(identities, keys_max=10)
+        if was_there:
+            before = identities.start("before", lists.change(OWNER, COMMAND, ADD))
+            for _ in range(STEPS_MAX):
+                await identities.step("before")
+            await before
+        tasks = [
+            identities.start(name, lists.change(OWNER, COMMAND, wanted))
+            for name, wanted in (("a", first), ("b", second))
+        ]
+        await asyncio.sleep(0)
+        for name in schedule:
+            await identities.step(name)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        key = identities.states.get(key_target(KEY), Identity())
+        if KEY in identities.states[OWNER].keylist:
+            assert key.owner_did == OWNER, schedule

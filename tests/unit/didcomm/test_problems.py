@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from actors.refusals import Refusal
+from http_edge.didcomm.messages import read_type
+from http_edge.didcomm.problems import Problem, is_problem_report, problem_of, problem_report
+from tests.unit.didcomm.asking import NEW, OLD, message
+
+LIVE = message("messagepickup/2.0/live-delivery-change", live_delivery=True)
+
+
+def test_live_mode_where_it_cannot_be_is_reported_as_rfc_0685_says() -> None:
+    assert problem_report(LIVE, Problem.LIVE_MODE_NOT_SUPPORTED, "report-1") == {
+        "@type": "https://didcomm.org/notification/1.0/problem-report",
+        "@id": "report-1",
+        "~thread": {"thid": "message-1", "pthid": "message-1"},
+        "description": {
+            "code": "e.m.live-mode-not-supported",
+            "en": "Connection does not support Live Delivery",
+        },
+        "who_retries": "none",
+    }
+
+
+def test_a_report_names_the_message_and_stays_in_its_thread() -> None:
+    late = message("trust_ping/1.0/ping", **{"~thread": {"thid": "thread-1"}})
+    report = problem_report(late, Problem.TRY_AGAIN, "report-1")
+    assert report["~thread"] == {"thid": "thread-1", "pthid": "message-1"}
+    assert report["who_retries"] == "you"
+
+
+@pytest.mark.parametrize("prefix", [NEW, OLD])
+def test_a_report_has_the_prefix_of_its_message(prefix: str) -> None:
+    report = problem_report(message("x/9.0/y", prefix), Problem.UNKNOWN_MESSAGE_TYPE, "report-1")
+    assert report["@type"] == prefix + "notification/1.0/problem-report"
+
+
+def test_every_problem_has_a_code_and_a_sentence_of_its_own() -> None:
+    assert len({problem.sentence for problem in Problem}) == len(Problem)
+    assert all(problem.value and problem.sentence for problem in Problem)
+
+
+def test_every_refusal_has_a_problem() -> None:
+    said = {refusal: problem_of(refusal) for refusal in Refusal}
+    assert said[Refusal.TEMPORARILY_UNAVAILABLE] is Problem.TRY_AGAIN
+    assert said[Refusal.NOT_CONNECTED] is Problem.NOT_CONNECTED
+    assert said[Refusal.NOT_MEDIATED] is Problem.NOT_MEDIATED
+    assert said[Refusal.KEY_TAKEN] is Problem.INVALID_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("report-problem/1.0/problem-report", True),
+        ("notification/1.0/problem-report", True),
+        ("connections/1.0/problem_report", True),
+        ("coordinate-mediation/1.0/problem-report", True),
+        ("notification/1.0/ack", False),
+    ],
+)
+def test_a_problem_report_is_known_in_every_protocol(kind: str, expected: bool) -> None:
+    for prefix in (NEW, OLD):
+        read = read_type(prefix + kind)
+        assert read is not None
+        assert is_problem_report(read) is expected

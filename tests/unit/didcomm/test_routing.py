@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import orjson
+import pytest
+from base58 import b58encode
+from hypothesis import given
+from hypothesis import strategies as st
+
+from http_edge.didcomm import keys
+from http_edge.didcomm.families.routing import Forward, read_forward
+from tests.unit.didcomm.asking import ALICE, BOB, OLD, message
+
+KIND = "routing/1.0/forward"
+ENVELOPE = {"protected": "eyJ", "iv": "aXY", "ciphertext": "Y2k?>~", "tag": "dGFn"}
+PACKED = orjson.dumps(ENVELOPE)
+A, B = keys.base58(ALICE), keys.base58(BOB)
+MULTIBASE = keys.did_key(ALICE).removeprefix("did:key:")
+
+
+def read(to: Any = A, msg: Any = ENVELOPE, *, recipients_max: int = 3) -> Forward | None:
+    return read_forward(message(KIND, to=to, msg=msg), recipients_max=recipients_max)
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        A,
+        keys.did_key(ALICE),
+        keys.did_key_reference(ALICE),
+        f"did:key:{A}",
+        f"did:sov:BzCbsNYhMrjHiqZDTUASHg#{A}",
+        f"did:peer:2.Ez6LS.Vz6Mk#{MULTIBASE}",
+        f"did:peer:2.Ez6LS.Vz6Mk#{MULTIBASE[1:]}",
+        f"did:web:example.com#{MULTIBASE}",
+        [A],
+        [A, keys.did_key(ALICE)],
+    ],
+)
+def test_a_recipient_in_any_spelling_is_one_key(to: object) -> None:
+    assert read(to) == Forward([A], PACKED)
+
+
+def test_several_recipients_keep_their_order() -> None:
+    assert read([keys.did_key(BOB), A, B]) == Forward([B, A], PACKED)
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "",
+        "nobody",
+        "did:sov:BzCbsNYhMrjHiqZDTUASHg",
+        "did:sov:BzCbsNYhMrjHiqZDTUASHg#key-1",
+        "did:example:1#",
+        f"did:example:1#{'1' * 10_000}",
+        f"nothing#{A}",
+        A + "1" * 40,
+        "\N{FULLWIDTH DIGIT ONE}" * 44,
+        [f"{b58encode(b'short').decode()}"],
+        ["nobody", "did:example:1"],
+    ],
+)
+def test_a_name_without_a_key_is_nobody_here(to: object) -> None:
+    assert read(to) == Forward([], PACKED)
+
+
+def test_a_name_without_a_key_does_not_keep_the_others_from_their_message() -> None:
+    assert read(["did:example:1", B]) == Forward([B], PACKED)
+
+
+@pytest.mark.parametrize("to", [None, 1, True, {}, {"did": A}, [], [None], [A, 1], [[A]]])
+def test_recipients_that_are_no_texts_are_refused(to: object) -> None:
+    assert read(to) is None
+
+
+def test_more_recipients_than_allowed_are_refused_and_none_is_left_out() -> None:
+    assert read([A, A, A, A]) is None
+    assert read([A, B], recipients_max=2) is not None
+    assert read([A, B], recipients_max=1) is None
+
+
+def _base64_forms(data: bytes) -> list[str]:
+    forms = [base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()]
+    return forms + [form.rstrip("=") for form in forms]
+
+
+@pytest.mark.parametrize("msg", [ENVELOPE, PACKED.decode(), *_base64_forms(PACKED)])
+def test_a_message_in_any_form_is_the_same_envelope(msg: object) -> None:
+    assert read(msg=msg) == Forward([A], PACKED)
+
+
+def test_an_envelope_keeps_what_else_is_in_it() -> None:
+    jwe = {**ENVELOPE, "recipients": [{"header": {"kid": "did:example:1#key"}}], "n": 1}
+    forward = read(msg=jwe)
+    assert forward is not None
+    assert orjson.loads(forward.payload) == jwe
+
+
+def test_the_text_of_an_envelope_is_not_written_anew() -> None:
+    text = orjson.dumps(ENVELOPE, option=orjson.OPT_INDENT_2).decode()
+    assert read(msg=text) == Forward([A], text.encode())
+
+
+@pytest.mark.parametrize(
+    "msg",
+    [
+        None,
+        1,
+        True,
+        [],
+        [ENVELOPE],
+        {},
+        "",
+        "{",
+        "{}",
+        "null",
+        "[]",
+        "a sentence",
+        "e30",
+        "\N{SNOWMAN}",
+        {"@type": "https://didcomm.org/trust_ping/1.0/ping", "@id": "1"},
+        PACKED.decode()[:-1] + ',"iv":"twice"}',
+        '"' + base64.b64encode(PACKED).decode() + '"',
+        base64.b64encode(base64.b64encode(PACKED)).decode(),
+    ],
+)
+def test_only_an_envelope_enters_a_queue(msg: object) -> None:
+    assert read(msg=msg) is None
+
+
+@pytest.mark.parametrize("member", ENVELOPE)
+@pytest.mark.parametrize("value", [None, 1, "", {}, []])
+def test_an_envelope_has_all_its_parts_as_texts(member: str, value: object) -> None:
+    assert read(msg={**ENVELOPE, member: value}) is None
+    assert read(msg={name: part for name, part in ENVELOPE.items() if name != member}) is None
+
+
+def test_a_forward_of_the_older_spelling_is_read_as_well() -> None:
+    old = message(KIND, OLD, to=A, msg=ENVELOPE)
+    assert read_forward(old, recipients_max=1) == Forward([A], PACKED)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=60),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=6,
+)
+
+
+@given(to=_JSON, msg=_JSON)
+def test_whatever_is_sent_is_read_or_refused(to: object, msg: object) -> None:
+    forward = read(to, msg)
+    assert forward is None or all(keys.read_key(key) for key in forward.recipients)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from http_edge.didcomm.families.trust_ping import TrustPing
+from http_edge.didcomm.handling import NOTHING, Outcome
+from tests.unit.didcomm.asking import NEW, OLD, answer, message, new_id, outcome
+
+FAMILY = TrustPing(new_id).family()
+
+
+@pytest.mark.parametrize("prefix", [NEW, OLD])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"response_requested": True},
+        {"response_requested": None},
+        {"response_requested": "false"},
+        {"response_requested": 0},
+        {"response_resquested": False},
+    ],
+)
+async def test_a_ping_is_answered_in_its_thread_and_spelling(
+    prefix: str, members: dict[str, Any]
+) -> None:
+    ping = message("trust_ping/1.0/ping", prefix, comment="Hi", **members)
+    assert await answer(FAMILY, ping) == {
+        "@type": prefix + "trust_ping/1.0/ping_response",
+        "@id": "reply-1",
+        "~thread": {"thid": "message-1"},
+    }
+
+
+async def test_a_ping_that_wants_no_response_may_bring_a_waiting_message() -> None:
+    ping = message("trust_ping/1.0/ping", response_requested=False)
+    assert await outcome(FAMILY, ping) == Outcome(implicit=True)
+
+
+async def test_the_answer_to_a_ping_may_wait_for_its_sender() -> None:
+    assert (await outcome(FAMILY, message("trust_ping/1.0/ping"))).may_wait
+
+
+async def test_a_response_is_not_answered() -> None:
+    assert await outcome(FAMILY, message("trust_ping/1.0/ping_response")) == NOTHING

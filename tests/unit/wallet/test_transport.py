@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from http_edge.didcomm.keys import KeyPair
+from http_edge.didcomm.messages import NEW_PREFIX, Json
+from http_edge.wallet import (
+    Address,
+    ConnectionLost,
+    MediatorRefused,
+    MediatorUnreachable,
+    NoAnswer,
+    NotAuthentic,
+    ProblemReported,
+    UnexpectedAnswer,
+    Wallet,
+)
+from tests.unit.wallet.scripted_mediator import (
+    STRANGER,
+    Said,
+    ScriptedMediator,
+    in_thread,
+    problem,
+    reply,
+)
+
+PING = "trust_ping/1.0/ping"
+RAW = Address(KeyPair.from_seed(b"r" * 32).public, "").seal({"@type": "x", "@id": "1"})
+
+
+def message(kind: str, message_id: str = "1") -> Json:
+    return {"@type": NEW_PREFIX + kind, "@id": message_id}
+
+
+async def test_a_question_opens_the_return_route(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.answer(PING, reply("ping_response"))
+    await wallet.ping()
+    assert mediator.heard[0]["~transport"] == {"return_route": "all"}
+
+
+async def test_an_empty_answer_is_none(wallet: Wallet) -> None:
+    assert await wallet.ask(message(PING)) is None
+    with pytest.raises(UnexpectedAnswer):
+        await wallet.ping()
+
+
+async def test_an_http_refusal_is_told_with_its_status(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.status = 410
+    with pytest.raises(MediatorRefused) as refused:
+        await wallet.ping()
+    assert (refused.value.status, refused.value.body) == (410, "refused")
+
+
+async def test_no_mediator_is_told_from_one_that_refuses(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    await mediator.server.close()
+    with pytest.raises(MediatorUnreachable):
+        await wallet.ping()
+    with pytest.raises(MediatorUnreachable):
+        async with wallet.socket():
+            pass
+
+
+async def test_an_answer_by_another_key_is_not_taken(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.packer = STRANGER
+    mediator.answer(PING, *[reply("ping_response")] * 2)
+    with pytest.raises(NotAuthentic):
+        await wallet.ping()
+    async with wallet.socket() as socket:
+        with pytest.raises(NotAuthentic):
+            await wallet.over(socket).ping()
+
+
+async def test_an_envelope_for_another_key_is_no_answer(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.answer(PING, lambda _: [RAW])
+    with pytest.raises(UnexpectedAnswer):
+        await wallet.ping()
+
+
+async def test_implicit_pickup_gives_the_envelope_that_came_back(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.answer(PING, lambda _: [RAW])
+    assert await wallet.implicit() == RAW
+    assert await wallet.implicit() is None
+    assert mediator.heard[0]["response_requested"] is False
+
+
+async def test_answers_over_a_socket_find_their_questions(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    held: list[Json] = []
+
+    def hold(asked: Json) -> list[Said]:
+        held.append(asked)
+        return []
+
+    def answer_all(asked: Json) -> list[Said]:
+        return [in_thread(one, "ping_response") for one in (asked, *reversed(held))]
+
+    mediator.answer(PING, hold, hold, answer_all)
+    async with wallet.socket() as socket:
+        over = wallet.over(socket)
+        answers = await asyncio.gather(*(over.ask(message(PING, str(n))) for n in range(3)))
+    threads = [answer["~thread"] for answer in answers if answer]
+    assert threads == [{"thid": "0"}, {"thid": "1"}, {"thid": "2"}]
+
+
+async def test_what_answers_nothing_waits_to_be_heard(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    pushed = message("messagepickup/2.0/status")
+    mediator.answer(PING, lambda asked: [pushed, RAW, in_thread(asked, "ping_response")])
+    async with wallet.socket() as socket:
+        await wallet.over(socket).ping()
+        assert await socket.hear() == pushed
+        assert await socket.hear() == RAW
+        with pytest.raises(NoAnswer):
+            await socket.hear(0.01)
+
+
+async def test_a_problem_report_in_the_parent_thread_answers_the_question(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.answer(
+        PING, lambda asked: [{**problem("e.x", "no"), "~thread": {"pthid": asked["@id"]}}]
+    )
+    async with wallet.socket() as socket:
+        with pytest.raises(ProblemReported, match=r"e\.x: no"):
+            await wallet.over(socket).ping()
+
+
+async def test_a_message_without_return_route_is_not_waited_for(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.answer(PING, lambda _: [], reply("ping_response"))
+    async with wallet.socket() as socket:
+        assert await wallet.over(socket).ask(message(PING), return_route="none") is None
+        await wallet.over(socket).ping()
+    assert "~transport" not in mediator.heard[0]
+
+
+async def test_the_end_of_a_socket_ends_every_wait(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    async with wallet.socket() as socket:
+        asked = asyncio.create_task(wallet.over(socket).ping())
+        heard = asyncio.create_task(socket.hear())
+        await asyncio.sleep(0)
+        await socket.say(message("test/1.0/goodbye"))
+        for waiting in (asked, heard):
+            with pytest.raises(ConnectionLost) as lost:
+                await waiting
+            assert lost.value.close_code == 1012
+        with pytest.raises(ConnectionLost):
+            await wallet.over(socket).ping()
+        assert [one async for one in socket] == []
+
+
+async def test_text_frames_are_sent_as_text(
+    wallet: Wallet, mediator: ScriptedMediator, session: aiohttp.ClientSession
+) -> None:
+    mediator.answer(PING, reply("ping_response"))
+    async with wallet.socket() as socket:
+        await socket.send(wallet.connection.pack(message(PING)).decode())
+        heard = await socket.hear()
+    assert isinstance(heard, dict)
+    assert str(heard["@type"]).endswith("ping_response")
