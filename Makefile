@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test quick check bench clean
+.PHONY: help setup serve test quick check bench interop clean
 
 help: ## Show these targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -38,7 +38,16 @@ check: setup ## Lint, format, types, direction of imports.
 
 bench: setup ## Measure a mediator on this machine.
 	$(BIN)/poste bench decentrl
+	$(BIN)/poste bench didcomm
+
+interop: setup .venv-interop/installed ## Play scenarios with real ACA-Py agents as wallets.
+	$(BIN)/python -m tests.interop
+
+.venv-interop/installed: tests/interop/constraints.txt
+	test -x .venv-interop/bin/python || $(PYTHON) -m venv .venv-interop
+	.venv-interop/bin/python -m pip install --quiet --constraint $< 'aries-cloudagent[askar]==0.12.8'
+	touch $@
 
 clean: ## Remove what the other targets made, but no data.
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find actors eventstore http_edge projections tests -name __pycache__ -prune -exec rm -rf {} +

@@ -64,8 +64,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, target: Target) -> None:
         self._head = (
-            f"POST / HTTP/1.1\r\nHost: {target.authority}\r\n"
-            "Content-Type: application/json\r\nContent-Length: "
+            f"POST {target.path} HTTP/1.1\r\nHost: {target.authority}\r\n"
+            f"Content-Type: {target.media_type}\r\nContent-Length: "
         ).encode()
         self._reader = ResponseReader()
         self._transport: asyncio.Transport | None = None

@@ -11,16 +11,18 @@ from typing import Final
 import msgspec
 import uvloop
 
+from http_edge.bench.closed_loop import Run
 from http_edge.bench.drain import drain
 from http_edge.bench.history import query_history, save_history
 from http_edge.bench.machine import machine
 from http_edge.bench.measurement import Measurement
-from http_edge.bench.messages import Run, accepted_messages, prepare
+from http_edge.bench.messages import accepted_messages, prepare
 from http_edge.bench.population import Pair, pairs
 from http_edge.bench.processes import ProcessTree
+from http_edge.bench.progress import ProgressBar
 from http_edge.bench.push import push_latency
 from http_edge.bench.report import Report
-from http_edge.bench.scale import ProgressBar, measure_scale
+from http_edge.bench.scale import measure_scale
 from http_edge.bench.server import OwnServer
 from http_edge.bench.subject import Subject, document_at, subject_of
 from http_edge.bench.target import Target

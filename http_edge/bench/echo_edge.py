@@ -15,8 +15,16 @@ import click
 import msgspec
 import uvloop
 
-from actors.commands import QueueMessage, Submission
-from actors.replies import BatchResult, Done, MessageAccepted, Refused, Reply
+from actors.commands import FindKeyOwner, QueueEnvelope, QueueMessage, Submission
+from actors.replies import (
+    BatchResult,
+    Done,
+    EnvelopeQueued,
+    KeyOwner,
+    MessageAccepted,
+    Refused,
+    Reply,
+)
 from http_edge.cli.settings import with_settings
 from http_edge.config import Settings
 from http_edge.config_sources import Loaded
@@ -25,6 +33,7 @@ from http_edge.mediator_keys import load_or_create
 
 _DECODER = msgspec.msgpack.Decoder(list[Submission])
 _ENCODER = msgspec.msgpack.Encoder()
+_NO_MESSAGE = "00000000-0000-4000-8000-000000000000"
 
 
 class EchoHost:
@@ -43,9 +52,19 @@ class EchoHost:
         """Always well."""
         return "echo"
 
-    async def heartbeat(self, sockets: int) -> str:  # noqa: ARG002 - the port's signature
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:  # noqa: ARG002
         """Never starts anew."""
         return "echo"
+
+    async def queues(
+        self,
+        limit: int,  # noqa: ARG002 - the port's signature
+        *,
+        outbound_only: bool = False,  # noqa: ARG002
+        did: str | None = None,  # noqa: ARG002
+    ) -> bytes:
+        """Nothing waits."""
+        return msgspec.msgpack.encode([])
 
     async def stats(self) -> bytes:
         """No figures."""
@@ -59,9 +78,15 @@ class EchoHost:
 def _reply(submission: Submission) -> Reply:
     if submission.refusal is not None:  # the edge's own verdict, which a host passes on
         return Refused(submission.refusal)
-    if isinstance(submission.command, QueueMessage):
-        return MessageAccepted("00000000-0000-4000-8000-000000000000")
-    return Done()
+    match submission.command:
+        case QueueMessage():
+            return MessageAccepted(_NO_MESSAGE)
+        case QueueEnvelope():
+            return EnvelopeQueued(_NO_MESSAGE, outbound=False)
+        case FindKeyOwner():
+            return KeyOwner(submission.target_did)
+        case _:
+            return Done()
 
 
 async def serve(settings: Settings) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 import msgspec
@@ -21,11 +22,17 @@ from http_edge.bench.target import Target
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One run: where, how many connections, for how long, and which bodies."""
+    """One run: where, how many connections, for how long, and which bodies.
+
+    ``count`` bodies are posted; the commands take turns until then.
+    """
 
     url: str
+    path: str
+    media_type: str
     connections: int
     seconds_max: float
+    count: int
     commands: list[bytes]
 
 
@@ -35,14 +42,23 @@ def run_apart(
     *,
     connections: int,
     seconds_max: float,
+    count: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Shots:
-    """Fire the commands from a process of its own.
+    """Fire each command once, or ``count`` in turns, from a process of its own.
 
     Raises:
         RuntimeError: the generator failed; its last words are the message.
     """
-    job = Job(target.url, connections, seconds_max, list(commands))
+    job = Job(
+        target.url,
+        target.path,
+        target.media_type,
+        connections,
+        seconds_max,
+        len(commands) if count is None else count,
+        list(commands),
+    )
     with tempfile.NamedTemporaryFile(suffix=".job") as file, tempfile.TemporaryFile() as output:
         file.write(msgspec.msgpack.encode(job))
         file.flush()
@@ -71,8 +87,8 @@ def main(path: str) -> None:
     gc.disable()
     shots = uvloop.run(
         fire(
-            Target.at(job.url),
-            job.commands,
+            Target.at(job.url).posting(job.path, job.media_type),
+            islice(cycle(job.commands), job.count),
             connections=job.connections,
             seconds_max=job.seconds_max,
             progress=lambda answered: print(answered, file=sys.stderr),  # noqa: T201 - the channel

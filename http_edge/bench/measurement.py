@@ -20,6 +20,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         seconds: How long it took in all.
         per_s: ``count`` in a second.
         p50_ms: Half were faster.
+        p95_ms: One in twenty was slower.
         p99_ms: One in a hundred was slower.
         server_cpu_s_per_1000: CPU seconds of all server processes for 1,000.
         commits_per_s: Transactions of the log in a second.
@@ -33,6 +34,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     seconds: float
     per_s: float
     p50_ms: float | None = None
+    p95_ms: float | None = None
     p99_ms: float | None = None
     server_cpu_s_per_1000: float | None = None
     commits_per_s: float | None = None
@@ -65,5 +67,6 @@ def measured(name: str, latencies_ns: Sequence[int], seconds: float, **more: obj
     }
     if ordered:
         facts["p50_ms"] = percentile(ordered, 50) / _NS_PER_MS
+        facts["p95_ms"] = percentile(ordered, 95) / _NS_PER_MS
         facts["p99_ms"] = percentile(ordered, 99) / _NS_PER_MS
     return msgspec.convert(facts, Measurement)

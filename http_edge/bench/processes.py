@@ -40,7 +40,17 @@ class ProcessTree:
 
     def memory_bytes(self) -> int:
         """Proportional set size: pages that processes share are counted once in all."""
-        return sum(map(_pss_bytes, self.pids()))
+        return sum(_rolled_up_bytes(pid, "Pss:") for pid in self.pids())
+
+    def own_memory_bytes(self) -> int:
+        """The part of it that is no page of a file: what grows with what a program holds.
+
+        The share of a file's pages changes whenever another program starts to use it.
+        """
+        return sum(
+            _rolled_up_bytes(pid, "Pss_Anon:") + _rolled_up_bytes(pid, "Pss_Shmem:")
+            for pid in self.pids()
+        )
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
@@ -54,9 +64,9 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             yield int(entry.name), text.rpartition(")")[2].split()
 
 
-def _pss_bytes(pid: int) -> int:
+def _rolled_up_bytes(pid: int, name: str) -> int:
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)

@@ -18,6 +18,7 @@ _COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("count", "{0.count:,}"),
     ("per s", "{0.per_s:,.0f}"),
     ("p50 ms", "{0.p50_ms:,.2f}"),
+    ("p95 ms", "{0.p95_ms:,.2f}"),
     ("p99 ms", "{0.p99_ms:,.2f}"),
     ("CPU s/1k", "{0.server_cpu_s_per_1000:.3f}"),
     ("commits/s", "{0.commits_per_s:,.0f}"),

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import uvloop
 
@@ -24,13 +24,11 @@ from http_edge.bench.measurement import Measurement, measured
 from http_edge.bench.messages import SETUP_CONNECTIONS
 from http_edge.bench.population import Pair, contract, direct, messages, registration
 from http_edge.bench.processes import ProcessTree
+from http_edge.bench.progress import ProgressBar
 from http_edge.bench.server import OwnServer
 from http_edge.bench.shots import fire
 from http_edge.bench.subject import Subject, subject_of
 from http_edge.client import Identity
-
-ProgressBar: TypeAlias = Callable[[str, int], Callable[[int], None]]
-"""Makes a bar from a title and a total; the bar hears how much is done."""
 
 _SENDERS: Final = 64
 _CHUNK: Final = 20_000

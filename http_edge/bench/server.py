@@ -1,15 +1,17 @@
-"""A mediator of the benchmark's own: ``poste serve`` in a temporary directory."""
+"""Servers of the benchmark's own: ``poste serve`` in a temporary directory, above all."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,6 +20,9 @@ from http_edge.bench.processes import ProcessTree
 from http_edge.bench.target import Target
 
 READY_S_MAX: Final = 180.0
+LOOPBACK: Final = "127.0.0.1"
+_OTHERS: Final = re.compile(r"POSTE_|ACAPY_|.*_proxy\Z", re.IGNORECASE)
+"""Variables that are meant for other servers, or lead elsewhere."""
 _STOP_S_MAX: Final = 30.0
 _POLL_S: Final = 0.05
 _ANSWER_S_MAX: Final = 10.0
@@ -33,6 +38,9 @@ _UNLIMITED: Final[Mapping[str, str]] = {
     "rates.per_sender_per_s": "0",
     "rates.public_reads_per_address_per_s": "0",
     "rates.sockets_auth_per_address_per_s": "0",
+    "didcomm.socket_messages_per_s_max": "10000",
+    "limits.sockets_max": "100000",
+    "limits.sockets_per_address_max": "100000",
 }
 
 
@@ -40,26 +48,26 @@ class NotReady(RuntimeError):
     """The server did not become ready, or ended."""
 
 
-class OwnServer:
+class OwnProcess(ABC):
     """A server process; a context manager that starts and stops it.
 
-    ``data_dir`` outlives it, so that a second one can start from the same log.
-
     Attributes:
-        ready_s: Seconds from the start of the process until it said that it was ready.
+        ready_s: Seconds from the start of the process until it was ready.
         target: Where it listens, once it is ready.
     """
 
     def __init__(
-        self, data_dir: Path, *, echo: bool = False, settings: Mapping[str, str] | None = None
+        self, command: Sequence[str], words: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        self.target = Target("127.0.0.1", 0)
+        """A server that is not started; what it says goes to the file ``words``.
+
+        ``environment`` is what it gets besides our own.
+        """
+        self.target = Target(LOOPBACK, 0)
         self.ready_s = 0.0
-        self._words = data_dir / "server.out"
-        self._command = [sys.executable, *(_ECHO if echo else _SERVE)]
-        facts = {"listen": self.target.authority, "data_dir": str(data_dir), "did": _DID}
-        for name, value in {**facts, **_UNLIMITED, **(settings or {})}.items():
-            self._command += ["--set", f"{name}={value}"]
+        self._command = list(command)
+        self._words = words
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -75,12 +83,15 @@ class OwnServer:
             NotReady: it ended, or took longer than READY_S_MAX.
         """
         # What is measured must not depend on what the shell has set for another server.
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTE_")}
+        kept = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
         started = time.monotonic()
-        with self._words.open("wb") as words:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                self._command, stdout=words, stderr=words, env=kept
-            )
+        try:
+            with self._words.open("wb") as words:
+                self._process = subprocess.Popen(  # noqa: S603 - what the benchmark measures
+                    self._command, stdout=words, stderr=words, env={**kept, **self._environment}
+                )
+        except OSError as error:
+            raise NotReady(f"{self._command[0]}: {error.strerror}") from error
         try:
             while (url := self._ready_url()) is None:
                 if self._process.poll() is not None:
@@ -117,15 +128,35 @@ class OwnServer:
                 _kill(pid)
             process.wait()
 
+    @abstractmethod
+    def _ready_url(self) -> str | None:
+        """Where it listens; None as long as it is not ready."""
+
+    def _last_words(self) -> str:
+        return " | ".join(self._words.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+
+
+class OwnServer(OwnProcess):
+    """``poste serve``, or the edge alone.
+
+    ``data_dir`` outlives it, so that a second one can start from the same log.
+    """
+
+    def __init__(
+        self, data_dir: Path, *, echo: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
+        command = [sys.executable, *(_ECHO if echo else _SERVE)]
+        facts = {"listen": f"{LOOPBACK}:0", "data_dir": str(data_dir), "did": _DID}
+        for name, value in {**facts, **_UNLIMITED, **(settings or {})}.items():
+            command += ["--set", f"{name}={value}"]
+        super().__init__(command, data_dir / "server.out")
+
     def _ready_url(self) -> str | None:
         for line in self._words.read_text(errors="replace").splitlines():
             word, *rest = line.split() or [""]
             if word == "ready" and rest:
                 return rest[0]
         return None
-
-    def _last_words(self) -> str:
-        return " | ".join(self._words.read_text(errors="replace").splitlines()[-_LAST_LINES:])
 
 
 def commits(target: Target) -> int | None:

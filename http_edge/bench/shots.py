@@ -6,7 +6,7 @@ import asyncio
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from http_edge.bench.connection import Connection
 from http_edge.bench.target import Target
 
-_ACCEPTED: Final = 200
+_SUCCESS: Final = range(200, 300)
 _REPORTED_EVERY: Final = 256
 _SHOWN_BYTES: Final = 80
 _NS_PER_S: Final = 1_000_000_000
@@ -44,7 +44,7 @@ class Shots(msgspec.Struct, frozen=True):
 
 async def fire(
     target: Target,
-    commands: Sequence[bytes],
+    commands: Iterable[bytes],
     *,
     connections: int,
     seconds_max: float,
@@ -72,7 +72,7 @@ async def fire(
             if sent > deadline:
                 return
             status, body = await connection.post(command)
-            if status == _ACCEPTED:
+            if status in _SUCCESS:
                 latencies.append(clock() - sent)
             else:
                 refused[body[:_SHOWN_BYTES].decode(errors="replace")] += 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from http_edge.bench.measurement import Measurement, measured
 from http_edge.bench.processes import ProcessTree
@@ -35,6 +36,31 @@ class Costs:
         return figures
 
 
+class Measured(Protocol):
+    """A running mediator of whatever kind."""
+
+    @property
+    def target(self) -> Target:
+        """Where the load goes."""
+
+    def costs(self) -> AbstractContextManager[Costs]:
+        """What the server spends while the block runs; filled in when it ends."""
+
+
+@contextmanager
+def spending(target: Target, processes: ProcessTree | None) -> Iterator[Costs]:
+    """What a server with these processes spends while the block runs."""
+    spent = Costs()
+    commits_before = commits(target)
+    cpu_before_s = processes.cpu_s() if processes else None
+    yield spent
+    if processes and cpu_before_s is not None:
+        spent.cpu_s = processes.cpu_s() - cpu_before_s
+    commits_after = commits(target)
+    if commits_before is not None and commits_after is not None:
+        spent.commits = commits_after - commits_before
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A running mediator; ``processes`` is None where its process id was not given."""
@@ -43,18 +69,9 @@ class Subject:
     mediator: DidDocument
     processes: ProcessTree | None = field(default=None)
 
-    @contextmanager
-    def costs(self) -> Iterator[Costs]:
+    def costs(self) -> AbstractContextManager[Costs]:
         """What the server spends while the block runs; filled in when it ends."""
-        spent = Costs()
-        commits_before = commits(self.target)
-        cpu_before_s = self.processes.cpu_s() if self.processes else None
-        yield spent
-        if self.processes and cpu_before_s is not None:
-            spent.cpu_s = self.processes.cpu_s() - cpu_before_s
-        commits_after = commits(self.target)
-        if commits_before is not None and commits_after is not None:
-            spent.commits = commits_after - commits_before
+        return spending(self.target, self.processes)
 
 
 def subject_of(server: OwnServer) -> Subject:

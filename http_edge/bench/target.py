@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A mediator on loopback."""
+    """A mediator on loopback, and how a load is posted to it: by path and media type."""
 
     host: str
     port: int
+    path: str = "/"
+    media_type: str = "application/json"
 
     @classmethod
     def at(cls, url: str) -> Self:
@@ -29,6 +31,10 @@ class Target:
             raise ValueError(f"{parts.hostname} is not this machine; only loopback is measured")
         return cls(parts.hostname, parts.port)
 
+    def posting(self, path: str, media_type: str) -> Self:
+        """The same mediator, with another way to post to it."""
+        return replace(self, path=path, media_type=media_type)
+
     @property
     def authority(self) -> str:
         """Host and port as a URL writes them."""
@@ -36,7 +42,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The address as a URL."""
+        """The address as a URL, without the path."""
         return f"http://{self.authority}"
 
 

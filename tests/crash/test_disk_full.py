@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,27 +20,14 @@ from tests.cluster.people import (
     waiting_payloads,
 )
 from tests.cluster.server import HOST, Server, ended, send
-from tests.crash.conftest import Report
+from tests.crash.conftest import DISK_BYTES, Report
 from tests.crash.storage import stored_texts
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
 UNAVAILABLE = (503, {"type": "ERROR", "code": "TEMPORARILY_UNAVAILABLE"})
-DISK_BYTES = 8 * 1024 * 1024
 BALLAST_BYTES = 6 * 1024 * 1024
 TEXT_BYTES = 16 * 1024
 SERVED_AGAIN_S_MAX = 10.0
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a few megabytes."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs"]
-    if subprocess.run(["mount", *options, disk], check=False, capture_output=True).returncode:
-        pytest.skip("mounting a tmpfs is not permitted")
-    yield disk
-    subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 async def fill(mediator: MediatorClient, writer: Account, reader: Account) -> list[str]:

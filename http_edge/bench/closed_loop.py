@@ -1,0 +1,40 @@
+"""One closed-loop run: prepared bodies from a load process of its own, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from http_edge.bench.load import run_apart
+from http_edge.bench.measurement import Measurement
+from http_edge.bench.subject import Measured, measured_shots
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One closed-loop run: on how many connections, how many messages, for how long at most."""
+
+    connections: int
+    count: int
+    seconds_max: float
+
+
+def fired(
+    name: str,
+    subject: Measured,
+    commands: Sequence[bytes],
+    run: Run,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Measurement:
+    """Post ``run.count`` commands, in turns when they are fewer."""
+    with subject.costs() as spent:
+        shots = run_apart(
+            subject.target,
+            commands,
+            connections=run.connections,
+            seconds_max=run.seconds_max,
+            count=run.count,
+            progress=progress,
+        )
+    return measured_shots(f"{name}, {run.connections} connections", shots, spent)

@@ -1,0 +1,299 @@
+"""What senders and wallets know after a run, and what the log says of it: is anything wrong? Pure.
+
+Every message has a text of its own, and nobody sends one twice. So, whatever was killed:
+
+- an accepted message is in the log, once and byte by byte, and a wallet got it;
+- one whose outcome is unknown is there once or not at all, one that was refused is not there;
+- what a wallet acknowledged and the mediator confirmed is never offered again;
+- nothing is offered to two at a time: not while the one that got it is there and its lease holds;
+- messages of one sender to one wallet that were handed out once arrive in the order of sending:
+  those it asked for, and those that were pushed, for live mode passes by what waits (RFC 0685).
+
+A protocol without acknowledgement removes what it has written, so a kill in between gives it once
+more (``repeated``). Wallets are never killed here and read whatever comes, hence nothing that was
+written can be lost with a connection, and nothing needs to be excused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from eventstore.codec import decode
+from eventstore.events import MessageQueued, MessagesDelivered, MessagesRemoved
+from eventstore.log import EventLog
+
+_NOTICED_S: Final = 1.0
+_LIVE: Final = "live"
+_SHOWN: Final = 3
+_SHOWN_CHARS: Final = 40
+
+
+class Fate(Enum):
+    """What a sender knows about a message that it sent."""
+
+    ACCEPTED = "accepted"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    UNSENT = "unsent"
+    """No connection was made."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """An envelope that a sender was about to send; unknown until something is heard."""
+
+    sender: str
+    wallet: str
+    key: str
+    text: str
+    envelope: bytes
+    fate: Fate = Fate.UNKNOWN
+
+
+@dataclass(slots=True)
+class Session:
+    """Who was handed messages: one HTTP request, or a socket, with the times of its two ends.
+
+    ``kills`` is how many went before it. A wallet that is ``shared`` by two devices knows nothing
+    of the order of what the two do.
+    """
+
+    kills: int
+    opened_s: float
+    shared: bool = False
+    ended_s: float = math.inf
+    """Of a socket; what is handed to a request is held to the end of the lease."""
+
+
+class Offer(NamedTuple):
+    """A message as its wallet got it, each time; ``at_s`` on a clock that only goes on."""
+
+    wallet: str
+    text: str
+    session: Session
+    at_s: float
+
+
+Message: TypeAlias = tuple[str, str]
+"""Wallet and text."""
+
+
+@dataclass(slots=True)
+class PickupLedger:
+    """Everything that the clients of one run know, in the order in which they learned it."""
+
+    lease_s: float
+    kills: int = 0
+    sent: list[Sent] = field(default_factory=list)
+    offers: list[Offer] = field(default_factory=list)
+    removed: dict[Message, float] = field(default_factory=dict)
+    undone: list[str] = field(default_factory=list)
+    repeated_early: list[tuple[Offer, Offer]] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    _by_message: dict[Message, Sent] = field(default_factory=dict)
+    _holders: dict[Message, Offer] = field(default_factory=dict)
+
+    def intend(self, sent: Sent) -> Sent:
+        """An envelope is about to be sent; no other has its text."""
+        self.sent.append(sent)
+        self._by_message[sent.wallet, sent.text] = sent
+        return sent
+
+    def sent_to(self, wallet: str, text: str) -> Sent | None:
+        """What a sender intended with this text."""
+        return self._by_message.get((wallet, text))
+
+    def offer(self, offer: Offer) -> None:
+        """A wallet was handed a message."""
+        message = offer.wallet, offer.text
+        self.offers.append(offer)
+        removed_s = self.removed.get(message)
+        if removed_s is not None and (
+            offer.session.opened_s > removed_s or not offer.session.shared
+        ):
+            self.undone.append(offer.text)
+        before = self._holders.get(message)
+        if before is not None and self._is_leased(before, offer.at_s):
+            self.repeated_early.append((before, offer))
+        self._holders[message] = offer
+
+    def _is_leased(self, offer: Offer, now_s: float) -> bool:
+        """Is a message still out, if its session is? A kill ends leases of sessions before it.
+
+        Half of the lease is for the way from the grant to the wallet.
+        """
+        return now_s < offer.at_s + self.lease_s / 2 and offer.session.kills == self.kills
+
+    def twice(self) -> list[str]:
+        """Messages that were offered while somebody else who was there held them.
+
+        The mediator may have seen the end of a socket a moment before the wallet.
+        """
+        return [
+            again.text
+            for first, again in self.repeated_early
+            if first.session.ended_s > again.at_s + _NOTICED_S
+        ]
+
+    def remove(self, wallet: str, texts: Iterable[str], at_s: float) -> None:
+        """The mediator has confirmed that these are not offered again."""
+        self.removed.update(((wallet, text), at_s) for text in texts)
+
+    def count(self, fate: Fate) -> int:
+        """How many messages came to this."""
+        return sum(sent.fate is fate for sent in self.sent)
+
+    def repeated(self) -> int:
+        """How many offers were not the first of their message."""
+        return len(self.offers) - len({(offer.wallet, offer.text) for offer in self.offers})
+
+
+@dataclass(slots=True)
+class Kept:
+    """What the log says of one message."""
+
+    key: str
+    payload: bytes
+    channels: list[str] = field(default_factory=list)
+    """How it was handed out, each time."""
+    removals: list[str] = field(default_factory=list)
+
+
+def kept_in(log: EventLog) -> list[Kept]:
+    """Every envelope that a log has queued for a recipient's key, oldest first."""
+    kept: dict[str, Kept] = {}
+    for event in _events(log):
+        match event:
+            case MessageQueued(message_id=message_id, recipient_key=key, payload=payload):
+                kept[message_id] = Kept(key, payload)
+            case MessagesDelivered(message_ids=message_ids, channel=channel):
+                for message_id in message_ids:
+                    kept[message_id].channels.append(channel)
+            case MessagesRemoved(message_ids=message_ids, reason=reason):
+                for message_id in message_ids:
+                    kept[message_id].removals.append(reason)
+            case _:
+                pass
+    return [one for one in kept.values() if one.key]
+
+
+def _events(log: EventLog) -> Iterator[object]:
+    after = 0
+    while rows := log.read_log(after=after):
+        yield from (decode(row.topic, row.state) for row in rows)
+        after = rows[-1].id
+
+
+@dataclass(frozen=True, slots=True)
+class PickupVerdict:
+    """What is wrong; nothing, if all of it is empty."""
+
+    lost: dict[str, int]
+    """By what the log says of the missing message."""
+    doubled: list[str]
+    strange: list[str]
+    changed: list[str]
+    undone: list[str]
+    twice: list[str]
+    disordered: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Was every promise kept?"""
+        return not (
+            self.lost
+            or self.doubled
+            or self.strange
+            or self.changed
+            or self.undone
+            or self.twice
+            or self.disordered
+        )
+
+    def __str__(self) -> str:
+        found = {
+            "doubled": self.doubled,
+            "strange": self.strange,
+            "changed": self.changed,
+            "undone": self.undone,
+            "twice at a time": self.twice,
+            "disordered": self.disordered,
+        }
+        told = [f"{name} {_shown(texts)}" for name, texts in found.items()]
+        return ", ".join([f"lost {self.lost or 0}", *told])
+
+
+def _shown(texts: Sequence[str]) -> str:
+    """Their number, and the beginnings of a few."""
+    few = [text[:_SHOWN_CHARS] for text in texts[:_SHOWN]]
+    return f"{len(texts)} {few}" if few else "0"
+
+
+def judge_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupVerdict:
+    """Hold the mediator to its promises, after every queue was drained."""
+    by_bytes: dict[tuple[str, bytes], list[Kept]] = defaultdict(list)
+    for one in kept:
+        by_bytes[one.key, one.payload].append(one)
+    sent = {(one.wallet, one.text): one for one in ledger.sent}
+    offered = {(offer.wallet, offer.text) for offer in ledger.offers}
+    absent = {Fate.REFUSED, Fate.UNSENT}
+    known = {(one.key, one.envelope) for one in ledger.sent if one.fate not in absent}
+    strange = [text for wallet, text in offered if _never_sent(sent.get((wallet, text)))]
+    strange += [payload.decode() for key, payload in by_bytes.keys() - known]
+    doubled = [ones[0].payload.decode() for ones in by_bytes.values() if len(ones) > 1]
+    doubled += [one.payload.decode() for one in kept if len(one.removals) > 1]
+    return PickupVerdict(
+        lost=dict(
+            Counter(
+                _trace(by_bytes.get((one.key, one.envelope), []))
+                for message, one in sent.items()
+                if one.fate is Fate.ACCEPTED and message not in offered
+            )
+        ),
+        doubled=doubled,
+        strange=strange,
+        changed=ledger.changed,
+        undone=ledger.undone,
+        twice=ledger.twice(),
+        disordered=list(_disordered(ledger, sent, by_bytes)),
+    )
+
+
+def _never_sent(sent: Sent | None) -> bool:
+    return sent is None or sent.fate in {Fate.REFUSED, Fate.UNSENT}
+
+
+def _trace(kept: Sequence[Kept]) -> str:
+    """How far a message came that its wallet never got."""
+    if not kept:
+        return "not in the log"
+    reasons = ", ".join(kept[0].removals) or "still there"
+    return f"{len(kept[0].channels)} times handed out, {reasons}"
+
+
+def _disordered(
+    ledger: PickupLedger,
+    sent: Mapping[Message, Sent],
+    by_bytes: Mapping[tuple[str, bytes], Sequence[Kept]],
+) -> Iterator[str]:
+    """Messages handed out once, and after a later one that came the same way."""
+    numbers = {(one.wallet, one.text): number for number, one in enumerate(ledger.sent)}
+    offers = Counter((offer.wallet, offer.text) for offer in ledger.offers)
+    newest: dict[tuple[str, str, bool], int] = {}
+    for offer in ledger.offers:
+        message = offer.wallet, offer.text
+        one = sent.get(message)
+        if one is None:
+            continue
+        kept = by_bytes.get((one.key, one.envelope), [])
+        channels = [channel for copy in kept for channel in copy.channels]
+        if len(channels) == 1 == offers[message] and not offer.session.shared:
+            way = one.sender, one.wallet, channels == [_LIVE]
+            if numbers[message] < newest.get(way, -1):
+                yield one.text
+            newest[way] = max(numbers[message], newest.get(way, -1))

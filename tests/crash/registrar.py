@@ -1,0 +1,134 @@
+"""A wallet that changes its keylist and its rules, and new wallets that connect, amid kills.
+
+What was confirmed has to hold after everything: keys are the wallet's and nobody else's, its rules
+and every connection are known. A key that it gave up is free; after a kill between the two steps of
+giving it up it may still be reserved for the wallet, until that adds and removes it once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from http_edge.didcomm.keys import KeyPair, did_key
+from http_edge.wallet import Invitation, Mediation, Recipient, Wallet, WalletError
+from tests.crash.wallet_load import PAUSE_S, WalletLoad
+
+_FIRST_LIMIT: Final = 1_000
+_KEYS_MIN: Final = 4
+_DONE: Final = frozenset({"success", "no_change"})
+
+
+@dataclass(slots=True)
+class Registrar:
+    """``owner`` registers, ``stranger`` claims what is not hers."""
+
+    owner: Wallet
+    stranger: Wallet
+    mediation: Mediation
+    invitation: Invitation
+    owned: dict[bytes, Recipient] = field(default_factory=dict)
+    released: list[bytes] = field(default_factory=list)
+    unknown: list[KeyPair] = field(default_factory=list)
+    limits: list[int] = field(default_factory=list)
+    """Limits of its queue that were asked for since the last one that was confirmed, this first."""
+    connected: list[Wallet] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    async def work(self, load: WalletLoad) -> None:
+        """Change something, whatever fails, until the run stops."""
+        deeds = [self._add, self._add, self._remove, self._claim, self._change_rules, self._connect]
+        while not load.stopping:
+            try:
+                await self.owner.ping()  # or while nothing answers, all of it would be unknown
+                await load.chance.choice(deeds)(load)
+            except WalletError:
+                await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _add(self, _: WalletLoad) -> None:
+        key = KeyPair.new()
+        self.unknown.append(key)
+        (added,) = await self.owner.update_keylist(add=[key.public])
+        if added.result == "success":
+            self.unknown.remove(key)
+            self.owned[key.public] = Recipient(key, self.mediation)
+        elif added.result != "server_error":
+            self.broken.append(f"a fresh key is added: {added.result}")
+
+    async def _remove(self, load: WalletLoad) -> None:
+        if len(self.owned) <= _KEYS_MIN:
+            return
+        recipient = self.owned.pop(load.chance.choice(list(self.owned)))
+        self.unknown.append(recipient.key)
+        (removed,) = await self.owner.update_keylist(remove=[recipient.key.public])
+        if removed.result in _DONE:
+            self.unknown.remove(recipient.key)
+            self.released.append(recipient.key.public)
+        elif removed.result != "server_error":
+            self.broken.append(f"an owned key is removed: {removed.result}")
+
+    async def _claim(self, load: WalletLoad) -> None:
+        if self.owned:
+            key = load.chance.choice(list(self.owned))
+            (claimed,) = await self.stranger.update_keylist(add=[key])
+            if claimed.result in _DONE:
+                self.broken.append(f"a stranger claims a key amid kills: {claimed.result}")
+
+    async def _change_rules(self, _: WalletLoad) -> None:
+        limit = max(self.limits, default=_FIRST_LIMIT) + 1
+        self.limits.append(limit)
+        told = (await self.owner.update_queue(message_count_limit=limit)).message_count_limit
+        self.limits = [limit]
+        if told != limit:
+            self.broken.append(f"a limit of {limit} is set: {told}")
+
+    async def _connect(self, load: WalletLoad) -> None:
+        self.connected.append(await Wallet.connect(self.invitation, session=load.session))
+
+    async def check(self, kills: int) -> None:
+        """What was confirmed holds after so many kills. Raises: WalletError."""
+        if await self.owner.request_mediation() != self.mediation:
+            self.broken.append("the grant is another one")
+        await self._check_keylist(kills)
+        limit = (await self.owner.queue_status()).message_count_limit
+        if self.limits and limit not in self.limits:
+            self.broken.append(f"the limit is {limit} instead of one of {self.limits}")
+        for wallet in self.connected:
+            await wallet.ping()
+            waiting = [wallet.connection.open(one.envelope) for one in await wallet.fetch()]
+            if waiting:
+                self.broken.append(f"for a wallet without a key there is: {waiting}")
+
+    async def _check_keylist(self, kills: int) -> None:
+        listed = {key.recipient_key for key in (await self.owner.query_keylist()).keys}
+        owned, unknown = (
+            {did_key(key) for key in keys}
+            for keys in (self.owned, [key.public for key in self.unknown])
+        )
+        if not owned <= listed <= owned | unknown:
+            more, fewer = len(listed - owned - unknown), len(owned - listed)
+            self.broken.append(f"{more} keys too many and {fewer} too few are in the keylist")
+        # Whatever a failure has left in between, adding the key once more puts it right.
+        again = [key.public for key in self.unknown]
+        await self._expect(self.owner, again, _DONE, "its own unknown keys")
+        taken = [*self.owned, *again]
+        await self._expect(self.stranger, taken, frozenset({"client_error"}), "keys of another")
+        claimed = await self.stranger.update_keylist(add=self.released)
+        pairs = zip(self.released, claimed, strict=True)
+        reserved = [key for key, changed in pairs if changed.result != "success"]
+        if len(reserved) > kills:
+            self.broken.append(f"{len(reserved)} keys that were given up are reserved")
+        await self._expect(self.owner, reserved, _DONE, "its own keys once more")
+        await self.owner.update_keylist(remove=reserved)
+        await self._expect(self.stranger, reserved, _DONE, "keys that were given up")
+
+    async def _expect(
+        self, wallet: Wallet, keys: Sequence[bytes], due: frozenset[str], whose: str
+    ) -> None:
+        results = [changed.result for changed in await wallet.update_keylist(add=keys)]
+        wrong = [result for result in results if result not in due]
+        if wrong:
+            self.broken.append(f"{whose} are added: {wrong}")

@@ -1,0 +1,129 @@
+"""A full disk refuses wallets and their senders in their own words, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aiohttp
+import pytest
+
+from http_edge.wallet import MediatorRefused, ProblemReported
+from tests.cluster.server import HOST, Server, ended, send
+from tests.cluster.wallets import Person, served
+from tests.crash.conftest import DISK_BYTES, Report
+from tests.crash.storage import stored_texts
+
+pytestmark = [pytest.mark.crash, pytest.mark.cluster]
+BALLAST_BYTES: Final = 6 * 1024 * 1024
+TEXT_BYTES: Final = 16 * 1024
+REFUSED_IN_A_ROW: Final = 10
+SERVED_AGAIN_S_MAX: Final = 10.0
+LEASE_S: Final = 1.0
+Answer = TypeVar("Answer")
+UNAVAILABLE: Final = frozenset({429, 503})
+
+
+async def forward(person: Person, text: str) -> bool:
+    """Was a forward accepted? If not, it was refused as it should."""
+    try:
+        await person.write(text)
+    except MediatorRefused as error:
+        if error.status in UNAVAILABLE:
+            return False
+        raise
+    return True
+
+
+async def answered(ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    """The answer to a wallet, None for a problem report; anything else is wrong."""
+    try:
+        return await ask()
+    except ProblemReported:
+        return None
+
+
+async def fill(person: Person) -> list[str]:
+    """Forwards until several in a row were refused: those that were accepted."""
+    accepted: list[str] = []
+    number = refused = 0
+    while refused < REFUSED_IN_A_ROW:
+        text = f"{number} ".ljust(TEXT_BYTES, ".")
+        number += 1
+        assert number * TEXT_BYTES < DISK_BYTES, "the disk does not fill"
+        if await forward(person, text):
+            accepted.append(text)
+            refused = 0
+        else:
+            refused += 1
+    return accepted
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["goes on", "host killed while full"])
+async def test_a_full_disk_costs_a_wallet_nothing_and_service_returns_by_itself(
+    tmp_path: Path, small_disk: Path, report: Report, killed: bool
+) -> None:
+    ballast = small_disk / "ballast"
+    settings = {"log": f"sqlite://{small_disk / 'log.db'}", "didcomm.lease_s": f"{LEASE_S}"}
+    with Server(tmp_path / "data", **settings) as server:
+        async with aiohttp.ClientSession() as session:
+            bob = await Person.arrive(session, server.url)
+            await bob.write("first", "second")
+            first, second = await bob.wallet.fetch(2)
+            await bob.wallet.received([first.id])
+            ballast.write_bytes(bytes(BALLAST_BYTES))
+            accepted = ["second", *await fill(bob)]
+            told = [
+                await answered(ask)
+                for ask in (
+                    bob.wallet.status,
+                    bob.wallet.request_mediation,
+                    bob.wallet.query_keylist,
+                    bob.wallet.queue_status,
+                    bob.wallet.pickup1_status,
+                )
+            ]
+            held = await answered(lambda: bob.wallet.fetch(1)) or []
+            confirmed = await answered(lambda: bob.wallet.received([second.id]))
+            if killed:
+                (host,) = server.pids(HOST)
+                send(host, signal.SIGKILL)
+                assert await asyncio.to_thread(ended, host, SERVED_AGAIN_S_MAX)
+                assert not await forward(bob, "while full")
+                assert await answered(bob.wallet.status) is None
+            ballast.unlink()
+            freed = time.monotonic()
+            await served(lambda: forward(bob, "after"))
+            seconds = time.monotonic() - freed
+            drained = await drain(bob)
+        with closing(server.log()) as log:
+            stored_texts(log)
+    report(
+        f"{len(accepted)} accepted, 0 lost; {told.count(None)} of {len(told)} questions answered"
+        f" with a problem report; served {seconds:.1f} s after space was freed"
+    )
+    assert seconds < SERVED_AGAIN_S_MAX
+    if confirmed is not None:
+        accepted.remove("second")
+    assert set(accepted) <= set(drained), "an accepted forward is lost"
+    assert not {"first", "while full"} & set(drained)
+    assert confirmed is None or "second" not in drained, "a confirmed removal is undone"
+    assert len(set(drained)) == len(drained)
+    # What was out on a lease when the rest was taken comes after it.
+    late = {"second", *bob.texts(held)}
+    waiting = [text for text in accepted if text not in late]
+    assert [text for text in drained if text in set(waiting)] == waiting
+
+
+async def drain(person: Person) -> list[str]:
+    """Everything that waits, what is out on a lease too."""
+    found: list[str] = []
+    async with asyncio.timeout(SERVED_AGAIN_S_MAX):
+        while (await person.wallet.status()).message_count:
+            found += await person.drained()
+    return found

@@ -1,0 +1,158 @@
+"""The judge of the wallets' crash tests finds what is planted, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.crash.pickup_ledger import (
+    Fate,
+    Kept,
+    Offer,
+    PickupLedger,
+    PickupVerdict,
+    Sent,
+    Session,
+    judge_pickup,
+)
+
+pytestmark = pytest.mark.crash
+LEASE_S = 4.0
+ASKED, LIVE = "pickup/2.0", "live"
+
+
+class Run:
+    """Five accepted messages, offered and removed; an unknown and a refused one are not there."""
+
+    def __init__(self) -> None:
+        self.ledger = PickupLedger(LEASE_S)
+        self.kept: list[Kept] = []
+        for number in range(7):
+            sent = Sent("a", "w", "key", f"{number}", b"%d" % number, Fate.ACCEPTED)
+            self.ledger.intend(sent)
+            if number < 5:
+                self.kept.append(Kept("key", sent.envelope, [ASKED], ["acknowledged"]))
+                self.offer(number, at_s=10.0 * number)
+        self.ledger.sent[5].fate = Fate.UNKNOWN
+        self.ledger.sent[6].fate = Fate.REFUSED
+
+    def offer(self, number: int, *, at_s: float, session: Session | None = None) -> None:
+        found = session or Session(self.ledger.kills, at_s)
+        self.ledger.offer(Offer("w", f"{number}", found, at_s))
+
+    @property
+    def verdict(self) -> PickupVerdict:
+        return judge_pickup(self.ledger, self.kept)
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+CLEAN = PickupVerdict({}, [], [], [], [], [], [])
+
+
+def test_a_run_that_kept_its_promises_is_clean(run: Run) -> None:
+    run.ledger.remove("w", ["4"], 45)
+    assert run.verdict == CLEAN
+    assert run.verdict.is_clean
+
+
+def test_an_unknown_message_may_be_there(run: Run) -> None:
+    run.kept.append(Kept("key", b"5", [ASKED]))
+    run.offer(5, at_s=60)
+    assert run.verdict == CLEAN
+
+
+@pytest.mark.parametrize(
+    ("change", "trace"),
+    [
+        (lambda kept: kept.pop(2), "not in the log"),
+        (
+            lambda kept: kept.__setitem__(2, Kept("key", b"2", [ASKED, LIVE])),
+            "2 times handed out, still there",
+        ),
+        (lambda kept: kept.copy(), "1 times handed out, acknowledged"),
+    ],
+)
+def test_an_accepted_message_that_no_wallet_got_is_lost(
+    run: Run, change: Callable[[list[Kept]], object], trace: str
+) -> None:
+    run.ledger.offers.pop(2)
+    change(run.kept)
+    assert run.verdict == replace(CLEAN, lost={trace: 1})
+    assert not run.verdict.is_clean
+
+
+def test_a_second_copy_in_the_queue_is_found(run: Run) -> None:
+    run.kept.append(Kept("key", b"3"))
+    assert run.verdict == replace(CLEAN, doubled=["3"])
+
+
+def test_a_second_removal_is_found(run: Run) -> None:
+    run.kept[3].removals.append("delivered")
+    assert run.verdict == replace(CLEAN, doubled=["3"])
+
+
+@pytest.mark.parametrize("number", [6, 9])
+def test_a_message_that_was_refused_or_that_nobody_sent_is_found(run: Run, number: int) -> None:
+    run.kept.append(Kept("key", b"%d" % number, [ASKED]))
+    run.offer(number, at_s=90)
+    assert run.verdict == replace(CLEAN, strange=[f"{number}"] * 2)
+
+
+def test_changed_bytes_are_found(run: Run) -> None:
+    run.kept.append(Kept("key", b"5 but changed"))
+    assert run.verdict == replace(CLEAN, strange=["5 but changed"])
+
+
+def test_an_acknowledged_removal_that_is_undone_is_found(run: Run) -> None:
+    run.ledger.remove("w", ["1"], 50)
+    run.offer(1, at_s=60)
+    assert run.verdict == replace(CLEAN, undone=["1"])
+
+
+def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Run) -> None:
+    run.ledger.remove("w", ["1"], 50)
+    run.kept[1].channels.append(ASKED)
+    run.offer(1, at_s=60, session=Session(0, 49, shared=True))
+    assert run.verdict == CLEAN
+    run.offer(1, at_s=70, session=Session(0, 61, shared=True))
+    assert run.verdict == replace(CLEAN, undone=["1"])
+
+
+def test_two_offers_at_a_time_are_found(run: Run) -> None:
+    run.offer(4, at_s=41)
+    assert run.verdict == replace(CLEAN, twice=["4"])
+
+
+@pytest.mark.parametrize("why", ["the lease was over", "a kill came between", "the socket ended"])
+def test_a_second_offer_is_right_after_the_end_of_the_first(run: Run, why: str) -> None:
+    at_s = 40 + LEASE_S if why == "the lease was over" else 41
+    run.ledger.kills += why == "a kill came between"
+    if why == "the socket ended":
+        run.ledger.offers[-1].session.ended_s = 41.5
+    run.offer(4, at_s=at_s)
+    run.kept[4].channels.append(ASKED)
+    assert run.verdict == CLEAN
+    assert run.ledger.repeated() == 1
+
+
+def test_a_change_of_order_is_found(run: Run) -> None:
+    run.ledger.offers.insert(0, run.ledger.offers.pop(2))
+    assert run.verdict == replace(CLEAN, disordered=["0", "1"])
+
+
+def test_the_order_is_not_that_of_a_message_that_was_handed_out_twice(run: Run) -> None:
+    run.ledger.offers.insert(0, run.ledger.offers.pop(2))
+    run.kept[2].channels.append(ASKED)
+    assert run.verdict == CLEAN
+
+
+def test_what_is_pushed_may_pass_by_what_waits(run: Run) -> None:
+    run.ledger.offers.insert(0, run.ledger.offers.pop(2))
+    run.kept[2].channels = [LIVE]
+    assert run.verdict == CLEAN

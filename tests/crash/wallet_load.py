@@ -1,0 +1,95 @@
+"""Senders who write to wallets while processes are killed; each intent is noted before it is sent.
+
+They send everything once. Most of it goes in a forward for one wallet; some is one envelope for
+two wallets, which the mediator queues for each on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+import aiohttp
+import orjson
+
+from http_edge.didcomm.envelope import pack
+from http_edge.didcomm.keys import KeyPair, base58
+from http_edge.didcomm.messages import NEW_PREFIX
+from http_edge.wallet import MediatorRefused, MediatorUnreachable, Recipient, forward, send
+from http_edge.wallet.conversation import new_id
+from tests.crash.pickup_ledger import Fate, PickupLedger, Sent
+
+FILLER_CHARS_MAX: Final = 1_000
+FOR_TWO: Final = 0.1
+PAUSE_S: Final = 0.03
+_BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
+
+
+class Mailbox(NamedTuple):
+    """Where a sender writes to: a wallet, and one of its keys."""
+
+    wallet: str
+    recipient: Recipient
+
+
+@dataclass(slots=True)
+class WalletLoad:
+    """What everybody in one run shares."""
+
+    session: aiohttp.ClientSession
+    ledger: PickupLedger
+    chance: random.Random
+    accepted: int = 0
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: bool = False
+
+    async def write(self, name: str, mailboxes: Sequence[Mailbox]) -> None:
+        """Send one message after the other until the run stops."""
+        sender = KeyPair.new()
+        for number in itertools.count():
+            if self.stopping:
+                return
+            to = [self.chance.choice(mailboxes)]
+            if self.chance.random() < FOR_TWO:
+                others = [box for box in mailboxes if box.wallet != to[0].wallet]
+                to.append(self.chance.choice(others))
+            filler = "x" * self.chance.randrange(FILLER_CHARS_MAX)
+            if not await self.send(name, sender, f"{number} of {name} {filler}", to):
+                await asyncio.sleep(PAUSE_S)
+
+    async def send(self, name: str, sender: KeyPair, text: str, to: Sequence[Mailbox]) -> bool:
+        """Send a text to one or two wallets, once: was it accepted?"""
+        message = {"@type": _BASIC_MESSAGE, "@id": new_id(), "content": text}
+        keys = [box.recipient.key.public for box in to]
+        mediation = to[0].recipient.mediation
+        envelope = body = pack(orjson.dumps(message), keys, sender)
+        if len(to) == 1:
+            body = forward(envelope, keys[0], mediation.routing_keys)
+        intents = [
+            self.ledger.intend(Sent(name, box.wallet, base58(key), text, envelope))
+            for box, key in zip(to, keys, strict=True)
+        ]
+        fate = await self._post(mediation.endpoint, body)
+        for intent in intents:
+            intent.fate = fate
+        if fate is Fate.ACCEPTED:
+            self.accepted += 1
+            self.progress.set()
+        return fate is Fate.ACCEPTED
+
+    async def _post(self, endpoint: str, body: bytes) -> Fate:
+        try:
+            await send(self.session, endpoint, body)
+        except MediatorRefused as error:
+            if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                return Fate.UNKNOWN
+            raise
+        except MediatorUnreachable as error:
+            unsent = isinstance(error.__cause__, aiohttp.ClientConnectorError)
+            return Fate.UNSENT if unsent else Fate.UNKNOWN
+        return Fate.ACCEPTED

@@ -1,0 +1,208 @@
+"""Wallets of every generation pick up while processes of the mediator are killed.
+
+``python -m tests.crash.wallets_under_kills --kills 200 --seed 7`` runs for long. A moment is a
+number of further forwards that were accepted, so every kill hits a mediator at work again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from eventstore.verify import Finding, verify
+from http_edge.didcomm.keys import KeyPair
+from http_edge.wallet import Wallet, WalletError, fetch_invitation
+from tests.cluster.server import EDGE, HOST, Server, send
+from tests.crash.kill_under_load import WEIGHTS, Target
+from tests.crash.pickers import GENERATIONS, ByAll, ByPickup2, ByTwoDevices, Picker
+from tests.crash.pickup_ledger import Fate, PickupLedger, PickupVerdict, judge_pickup, kept_in
+from tests.crash.registrar import Registrar
+from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
+
+SENDERS: Final = 6
+KEYS_PER_WALLET: Final = 2
+FURTHER_FORWARDS: Final = (30, 200)
+LEASE_S: Final = 3.0
+SETTINGS: Final = {
+    "didcomm.lease_s": f"{LEASE_S}",
+    # One wallet is all wallets here.
+    "didcomm.socket_messages_per_s_max": "10000",
+}
+_SERVED_S_MAX: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PickupOutcomes:
+    """What a run came to."""
+
+    kills: Counter[Target]
+    accepted: int
+    unknown: int
+    offered: int
+    repeated: int
+    acknowledged: int
+    keys: int
+    broken: list[str]
+    findings: list[Finding]
+    verdict: PickupVerdict
+    seconds: float
+
+    @property
+    def is_clean(self) -> bool:
+        """Was every promise kept?"""
+        return self.verdict.is_clean and not self.findings and not self.broken
+
+    def __str__(self) -> str:
+        killed = ", ".join(f"{target.value} {self.kills[target]}" for target in Target)
+        return (
+            f"{self.kills.total()} kills ({killed}) in {self.seconds:.0f} s,"
+            f" {self.accepted} accepted, {self.unknown} unknown, {self.offered} offered,"
+            f" {self.repeated} of them again, {self.acknowledged} acknowledged; {self.verdict};"
+            f" {self.keys} keys, {len(self.broken)} promises about keys, rules and connections"
+            f" broken {self.broken or ''}; {len(self.findings)} findings in the log"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Town:
+    """Everybody in a run."""
+
+    server: Server
+    load: WalletLoad
+    pickers: Sequence[Picker]
+    registrar: Registrar
+
+    async def kill(self, target: Target) -> None:
+        """Kill after a random number of further forwards."""
+        load = self.load
+        due = load.accepted + load.chance.randrange(*FURTHER_FORWARDS)
+        async with asyncio.timeout(120):
+            while load.accepted < due:
+                load.progress.clear()
+                await load.progress.wait()
+        load.ledger.kills += 1
+        if target is Target.EVERYTHING:
+            self.server.kill_everything()
+            await asyncio.to_thread(self.server.start)
+        else:
+            title = EDGE if target is Target.EDGE else HOST
+            send(load.chance.choice(self.server.pids(title)), signal.SIGKILL)
+
+    async def work(self, targets: Sequence[Target]) -> None:
+        """Everybody works while one thing after the other is killed."""
+        mailboxes = [box for picker in self.pickers for box in picker.mailboxes]
+        names = [f"sender-{number}" for number in range(SENDERS)]
+        working = [asyncio.create_task(self.load.write(name, mailboxes)) for name in names]
+        working += [asyncio.create_task(picker.work(self.load)) for picker in self.pickers]
+        working.append(asyncio.create_task(self.registrar.work(self.load)))
+        try:
+            for target in targets:
+                await self.kill(target)
+        finally:
+            self.load.stopping = True
+            await asyncio.gather(*working)
+
+    async def settle(self) -> None:
+        """Drain every queue, and check what has to hold. Raises: WalletError."""
+        async with asyncio.timeout(_SERVED_S_MAX):
+            while True:
+                if await self._is_served():
+                    break
+                await asyncio.sleep(PAUSE_S)
+        for picker in self.pickers:
+            await picker.drain(self.load)
+        registrar = self.registrar
+        await registrar.check(self.load.ledger.kills)
+        owned = list(registrar.owned.values())
+        owner = ByPickup2("registrar", registrar.owner, owned)
+        for number, recipient in enumerate(owned):
+            to = [Mailbox(owner.name, recipient)]
+            await self.load.send("everybody", KeyPair.new(), f"to key {number}", to)
+        await owner.drain(self.load)
+
+    async def _is_served(self) -> bool:
+        try:
+            for picker in self.pickers:
+                await picker.wallet.status()
+        except WalletError:
+            return False
+        return True
+
+
+async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
+    """Load, kills, and the reckoning; the server runs already, with ``SETTINGS``."""
+    chance, started = random.Random(seed), time.monotonic()  # noqa: S311 - repeatable
+    targets = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=kills - 1)
+    # At the end of it all a mediator is asked that knows nothing but the log.
+    targets.append(Target.EVERYTHING)
+    ledger = PickupLedger(LEASE_S)
+    async with aiohttp.ClientSession() as session:
+        town = await _settlers(server, WalletLoad(session, ledger, chance))
+        await town.work(targets)
+        await town.settle()
+    with closing(server.log()) as log:
+        findings = [found for found in verify(log) if isinstance(found, Finding)]
+        verdict = judge_pickup(ledger, kept_in(log))
+    return PickupOutcomes(
+        kills=Counter(targets),
+        accepted=ledger.count(Fate.ACCEPTED),
+        unknown=ledger.count(Fate.UNKNOWN),
+        offered=len(ledger.offers),
+        repeated=ledger.repeated(),
+        acknowledged=len(ledger.removed),
+        keys=len(town.registrar.owned),
+        broken=town.registrar.broken,
+        findings=findings,
+        verdict=verdict,
+        seconds=time.monotonic() - started,
+    )
+
+
+async def _settlers(server: Server, load: WalletLoad) -> Town:
+    """One wallet for each generation, one that uses all of them, and who changes keylists."""
+    invitation = await fetch_invitation(load.session, f"{server.url}/invitation")
+    pickers: list[Picker] = []
+    kinds: tuple[type[Picker], ...] = (*GENERATIONS, ByAll, ByTwoDevices)
+    for generation in kinds:
+        wallet = await Wallet.connect(invitation, session=load.session)
+        recipients = [await wallet.new_recipient() for _ in range(KEYS_PER_WALLET)]
+        pickers.append(generation(generation.__name__, wallet, recipients))
+    owner = await Wallet.connect(invitation, session=load.session)
+    stranger = await Wallet.connect(invitation, session=load.session)
+    await stranger.request_mediation()
+    registrar = Registrar(owner, stranger, await owner.request_mediation(), invitation)
+    return Town(server, load, pickers, registrar)
+
+
+def main() -> None:
+    """Run with the arguments of the command line; exit code 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    arguments = parser.parse_args()
+    settings = SETTINGS | dict(assignment.split("=", 1) for assignment in arguments.set)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Server(Path(directory) / "data", **settings) as server,
+    ):
+        outcomes = asyncio.run(run(server, arguments.kills, arguments.seed))
+    sys.stdout.write(f"{outcomes}\n")
+    sys.exit(0 if outcomes.is_clean else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""One Spark session for a whole test run: starting one takes longer than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from projections.session import open_session
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "spark: needs a Spark session")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The tables of tests are small: what makes large ones fast would only take longer."""
+    settings = tmp_path_factory.mktemp("spark") / "spark-defaults.conf"
+    settings.write_text("spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(settings.parent))
+        with open_session("local[2]", memory_mib=1_024) as session:
+            session.conf.set("spark.sql.shuffle.partitions", "2")
+            yield session
