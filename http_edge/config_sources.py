@@ -87,14 +87,20 @@ def load_settings(
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Every value in force by name, fit to be shown: a password in the log's address is masked."""
+    """Every value in force by name, fit to be shown: a password in an address is masked."""
     values = settings.model_dump(mode="json")
-    log = _QUERY_PASSWORD.sub(r"\1***", _USER_PASSWORD.sub(r"\1:***@", settings.log_dsn))
+    log = _masked(settings.log_dsn)
     values |= {"public_url": settings.url, "did": settings.mediator_did, "log": log}
+    if settings.export.to is not None:
+        values["export"]["to"] = _masked(settings.export.to)
     return {
         setting.name: (values[setting.section] if setting.section else values)[setting.field]
         for setting in every_setting().values()
     }
+
+
+def _masked(address: str) -> str:
+    return _QUERY_PASSWORD.sub(r"\1***", _USER_PASSWORD.sub(r"\1:***@", address))
 
 
 def _from_file(path: Path) -> Iterator[Given]:

@@ -33,6 +33,7 @@ from http_edge.cli.output import Exit, Stop
 from http_edge.config import Settings
 from http_edge.config_sources import Loaded
 from http_edge.event_logging import configure
+from http_edge.exporting import ExportProcess
 from http_edge.log_pipe import LogPipe
 from http_edge.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.ray_edge import start_edge
@@ -96,6 +97,7 @@ class _Mediator:
             for i in range(self._settings.edges)
         ]
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
+        exporting = asyncio.create_task(self._keep_exporting())
         try:
             await self._until_ready()
             self._announce()
@@ -103,6 +105,7 @@ class _Mediator:
         finally:
             self._stopping.set()
             await self._stop(serving)
+            await exporting
         return int(self._exit)
 
     def _announce(self) -> None:
@@ -140,6 +143,10 @@ class _Mediator:
             except ray_errors.RayError as error:
                 _LOG.error("edge failed: %s", type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
+
+    async def _keep_exporting(self) -> None:
+        if self._settings.export.to is not None:
+            await ExportProcess(self._settings).run(self._stopping)
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         with contextlib.suppress(TimeoutError, ray_errors.RayError):

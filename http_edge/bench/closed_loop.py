@@ -25,9 +25,10 @@ def fired(
     commands: Sequence[bytes],
     run: Run,
     *,
+    numbered: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Measurement:
-    """Post ``run.count`` commands, in turns when they are fewer."""
+    """Post ``run.count`` commands, in turns when they are fewer; ``numbered`` as in ``Job``."""
     with subject.costs() as spent:
         shots = run_apart(
             subject.target,
@@ -35,6 +36,7 @@ def fired(
             connections=run.connections,
             seconds_max=run.seconds_max,
             count=run.count,
+            numbered=numbered,
             progress=progress,
         )
     return measured_shots(f"{name}, {run.connections} connections", shots, spent)

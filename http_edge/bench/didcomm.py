@@ -168,6 +168,7 @@ class _Own:
 class _Contender:
     """One of those that take the same load in turns.
 
+    ``knows_retries``: the same bytes are no second message there, so each body has to differ.
     ``settle`` brings the server back to where it was before so many messages were accepted, and
     gives figures about it.
     """
@@ -176,6 +177,7 @@ class _Contender:
     door: Door
     pool: Sequence[bytes]
     settle: Callable[[int], dict[str, float]]
+    knows_retries: bool = True
 
 
 def _compared(
@@ -195,7 +197,9 @@ def _compared(
             rate = 0.0
             for one in contenders:
                 bars = bar(f"{one.name}, {run.connections}", run.count)
-                line = fired(one.name, one.door, one.pool, run, progress=bars)
+                line = fired(
+                    one.name, one.door, one.pool, run, numbered=one.knows_retries, progress=bars
+                )
                 figures = one.settle(line.count)
                 if one.name == STORED:
                     rate = line.per_s
@@ -221,13 +225,14 @@ def _peer(stack: ExitStack, acapy: Path) -> _Contender:
     def settle(_: int) -> dict[str, float]:
         return {"worked_off_after_s": come_to_rest(server.processes)}
 
-    return _Contender(PEER, server.door, pool, settle)
+    return _Contender(PEER, server.door, pool, settle, knows_retries=False)
 
 
 def _measured(own: _Own, wanted: Plan, bar: ProgressBar) -> Iterator[Measurement]:
     for way, limit in _DRAINS:
         fill = Run(_FILL, wanted.drained, _FILL_S_MAX)
-        filled = fired("fill", own.mediator, own.pool, fill, progress=bar("fill", fill.count))
+        bars = bar("fill", fill.count)
+        filled = fired("fill", own.mediator, own.pool, fill, numbered=True, progress=bars)
         title = f"drain by {limit}, {way}"
         yield own.empty(filled.count, limit, way, bar(title, filled.count))
     bars = bar("live, one by one", wanted.single)

@@ -1,8 +1,9 @@
 """Envelopes that are packed before the clock runs.
 
 A letter is a message of 1 KiB sealed for its recipient; a forward wraps it for a mediator, about
-3.3 KiB. A run posts the forwards of a pool in turns: each is another one to the server, which
-remembers none, and packing a new one for each post would cost more than posting it.
+3.3 KiB. A run posts the forwards of a pool in turns, each time with another number beside its
+parts: packing a new one for each post would cost more than posting it, and the same bytes once
+more would be a retry.
 """
 
 from __future__ import annotations

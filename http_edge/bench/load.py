@@ -7,10 +7,11 @@ the number of answered commands goes to stderr now and then, one per line.
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from http_edge.bench.target import Target
 class Job(msgspec.Struct, frozen=True):
     """One run: where, how many connections, for how long, and which bodies.
 
-    ``count`` bodies are posted; the commands take turns until then.
+    ``count`` bodies are posted; the commands take turns until then. ``numbered``: they are JSON
+    objects, and each gets one more member of its own, so that no two bodies are the same.
     """
 
     url: str
@@ -34,18 +36,20 @@ class Job(msgspec.Struct, frozen=True):
     seconds_max: float
     count: int
     commands: list[bytes]
+    numbered: bool
 
 
-def run_apart(
+def run_apart(  # noqa: PLR0913 - what a job says
     target: Target,
     commands: Sequence[bytes],
     *,
     connections: int,
     seconds_max: float,
     count: int | None = None,
+    numbered: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Shots:
-    """Fire each command once, or ``count`` in turns, from a process of its own.
+    """Fire each command once, or ``count`` in turns, from a process of its own; see ``Job``.
 
     Raises:
         RuntimeError: the generator failed; its last words are the message.
@@ -58,6 +62,7 @@ def run_apart(
         seconds_max,
         len(commands) if count is None else count,
         list(commands),
+        numbered,
     )
     with tempfile.NamedTemporaryFile(suffix=".job") as file, tempfile.TemporaryFile() as output:
         file.write(msgspec.msgpack.encode(job))
@@ -85,16 +90,24 @@ def main(path: str) -> None:
     # The commands are many and live as long as the process: no collection while the clock runs.
     gc.freeze()
     gc.disable()
+    bodies = islice(cycle(job.commands), job.count)
     shots = uvloop.run(
         fire(
             Target.at(job.url).posting(job.path, job.media_type),
-            islice(cycle(job.commands), job.count),
+            _numbered(bodies) if job.numbered else bodies,
             connections=job.connections,
             seconds_max=job.seconds_max,
             progress=lambda answered: print(answered, file=sys.stderr),  # noqa: T201 - the channel
         )
     )
     sys.stdout.buffer.write(msgspec.msgpack.encode(shots))
+
+
+def _numbered(bodies: Iterable[bytes]) -> Iterator[bytes]:
+    """Each body with a member that no other body has, of this process or of another."""
+    mark = b',"n":"%d.' % os.getpid()
+    for number, body in enumerate(bodies):
+        yield b'%b%b%d"}' % (body[:-1], mark, number)
 
 
 if __name__ == "__main__":

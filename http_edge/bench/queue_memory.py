@@ -64,6 +64,7 @@ def _queue(mediator: Mediator, pool: Sequence[bytes], count: int, bar: ProgressB
         connections=_CONNECTIONS,
         seconds_max=_SECONDS_MAX,
         count=count,
+        numbered=True,
         progress=bar("queue messages", count),
     )
     if shots.accepted < count:

@@ -25,6 +25,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "bench": "Measure a mediator on this machine; other machines are refused.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",
     "log": "Check the event log.",
+    "export": "Write the event log as Parquet files, each once, and sign what was written.",
     "config": "Show the settings in force and all that could be set.",
 }
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

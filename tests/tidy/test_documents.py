@@ -15,7 +15,7 @@ import pytest
 from actors.clock import system_clock
 from http_edge.cli.main import poste
 from tests.edge.mediator import HandClock, Mediator
-from tests.model.sabotages import IN_THE_CORE, IN_THE_HOST
+from tests.model.test_sabotage import IN_THE_CORE, IN_THE_HOST
 from tests.tidy.modules import ROOT
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "THREAT_MODEL.md", "CHANGELOG.md", "CONTRIBUTING.md")

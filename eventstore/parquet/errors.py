@@ -1,0 +1,93 @@
+"""Errors of the export.
+
+ExportError
+├── ExportUnavailable  the place cannot be written or read now (disk full, store gone); try again
+├── ExportRefused      the place belongs to another mediator, another log or another exporter
+├── ExportDamaged      a file of the export is not what it should be; names the file
+└── LogNotAsSealed     the log itself is not as it was sealed; names the position
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ExportError(Exception):
+    """Base of all errors of the export; never raised itself."""
+
+
+class ExportUnavailable(ExportError):
+    """The place of the export cannot be written or read now; nothing is known to be wrong.
+
+    Attributes:
+        path: What was being written or read.
+        why: What the file system said.
+    """
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+        self.why = why
+
+
+class ExportRefused(ExportError):
+    """Writing here would mix two exports; the message says which and why."""
+
+
+class Damage(Enum):
+    """What can be wrong with a file of an export."""
+
+    MISSING = "missing"
+    """A manifest names the file, and it is not there."""
+    TRUNCATED = "truncated"
+    """The file has another size than its manifest says."""
+    CHANGED = "changed"
+    """The content of the file is not what its manifest says, or it cannot be decoded."""
+    DUPLICATED = "duplicated"
+    """The file is listed more than once."""
+    MISPLACED = "misplaced"
+    """The file does not hold what its name and place say: renamed, moved or swapped."""
+    BROKEN_MANIFEST = "broken manifest"
+    """Not a manifest, or its figures contradict each other."""
+    GAP = "gap"
+    """Positions between the manifest before and this one are missing."""
+    OVERLAP = "overlap"
+    """The manifest holds positions that the manifest before it holds too."""
+    BROKEN_CHAIN = "broken chain"
+    """The manifest does not continue from the manifest before it."""
+    BAD_SIGNATURE = "bad signature"
+    """The signature is not the mediator's."""
+    UNKNOWN_FORMAT = "unknown format"
+    """Written in a format or a schema that this release does not know."""
+    UNKNOWN_EVENT = "unknown event"
+    """Holds an event type, or a version of one, that this release does not know."""
+
+
+class ExportDamaged(ExportError):
+    """A file of the export is not what it should be.
+
+    Attributes:
+        path: The file, relative to the root of the export.
+        damage: The kind of damage.
+        why: What exactly is wrong.
+    """
+
+    def __init__(self, path: str, damage: Damage, why: str) -> None:
+        super().__init__(f"{path}: {damage.value}: {why}")
+        self.path = path
+        self.damage = damage
+        self.why = why
+
+
+class LogNotAsSealed(ExportError):
+    """The log is not as it was sealed, so nothing of it is signed and exported from here on.
+
+    Attributes:
+        position: The position of the seal or row that is wrong.
+        why: What is wrong with it.
+    """
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(f"position {position} of the log: {why}")
+        self.position = position
+        self.why = why

@@ -1,0 +1,173 @@
+"""The place of an export: files that appear whole and durable, or not at all.
+
+On a local disk: a temporary name, fsync, rename, fsync of the folder. In an object store a
+finished object appears whole. Elsewhere: a temporary name and a rename.
+
+Paths are relative to the root of the export. Nothing here decides what a file means: only a
+manifest makes data files count (``eventstore.parquet.manifest``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from eventstore.parquet.errors import ExportUnavailable
+
+HEAD: Final = "export.json"
+EVENTS: Final = "events"
+MANIFESTS: Final = "manifests"
+PART: Final = ".part"
+"""Ends the temporary name of a file that is being written."""
+_OBJECT_STORES: Final = {"s3", "gcs", "abfs"}
+
+
+class FileMissing(Exception):
+    """There is no such file; the caller knows whether there should be."""
+
+
+class ExportPlace:
+    """A folder of any ``pyarrow.fs`` file system.
+
+    Every method raises ``ExportUnavailable`` when the file system fails.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+        self.filesystem, self.root = _unwrapped(filesystem, root.rstrip("/"))
+        self._is_local = isinstance(self.filesystem, fs.LocalFileSystem)
+
+    def address(self) -> str:
+        """What this place is, the same for all spellings of it."""
+        return f"{self.filesystem.type_name}:{self.root}"
+
+    def full_path(self, path: str) -> str:
+        """The path as the file system knows it."""
+        return f"{self.root}/{path}"
+
+    def read(self, path: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            FileMissing: there is none.
+        """
+        with _unavailable(path):
+            try:
+                with self.filesystem.open_input_file(self.full_path(path)) as file:
+                    content: bytes = file.read()
+            except FileNotFoundError as error:
+                raise FileMissing(path) from error
+        return content
+
+    def write(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Make or replace a file, whole and durable when this returns."""
+        with _unavailable(path):
+            if self._is_local:
+                _write_local(Path(self.full_path(path)), content)
+            else:
+                self._write_elsewhere(self.full_path(path), content)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """All files below a folder with their sizes in bytes; none if there is no such folder."""
+        with _unavailable(folder):
+            found = self.filesystem.get_file_info(
+                fs.FileSelector(self.full_path(folder), recursive=True, allow_not_found=True)
+            )
+        start = len(self.root) + 1
+        return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File}
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there, and on a local disk the folder that it leaves empty."""
+        with _unavailable(path):
+            with suppress(FileNotFoundError):
+                self.filesystem.delete_file(self.full_path(path))
+            if self._is_local:
+                with suppress(OSError):
+                    Path(self.full_path(path)).parent.rmdir()
+
+    def _write_elsewhere(self, path: str, content: bytes | pa.Buffer) -> None:
+        name = path if self.filesystem.type_name in _OBJECT_STORES else path + PART
+        if name != path:
+            self.filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
+        with self.filesystem.open_output_stream(name) as stream:
+            stream.write(content)
+        # A stream that fails and is then closed may leave a shorter file.
+        written = self.filesystem.get_file_info(name).size
+        if written != len(content):
+            raise OSError(f"{written} of {len(content)} bytes were written")
+        if name != path:
+            self.filesystem.move(name, path)
+
+
+def open_place(target: str) -> ExportPlace:
+    """The place that a path of this machine or a URI (``s3://bucket/folder?region=…``) names.
+
+    Raises:
+        ExportUnavailable: it names none, or the store cannot be reached.
+    """
+    if "://" not in target:
+        return ExportPlace(fs.LocalFileSystem(), str(Path(target).expanduser().absolute()))
+    try:
+        return ExportPlace(*fs.FileSystem.from_uri(target))
+    except (OSError, ValueError):
+        # Without what was said: the address may hold a password.
+        place = f"{target.partition('://')[0]}://…"
+        why = "not an address of a store that is known and can be reached"
+        raise ExportUnavailable(place, why) from None
+
+
+def _write_local(path: Path, content: bytes | pa.Buffer) -> None:
+    _make_folder(path.parent)
+    draft = path.with_name(f".{path.name}{PART}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    _sync(path.parent)
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it, each durable in the one above it."""
+    if path.is_dir():
+        return
+    _make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unwrapped(filesystem: fs.FileSystem, root: str) -> tuple[fs.FileSystem, str]:
+    while isinstance(filesystem, fs.SubTreeFileSystem):
+        root = f"{filesystem.base_path.rstrip('/')}/{root}".rstrip("/")
+        filesystem = filesystem.base_fs
+    return filesystem, root
+
+
+@contextmanager
+def _unavailable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ExportUnavailable(path, _said(error)) from error
+
+
+def _said(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).splitlines()[0]

@@ -1,0 +1,233 @@
+"""Manifests: the signed statements that make data files count.
+
+A manifest stands for all rows of the log from ``first`` to ``last``: it follows the manifest
+before it without a gap, ends at a seal, and names its files with their SHA-256. ``heads`` has the
+newest seal of every partition up to ``last``, so that a cut end of the log is found later.
+
+``previous`` chains manifests: it is the SHA-256 of the one before. A manifest that replaces
+others (``eventstore.parquet.compaction``) takes their place in the chain: it has the
+``previous`` of the first of them, and ``stands_for`` is the SHA-256 of the last of them.
+
+Manifests are canonical JSON (RFC 8785); the signature is over the same without ``signature``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+import rfc8785
+
+from eventstore.parquet.columns import TYPE_BY_TOPIC
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import EVENTS, MANIFESTS
+from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
+from eventstore.verify import Head
+
+Sign: TypeAlias = Callable[[bytes], bytes]
+Verify: TypeAlias = Callable[[bytes, bytes], bool]
+"""Whether the second is the mediator's signature of the first."""
+
+_NAME: Final = re.compile(rf"{MANIFESTS}/(\d{{20}})-(\d{{20}})\.json")
+_FILE_NAME: Final = re.compile(
+    rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-(\d{{20}})-(\d{{20}})\.parquet"
+)
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class Signer(NamedTuple):
+    """The mediator's key: its public half as text, and what signs with the other half."""
+
+    signed_by: str
+    sign: Sign
+
+
+class DataFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One Parquet file: rows of one day, sorted by position.
+
+    ``first`` and ``last`` are the positions of its own first and last row; ``types`` counts its
+    rows by topic; ``state_bytes`` is the sum of its states, uncompressed.
+    """
+
+    path: str
+    rows: int
+    first: int
+    last: int
+    bytes: int
+    sha256: str
+    state_bytes: int
+    types: dict[str, int]
+
+
+class SealedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest seal of a partition; ``digest`` in hexadecimal."""
+
+    version: int
+    digest: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stands in the export for the positions ``first`` to ``last`` of the log."""
+
+    format: int
+    schema: int
+    first: int
+    last: int
+    rows: int
+    files: list[DataFile]
+    heads: dict[str, SealedHead]
+    replaces: list[str]
+    stands_for: str
+    previous: str
+    signed_by: str
+    signature: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the export."""
+        return manifest_path(self.first, self.last)
+
+
+class ExportHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``export.json``: whose export this is."""
+
+    format: int
+    schema: int
+    mediator_did: str
+    shards: int
+    public_key: str
+    signature: str = ""
+
+
+class Statement(NamedTuple):
+    """A manifest as it was read, with its place in the chain."""
+
+    manifest: Manifest
+    link: str
+    """What the ``previous`` of the next manifest is."""
+
+
+def manifest_path(first: int, last: int) -> str:
+    """The path of the manifest over these positions."""
+    return f"{MANIFESTS}/{first:020d}-{last:020d}.json"
+
+
+def data_path(date: str, first: int, last: int) -> str:
+    """The path of the file with the rows of a day between these positions."""
+    return f"{EVENTS}/date={date}/events-{first:020d}-{last:020d}.parquet"
+
+
+def is_manifest(path: str) -> bool:
+    """Whether this is the path of a manifest."""
+    return _NAME.fullmatch(path) is not None
+
+
+def last_position(manifest: str) -> int:
+    """The last position that the path of a manifest names."""
+    return int(manifest.removesuffix(".json").rpartition("-")[2])
+
+
+def is_data(path: str) -> bool:
+    """Whether this is the path of a data file."""
+    return _FILE_NAME.fullmatch(path) is not None
+
+
+def heads_to_text(heads: Mapping[str, Head]) -> dict[str, SealedHead]:
+    """Heads as manifests have them."""
+    return {name: SealedHead(head.version, head.digest.hex()) for name, head in heads.items()}
+
+
+def signed(statement: _S, sign: Sign) -> tuple[_S, bytes]:
+    """A manifest or head of an export with its signature, and the bytes to store."""
+    complete = msgspec.structs.replace(statement, signature=sign(_canonical(statement)).hex())
+    return complete, rfc8785.dumps(msgspec.to_builtins(complete))
+
+
+def link_of(manifest: Manifest, content: bytes) -> str:
+    """The place of a manifest in the chain."""
+    return manifest.stands_for or hashlib.sha256(content).hexdigest()
+
+
+def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
+    """Read ``export.json``.
+
+    Raises:
+        ExportDamaged: not one, or of another format, or not signed by the mediator.
+    """
+    return _parse(path, content, ExportHead, verify)
+
+
+def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statement:
+    """Read a manifest and check all that it says about itself.
+
+    Raises:
+        ExportDamaged: it, or what it says about a file, cannot be.
+    """
+    manifest = _parse(path, content, Manifest, verify)
+    if manifest.path != path:
+        raise ExportDamaged(path, Damage.MISPLACED, f"it is the manifest {manifest.path}")
+    rows = sum(file.rows for file in manifest.files)
+    if not 0 < manifest.first <= manifest.last or rows != manifest.rows or rows == 0:
+        why = f"{rows} rows in its files, {manifest.rows} rows in all"
+        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, why)
+    for file in manifest.files:
+        _check_file(path, manifest, file)
+    return Statement(manifest, link_of(manifest, content))
+
+
+def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
+    """The heads of a manifest as ``eventstore.verify`` has them.
+
+    Raises:
+        ExportDamaged: a digest is not hexadecimal.
+    """
+    try:
+        return {
+            name: Head(head.version, bytes.fromhex(head.digest))
+            for name, head in manifest.heads.items()
+        }
+    except ValueError as error:
+        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "a head is not hexadecimal") from error
+
+
+def _parse(path: str, content: bytes, kind: type[_S], verify: Verify | None) -> _S:
+    try:
+        members: Any = msgspec.json.decode(content)
+        versions = (members.get("format"), members.get("schema"))
+    except (msgspec.DecodeError, AttributeError, RecursionError) as error:
+        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "not a JSON object") from error
+    if versions != (FORMAT, SCHEMA_VERSION):
+        why = f"format {versions[0]!r} and schema {versions[1]!r}, this release knows 1 and 1"
+        raise ExportDamaged(path, Damage.UNKNOWN_FORMAT, why)
+    try:
+        statement = msgspec.convert(members, kind)
+        covered = _canonical(statement)
+        signature = bytes.fromhex(members["signature"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, str(error)) from error
+    if verify is not None and not verify(covered, signature):
+        raise ExportDamaged(path, Damage.BAD_SIGNATURE, "not signed by the mediator's key")
+    return statement
+
+
+def _check_file(path: str, manifest: Manifest, file: DataFile) -> None:
+    named = _FILE_NAME.fullmatch(file.path)
+    if named is None or tuple(map(int, named.groups())) != (file.first, file.last):
+        raise ExportDamaged(file.path, Damage.MISPLACED, f"listed with other positions in {path}")
+    if not manifest.first <= file.first <= file.last <= manifest.last:
+        raise ExportDamaged(file.path, Damage.MISPLACED, f"outside the positions of {path}")
+    if file.bytes < 1 or sum(file.types.values()) != file.rows:
+        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, f"contradicts itself about {file.path}")
+    unknown = sorted(file.types.keys() - TYPE_BY_TOPIC.keys())
+    if unknown:
+        why = f"has {', '.join(unknown)}, which this release does not know"
+        raise ExportDamaged(file.path, Damage.UNKNOWN_EVENT, why)
+
+
+def _canonical(statement: msgspec.Struct) -> bytes:
+    members = msgspec.to_builtins(statement)
+    del members["signature"]
+    return rfc8785.dumps(members)

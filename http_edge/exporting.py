@@ -1,0 +1,199 @@
+"""The export of the log beside a serving mediator, in a process of its own.
+
+``ContinuousExport`` follows the log until it is told to stop, and outlives a full disk or a lost
+store: it says so and tries again. ``ExportProcess`` runs it in a child process of ``poste serve``,
+so that the work does not slow down the hosts and edges, and its end does not end the mediator.
+The child ends with its parent, whatever becomes of it: it reads the pipe that the parent holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import IO, Final
+
+import base58
+
+from eventstore.errors import LogError
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.parquet.errors import ExportError, ExportRefused
+from eventstore.parquet.exporter import Exported, Exporter, Owner
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.manifest import Signer
+from eventstore.parquet.step import Bounds
+from http_edge import signatures
+from http_edge.config import Settings
+from http_edge.event_logging import configure
+from http_edge.mediator_keys import KeyFileRefused, load_or_create
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S_MIN: Final = 1.0
+_RESTART_S: Final = 5.0
+_STOP_S_MAX: Final = 10.0
+_GIVE_WAY: Final = 5
+"""Nice value: the mediator goes first, and the export keeps a quarter of a full core."""
+CHILD: Final = (sys.executable, "-c", "from http_edge.exporting import main; main()")
+"""The command of the child; its settings come as one line of JSON on stdin."""
+
+
+@contextlib.contextmanager
+def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterator[Exporter]:
+    """The exporter of this mediator to a place, the only one of this machine while it is used.
+
+    Raises:
+        ExportRefused: another process of this machine exports there, or the place is of another
+            mediator or log, or this mediator has no keys yet.
+        ExportError, LogError, KeyFileRefused: as ``Exporter`` and ``load_or_create``.
+    """
+    if not settings.keys_path.exists():
+        raise ExportRefused(f"there are no keys of a mediator at {settings.keys_path}")
+    keys = load_or_create(settings.keys_path)
+    owner = Owner(
+        log.setting("mediator_did", settings.mediator_did),
+        int(log.setting("shards", str(settings.shards))),
+    )
+    signer = Signer(
+        base58.b58encode(keys.signing_public).decode(), partial(signatures.sign, keys.signing_seed)
+    )
+    verify = partial(signatures.verify, keys.signing_public)
+    bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max)
+    with (
+        _alone(settings, place),
+        contextlib.closing(Exporter(log, place, owner, signer, verify, bounds)) as exporter,
+    ):
+        yield exporter
+
+
+class ContinuousExport:
+    """Follows the log of a mediator and exports it, until it is told to stop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        target: str,
+        *,
+        on_step: Callable[[Exported], None] = lambda _step: None,
+        on_trouble: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        """An export to a path or URI; ``on_trouble`` is called once for each new trouble."""
+        self._settings = settings
+        self._target = target
+        self._on_step = on_step
+        self._on_trouble = on_trouble
+        self._trouble = ""
+        self._wait_s = _RETRY_S_MIN
+
+    def run(self, stopping: threading.Event) -> None:
+        """Export until ``stopping`` is set; what fails is tried again after a while."""
+        while not stopping.is_set():
+            try:
+                self._follow(stopping)
+            except (ExportError, LogError, KeyFileRefused, OSError) as error:
+                # Some of these somebody has to mend; whoever does need not restart the mediator.
+                self._tell(error)
+                stopping.wait(self._wait_s)
+                self._wait_s = min(2 * self._wait_s, self._settings.export.retry_s_max)
+
+    def _follow(self, stopping: threading.Event) -> None:
+        export = self._settings.export
+        steps = 0
+        with (
+            contextlib.closing(open_log(self._settings.log_dsn, allow_unsafe=True)) as log,
+            exporter_of(self._settings, log, open_place(self._target)) as exporter,
+        ):
+            while not stopping.is_set():
+                step = exporter.step()
+                self._trouble, self._wait_s = "", _RETRY_S_MIN
+                if step is not None:
+                    self._on_step(step)
+                    steps += 1
+                    if steps % export.compact_files_min == 0:
+                        exporter.compact(files_min=export.compact_files_min)
+                if step is None or not step.is_full:
+                    stopping.wait(export.lag_s_max)
+
+    def _tell(self, error: Exception) -> None:
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            self._on_trouble(error)
+
+
+class ExportProcess:
+    """The child process of ``poste serve`` that exports to ``settings.export.to``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Keep the child running until ``stopping`` is set; then end it and wait for its end."""
+        settings_line = self._settings.model_dump_json().encode() + b"\n"
+        stopped = asyncio.create_task(stopping.wait())
+        while not stopping.is_set():
+            child = await asyncio.create_subprocess_exec(*CHILD, stdin=asyncio.subprocess.PIPE)
+            ended = asyncio.create_task(child.wait())
+            try:
+                assert child.stdin is not None
+                with contextlib.suppress(ConnectionError):
+                    child.stdin.write(settings_line)
+                    await child.stdin.drain()
+                await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                child.stdin.close()
+                if not stopping.is_set():
+                    _LOG.error("the exporting process ended", extra={"code": child.returncode})
+                    await asyncio.wait({stopped}, timeout=_RESTART_S)
+                await asyncio.wait({ended}, timeout=_STOP_S_MAX)
+            finally:
+                if child.returncode is None:
+                    # Nothing is lost: what counts is decided by manifests.
+                    child.kill()
+                await ended
+
+
+def main() -> None:
+    """The child: export until stdin ends."""
+    settings = Settings.model_validate_json(sys.stdin.buffer.readline())
+    configure(settings.log_level, process="export")
+    assert settings.export.to is not None
+    os.nice(_GIVE_WAY)
+    stopping = threading.Event()
+    # Ctrl-C reaches the whole group of processes; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_until_end, args=(sys.stdin.buffer, stopping), daemon=True).start()
+    ContinuousExport(settings, settings.export.to, on_step=_log_step, on_trouble=_log_trouble).run(
+        stopping
+    )
+
+
+def _until_end(pipe: IO[bytes], stopping: threading.Event) -> None:
+    pipe.read()
+    stopping.set()
+
+
+def _log_step(step: Exported) -> None:
+    _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
+
+
+def _log_trouble(error: Exception) -> None:
+    _LOG.error("the export waits: %s", error)
+
+
+@contextlib.contextmanager
+def _alone(settings: Settings, place: ExportPlace) -> Iterator[None]:
+    """Two exporters at one place would write over each other."""
+    name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
+    with (settings.data_dir / f"export-{name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ExportRefused(f"another process exports to {place.address()}") from error
+        yield

@@ -1,0 +1,256 @@
+"""Whatever becomes of the files of an export: reading it names the file and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from eventstore.log import EventLog
+from eventstore.parquet.catalog import read_catalog
+from eventstore.parquet.commit import write_manifest
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.manifest import Manifest, Signer
+from http_edge import signatures
+from tests.export.samples import (
+    SIGNER,
+    Growing,
+    catalog_of,
+    export_all,
+    exported_log,
+    whole_log,
+)
+
+OTHER_SEED = bytes(32)
+OTHER = Signer(signatures.public_key(OTHER_SEED).hex(), partial(signatures.sign, OTHER_SEED))
+
+
+class Export:
+    """An export of four steps, and what can be done to it."""
+
+    def __init__(self, place: ExportPlace) -> None:
+        self.place = place
+        catalog = catalog_of(place)
+        self.manifests: Sequence[Manifest] = [s.manifest for s in catalog.statements]
+        self.data = [file.path for file in catalog.files]
+        self.named = [manifest.path for manifest in self.manifests]
+
+    def flip(self, path: str, at: int = 200) -> None:
+        content = bytearray(self.place.read(path))
+        content[at] ^= 1
+        self.place.write(path, bytes(content))
+
+    def cut(self, path: str) -> None:
+        self.place.write(path, self.place.read(path)[:-1])
+
+    def swap(self, one: str, other: str) -> None:
+        contents = self.place.read(one), self.place.read(other)
+        self.place.write(other, contents[0])
+        self.place.write(one, contents[1])
+
+    def move(self, path: str, to: str) -> None:
+        self.place.write(to, self.place.read(path))
+        self.place.remove(path)
+
+    def edit(self, path: str, **members: object) -> None:
+        """Change members without signing again."""
+        content: dict[str, Any] = json.loads(self.place.read(path))
+        self.place.write(path, json.dumps(content | members).encode())
+
+    def sign(self, manifest: Manifest, signer: Signer = SIGNER, **members: Any) -> None:
+        """Write a manifest that the mediator (or another) signed."""
+        changed = replace(manifest, **members, signed_by=signer.signed_by, signature="")
+        write_manifest(self.place, changed, signer)
+
+    def sign_file(self, manifest: Manifest, **members: Any) -> None:
+        """Let a signed manifest say something else about its file."""
+        self.sign(manifest, files=[replace(manifest.files[0], **members)])
+
+
+@pytest.fixture
+def export(sqlite_log: EventLog, place: ExportPlace) -> Export:
+    Growing(sqlite_log).grow(8)
+    export_all(sqlite_log, place)
+    return Export(place)
+
+
+Do = Callable[[Export], None]
+CASES: dict[str, tuple[Do, Damage, Callable[[Export], str]]] = {
+    "data missing": (
+        lambda x: x.place.remove(x.data[1]), Damage.MISSING, lambda x: x.data[1]
+    ),
+    "data renamed": (
+        lambda x: x.move(x.data[1], x.data[1].replace("date=2023", "date=2024")),
+        Damage.MISSING,
+        lambda x: x.data[1],
+    ),
+    "data truncated": (lambda x: x.cut(x.data[2]), Damage.TRUNCATED, lambda x: x.data[2]),
+    "data changed": (lambda x: x.flip(x.data[3]), Damage.CHANGED, lambda x: x.data[3]),
+    "data swapped": (
+        lambda x: x.swap(x.data[0], x.data[1]), Damage.TRUNCATED, lambda x: x.data[0]
+    ),
+    "data listed twice": (
+        lambda x: x.sign(
+            x.manifests[3], files=x.manifests[3].files * 2, rows=2 * x.manifests[3].rows
+        ),
+        Damage.DUPLICATED,
+        lambda x: x.data[3],
+    ),
+    "data of other positions": (
+        lambda x: x.sign(x.manifests[3], files=x.manifests[2].files),
+        Damage.MISPLACED,
+        lambda x: x.data[2],
+    ),
+    "data named otherwise": (
+        lambda x: x.sign_file(x.manifests[3], last=x.manifests[3].last - 1),
+        Damage.MISPLACED,
+        lambda x: x.data[3],
+    ),
+    "first manifest missing": (
+        lambda x: x.place.remove(x.named[0]), Damage.GAP, lambda x: x.named[1]
+    ),
+    "manifest missing": (
+        lambda x: x.place.remove(x.named[1]), Damage.GAP, lambda x: x.named[2]
+    ),
+    "manifests reordered": (
+        lambda x: x.swap(x.named[1], x.named[2]), Damage.MISPLACED, lambda x: x.named[1]
+    ),
+    "manifest not JSON": (
+        lambda x: x.cut(x.named[1]), Damage.BROKEN_MANIFEST, lambda x: x.named[1]
+    ),
+    "manifest not an object": (
+        lambda x: x.place.write(x.named[1], b"[]"), Damage.BROKEN_MANIFEST, lambda x: x.named[1]
+    ),
+    "manifest nested without end": (
+        lambda x: x.place.write(x.named[1], b"[" * 100_000),
+        Damage.BROKEN_MANIFEST,
+        lambda x: x.named[1],
+    ),
+    "manifest with a member more": (
+        lambda x: x.edit(x.named[1], more=1), Damage.BROKEN_MANIFEST, lambda x: x.named[1]
+    ),
+    "manifest changed": (
+        lambda x: x.edit(x.named[1], rows=11), Damage.BAD_SIGNATURE, lambda x: x.named[1]
+    ),
+    "manifest of another mediator": (
+        lambda x: x.sign(x.manifests[1], OTHER), Damage.BAD_SIGNATURE, lambda x: x.named[1]
+    ),
+    "manifest without signature": (
+        lambda x: x.edit(x.named[1], signature=""), Damage.BAD_SIGNATURE, lambda x: x.named[1]
+    ),
+    "rows that contradict": (
+        lambda x: x.sign(x.manifests[1], rows=11), Damage.BROKEN_MANIFEST, lambda x: x.named[1]
+    ),
+    "types that contradict": (
+        lambda x: x.sign_file(x.manifests[1], types={"message-queued.1": 1}),
+        Damage.BROKEN_MANIFEST,
+        lambda x: x.named[1],
+    ),
+    "positions twice": (
+        lambda x: x.sign(x.manifests[1], first=x.manifests[1].first - 1),
+        Damage.OVERLAP,
+        lambda x: f"manifests/{x.manifests[1].first - 1:020d}-{x.manifests[1].last:020d}.json",
+    ),
+    "after another manifest": (
+        lambda x: x.sign(x.manifests[1], previous="00"),
+        Damage.BROKEN_CHAIN,
+        lambda x: x.named[1],
+    ),
+    "signed anew with other heads": (
+        lambda x: x.sign(x.manifests[1], heads={}), Damage.BROKEN_CHAIN, lambda x: x.named[2]
+    ),
+    "heads that are no digests": (
+        lambda x: x.sign(
+            x.manifests[3],
+            heads={"shard-0": replace(x.manifests[3].heads["shard-0"], digest="x")},
+        ),
+        Damage.BROKEN_MANIFEST,
+        lambda x: x.named[3],
+    ),
+    "another format": (
+        lambda x: x.sign(x.manifests[3], format=2), Damage.UNKNOWN_FORMAT, lambda x: x.named[3]
+    ),
+    "another schema": (
+        lambda x: x.sign(x.manifests[3], schema=2), Damage.UNKNOWN_FORMAT, lambda x: x.named[3]
+    ),
+    "an event version of a later release": (
+        lambda x: x.sign_file(x.manifests[3], types={"message-queued.2": x.manifests[3].rows}),
+        Damage.UNKNOWN_EVENT,
+        lambda x: x.data[3],
+    ),
+    "head missing": (
+        lambda x: x.place.remove("export.json"), Damage.MISSING, lambda _: "export.json"
+    ),
+    "head of another mediator": (
+        lambda x: x.edit("export.json", mediator_did="did:web:x"),
+        Damage.BAD_SIGNATURE,
+        lambda _: "export.json",
+    ),
+    "head of another format": (
+        lambda x: x.edit("export.json", format=2), Damage.UNKNOWN_FORMAT, lambda _: "export.json"
+    ),
+    "head not JSON": (
+        lambda x: x.place.write("export.json", b"{"),
+        Damage.BROKEN_MANIFEST,
+        lambda _: "export.json",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_damage_is_named_with_its_file(export: Export, case: str) -> None:
+    do, damage, path = CASES[case]
+    do(export)
+    with pytest.raises(ExportDamaged) as said:
+        catalog_of(export.place)
+    assert (said.value.damage, said.value.path) == (damage, path(export))
+    assert str(said.value).startswith(said.value.path)
+
+
+def test_every_flipped_bit_of_a_manifest_is_found(export: Export) -> None:
+    path = export.named[1]
+    size = len(export.place.read(path))
+    for at in range(0, size, 23):
+        export.flip(path, at)
+        with pytest.raises(ExportDamaged):
+            catalog_of(export.place)
+        export.flip(path, at)
+    assert catalog_of(export.place).last
+
+
+def test_an_added_file_does_not_count_and_is_listed(export: Export, sqlite_log: EventLog) -> None:
+    copy = export.data[0].replace("events-0", "events-1")
+    export.place.write(copy, export.place.read(export.data[0]))
+    catalog = catalog_of(export.place)
+    assert catalog.strays == [copy]
+    assert exported_log(export.place) == list(whole_log(sqlite_log))
+
+
+def test_a_place_without_an_export_is_an_empty_catalog(place: ExportPlace) -> None:
+    catalog = catalog_of(place)
+    assert (catalog.head, catalog.files, catalog.last, catalog.rows) == (None, [], 0, 0)
+
+
+def test_without_hashes_and_signatures_only_names_sizes_and_order_are_checked(
+    export: Export,
+) -> None:
+    export.flip(export.data[0])
+    place = export.place
+    catalog = read_catalog(place.filesystem, place.root)
+    assert [file.path for file in catalog.files] == export.data
+    seen: list[str] = []
+    with pytest.raises(ExportDamaged, match=export.data[0]):
+        read_catalog(place.filesystem, place.root, check_hashes=True)
+    export.flip(export.data[0])
+    read_catalog(
+        place.filesystem,
+        place.root,
+        check_hashes=True,
+        progress=lambda file: seen.append(file.path),
+    )
+    assert seen == export.data

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.parquet.catalog import read_catalog
+from eventstore.parquet.files import ExportPlace, open_place
+from http_edge.cli.output import Exit
+from http_edge.mediator_keys import load_or_create
+from tests.export.samples import Growing, whole_log
+from tests.log.raw_sql import run_sql
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
+
+
+@contextmanager
+def _mediator(data_dir: Path) -> Iterator[tuple[EventLog, Growing]]:
+    """A data directory with keys and a log."""
+    data_dir.mkdir(exist_ok=True)
+    load_or_create(data_dir / "mediator-keys.json")
+    with closing(open_log(f"sqlite:{data_dir / 'log.db'}")) as log:
+        log.setting("mediator_did", "did:web:mediator.test")
+        log.setting("shards", "16")
+        growing = Growing(log)
+        growing.grow(10)
+        yield log, growing
+
+
+def _rows(place: ExportPlace) -> int:
+    return read_catalog(place.filesystem, place.root, check_hashes=True).rows
+
+
+def test_an_export_says_what_it_wrote_and_goes_on_from_there(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data") as (log, growing):
+        ran = run("export", "--data-dir", "data", "--to", "out", "--json")
+        assert (ran.code, ran.err) == (Exit.OK, "")
+        said = json.loads(ran.out)
+        assert (said["position"], said["events_written"], said["files_written"]) == (50, 50, 1)
+        assert said["place"] == f"local:{tmp_path}/out"
+        growing.grow(2)
+        again = run("export", "--data-dir", "data", "--to", "out")
+        assert again.code == Exit.OK
+        assert "The log is exported" in again.out
+        assert _rows(open_place("out")) == len(whole_log(log)) == 60
+
+
+def test_compact_leaves_one_file_and_the_same_rows(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data") as (log, growing):
+        for _ in range(3):
+            growing.grow(10)
+            run("export", "--data-dir", "data", "--to", "out")
+        said = json.loads(
+            run("export", "--data-dir", "data", "--to", "out", "--compact", "--json").out
+        )
+        assert (said["files_in_all"], said["steps_put_together"]) == (1, 2)
+        place = open_place("out")
+        assert len(place.sizes("events")) == 1
+        assert _rows(place) == len(whole_log(log))
+
+
+def test_the_place_may_come_from_the_settings(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        assert run("export", "--data-dir", "data").code == Exit.USAGE
+        to = f"export.to={tmp_path}/from-settings"
+        assert run("export", "--data-dir", "data", "--set", to).code == Exit.OK
+        assert _rows(open_place("from-settings")) == 50
+
+
+def test_an_export_is_signed_with_the_key_of_the_mediator(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        (tmp_path / "data" / "mediator-keys.json").unlink()
+        without = run("export", "--data-dir", "data", "--to", "out")
+        assert (without.code, "there are no keys" in without.err) == (Exit.USAGE, True)
+        load_or_create(tmp_path / "data" / "mediator-keys.json")
+        other = run("export", "--data-dir", "data", "--to", "out")
+        assert (other.code, "is the export of" in other.err) == (Exit.USAGE, True)
+
+
+def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:
+    assert run("export", "--data-dir", "none", "--to", "out").code == Exit.UNREACHABLE
+    with _mediator(tmp_path / "data"):
+        (tmp_path / "file").write_text("in the way")
+        in_the_way = run("export", "--data-dir", "data", "--to", "file/out")
+        assert in_the_way.code == Exit.UNREACHABLE
+        assert run("export", "--data-dir", "data", "--to", "s4://x/y").code == Exit.UNREACHABLE
+        run("export", "--data-dir", "data", "--to", "out")
+        next((tmp_path / "out" / "events").rglob("*.parquet")).unlink()
+        damaged = run("export", "--data-dir", "data", "--to", "out")
+        assert (damaged.code, "missing" in damaged.err) == (Exit.UNSAFE, True)
+        run_sql(f"sqlite:{tmp_path}/data/log.db", "DELETE FROM stored_events WHERE rowid = 7")
+        unsealed = run("export", "--data-dir", "data", "--to", "elsewhere")
+        assert (unsealed.code, "poste log verify" in unsealed.err) == (Exit.UNSAFE, True)
+
+
+@pytest.mark.parametrize("said_as", ["--json", "text"])
+def test_watch_follows_until_it_is_interrupted(tmp_path: Path, said_as: str) -> None:
+    with _mediator(tmp_path / "data") as (log, growing):
+        program = "from http_edge.cli.main import main; main()"
+        options = ["--set", "export.lag_s_max=0.1", "--watch"] + [said_as] * (said_as != "text")
+        command = [sys.executable, "-c", program, "export", "--data-dir", "data", "--to", "out"]
+        with subprocess.Popen(
+            command + options, stdout=subprocess.PIPE, cwd=tmp_path, text=True, env=os.environ
+        ) as watching:
+            assert watching.stdout is not None
+            assert "50" in watching.stdout.readline()
+            growing.grow()
+            line = watching.stdout.readline()
+            if said_as == "--json":
+                assert json.loads(line)["last"] == 55
+            else:
+                assert line.startswith("position 55: 5 events")
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(30) == Exit.OK
+        assert _rows(open_place(str(tmp_path / "out"))) == len(whole_log(log))

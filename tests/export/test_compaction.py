@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from eventstore.log import EventLog
+from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.step import Bounds
+from tests.export.samples import (
+    DAY_MS,
+    SMALL,
+    Growing,
+    catalog_of,
+    contents,
+    export_all,
+    exported_log,
+    exporter,
+    registered,
+    whole_log,
+)
+from tests.log.samples import AT_MS, SealedWriter
+
+LARGE = Bounds()
+
+
+def _compact(log: EventLog, place: ExportPlace, files_min: int = 2, bounds: Bounds = LARGE) -> int:
+    with closing(exporter(log, place, bounds)) as export:
+        return export.compact(files_min=files_min)
+
+
+def test_many_small_files_become_one_with_the_same_rows(log: EventLog, place: ExportPlace) -> None:
+    growing = Growing(log)
+    growing.grow(20)
+    export_all(log, place)
+    steps = len(catalog_of(place).statements)
+    assert _compact(log, place) == steps - 1
+    assert exported_log(place) == list(whole_log(log))
+    (statement,) = catalog_of(place).statements
+    assert len(statement.manifest.replaces) == steps
+    growing.grow(20)
+    export_all(log, place)
+    assert exported_log(place) == list(whole_log(log))
+    assert _compact(log, place) > 0
+    assert exported_log(place) == list(whole_log(log))
+
+
+def test_replaced_files_stay_readable_until_the_next_sweep(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(20)
+    export_all(sqlite_log, place)
+    before = contents(place)
+    with closing(exporter(sqlite_log, place, LARGE)) as export:
+        export.compact(files_min=2)
+        assert contents(place).items() > before.items()
+        assert len(catalog_of(place).strays) == len(before) - 1
+        export.sweep()
+    assert len(contents(place)) == 3
+    assert catalog_of(place).strays == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_a_large_file_is_not_written_again_for_a_few_small_ones(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(20)
+    export_all(sqlite_log, place, LARGE)
+    growing.grow(4)
+    export_all(sqlite_log, place)
+    _compact(sqlite_log, place)
+    first, second = catalog_of(place).statements
+    assert (first.manifest.rows, second.manifest.rows) == (100, 20)
+
+
+def test_few_files_and_files_beyond_the_bounds_are_left_alone(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(20)
+    export_all(sqlite_log, place)
+    assert _compact(sqlite_log, place, files_min=11) == 0
+    assert _compact(sqlite_log, place, bounds=SMALL) == 0
+    assert _compact(sqlite_log, place, files_min=10) == 9
+
+
+def test_days_stay_apart(sqlite_log: EventLog, place: ExportPlace) -> None:
+    writer = SealedWriter(sqlite_log)
+    for number in range(6):
+        writer.commit({"shard-0": [registered(number, AT_MS + number % 3 * DAY_MS)]})
+        export_all(sqlite_log, place)
+    _compact(sqlite_log, place)
+    assert len(catalog_of(place).statements) == 1
+    assert len({file.path.split("/")[1] for file in catalog_of(place).files}) == 3
+    assert len(catalog_of(place).files) == 3
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_a_changed_file_is_not_put_into_a_new_one(sqlite_log: EventLog, place: ExportPlace) -> None:
+    Growing(sqlite_log).grow(10)
+    export_all(sqlite_log, place)
+    path = catalog_of(place).files[1].path
+    content = bytearray(place.read(path))
+    content[100] ^= 1
+    place.write(path, bytes(content))
+    with pytest.raises(ExportDamaged, match=path):
+        _compact(sqlite_log, place)

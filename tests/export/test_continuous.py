@@ -1,0 +1,153 @@
+"""The export beside a serving mediator: it follows, outlives trouble, ends with its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.parquet.catalog import read_catalog
+from eventstore.parquet.errors import ExportRefused, ExportUnavailable
+from eventstore.parquet.exporter import Exported
+from eventstore.parquet.files import open_place
+from http_edge.config import Settings
+from http_edge.config_export import Export
+from http_edge.exporting import CHILD, ContinuousExport, ExportProcess, exporter_of
+from http_edge.mediator_keys import load_or_create
+from tests.export.samples import Growing, whole_log
+from tests.tidy.modules import ROOT
+
+WAIT_S = 60
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    export = Export(
+        to=str(tmp_path / "export"), lag_s_max=0.05, retry_s_max=0.1, compact_files_min=4
+    )
+    load_or_create(tmp_path / "mediator-keys.json")
+    return Settings(
+        data_dir=tmp_path, did="did:web:mediator.test", log_level="debug", export=export
+    )
+
+
+@pytest.fixture
+def log(settings: Settings) -> Iterator[EventLog]:
+    with closing(open_log(settings.log_dsn)) as opened:
+        yield opened
+
+
+@contextmanager
+def _running(settings: Settings) -> Iterator[queue.Queue[Any]]:
+    """What the export in a thread tells: steps and troubles."""
+    told: queue.Queue[Any] = queue.Queue()
+    stopping = threading.Event()
+    assert settings.export.to is not None
+    export = ContinuousExport(settings, settings.export.to, on_step=told.put, on_trouble=told.put)
+    thread = threading.Thread(target=export.run, args=(stopping,))
+    thread.start()
+    try:
+        yield told
+    finally:
+        stopping.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def _rows(settings: Settings) -> int:
+    assert settings.export.to is not None
+    place = open_place(settings.export.to)
+    return read_catalog(place.filesystem, place.root, check_hashes=True).rows
+
+
+def test_it_follows_the_log_and_puts_small_files_together(
+    settings: Settings, log: EventLog
+) -> None:
+    growing = Growing(log)
+    with _running(settings) as told:
+        for number in range(1, 13):
+            growing.grow()
+            step = told.get(timeout=WAIT_S)
+            assert isinstance(step, Exported)
+            assert step.last == 5 * number
+    assert _rows(settings) == len(whole_log(log))
+    place = open_place(f"{settings.data_dir}/export")
+    assert len(read_catalog(place.filesystem, place.root).statements) < 12
+
+
+def test_it_says_a_trouble_once_and_goes_on_when_it_is_over(
+    settings: Settings, log: EventLog
+) -> None:
+    Growing(log).grow()
+    in_the_way = settings.data_dir / "export"
+    in_the_way.write_text("a file where the folder should be")
+    with _running(settings) as told:
+        trouble = told.get(timeout=WAIT_S)
+        assert isinstance(trouble, ExportUnavailable)
+        in_the_way.unlink()
+        assert isinstance(told.get(timeout=WAIT_S), Exported)
+    assert _rows(settings) == len(whole_log(log))
+
+
+def test_a_place_of_somebody_else_is_a_trouble_and_no_end(
+    settings: Settings, log: EventLog
+) -> None:
+    folder = settings.data_dir / "export" / "events"
+    folder.mkdir(parents=True)
+    (folder / "mine.txt").write_text("mine")
+    Growing(log).grow()
+    with _running(settings) as told:
+        assert isinstance(told.get(timeout=WAIT_S), ExportRefused)
+        (folder / "mine.txt").unlink()
+        assert isinstance(told.get(timeout=WAIT_S), Exported)
+
+
+def test_one_exporter_of_a_machine_writes_to_a_place(settings: Settings, log: EventLog) -> None:
+    place, elsewhere = open_place(str(settings.export.to)), open_place(f"{settings.data_dir}/x")
+    with exporter_of(settings, log, place):
+        with exporter_of(settings, log, elsewhere):
+            pass
+        with pytest.raises(ExportRefused, match="another process"):
+            exporter_of(settings, log, place).__enter__()
+    with exporter_of(settings, log, place):
+        pass
+
+
+def test_the_child_ends_with_its_parent(settings: Settings, log: EventLog) -> None:
+    Growing(log).grow()
+    with subprocess.Popen(
+        CHILD,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    ) as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(settings.model_dump_json().encode() + b"\n")
+        child.stdin.flush()
+        assert b'"exported"' in child.stderr.readline()
+        child.stdin.close()
+        assert child.wait(WAIT_S) == 0
+    assert _rows(settings) == len(whole_log(log))
+
+
+async def test_the_parent_starts_it_and_ends_it(settings: Settings, log: EventLog) -> None:
+    Growing(log).grow()
+    stopping = asyncio.Event()
+    running = asyncio.create_task(ExportProcess(settings).run(stopping))
+    manifests = settings.data_dir / "export" / "manifests"
+    async with asyncio.timeout(WAIT_S):
+        while not list(manifests.glob("*.json")):  # noqa: ASYNC110 - another process makes them
+            await asyncio.sleep(0.05)
+        stopping.set()
+        await running
+    assert _rows(settings) == len(whole_log(log))

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from eventstore.codec import encode, identity_stream
+from eventstore.errors import AppendConflict, CorruptRow, UnknownTopic
+from eventstore.events import InvitationUsed, KeyClaimed
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.parquet.errors import ExportDamaged, ExportRefused, LogNotAsSealed
+from eventstore.parquet.exporter import Exporter, Owner
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.manifest import Signer
+from eventstore.parquet.step import Bounds
+from eventstore.verify import Summary, verify
+from http_edge import signatures
+from tests.contract.conftest import OpenLog
+from tests.export.samples import (
+    DAY_MS,
+    OWNER,
+    SIGNER,
+    SMALL,
+    VERIFY,
+    Growing,
+    catalog_of,
+    contents,
+    did,
+    export_all,
+    exported_log,
+    exported_rows,
+    exporter,
+    registered,
+    whole_log,
+)
+from tests.log.raw_sql import run_sql
+from tests.log.samples import AT_MS, COMMAND, SealedWriter, append, message
+from tests.log.samples import OWNER as OWNER_STREAM
+
+
+def test_every_row_is_exported_once_and_in_order(log: EventLog, place: ExportPlace) -> None:
+    Growing(log).grow(20)
+    export_all(log, place)
+    assert exported_log(place) == list(whole_log(log))
+    assert len(catalog_of(place).statements) > 5
+
+
+def test_an_export_follows_a_log_that_grows(log: EventLog, place: ExportPlace) -> None:
+    growing = Growing(log)
+    with closing(exporter(log, place)) as export:
+        assert export.step() is None
+        for transactions in (1, 3, 7):
+            growing.grow(transactions)
+            while export.step():
+                pass
+            assert exported_log(place) == list(whole_log(log))
+    growing.grow(2)
+    export_all(log, place)
+    assert exported_log(place) == list(whole_log(log))
+
+
+def test_positions_that_failed_appends_left_out_are_no_gap(
+    open_another: OpenLog, place: ExportPlace
+) -> None:
+    log = open_another()
+    growing = Growing(log)
+    growing.grow()
+    with pytest.raises(AppendConflict):
+        log.append([encode(identity_stream(did(1)), 1, message())], [message()])
+    export_all(log, place)
+    growing.grow()
+    export_all(log, place)
+    assert exported_log(place) == list(whole_log(log))
+
+
+def test_the_same_log_gives_the_same_bytes_however_often_the_exporter_was_started(
+    log: EventLog, tmp_path: Path
+) -> None:
+    Growing(log).grow(30)
+    at_once, in_parts = (open_place(str(tmp_path / name)) for name in ("at-once", "in-parts"))
+    export_all(log, at_once)
+    for _ in range(100):
+        with closing(exporter(log, in_parts)) as export:
+            if export.step() is None:
+                break
+    assert contents(at_once) == contents(in_parts)
+
+
+def test_steps_end_where_they_are_full(log: EventLog, place: ExportPlace) -> None:
+    Growing(log).grow(20)
+    with closing(exporter(log, place, Bounds(rows_max=7, bytes_max=10**9))) as export:
+        step = export.step()
+    assert step is not None
+    # Three rows and two rows with their seals make the transaction that reaches seven.
+    assert (step.rows, step.is_full) == (8, True)
+    by_bytes = Bounds(rows_max=10**6, bytes_max=1)
+    with closing(exporter(log, place, by_bytes)) as export:
+        second = export.step()
+    assert second is not None
+    assert second.rows == 2
+
+
+def test_rows_without_a_seal_wait_for_it(log: EventLog, place: ExportPlace) -> None:
+    growing = Growing(log)
+    growing.grow()
+    end = log.position()
+    append(log, OWNER_STREAM, message())
+    export_all(log, place)
+    assert [row.position for row in exported_log(place)][-1] == end
+
+
+def test_a_row_has_its_identity_its_shard_and_its_time(log: EventLog, place: ExportPlace) -> None:
+    writer = SealedWriter(log)
+    key = KeyClaimed(at_ms=AT_MS, command=COMMAND, key="abc", owner_did=did(1))
+    invited = InvitationUsed(at_ms=AT_MS, command=COMMAND, invitation_id="one", by_did=did(1))
+    writer.commit({"shard-3": [registered(1, AT_MS + 1)], "shard-4": [(identity_stream("k"), key)]})
+    with closing(exporter(log, place, Bounds(rows_max=1, bytes_max=1))) as export:
+        export.step()
+        export.step()
+    stranger = identity_stream("stranger")
+    writer.commit(
+        {
+            "shard-3": [
+                (identity_stream(did(1)), message()),
+                (identity_stream("k"), key),
+                (identity_stream("i"), invited),
+                (stranger, message()),
+            ]
+        }
+    )
+    export_all(log, place)
+    rows = exported_rows(place)
+    assert [row["identity"] for row in rows] == [
+        *(did(1), None),
+        *("key:abc", None),
+        *(did(1), "key:abc", "invitation:one", None, None),
+    ]
+    assert [row["shard"] for row in rows] == ["shard-3"] * 2 + ["shard-4"] * 2 + ["shard-3"] * 5
+    assert rows[0]["recorded_at"] == datetime.fromtimestamp((AT_MS + 1) / 1000, UTC)
+
+
+def test_files_hold_the_rows_of_one_day_sorted_by_position(
+    log: EventLog, place: ExportPlace
+) -> None:
+    writer = SealedWriter(log)
+    days = [0, 1, 0, 2, 1]
+    for number, day in enumerate(days):
+        writer.commit({"shard-0": [registered(number, AT_MS + day * DAY_MS)]})
+    export_all(log, place, Bounds())
+    assert sorted(path.split("/")[1] for path in place.sizes("events")) == [
+        "date=2023-11-14",
+        "date=2023-11-15",
+        "date=2023-11-16",
+    ]
+    assert exported_log(place) == list(whole_log(log))
+    for file in catalog_of(place).files:
+        assert file.first < file.last or file.rows == 1
+
+
+def test_the_heads_of_an_export_are_those_of_the_log(log: EventLog, place: ExportPlace) -> None:
+    growing = Growing(log)
+    growing.grow(5)
+    export_all(log, place)
+    (summary,) = (item for item in verify(log) if isinstance(item, Summary))
+    assert catalog_of(place).heads == summary.heads
+    growing.grow()
+    (again,) = verify(log, known_heads=catalog_of(place).heads)
+    assert isinstance(again, Summary)
+
+
+@pytest.mark.parametrize(
+    ("owner", "seed"),
+    [
+        (Owner("did:web:other.test", 16), None),
+        (Owner("did:web:mediator.test", 8), None),
+        (OWNER, bytes(32)),
+    ],
+)
+def test_the_place_of_another_mediator_is_refused(
+    sqlite_log: EventLog, place: ExportPlace, owner: Owner, seed: bytes | None
+) -> None:
+    Growing(sqlite_log).grow()
+    export_all(sqlite_log, place)
+    before = contents(place)
+    signer = SIGNER
+    if seed is not None:
+        signer = Signer(signatures.public_key(seed).hex(), lambda m: signatures.sign(seed, m))
+    with pytest.raises(ExportRefused, match=r"is the export of did:web:mediator\.test"):
+        Exporter(sqlite_log, place, owner, signer, VERIFY)
+    assert contents(place) == before
+
+
+def test_another_log_of_the_same_mediator_is_refused(
+    log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    Growing(log).grow(3)
+    export_all(log, place)
+    with closing(open_log(f"sqlite:{tmp_path / 'another.db'}")) as another:
+        with pytest.raises(ExportRefused, match="of another log, or the log lost its end"):
+            exporter(another, place)
+        writer = SealedWriter(another)
+        for number in range(9):
+            writer.commit({"shard-0": [registered(number)], "shard-1": [registered(number + 10)]})
+        with pytest.raises(ExportRefused, match="of another log"):
+            exporter(another, place)
+
+
+def test_files_of_somebody_else_are_not_taken_for_an_export(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    place.write("events/mine.txt", b"mine")
+    with pytest.raises(ExportRefused, match=r"no export\.json"):
+        exporter(sqlite_log, place)
+
+
+def test_a_second_exporter_at_the_same_place_is_noticed(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow()
+    with closing(exporter(sqlite_log, place)) as one:
+        one.step()
+        with closing(exporter(sqlite_log, place)) as another:
+            growing.grow()
+            another.step()
+        growing.grow()
+        with pytest.raises(ExportRefused, match="somebody else"):
+            one.step()
+    export_all(sqlite_log, place)
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "said"),
+    [
+        ("DELETE FROM stored_events WHERE rowid = 7", LogNotAsSealed, "a seal over 2 rows"),
+        ("DELETE FROM stored_events WHERE rowid BETWEEN 6 AND 8", LogNotAsSealed, "continue seal"),
+        ("UPDATE stored_events SET topic = 'new.2' WHERE rowid = 7", UnknownTopic, "new.2"),
+        ("UPDATE stored_events SET state = x'00' WHERE rowid = 7", CorruptRow, "message-queued"),
+        ("UPDATE stored_events SET originator_id = 'x' WHERE rowid = 7", CorruptRow, "position 7"),
+    ],
+)
+def test_what_is_wrong_in_the_log_is_not_signed(
+    tmp_path: Path, place: ExportPlace, statement: str, error: type[Exception], said: str
+) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        Growing(log).grow(4)
+        run_sql(url, statement)
+        with pytest.raises(error, match=said):
+            export_all(log, place, Bounds(1, 1))
+    assert {row.position for row in exported_log(place)} <= set(range(1, 11))
+
+
+def test_an_export_that_was_damaged_is_not_continued(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(5)
+    export_all(sqlite_log, place)
+    place.remove(catalog_of(place).files[0].path)
+    with pytest.raises(ExportDamaged, match="missing"):
+        exporter(sqlite_log, place, SMALL)

@@ -1,0 +1,200 @@
+"""Exporters that are killed, disks that fill up, stores that go away: at every single step."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.parquet.errors import ExportUnavailable
+from eventstore.parquet.files import ExportPlace, open_place
+from tests.export.samples import (
+    Growing,
+    catalog_of,
+    contents,
+    export_all,
+    exported_log,
+    exporter,
+    whole_log,
+)
+from tests.tidy.modules import ROOT
+
+CHILD = """
+import os, signal, sys
+folder, fatal = sys.argv[1], int(sys.argv[2])
+from eventstore.open_log import open_log
+from eventstore.parquet.files import open_place
+from tests.export.samples import export_all, exporter
+
+counted = 0
+
+def count(event, arguments):
+    global counted
+    if event in WATCHED and f"{folder}/export" in str(arguments[0]):
+        counted += 1
+        if counted == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+WATCHED = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+sys.addaudithook(count)
+log, place = open_log(f"sqlite:{folder}/log.db"), open_place(f"{folder}/export")
+export_all(log, place)
+export = exporter(log, place)
+export.compact(files_min=2)
+export.sweep()
+export.close()
+"""
+"""Exports and compacts; kills itself before the step of the given number that touches a file."""
+
+
+@pytest.mark.crash
+def test_nothing_is_missed_or_doubled_whenever_the_exporter_is_killed(tmp_path: Path) -> None:
+    with closing(open_log(f"sqlite:{tmp_path}/log.db")) as log:
+        growing = Growing(log)
+        place = open_place(f"{tmp_path}/export")
+        fatal, ended = 1, -signal.SIGKILL
+        while ended == -signal.SIGKILL:
+            # Each round kills a few steps later than the one before, and the log has grown.
+            fatal += 3
+            growing.grow(5)
+            command = [sys.executable, "-c", CHILD, str(tmp_path), str(fatal)]
+            ended = subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode
+            found = exported_log(place)
+            assert found == list(whole_log(log))[: len(found)]
+        assert ended == 0
+        assert exported_log(place) == list(whole_log(log))
+        export_all(log, place)
+        assert catalog_of(place).strays == []
+    assert fatal > 9
+
+
+class FailingHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+    """A file system over another one, whose nth change fails, before or after it was made."""
+
+    def __init__(self, filesystem: fs.FileSystem) -> None:
+        self._filesystem = filesystem
+        self.changes_left = -1
+        self.fails_afterwards = False
+
+    def _change(self, make: Any, *arguments: Any) -> Any:
+        self.changes_left -= 1
+        if self.changes_left == 0 and not self.fails_afterwards:
+            raise OSError(5, "the store is gone")
+        made = make(*arguments)
+        if self.changes_left == 0:
+            raise OSError(5, "the store is gone")
+        return made
+
+    def get_type_name(self) -> str:
+        return "failing"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: Any) -> Any:
+        return self._filesystem.get_file_info(paths)
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        return self._filesystem.get_file_info(selector)
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self._filesystem.create_dir(path, recursive=recursive)
+
+    def delete_dir(self, path: str) -> None:
+        self._change(self._filesystem.delete_dir, path)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        self._change(self._filesystem.delete_dir_contents, path)
+
+    def delete_root_dir_contents(self) -> None:
+        raise OSError(1, "not here")
+
+    def delete_file(self, path: str) -> None:
+        self._change(self._filesystem.delete_file, path)
+
+    def move(self, src: str, dest: str) -> None:
+        self._change(self._filesystem.move, src, dest)
+
+    def copy_file(self, src: str, dest: str) -> None:
+        self._change(self._filesystem.copy_file, src, dest)
+
+    def open_input_stream(self, path: str) -> Any:
+        return self._filesystem.open_input_stream(path)
+
+    def open_input_file(self, path: str) -> Any:
+        return self._filesystem.open_input_file(path)
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        return self._change(self._filesystem.open_output_stream, path)
+
+    def open_append_stream(self, path: str, metadata: Any) -> Any:
+        raise OSError(1, "not here")
+
+
+@pytest.mark.parametrize("afterwards", [False, True])
+def test_an_exporter_goes_on_after_any_step_that_failed(
+    sqlite_log: EventLog, tmp_path: Path, afterwards: bool
+) -> None:
+    handler = FailingHandler(fs.LocalFileSystem())
+    handler.fails_afterwards = afterwards
+    place = ExportPlace(fs.PyFileSystem(handler), str(tmp_path / "export"))
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    with closing(exporter(sqlite_log, place)) as export:
+        for fatal in range(1, 9):
+            growing.grow(6)
+            handler.changes_left = fatal
+            with pytest.raises(ExportUnavailable, match="the store is gone"):
+                _export_and_compact(export)
+            found = exported_log(place)
+            assert found == list(whole_log(sqlite_log))[: len(found)]
+        handler.changes_left = -1
+        _export_and_compact(export)
+    assert exported_log(place) == list(whole_log(sqlite_log))
+    assert catalog_of(place).strays == []
+
+
+def _export_and_compact(export: Any) -> None:
+    while export.step():
+        pass
+    export.compact(files_min=2)
+    export.sweep()
+
+
+@contextlib.contextmanager
+def _files_up_to(size_bytes: int) -> Iterator[None]:
+    """Every write beyond this size fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_said_and_nothing_half_written_stays(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    export_all(sqlite_log, place)
+    before = contents(place)
+    growing.grow(2)
+    with closing(exporter(sqlite_log, place)) as export:
+        with _files_up_to(1_000), pytest.raises(ExportUnavailable, match="File too large") as said:
+            export.step()
+        assert said.value.path.startswith("events/date=")
+        assert contents(place) == before
+        assert export.step()
+    assert exported_log(place) == list(whole_log(sqlite_log))

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from eventstore.codec import identity_stream
+from eventstore.log import EventLog, LogRow
+from tests.export.samples import Growing, did
+from tests.log.samples import OTHER, OWNER, append, message
+
+
+def test_rows_read_in_bulk_are_those_of_the_log(log: EventLog) -> None:
+    Growing(log).grow(5)
+    expected = [
+        LogRow(row.id, row.originator_id.bytes, row.originator_version, row.topic, row.state)
+        for row in log.read_log(limit=1_000)
+        if not isinstance(row.originator_id, str)
+    ]
+    assert list(log.read_rows(after=0, rows_max=1_000, bytes_max=10**9)) == expected
+    assert list(log.read_rows(after=7, rows_max=3, bytes_max=10**9)) == expected[7:10]
+    assert not log.read_rows(after=expected[-1].position, rows_max=3, bytes_max=10**9)
+
+
+@pytest.mark.parametrize(("bytes_max", "rows"), [(0, 1), (2_999, 2), (10**6, 5)])
+def test_a_bulk_of_rows_is_bounded_by_bytes_but_is_one_row_at_least(
+    log: EventLog, bytes_max: int, rows: int
+) -> None:
+    append(log, OWNER, *[message(bytes(900)) for _ in range(5)])
+    found = log.read_rows(after=0, rows_max=9, bytes_max=bytes_max)
+    assert [row.version for row in found] == list(range(1, rows + 1))
+
+
+def test_the_first_rows_of_streams_come_by_stream(log: EventLog) -> None:
+    append(log, OWNER, message(b"first"), message(b"second"))
+    append(log, OTHER, message(b"other"))
+    nobody = identity_stream(did(9)).bytes
+    found = log.first_rows([OWNER.bytes, OTHER.bytes, nobody])
+    assert set(found) == {OWNER.bytes, OTHER.bytes}
+    assert found[OWNER.bytes] == log.read_stream(OWNER)[0]
+    assert log.first_rows([]) == {}
