@@ -18,7 +18,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The tables of tests are small: what makes large ones fast would only take longer."""
     settings = tmp_path_factory.mktemp("spark") / "spark-defaults.conf"
-    settings.write_text("spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1\n")
+    java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
+    settings.write_text(f"spark.driver.defaultJavaOptions {java}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(settings.parent))
         with open_session("local[2]", memory_mib=1_024) as session:

@@ -96,6 +96,8 @@ class Pump:
             if not await arrived():
                 return
             await self._remove(delivery.messages)
+            if not delivery.state.available:
+                await self._wake.next(_SWEEP_S)
 
     async def _deliver_live(self, version: int) -> float | None:
         """Deliver until nothing is left: how long to wait then, None when live mode is over."""
@@ -111,6 +113,8 @@ class Pump:
             self._outgoing.put(packed)
             # A reader that is slower than the queue is waited for, not cut off.
             await self._outgoing.written()
+            if not delivery.state.available:
+                return _SWEEP_S  # whatever has come since has woken this pump
         return None
 
     async def _take(

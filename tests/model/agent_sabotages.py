@@ -321,14 +321,14 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     deliver_live_without_a_bound,
     count_what_is_leased_as_available,
     leave_the_keylist_out_of_snapshots,
+    never_end_a_lease,
+    release_what_everybody_holds,
 )
 IN_THE_HOST: Final[Sequence[Sabotage]] = (
     keep_leases_of_a_failed_append,
     lease_after_the_transaction,
-    never_end_a_lease,
     keep_what_a_session_holds_that_ended,
     keep_what_was_in_flight_at_a_takeover,
-    release_what_everybody_holds,
     deliver_another_payload,
     leave_out_the_removal_of_what_expired,
 )
