@@ -1,3 +1,3 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ("tests.postgres",)
+pytest_plugins = ("tests.postgres", "tests.spark")

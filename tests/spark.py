@@ -10,10 +10,6 @@ from pyspark.sql import SparkSession
 from projections.session import open_session
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "spark: needs a Spark session")
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The tables of tests are small: what makes large ones fast would only take longer."""

@@ -1,0 +1,77 @@
+"""DIDComm agents: connections, mediation, keylists (RFC 0160, RFC 0023, RFC 0211)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from projections.step import PLACE, Projection, Step, earliest, latest, select_place, without
+
+_CONNECTION: Final = {
+    "peer_did": "DID that the agent uses for the connection",
+    "label": "what the agent calls itself",
+    "endpoint": "where messages are sent to; empty for an agent that fetches them",
+    "routing_keys": "keys to forward through, base58",
+    "handshake": "protocol that the connection was made by",
+    "invitation_id": "invitation that was answered; empty for none",
+}
+_KEY: Final = {
+    "key": "key that messages may be forwarded to, base58",
+    "ordinal": "its place among the keys of one update",
+    "claim": "number of the claim that it is held by",
+}
+
+
+def _connections(step: Step) -> DataFrame:
+    new = select_place(step.of("connection-established"), *_CONNECTION)
+    return latest(step.since("connections", new), "stream")
+
+
+def _mediation(step: Step) -> DataFrame:
+    new = select_place(step.of("mediation-granted"))
+    return earliest(step.since("mediation", new), "stream")
+
+
+def _keylists(step: Step) -> DataFrame:
+    """Added and not removed since; added again, a key keeps its place and has a later claim."""
+    updates = step.of("keylist-updated")
+    new = select_place(updates, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
+    new = new.select(*PLACE, "key", "ordinal", F.get("claims", F.col("ordinal")).alias("claim"))
+    removed = updates.select("stream", "version", F.explode("keys_removed").alias("key"))
+    return (
+        without(step.since("keylists", new), removed, "stream", "key")
+        .groupBy("stream", "identity", "key")
+        .agg(
+            F.min("version").alias("version"),
+            *[
+                F.min_by(name, "version").alias(name)
+                for name in ("position", "recorded_at", "ordinal")
+            ],
+            F.max("claim").alias("claim"),
+        )
+    )
+
+
+CONNECTIONS: Final = Projection(
+    "connections",
+    "What each connected agent said of itself last.",
+    PLACE | _CONNECTION,
+    ("connection-established",),
+    _connections,
+)
+MEDIATION: Final = Projection(
+    "mediation",
+    "Agents that mediation was granted to.",
+    PLACE,
+    ("mediation-granted",),
+    _mediation,
+)
+KEYLISTS: Final = Projection(
+    "keylists",
+    "Keys of each agent; a keylist is in the order of versions and ordinals.",
+    PLACE | _KEY,
+    ("keylist-updated",),
+    _keylists,
+)

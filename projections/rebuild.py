@@ -1,0 +1,155 @@
+"""Rebuilds all tables from an export: from the first event, or from earlier tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Final, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from projections.agents import CONNECTIONS, KEYLISTS, MEDIATION
+from projections.archives import PUBLIC_EVENTS, SAVED_EVENTS
+from projections.contracts import CONTRACT_REQUESTS, CONTRACTS
+from projections.identities import IDENTITIES, REGISTRATIONS
+from projections.keys import INVITATIONS, KEY_OWNERS
+from projections.queues import QUEUE_POLICIES, QUEUES
+from projections.read import AsOf, Export
+from projections.seals import NONCES, SEALS
+from projections.step import Projection, Step
+from projections.tables import Table, Tables, TablesPlace
+
+PROJECTIONS: Final = (
+    IDENTITIES,
+    QUEUES,
+    NONCES,
+    SEALS,
+    SAVED_EVENTS,
+    REGISTRATIONS,
+    CONTRACTS,
+    CONTRACT_REQUESTS,
+    QUEUE_POLICIES,
+    CONNECTIONS,
+    MEDIATION,
+    KEYLISTS,
+    KEY_OWNERS,
+    INVITATIONS,
+    PUBLIC_EVENTS,
+)
+_AT_ONCE: Final = 2
+"""Tables that are written at the same time: one is planned while the other one runs."""
+
+Progress: TypeAlias = Callable[[str, int], None]
+"""Called with the name of each table that is done, and its rows."""
+
+
+class RebuildRefused(Exception):
+    """The earlier tables cannot be continued to where this rebuild was to end."""
+
+
+def rebuild(
+    spark: SparkSession,
+    export: Export,
+    target: str,
+    *,
+    as_of: AsOf = None,
+    incremental: bool = False,
+    progress: Progress = lambda _name, _rows: None,
+) -> Tables:
+    """Write all tables as the log stood at ``as_of``; the catalog of what was written.
+
+    Args:
+        spark: any session; ``projections.session`` opens one.
+        export: see ``projections.read.open_export``.
+        target: folder of the tables, a path or a URI; tables in it are replaced.
+        as_of: a moment, a position, or None for all that is exported.
+        incremental: continue from the tables in ``target``, if there are some.
+        progress: called after each table.
+
+    Raises:
+        NotExported: the export does not reach ``as_of``.
+        RebuildRefused: the earlier tables are later than ``as_of``, or of another export.
+        TablesDamaged: the catalog of the earlier tables cannot be read.
+    """
+    place = TablesPlace(target)
+    before = place.catalog()
+    position = export.position(spark, as_of)
+    start = before if incremental else None
+    if before is not None and start is not None:
+        _check_continues(start, export, position)
+        if start.position == position:
+            return start
+    generation = before.generation + 1 if before else 1
+    earlier = {table.name: table for table in start.tables} if start else {}
+    step = _step(spark, export, position, start, place)
+
+    def write(projection: Projection) -> Table:
+        if projection.name in earlier and step.types.isdisjoint(projection.reads):
+            return earlier[projection.name]
+        return place.write(generation, projection, projection.rebuild(step))
+
+    tables: dict[str, Table] = {}
+    with ThreadPoolExecutor(_AT_ONCE) as writers:
+        for done in as_completed([writers.submit(write, each) for each in PROJECTIONS]):
+            table = done.result()
+            tables[table.name] = table
+            progress(table.name, table.rows)
+    assert export.catalog.head is not None
+    result = Tables(
+        mediator=export.catalog.head.mediator_did,
+        public_key=export.catalog.head.public_key,
+        generation=generation,
+        position=position,
+        at_ms=step.at_ms,
+        window_ms_max=step.window_ms_max,
+        tables=[tables[projection.name] for projection in PROJECTIONS],
+    )
+    place.commit(result)
+    return result
+
+
+def frames(spark: SparkSession, export: Export, as_of: AsOf = None) -> dict[str, DataFrame]:
+    """All tables by name as DataFrames, for notebooks; nothing is written.
+
+    Raises:
+        NotExported: the export does not reach ``as_of``.
+    """
+    step = _step(spark, export, export.position(spark, as_of))
+    return {projection.name: projection.rebuild(step) for projection in PROJECTIONS}
+
+
+def _check_continues(start: Tables, export: Export, position: int) -> None:
+    head = export.catalog.head
+    assert head is not None
+    if (start.mediator, start.public_key) != (head.mediator_did, head.public_key):
+        raise RebuildRefused(f"the earlier tables are of {start.mediator}: rebuild them in full")
+    if start.position > position:
+        raise RebuildRefused(
+            f"the earlier tables stand at position {start.position}, after {position}:"
+            " rebuild them in full"
+        )
+    if {table.name for table in start.tables} != {projection.name for projection in PROJECTIONS}:
+        raise RebuildRefused("the earlier tables are of another release: rebuild them in full")
+
+
+def _step(
+    spark: SparkSession,
+    export: Export,
+    position: int,
+    start: Tables | None = None,
+    place: TablesPlace | None = None,
+) -> Step:
+    after = start.position if start else 0
+    events, types = export.events(spark, after, position), export.types(after, position)
+    latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
+    at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
+    if start is None or place is None:
+        return Step(events, types, {}, at_ms, window_ms_max)
+    return Step(
+        events,
+        types,
+        {table.name: place.read(spark, table) for table in start.tables},
+        max(start.at_ms, at_ms),
+        max(start.window_ms_max, window_ms_max),
+    )

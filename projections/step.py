@@ -1,0 +1,97 @@
+"""What a projection is, and the step that brings its table from one position to a later one.
+
+Rules of the projections: DataFrame operations alone; a table is a function of the log up to one
+position, whatever the clock says. Each rebuilds its table from the rows of an earlier table (none
+for the first time) and the events since then, so that many steps give the rows of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+
+@dataclass(frozen=True)
+class Step:
+    """From the tables at one position to the tables at a later one.
+
+    ``events`` are those after the earlier tables, of these ``types`` alone; ``earlier`` are the
+    tables by name, empty for the first step; ``at_ms`` is the latest recorded time of all events
+    so far, ``window_ms_max`` the longest timestamp window of any seal.
+    """
+
+    events: DataFrame
+    types: frozenset[str]
+    earlier: Mapping[str, DataFrame]
+    at_ms: int
+    window_ms_max: int
+
+    def of(self, *types: str) -> DataFrame:
+        """The new events of these types; where there are none, no file is read."""
+        wanted = self.types.intersection(types)
+        is_wanted = F.col("type").isin(*sorted(wanted)) if wanted else F.lit(col=False)
+        return self.events.where(is_wanted)
+
+    def since(self, name: str, new: DataFrame) -> DataFrame:
+        """The rows of an earlier table and new ones."""
+        earlier = self.earlier.get(name)
+        return new if earlier is None else earlier.unionByName(new)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """One table: its name, what it holds, and how it is rebuilt.
+
+    ``columns`` says what each column of the table holds; ``reads`` are the types of the events
+    that change it.
+    """
+
+    name: str
+    about: str
+    columns: Mapping[str, str]
+    reads: tuple[str, ...]
+    rebuild: Callable[[Step], DataFrame]
+
+
+PLACE = {
+    "stream": "16-byte key of the identity's stream",
+    "identity": "DID of the owner; key:… or invitation:… for these",
+    "version": "version of the event in the stream",
+    "position": "position of the event in the log",
+    "recorded_at": "when the event was decided",
+}
+"""What the columns hold that say which event a row comes from."""
+
+
+def select_place(rows: DataFrame, *others: Column | str) -> DataFrame:
+    """The columns that say which event a row comes from, and others."""
+    return rows.select(*PLACE, *others)
+
+
+def latest(rows: DataFrame, *keys: str) -> DataFrame:
+    """The row with the highest version of each key."""
+    return _one_of_each(rows, keys, F.col("version").desc())
+
+
+def earliest(rows: DataFrame, *keys: str) -> DataFrame:
+    """The row with the lowest version of each key."""
+    return _one_of_each(rows, keys, F.col("version").asc())
+
+
+def without(rows: DataFrame, gone: DataFrame, *keys: str) -> DataFrame:
+    """The rows that no later version of ``gone`` names by its keys."""
+    named = gone.select(
+        *[F.col(key).alias(f"gone_{key}") for key in keys], F.col("version").alias("gone_version")
+    )
+    condition = F.col("gone_version") > F.col("version")
+    for key in keys:
+        condition &= F.col(key) == F.col(f"gone_{key}")
+    return rows.join(named, condition, "left_anti")
+
+
+def _one_of_each(rows: DataFrame, keys: tuple[str, ...], order: Column) -> DataFrame:
+    number = F.row_number().over(Window.partitionBy(*keys).orderBy(order))
+    return rows.withColumn("number", number).where("number = 1").drop("number")

@@ -1,0 +1,76 @@
+"""Exports of a log, and the rows of tables in a form that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import base58
+from eventsourcing.persistence import StoredEvent
+from pyspark.sql import DataFrame
+
+from eventstore.codec import decode
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.parquet.exporter import Exporter, Owner
+from eventstore.parquet.files import open_place
+from eventstore.parquet.manifest import Signer
+from eventstore.parquet.step import Bounds
+from http_edge import signatures
+from projections.rebuild import PROJECTIONS
+from projections.step import Projection
+from tests.projections.histories import MEDIATOR
+
+_SEED: Final = bytes(range(32))
+_KEY: Final = signatures.public_key(_SEED)
+
+
+def export_log(log: EventLog, target: Path, rows_max: int = 100_000) -> None:
+    """Export all of a log, in steps of about this many rows."""
+    exporter = Exporter(
+        log,
+        open_place(str(target)),
+        Owner(MEDIATOR, 3),
+        Signer(base58.b58encode(_KEY).decode(), lambda message: signatures.sign(_SEED, message)),
+        lambda message, signature: signatures.verify(_KEY, message, signature),
+        Bounds(rows_max=rows_max),
+    )
+    while exporter.step() is not None:
+        pass
+
+
+def prefix_of(log: EventLog, position: int, path: Path) -> EventLog:
+    """A log of its own with the rows up to a position."""
+    rows = [row for row in log.read_log(limit=1_000_000) if row.id <= position]
+    stored = [
+        StoredEvent(row.originator_id, row.originator_version, row.topic, row.state) for row in rows
+    ]
+    prefix = open_log(f"sqlite:{path}")
+    prefix.append(stored, [decode(row.topic, row.state) for row in rows])
+    return prefix
+
+
+def rows_of(
+    frames: Mapping[str, DataFrame], projections: Sequence[Projection] = PROJECTIONS
+) -> dict[str, set[tuple[Any, ...]]]:
+    """The rows of every table, with columns as they are documented."""
+    found = {}
+    for projection in projections:
+        rows = frames[projection.name].select(*projection.columns).collect()
+        found[projection.name] = {tuple(map(_plain, row)) for row in rows}
+        assert len(found[projection.name]) == len(rows), projection.name
+    return found
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytearray():
+            return bytes(value)
+        case datetime():
+            return value.astimezone(UTC)
+        case list():
+            return tuple(value)
+        case _:
+            return value

@@ -1,0 +1,269 @@
+"""The tables as the real core and the real read models say, by folding the log in Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from actors import partition
+from actors.evolution import evolve
+from actors.identity import Identity
+from eventstore.codec import decode, partition_stream
+from eventstore.events import (
+    BatchSealed,
+    ConnectionEstablished,
+    ContractRequested,
+    ContractStored,
+    Event,
+    EventSaved,
+    EventTagsUpdated,
+    IdentityRegistered,
+    InvitationUsed,
+    KeyClaimed,
+    KeylistUpdated,
+    KeyReleased,
+    MediationGranted,
+    MessageQueued,
+    MessagesDelivered,
+    PublicEventPublished,
+    QueuePolicySet,
+)
+from eventstore.log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.parquet.columns import identity_of
+from eventstore.verify import Summary, verify
+from tests.projections.histories import LIMITS
+
+Rows = set[tuple[Any, ...]]
+_ALL: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One event with its place."""
+
+    stream: bytes
+    identity: str
+    version: int
+    position: int
+    event: Event
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        return (self.stream, self.identity, self.version, self.position, when(self.event.at_ms))
+
+
+def when(at_ms: int) -> datetime | None:
+    """A time as Spark hands it out; 0 is never."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms else None
+
+
+def fold(log: EventLog) -> dict[str, Rows]:
+    """The rows of every table."""
+    streams: dict[bytes, list[Stored]] = {}
+    seals: list[Stored] = []
+    for row in log.read_log(limit=1_000_000):
+        event = decode(row.topic, row.state)
+        stream = row.originator_id.bytes  # type: ignore[union-attr]
+        if isinstance(event, BatchSealed):
+            seals.append(Stored(stream, event.partition, row.originator_version, row.id, event))
+            continue
+        known = streams.setdefault(stream, [])
+        identity = known[0].identity if known else identity_of(event)
+        assert identity is not None
+        known.append(Stored(stream, identity, row.originator_version, row.id, event))
+    tables: dict[str, Rows] = {}
+    for stored in streams.values():
+        for name, rows in _of_stream(log, stored):
+            tables.setdefault(name, set()).update(rows)
+    every = [e for stored in streams.values() for e in stored] + seals
+    now_ms = max((e.event.at_ms for e in every), default=0)
+    return tables | _of_seals(log, seals, now_ms)
+
+
+def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
+    state = Identity()
+    for each in stored:
+        evolve(state, each.event)
+        assert state.version == each.version
+    at = {each.version: each for each in stored}
+    last, key = stored[-1], stored[0].place[:2]
+    yield "identities", [(
+        *last.place, state.saved_events, when(state.last_added_ms),
+        when(state.last_delivered_ms), when(state.last_removed_ms), state.refusing,
+    )]  # fmt: skip
+    registered = [e for e in stored if isinstance(e.event, IdentityRegistered)]
+    if registered:
+        yield "registrations", [(
+            *registered[-1].place, float(state.registered_until_s), len(registered),
+            when(registered[0].event.at_ms),
+        )]  # fmt: skip
+    yield from _of_contracts(state, at)
+    yield from _of_queue(state, stored, at)
+    yield from _of_agent(state, stored)
+    if state.owner_did:
+        claimed = at[state.claim]
+        assert isinstance(claimed.event, KeyClaimed)
+        yield "key_owners", [(*claimed.place, claimed.event.key, state.owner_did)]
+    if state.used_by:
+        (used,) = stored
+        assert isinstance(used.event, InvitationUsed)
+        yield "invitations", [(*used.place, used.event.invitation_id, state.used_by)]
+    yield from _of_read_models(log, stored, state)
+    assert key == stored[-1].place[:2]
+
+
+def _of_contracts(state: Identity, at: dict[int, Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
+    digests = {contract_id: digest for digest, contract_id in state.contract_ids.items()}
+    contracts = []
+    for contract_id, kept in state.contracts.items():
+        event = at[kept.version].event
+        assert isinstance(event, ContractStored)
+        contracts.append((
+            *at[kept.version].place, contract_id, kept.requestor_did, kept.recipient_did,
+            float(kept.expires_at_s), digests[contract_id], len(event.contract),
+        ))  # fmt: skip
+    yield "contracts", contracts
+    requests = []
+    for request_id, waiting in state.requests.items():
+        event = at[waiting.version].event
+        assert isinstance(event, ContractRequested)
+        size_bytes = len(event.encrypted_contract_request.encode())
+        requests.append((*at[waiting.version].place, request_id, waiting.sender_did, size_bytes))
+    yield "contract_requests", requests
+
+
+def _of_queue(
+    state: Identity, stored: list[Stored], at: dict[int, Stored]
+) -> Iterable[tuple[str, Iterable[Any]]]:
+    deliveries: Counter[str] = Counter()
+    delivered_at: dict[str, int] = {}
+    for each in stored:
+        if isinstance(each.event, MessagesDelivered):
+            deliveries.update(each.event.message_ids)
+            delivered_at |= dict.fromkeys(each.event.message_ids, each.event.at_ms)
+    queue = []
+    for message_id, message in state.messages.items():
+        event = at[message.version].event
+        assert isinstance(event, MessageQueued)
+        queue.append((
+            *at[message.version].place, message_id, event.protocol, message.sender_did,
+            message.recipient_key, message.size_bytes, deliveries[message_id],
+            when(delivered_at.get(message_id, 0)),
+        ))  # fmt: skip
+    assert [row[2] for row in queue] == sorted(row[2] for row in queue)
+    yield "queues", queue
+    if state.policy is not None:
+        set_last = [e for e in stored if isinstance(e.event, QueuePolicySet)][-1]
+        rules = state.policy
+        yield "queue_policies", [(
+            *set_last.place, rules.will_queue, rules.age_s_max, rules.messages_max,
+            rules.message_bytes_max, rules.bytes_max,
+        )]  # fmt: skip
+
+
+def _of_agent(state: Identity, stored: list[Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
+    if state.connection is not None:
+        said = [e for e in stored if isinstance(e.event, ConnectionEstablished)][-1]
+        known = state.connection
+        yield "connections", [(
+            *said.place, known.peer_did, known.label, known.endpoint, tuple(known.routing_keys),
+            known.protocol, known.invitation_id,
+        )]  # fmt: skip
+    if state.mediated:
+        yield "mediation", [e.place for e in stored if isinstance(e.event, MediationGranted)]
+    added: dict[str, tuple[Stored, int]] = {}
+    for each in stored:
+        if isinstance(each.event, KeylistUpdated):
+            for key in each.event.removed:
+                added.pop(key, None)
+            for ordinal, key in enumerate(each.event.added):
+                added.setdefault(key, (each, ordinal))
+    places = [(each.version, ordinal) for each, ordinal in added.values()]
+    assert list(added) == list(state.keylist)
+    assert places == sorted(places)
+    yield (
+        "keylists",
+        [(*added[key][0].place, key, added[key][1], claim) for key, claim in state.keylist.items()],
+    )
+    assert not (state.owner_did and isinstance(stored[-1].event, KeyReleased))
+
+
+def _of_read_models(
+    log: EventLog, stored: list[Stored], state: Identity
+) -> Iterable[tuple[str, Iterable[Any]]]:
+    owner = UUID(bytes=stored[0].stream)
+    shown = log.query_saved_events(owner, SavedEventsFilter(), offset=0, limit=_ALL)
+    fresh = log.query_saved_events(
+        owner, SavedEventsFilter(unprocessed_only=True), offset=0, limit=_ALL
+    )
+    unprocessed = {event.event_id for event in fresh.events}
+    saved = {e.event.event_id: e for e in stored if isinstance(e.event, EventSaved)}
+    assert len(shown.events) == shown.total == len(saved) == state.saved_events
+    rows = []
+    for page in shown.events:
+        first = saved[page.event_id]
+        event = first.event
+        assert isinstance(event, EventSaved)
+        revisions = [
+            e.version
+            for e in stored
+            if isinstance(e.event, EventTagsUpdated)
+            and e.event.event_id == page.event_id
+            and e.version > first.version
+        ]
+        rows.append((
+            *first.place, page.event_id, event.sender_did, event.recipient_did,
+            event.contract_id, float(page.timestamp_s), len(page.payload.encode()),
+            tuple(page.encrypted_tags), page.event_id not in unprocessed, max(revisions, default=0),
+        ))  # fmt: skip
+    yield "saved_events", rows
+    published = {e.event.event_id: e for e in stored if isinstance(e.event, PublicEventPublished)}
+    public = log.query_public_events(owner, PublicEventsFilter(), offset=0, limit=_ALL)
+    assert {event.event_id for event in public.events} == set(state.public_events)
+    yield "public_events", [
+        (*published[e.event_id].place, e.event_id, e.channel_id, tuple(e.tags),
+         float(e.timestamp_s), len(e.event.encode()))
+        for e in public.events
+    ]  # fmt: skip
+
+
+def _of_seals(log: EventLog, seals: list[Stored], now_ms: int) -> dict[str, Rows]:
+    """Nonces as a host would load them, heads as the check of the chain finds them."""
+    *findings, summary = verify(log)
+    assert findings == []
+    assert isinstance(summary, Summary)
+    nonces: Rows = set()
+    heads: Rows = set()
+    for name, head in summary.heads.items():
+        window_ms = LIMITS.timestamp_window_ms
+        loaded = partition.load(log, name, now_ms=now_ms, window_ms=window_ms)
+        in_force = {
+            joined[i : i + 16]
+            for joined in loaded.nonces.packed().values()
+            for i in range(0, len(joined), 16)
+        }
+        own = [s for s in seals if s.stream == partition_stream(name).bytes]
+        expiry: dict[bytes, int] = {}
+        took = covered = 0
+        for each in own:
+            assert isinstance(each.event, BatchSealed)
+            covered += each.event.rows
+            for start in range(0, len(each.event.nonces), 24):
+                packed = each.event.nonces[start : start + 24]
+                took += 1
+                expiry[packed[:16]] = max(
+                    expiry.get(packed[:16], 0), int.from_bytes(packed[16:], "big")
+                )
+        assert in_force == {key for key, until_ms in expiry.items() if until_ms >= now_ms}
+        nonces |= {(name, key, when(expiry[key])) for key in in_force}
+        last = own[-1]
+        assert isinstance(last.event, BatchSealed)
+        heads.add((
+            name, head.version, last.position, when(last.event.at_ms), last.event.epoch,
+            head.digest, len(own), took, covered,
+        ))  # fmt: skip
+    return {"nonces": nonces, "seals": heads}

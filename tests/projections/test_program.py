@@ -1,0 +1,114 @@
+"""``python -m projections``: what an operator types, and what is said when it cannot be done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType
+
+from eventstore.open_log import open_log
+from eventstore.parquet.schema import SCHEMA as EXPORTED
+from projections.__main__ import cause, moment, projections
+from projections.read import SCHEMA, open_export, spark_path
+from projections.rebuild import PROJECTIONS
+from tests.projections.exports import export_log
+from tests.projections.histories import History, random_script
+from tests.tidy.modules import ROOT
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        History(log).play(random_script(7, 30))
+        export_log(log, tmp_path / "an export", rows_max=20)
+    return tmp_path / "an export"
+
+
+def ask(*arguments: str) -> Result:
+    """Run the program here; only for what fails before Spark is started."""
+    return CliRunner().invoke(projections, ["rebuild", *arguments])
+
+
+@pytest.mark.spark
+def test_an_export_becomes_tables_with_a_catalog(export: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "projections", "rebuild", "--from", str(export)]
+    options = ["--to", str(tmp_path / "tables"), "--master", "local[1]", "--json"]
+    done = subprocess.run(
+        [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = json.loads(done.stdout)
+    assert printed == json.loads((tmp_path / "tables" / "catalog.json").read_text())
+    assert [table["name"] for table in printed["tables"]] == [p.name for p in PROJECTIONS]
+    for table in printed["tables"]:
+        assert table["about"]
+        assert all(column["about"] and column["type"] for column in table["columns"])
+
+
+def test_a_place_without_an_export_is_said(tmp_path: Path) -> None:
+    done = ask("--from", str(tmp_path), "--to", str(tmp_path / "tables"))
+    assert (done.exit_code, "no export is here" in done.output) == (1, True)
+    assert not (tmp_path / "tables").exists()
+
+
+def test_a_missing_and_a_truncated_file_are_named(export: Path, tmp_path: Path) -> None:
+    first, *_ = sorted(export.glob("events/*/*.parquet"))
+    content = first.read_bytes()
+    for spoil in (lambda: first.write_bytes(content[:-1]), first.unlink):
+        spoil()
+        done = ask("--from", str(export), "--to", str(tmp_path / "tables"))
+        assert (done.exit_code, first.name in done.output) == (1, True)
+
+
+def test_a_moment_is_a_position_or_a_time() -> None:
+    assert moment("0012") == 12
+    assert moment("2030-12-31T23:59:59Z") == datetime(2030, 12, 31, 23, 59, 59, tzinfo=UTC)
+    assert moment("2030-12-31T23:59") == datetime(2030, 12, 31, 23, 59, tzinfo=UTC)
+    assert moment("2031-01-01 01:00+01:00") == datetime(2031, 1, 1, tzinfo=UTC)
+    for text in ("", "-1", "½", "yesterday", "12e3"):
+        with pytest.raises(click.BadParameter, match="neither"):
+            moment(text)
+
+
+def test_paths_and_addresses_are_written_as_spark_does(tmp_path: Path) -> None:
+    assert spark_path(str(tmp_path / "a b") + "/") == f"file://{tmp_path}/a b"
+    assert spark_path("s3://bucket/a/b/?region=eu") == "s3a://bucket/a/b"
+    assert spark_path("hdfs://name:8020/a") == "hdfs://name:8020/a"
+
+
+def test_every_column_that_is_read_is_exported_as_that_type() -> None:
+    arrow = {
+        "bigint": "int64", "binary": "binary", "boolean": "bool", "double": "double",
+        "string": "string", "timestamp": "timestamp[us, tz=UTC]",
+    }  # fmt: skip
+    for field in SCHEMA:
+        kind = EXPORTED.field(field.name).type
+        if isinstance(field.dataType, ArrayType):
+            assert str(kind.value_type) == arrow[field.dataType.elementType.simpleString()]
+        else:
+            assert (
+                str(kind).partition("[16")[0].removeprefix("fixed_size_")
+                == arrow[field.dataType.simpleString()]
+            ), field.name
+
+
+@pytest.mark.spark
+def test_a_file_that_was_changed_is_named_in_one_line(spark: SparkSession, export: Path) -> None:
+    first, *_ = sorted(export.glob("events/*/*.parquet"))
+    first.write_bytes(bytes(first.stat().st_size))
+    with pytest.raises((PySparkException, Py4JError)) as caught:
+        open_export(str(export)).events(spark).count()
+    said = cause(str(caught.value))
+    assert first.name in said
+    assert "\n" not in said
