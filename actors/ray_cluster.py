@@ -49,7 +49,11 @@ def start(address: str | None) -> None:
         log_to_driver=False,
         configure_logging=False,
         _node_ip_address="127.0.0.1",
-        _system_config={"max_direct_call_object_size": INLINE_BYTES},
+        _system_config={
+            "max_direct_call_object_size": INLINE_BYTES,
+            # Ray's own record of every call, for a dashboard that is not there: it grows with them.
+            "task_events_report_interval_ms": 0,
+        },
     )
 
 

@@ -95,6 +95,7 @@ class Holder:
         self.hub = Hub(EDGE, self.gateway)
         self.hosts.attach(EDGE, self._push)
         didcomm, clock, new_id = self.settings.didcomm, self.clock, self._new_id
+        self._sent = itertools.count(1)
         waiting = Waiting(
             self.hub, self.identities, waiters_max=didcomm.waiters_max, per_identity_max=32
         )
@@ -186,16 +187,22 @@ class Holder:
         ids: list[str] = []
         for number in numbers:
             command = QueueEnvelope(wallet.keys[key], envelope(number, filling))
-            queued = await self._tell(wallet, command, EnvelopeQueued)
+            queued = await self._queue(wallet, command)
+            assert isinstance(queued, EnvelopeQueued), queued
             ids.append(queued.message_id)
         return ids
 
     async def refusal(self, wallet: Wallet, number: int = 0) -> Refusal:
         """Why one more envelope is not queued."""
         command = QueueEnvelope(wallet.keys[0], envelope(number))
-        refused = await self.identities.ask(wallet.did, command, _COMMAND, EnvelopeQueued)
+        refused = await self._queue(wallet, command)
         assert isinstance(refused, Refusal)
         return refused
+
+    async def _queue(self, wallet: Wallet, command: QueueEnvelope) -> EnvelopeQueued | Refusal:
+        """Queue it as a message of its own: the same bytes once more would be a retry."""
+        key = next(self._sent).to_bytes(16, "big")
+        return await self.identities.ask(wallet.did, command, key, EnvelopeQueued)
 
     async def state(self, wallet: Wallet) -> QueueState:
         """How the wallet's queue stands."""
