@@ -351,10 +351,16 @@ class Listen(_Command, frozen=True):
 
 
 class StartLive(_Command, frozen=True):
-    """``session`` takes over the live mode; what another one held is offered again (RFC 0685)."""
+    """``session`` takes over the live mode; what another one held is offered again (RFC 0685).
+
+    What is queued from now on is leased to it for ``lease_ms`` and pushed whole, as long as it
+    holds less than ``bytes_max``; with a ``lease_ms`` of 0 it is only told, and fetches.
+    """
 
     edge: str
     session: str
+    lease_ms: int = 0
+    bytes_max: int = 0
 
 
 class EndLive(_Command, frozen=True):

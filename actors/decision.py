@@ -11,6 +11,7 @@ from actors.leases import Lease
 from actors.limits import IdentityLimits
 from actors.refusals import Refusal
 from actors.replies import Notice, QueueState, Reply
+from actors.sessions import NOBODY, LiveMode
 from eventstore.events import Event
 
 
@@ -19,8 +20,7 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
 
     ``command`` is the key of the command in the log; ``fresh_id`` is new for every command, and a
     command that needs several ids derives them from it. ``leases`` are those in force on the
-    identity's messages; ``listening``: a session waits for them; ``live_session`` holds the live
-    mode, empty for none.
+    identity's messages; ``listening``: a session waits for them; ``live`` holds the live mode.
     """
 
     now_ms: int
@@ -29,7 +29,7 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     limits: IdentityLimits
     leases: Mapping[str, Lease] = {}
     listening: bool = False
-    live_session: str = ""
+    live: LiveMode = NOBODY
 
     @property
     def now_s(self) -> float:

@@ -25,6 +25,7 @@ from actors.decision import Accepted, Decision, DeliveryRefs, Leasing, Moment
 from actors.evolution import DIDCOMM, retry_key
 from actors.identity import Identity, KeyDepth, QueuedMessage
 from actors.leases import Lease
+from actors.live import goes_live, queued_live
 from actors.message_queue import REMOVED_MAX, is_full
 from actors.refusals import Refusal
 from actors.replies import (
@@ -83,6 +84,8 @@ def queue_envelope(state: Identity, command: QueueEnvelope, moment: Moment) -> D
         payload=command.payload,
     )
     reply = EnvelopeQueued(moment.fresh_id, outbound=bool(state.connection.endpoint))
+    if goes_live(state, len(command.payload), moment):
+        return queued_live(queued, reply, moment)
     return Accepted(reply, [queued], EnvelopesWaiting())
 
 
@@ -90,7 +93,7 @@ def deliver(state: Identity, command: DeliverMessages, moment: Moment) -> Decisi
     """Lease what waits to the session, oldest first, and hand it out."""
     if state.connection is None:
         return Refusal.NOT_CONNECTED
-    if command.live and moment.live_session != command.session:
+    if command.live and moment.live.session != command.session:
         return Refusal.LIVE_ELSEWHERE
     chosen = _chosen(state, command, moment)
     standing = queue_state(state, moment, command.recipient_key)
@@ -128,7 +131,7 @@ def remove(state: Identity, command: RemoveMessages, moment: Moment) -> Decision
     )
     # A live session that had no room for more has some now.
     held = _held_live(state, moment)
-    was_full = moment.live_session and held >= moment.limits.live_in_flight_max
+    was_full = moment.live.session and held >= moment.limits.live_in_flight_max
     notice = EnvelopesWaiting() if was_full else None
     return Accepted(_state_without(state, frozenset(waiting), moment), [removed], notice)
 
@@ -156,7 +159,7 @@ def query(state: Identity, command: QueryQueue | StartLive | EndLive, moment: Mo
         case StartLive():
             return Accepted(queue_state(state, moment, live=True))
         case EndLive():
-            held_by_another = moment.live_session not in ("", command.session)
+            held_by_another = moment.live.session not in ("", command.session)
             return Accepted(queue_state(state, moment, live=held_by_another))
 
 
@@ -214,7 +217,7 @@ def queue_state(
         last_delivered_ms=state.last_delivered_ms,
         last_removed_ms=state.last_removed_ms,
         policy=_in_force(own or state.policy or _NO_POLICY, moment),
-        live=bool(moment.live_session) if live is None else live,
+        live=bool(moment.live.session) if live is None else live,
         version=state.version,
     )
 
@@ -269,7 +272,7 @@ def _chosen(state: Identity, command: DeliverMessages, moment: Moment) -> list[_
 def _held_live(state: Identity, moment: Moment) -> int:
     """How many waiting messages the live session holds."""
     return sum(
-        lease.session == moment.live_session and message_id in state.messages
+        lease.session == moment.live.session and message_id in state.messages
         for message_id, lease in moment.leases.items()
     )
 

@@ -38,9 +38,18 @@ from actors.message_queue import lapsed
 from actors.page_reader import PageReader
 from actors.partition import Partition
 from actors.refusals import Refusal
-from actors.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
+from actors.replies import (
+    Done,
+    EnvelopeDelivered,
+    EnvelopesWaiting,
+    Notice,
+    Push,
+    QueueState,
+    Refused,
+    Reply,
+)
 from actors.residency import Residency, Resident
-from actors.sessions import Sessions
+from actors.sessions import LiveMode, Sessions
 from actors.transaction import Transaction
 from eventstore.errors import AppendConflict, LogError
 from eventstore.log import EventLog, LogFigures, Snapshot
@@ -161,8 +170,7 @@ class Host:
                 self._offered_again.add(submission.target_did)
             self._follow_session(submission, replies[-1])
             if outcome.notice is not None:
-                push = Push(submission.target_did, outcome.notice)
-                pushes += [(to, push) for to in self.sessions.edges_of(submission.target_did)]
+                pushes += self._pushes(submission.target_did, outcome.notice)
         return replies, pushes
 
     @property
@@ -188,9 +196,14 @@ class Host:
         offered_again = self._offered_again | self._leases.expire(self._clock())
         self._offered_again = set()
         for did in offered_again:
-            push = Push(did, EnvelopesWaiting())
-            pushes += [(edge, push) for edge in self.sessions.edges_of(did)]
+            pushes += self._pushes(did, EnvelopesWaiting())
         return pushes
+
+    def _pushes(self, did: str, notice: Notice) -> list[tuple[str, Push]]:
+        push = Push(did, notice)
+        if isinstance(notice, EnvelopeDelivered):
+            return [(self.sessions.live_of(did).edge, push)]
+        return [(edge, push) for edge in self.sessions.edges_of(did)]
 
     def _measure(self, now_ms: int) -> None:
         measured_ms, commits, commands = self._measured
@@ -396,9 +409,18 @@ class Host:
         match command:
             case OpenSession() | Listen():
                 self.sessions.open(did, command.edge)
-            case StartLive():
+            case StartLive() if isinstance(reply, QueueState):
                 self.sessions.open(did, command.edge)
-                before = self.sessions.start_live(did, command.edge, command.session)
+                before = self.sessions.start_live(
+                    did,
+                    LiveMode(
+                        command.edge,
+                        command.session,
+                        reply.version,
+                        command.lease_ms,
+                        command.bytes_max,
+                    ),
+                )
                 if before and self._leases.release(did, before):
                     self._offered_again.add(did)
             case EndLive():

@@ -231,7 +231,14 @@ class EnvelopesWaiting(_Reply, frozen=True):
     """Envelopes can be handed out: one was queued, or a lease of one has ended."""
 
 
-Notice: TypeAlias = MessageArrived | ContractsUpdated | EnvelopesWaiting
+class EnvelopeDelivered(_Reply, frozen=True):
+    """An envelope was queued and leased to the live session, which gets it with this."""
+
+    session: str
+    message: DeliveredMessage
+
+
+Notice: TypeAlias = MessageArrived | ContractsUpdated | EnvelopesWaiting | EnvelopeDelivered
 
 
 class Push(msgspec.Struct, frozen=True, array_like=True):

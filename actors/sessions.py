@@ -9,16 +9,33 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-_NOBODY: Final = ("", "")
+import msgspec
+
+
+class LiveMode(msgspec.Struct, frozen=True, gc=False):
+    """The session that holds an identity's live mode; an empty one is nobody's (RFC 0685).
+
+    Messages queued after version ``since`` of the identity are for it, and go to it as they are
+    queued while it holds no more than ``bytes_max`` of them, each for ``lease_ms``.
+    """
+
+    edge: str = ""
+    session: str = ""
+    since: int = 0
+    lease_ms: int = 0
+    bytes_max: int = 0
+
+
+NOBODY: Final = LiveMode()
 
 
 class Sessions:
-    """Edges by identity, and which session on which edge holds the live mode."""
+    """Edges by identity, and who holds its live mode."""
 
     def __init__(self) -> None:
         """No sessions."""
         self._edges: dict[str, set[str]] = {}
-        self._live: dict[str, tuple[str, str]] = {}
+        self._live: dict[str, LiveMode] = {}
 
     def __len__(self) -> int:
         """How many identities have sockets somewhere."""
@@ -35,7 +52,7 @@ class Sessions:
             edges.discard(edge)
             if not edges:
                 del self._edges[did]
-        if self._live.get(did, _NOBODY)[0] == edge:
+        if self.live_of(did).edge == edge:
             del self._live[did]
 
     def drop_edge(self, edge: str) -> None:
@@ -47,17 +64,22 @@ class Sessions:
         """The edges that hold sockets of this identity."""
         return self._edges.get(did, ())
 
-    def start_live(self, did: str, edge: str, session: str) -> str:
-        """The session takes the live mode over; who held it before, empty for nobody."""
+    def start_live(self, did: str, mode: LiveMode) -> str:
+        """A session takes the live mode over; who held it before, empty for nobody.
+
+        Whoever holds it already goes on: what came since it began must not be missing.
+        """
         before = self.live_of(did)
-        self._live[did] = (edge, session)
-        return "" if before == session else before
+        if before.session != mode.session:
+            self._live[did] = mode
+            return before.session
+        return ""
 
     def end_live(self, did: str, session: str) -> None:
         """The live mode ends if the session holds it."""
-        if session and self.live_of(did) == session:
+        if session and self.live_of(did).session == session:
             del self._live[did]
 
-    def live_of(self, did: str) -> str:
-        """The session that holds the live mode, empty for none."""
-        return self._live.get(did, _NOBODY)[1]
+    def live_of(self, did: str) -> LiveMode:
+        """Who holds the live mode."""
+        return self._live.get(did, NOBODY)

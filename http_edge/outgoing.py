@@ -41,6 +41,7 @@ class Outgoing:
         self._bytes = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
+        self._idle.set()
         self._close_code: int | None = None
 
     def put(self, frame: bytes) -> None:

@@ -9,7 +9,13 @@ from typing import Final, assert_never
 import msgspec
 import orjson
 
-from actors.replies import ContractsUpdated, EnvelopesWaiting, MessageArrived, Notice
+from actors.replies import (
+    ContractsUpdated,
+    EnvelopeDelivered,
+    EnvelopesWaiting,
+    MessageArrived,
+    Notice,
+)
 from http_edge import strict_json
 from http_edge.decentrl.envelope import is_number
 
@@ -106,7 +112,7 @@ def notice(what: Notice) -> bytes | None:
             return orjson.dumps({"type": "PENDING_EVENTS", "events": [event]})
         case ContractsUpdated():
             return _CONTRACTS_UPDATED
-        case EnvelopesWaiting():
+        case EnvelopesWaiting() | EnvelopeDelivered():
             return None
         case _:
             assert_never(what)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from actors.commands import Command, DeliverMessages, QueryQueue, RemoveMessages
+from actors.commands import (
+    Command,
+    DeliverMessages,
+    EndLive,
+    QueryQueue,
+    RemoveMessages,
+    StartLive,
+)
 from actors.refusals import Refusal
 from actors.replies import Delivery, QueueState
 from http_edge.config import DidComm
@@ -48,6 +55,13 @@ class OwnQueue:
     async def change(self, asked: Asked, command: Command) -> QueueState | Refusal:
         """Do something that is answered by how the queue stands then."""
         return await self._identities.ask(asked.sender.did, command, asked.command, QueueState)
+
+    async def live(self, asked: Asked, edge: str | None) -> QueueState | Refusal:
+        """Start the live mode of the asking session on this edge, or end it for None."""
+        if edge is None:
+            return await self.change(asked, EndLive(asked.session))
+        start = StartLive(edge, asked.session, self._lease_ms, self._bytes_max)
+        return await self.change(asked, start)
 
     async def acknowledge(self, asked: Asked, message_ids: Sequence[str]) -> QueueState | Refusal:
         """Remove the messages with these ids; foreign and unknown ids are ignored alike."""

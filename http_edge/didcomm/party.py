@@ -12,7 +12,7 @@ import orjson
 
 from actors.clock import NewId
 from actors.commands import ReleaseLeases
-from actors.replies import Done, Notice
+from actors.replies import Done, EnvelopeDelivered, Notice
 from http_edge.config import DidComm
 from http_edge.didcomm.conversation import Conversation, Line, Route, Standing, Trouble
 from http_edge.didcomm.handling import Asked, Live, Outcome, Sender
@@ -51,16 +51,21 @@ class Front(msgspec.Struct, frozen=True):
 class _Party:
     """One agent on one socket; it listens at the hub (``http_edge.hub.Listener``)."""
 
-    def __init__(self, agent: Sender, outgoing: Outgoing) -> None:
+    def __init__(self, agent: Sender, session: str, pump: Pump, outgoing: Outgoing) -> None:
         self.agent = agent
+        self.pump = pump
         self.explicit = False
         self.live_since: int | None = None
+        self._session = session
         self._wake = Wake()
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._outgoing = outgoing
 
     def notify(self, notice: Notice) -> None:
-        self._wake.notify(notice)
+        if not isinstance(notice, EnvelopeDelivered):
+            self._wake.notify(notice)
+        elif notice.session == self._session:
+            self.pump.push(notice.message)
 
     def close(self, code: int) -> None:
         self._wake.close(code)
@@ -68,15 +73,15 @@ class _Party:
 
     @property
     def is_pumping(self) -> bool:
-        return bool(self._pumps) and not self._wake.is_over
+        return bool(self._running) and not self._wake.is_over
 
-    def pump(self, work: Callable[[Wake], Coroutine[Any, Any, None]]) -> None:
+    def start(self, work: Callable[[Wake], Coroutine[Any, Any, None]]) -> None:
         """Let this and nothing else send on its own; it ends when its wake is over."""
         self.finish()
         self._wake = Wake()
         task = asyncio.get_running_loop().create_task(work(self._wake))
-        self._pumps.add(task)
-        task.add_done_callback(self._pumps.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         task.add_done_callback(_log_failure)
 
     def finish(self) -> None:
@@ -88,7 +93,7 @@ class _Party:
 
     def stop(self) -> None:
         """The socket is gone, and with it whatever was under way."""
-        for task in list(self._pumps):
+        for task in list(self._running):
             task.cancel()
 
 
@@ -145,7 +150,7 @@ class SocketLine(Line):
                 return False
             if hub.listeners_of(did) >= self._front.sockets_per_identity_max:
                 return False
-            party = self._parties[did] = _Party(sender, self._outgoing)
+            party = self._parties[did] = self._party_of(sender)
             hub.add(did, party)
         await hub.session_ended(did)
         return True
@@ -197,7 +202,7 @@ class SocketLine(Line):
             and not party.is_pumping
             and await self._front.waiting.open_session(asked.sender.did)
         ):
-            party.pump(lambda wake: self._pump_of(party, wake).implicit(self._arrived))
+            party.start(lambda wake: party.pump.implicit(wake, self._arrived))
 
     def _follow_live(self, party: _Party, live: Live) -> None:
         if not live.on:
@@ -207,23 +212,23 @@ class SocketLine(Line):
         # Asked for once more it goes on where it was: what came meanwhile must not be missing.
         since = party.live_since if party.is_pumping else None
         party.live_since = since = live.version if since is None else since
-        party.pump(lambda wake: self._pump_of(party, wake).live(since))
+        party.start(lambda wake: party.pump.live(wake, since))
 
     async def _hand_over(self, asked: Asked, message_ids: Sequence[str]) -> None:
         if await self._arrived():
             await self._front.conversation.handed_over(asked, message_ids)
 
-    def _pump_of(self, party: _Party, wake: Wake) -> Pump:
-        return Pump(
+    def _party_of(self, agent: Sender) -> _Party:
+        pump = Pump(
             self._front.settings,
             self._front.key,
             self._front.identities,
-            party.agent,
+            agent,
             session=self.session,
-            wake=wake,
             outgoing=self._outgoing,
             new_id=self._front.new_id,
         )
+        return _Party(agent, self.session, pump, self._outgoing)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

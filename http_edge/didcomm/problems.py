@@ -38,8 +38,6 @@ class Problem(Enum):
     """The sender has not asked for mediation."""
     LIVE_MODE_NOT_SUPPORTED = "e.m.live-mode-not-supported"
     """Live mode was asked for over a transport that ends with its answer (RFC 0685)."""
-    RETURN_ROUTE_REQUIRED = "return-route-required"
-    """The answer may go nowhere but back, and the message did not allow that (RFC 0092)."""
     TRY_AGAIN = "try-again"
     """The outcome is unknown, or there was too much to do."""
 
@@ -61,7 +59,6 @@ _SENTENCES: Final = {
     Problem.NOT_CONNECTED: "There is no connection with this key",
     Problem.NOT_MEDIATED: "Mediation has not been granted",
     Problem.LIVE_MODE_NOT_SUPPORTED: "Connection does not support Live Delivery",
-    Problem.RETURN_ROUTE_REQUIRED: "The message must allow a return route",
     Problem.TRY_AGAIN: "The outcome is unknown, please try again",
 }
 _BY_REFUSAL: Final = {

@@ -9,13 +9,14 @@ read everything before it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import orjson
 
 from actors.clock import NewId
 from actors.commands import DeliverMessages, RemoveMessages
+from actors.live import LIVE
 from actors.refusals import Refusal
 from actors.replies import DeliveredMessage, Delivery, QueueState
 from eventstore.seal import command_key
@@ -33,7 +34,6 @@ _RETRY_S: Final = 1.0
 _SWEEP_S: Final = 900.0
 """A wake-up is a hint and can be missing: this often the queue is asked all the same. Each question
 is sealed in the log, so thousands of idle sockets must not ask often."""
-_LIVE: Final = "live"
 _IMPLICIT: Final = "implicit"
 _DELIVERED: Final = "delivered"
 _BATCH: Final = 20
@@ -44,7 +44,7 @@ Arrived: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Pump:
-    """Sends one agent's messages to one socket until its wake is over."""
+    """Sends one agent's messages to one socket, each time until a wake is over."""
 
     def __init__(  # noqa: PLR0913 - what a socket and its edge know, each said once
         self,
@@ -54,34 +54,57 @@ class Pump:
         agent: Sender,
         *,
         session: str,
-        wake: Wake,
         outgoing: Outgoing,
         new_id: NewId,
     ) -> None:
-        """A pump for ``agent`` on the socket with this ``session``; ``wake`` listens already."""
+        """A pump for ``agent`` on the socket with this ``session``."""
         self._settings = settings
         self._key = key
         self._identities = identities
         self._agent = agent
         self._session = session
-        self._wake = wake
         self._outgoing = outgoing
         self._new_id = new_id
+        self._pushed: list[DeliveredMessage] = []
+        self._fetching = 0
 
-    async def live(self, version: int) -> None:
+    def push(self, message: DeliveredMessage) -> None:
+        """Send what was leased to this session as it was queued, behind what is being fetched.
+
+        What comes at once goes in one delivery.
+        """
+        self._pushed.append(message)
+        if len(self._pushed) == 1 and not self._fetching:
+            asyncio.get_running_loop().call_soon(self._send_pushed)
+
+    def _send_pushed(self) -> None:
+        if self._fetching:
+            return
+        pushed, self._pushed = self._pushed, []
+        for start in range(0, len(pushed), _BATCH):
+            self._send(pushed[start : start + _BATCH])
+
+    def _send(self, messages: Sequence[DeliveredMessage]) -> None:
+        if messages:
+            packed = envelope.pack(
+                orjson.dumps(live_delivery(messages, self._new_id)), [self._agent.key], self._key
+            )
+            self._outgoing.put(packed)
+
+    async def live(self, wake: Wake, version: int) -> None:
         """Deliver what is queued after ``version`` of the identity, until live mode ends.
 
         What waited before has to be asked for (RFC 0685, live mode).
         """
-        while not self._wake.is_over:
-            pause_s = await self._deliver_live(version)
+        while not wake.is_over:
+            pause_s = await self._deliver_live(wake, version)
             if pause_s is None:
                 return
-            await self._wake.next(pause_s)
+            await wake.next(pause_s)
 
-    async def implicit(self, arrived: Arrived) -> None:
+    async def implicit(self, wake: Wake, arrived: Arrived) -> None:
         """Send everything that waits and comes, as it is."""
-        while not self._wake.is_over:
+        while not wake.is_over:
             delivery = await self._take(_IMPLICIT)
             if isinstance(delivery, Refusal):
                 if delivery is not Refusal.TEMPORARILY_UNAVAILABLE:
@@ -89,7 +112,7 @@ class Pump:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if not delivery.messages:
-                await self._wake.next(_SWEEP_S)
+                await wake.next(_SWEEP_S)
                 continue
             for message in delivery.messages:
                 self._outgoing.put(message.payload)
@@ -97,22 +120,26 @@ class Pump:
                 return
             await self._remove(delivery.messages)
             if not delivery.state.available:
-                await self._wake.next(_SWEEP_S)
+                await wake.next(_SWEEP_S)
 
-    async def _deliver_live(self, version: int) -> float | None:
+    async def _deliver_live(self, wake: Wake, version: int) -> float | None:
         """Deliver until nothing is left: how long to wait then, None when live mode is over."""
-        while not self._wake.is_over:
-            delivery = await self._take(_LIVE, after_version=version, live=True)
+        while not wake.is_over:
+            # A reader that is slower than the queue is waited for, not cut off.
+            await self._outgoing.written()
+            self._fetching += 1
+            try:
+                delivery = await self._take(LIVE, after_version=version, live=True)
+                if not isinstance(delivery, Refusal):
+                    self._send(delivery.messages)
+            finally:
+                self._fetching -= 1
+                self._send_pushed()
             if isinstance(delivery, Refusal):
                 unknown = delivery is Refusal.TEMPORARILY_UNAVAILABLE
                 return _RETRY_S if unknown else None
             if not delivery.messages:
                 return _SWEEP_S
-            message = live_delivery(delivery.messages, self._new_id)
-            packed = envelope.pack(orjson.dumps(message), [self._agent.key], self._key)
-            self._outgoing.put(packed)
-            # A reader that is slower than the queue is waited for, not cut off.
-            await self._outgoing.written()
             if not delivery.state.available:
                 return _SWEEP_S  # whatever has come since has woken this pump
         return None

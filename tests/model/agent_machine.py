@@ -62,7 +62,7 @@ queue_commands = st.one_of(
     *[deliveries] * 4,
     *[removals] * 2,
     policies,
-    st.builds(c.StartLive, st.just(EDGE), sessions),
+    st.builds(c.StartLive, st.just(EDGE), sessions, leases_ms, st.sampled_from([99, 10])),
     st.builds(c.ReleaseLeases, sessions),
     ends,
     st.builds(c.QueryQueue, keys),
@@ -153,25 +153,32 @@ class AgentMachine(IdentityMachine):
         queued=st.lists(envelopes, max_size=3),
         picked=picks,
         is_late=st.booleans(),
+        is_waiting=st.booleans(),
+        lease_ms=leases_ms,
         ms=st.sampled_from([0, 59_500, 0]),
     )
-    def be_live(
+    def be_live(  # noqa: PLR0913, PLR0917 - drawn one by one
         self,
         who: str,
         pair: tuple[str, str],
         queued: list[c.QueueEnvelope],
         picked: list[int],
         is_late: bool,
+        is_waiting: bool,
+        lease_ms: int,
         ms: int,
     ) -> None:
         """One session is live, another fetches beside it and may take over."""
         first, second = pair
         live = c.DeliverMessages(first, "live", 3, 99, 59_500, live=True)
-        self.put(who, c.StartLive(EDGE, first), *queued)
+        self.put(who, c.StartLive(EDGE, first, lease_ms, 20))
+        if is_waiting:
+            self.commit()
+        self.put(who, *queued)
         beside = c.DeliverMessages(second, "pickup/2.0", 1, 99, 59_500)
         self.put(who, *([beside, live] if is_late else [live, beside]))
         self.put(who, self.named(c.RemoveMessages([], "acknowledged"), who, picked), live)
-        self.put(who, c.StartLive(EDGE, second))
+        self.put(who, c.StartLive(EDGE, second, lease_ms, 99))
         self.commit()
         self.system.now_ms += ms
 

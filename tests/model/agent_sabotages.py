@@ -21,11 +21,12 @@ from actors.decision import Accepted, Decision, DeliveryRefs, Moment
 from actors.host import Host
 from actors.identity import Identity, QueuedMessage
 from actors.leases import Leases
+from actors.live import goes_live, queued_live
 from actors.page_reader import PageReader
-from actors.replies import QueueState
-from actors.sessions import Sessions
+from actors.replies import EnvelopeQueued, QueueState
+from actors.sessions import LiveMode, Sessions
 from actors.transaction import Transaction
-from eventstore.events import Event, MessagesRemoved, QueueRefused
+from eventstore.events import Event, MessageQueued, MessagesRemoved, QueueRefused
 from tests.model import systems
 
 Sabotage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -205,13 +206,35 @@ def deliver_live_to_anybody(patch: pytest.MonkeyPatch) -> None:
     deliver = envelopes.deliver
 
     def anybody(state: Identity, command: DeliverMessages, moment: Moment) -> Decision:
-        return deliver(state, command, _replace(moment, live_session=command.session))
+        return deliver(state, command, _replace(moment, live=LiveMode("edge-0", command.session)))
 
     patch.setattr(envelopes, "deliver", anybody)
 
 
 def deliver_live_without_a_bound(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(envelopes, "_held_live", lambda _state, _moment: -100)
+
+
+def push_past_what_waits_before(patch: pytest.MonkeyPatch) -> None:
+    def hasty(state: Identity, size_bytes: int, moment: Moment) -> bool:
+        return goes_live(_replace(state, messages={}), size_bytes, moment)
+
+    patch.setattr(envelopes, "goes_live", hasty)
+
+
+def push_to_a_session_that_is_full(patch: pytest.MonkeyPatch) -> None:
+    def generous(state: Identity, size_bytes: int, moment: Moment) -> bool:
+        bounds = _replace(moment.limits, live_in_flight_max=99)
+        return goes_live(state, size_bytes, _replace(moment, limits=bounds))
+
+    patch.setattr(envelopes, "goes_live", generous)
+
+
+def push_without_a_lease(patch: pytest.MonkeyPatch) -> None:
+    def careless(queued: MessageQueued, reply: EnvelopeQueued, moment: Moment) -> Accepted:
+        return _replace(queued_live(queued, reply, moment), leasing=None)
+
+    patch.setattr(envelopes, "queued_live", careless)
 
 
 def count_what_is_leased_as_available(patch: pytest.MonkeyPatch) -> None:
@@ -269,8 +292,8 @@ def keep_what_a_session_holds_that_ended(patch: pytest.MonkeyPatch) -> None:
 def keep_what_was_in_flight_at_a_takeover(patch: pytest.MonkeyPatch) -> None:
     start = Sessions.start_live
 
-    def quiet(self: Sessions, did: str, edge: str, session: str) -> str:
-        start(self, did, edge, session)
+    def quiet(self: Sessions, did: str, mode: LiveMode) -> str:
+        start(self, did, mode)
         return ""
 
     patch.setattr(Sessions, "start_live", quiet)
@@ -319,6 +342,9 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     record_ids_that_are_not_there,
     deliver_live_to_anybody,
     deliver_live_without_a_bound,
+    push_past_what_waits_before,
+    push_to_a_session_that_is_full,
+    push_without_a_lease,
     count_what_is_leased_as_available,
     leave_the_keylist_out_of_snapshots,
     never_end_a_lease,

@@ -6,7 +6,7 @@ Decentrl's messages wait in the same list: one order, one set of caps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from actors import commands as c
 from actors import replies as r
@@ -112,12 +112,21 @@ class Agent:
         self.remove([m.message_id for m in old], now_ms)
 
 
+class Live(NamedTuple):
+    """Who is live, since which version, and how long and how much is leased as it is queued."""
+
+    session: str
+    since: int
+    lease_ms: int
+    bytes_max: int
+
+
 @dataclass
 class Held:
     """What a host keeps in memory: leases by message, who is live, and who listens."""
 
     leases: dict[str, tuple[str, int]] = field(default_factory=dict)
-    live: dict[str, str] = field(default_factory=dict)
+    live: dict[str, Live] = field(default_factory=dict)
     listening: set[str] = field(default_factory=set)
     granted: set[str] = field(default_factory=set)
 
@@ -135,18 +144,22 @@ class Held:
                 pass
             case c.OpenSession() | c.Listen():
                 self.listening.add(did)
-            case c.StartLive(_, session):
+            case c.StartLive(_, session, lease_ms, bytes_max) if isinstance(reply, r.QueueState):
                 self.listening.add(did)
-                before, self.live[did] = self.live.get(did, session), session
+                before = self.live_of(did)
                 if before != session:
+                    self.live[did] = Live(session, reply.version, lease_ms, bytes_max)
                     self._release(before, own)
             case c.EndLive(session) | c.ReleaseLeases(session):
-                if self.live.get(did) == session:
+                if self.live_of(did) == session:
                     del self.live[did]
                 if isinstance(asked.command, c.ReleaseLeases):
                     self._release(session, own)
             case _:
                 pass
+
+    def live_of(self, did: str) -> str:
+        return self.live[did].session if did in self.live else ""
 
     def _release(self, session: str, own: set[str]) -> None:
         self.leases = {
@@ -229,7 +242,7 @@ def on_an_agent(  # noqa: C901 - one arm per command
         case c.StartLive():
             return _standing(did, agent, held, is_live=True)
         case c.EndLive(session):
-            is_live = held.live.get(did) not in (None, session)
+            is_live = held.live_of(did) not in ("", session)
             return _standing(did, agent, held, is_live=is_live)
         case c.Listen():
             pass
@@ -276,8 +289,26 @@ def _queue(
         agent.refusing = True
         return refusal
     assert agent.connection is not None
+    live = held.live.get(did)
+    goes_live = live is not None and _is_next(agent, held, live, len(payload))
     agent.add(Message(new, "", key, payload, now_ms, agent.version + 1))
+    if live is not None and goes_live:
+        agent.version += 1
+        agent.delivered_ms = now_ms
+        held.leases[new] = (live.session, now_ms + live.lease_ms)
+        held.granted.add(new)
     return r.EnvelopeQueued(new, bool(agent.connection.endpoint))
+
+
+def _is_next(agent: Agent, held: Held, live: Live, size_bytes: int) -> bool:
+    """Has the live session nothing else to fetch first, and room for one more?"""
+    envelopes = [m for m in agent.messages if m.key is not None]
+    leased = [m for m in envelopes if m.message_id in held.leases]
+    own = [m for m in leased if held.leases[m.message_id][0] == live.session]
+    is_behind = [m for m in envelopes[-1:] if m not in leased and m.version > live.since]
+    is_many = len(own) >= LIMITS.live_in_flight_max or len(leased) >= LIMITS.leased_max
+    is_large = sum(len(m.payload) for m in own) + size_bytes > live.bytes_max
+    return bool(live.lease_ms) and not (is_behind or is_many or (own and is_large))
 
 
 def _deliver(
@@ -286,7 +317,7 @@ def _deliver(
     limit, key = command.limit, command.recipient_key
     waiting = {m.message_id: m for m in agent.messages if m.key is not None}
     if command.live:
-        if held.live.get(did) != command.session:
+        if held.live_of(did) != command.session:
             return Refusal.LIVE_ELSEWHERE
         in_flight = [i for i in waiting if held.leases.get(i, ("", 0))[0] == command.session]
         limit = min(limit, LIMITS.live_in_flight_max - len(in_flight))

@@ -52,13 +52,14 @@ from actors.replies import (
     Done,
     MessagesPage,
     OwnedContract,
+    QueueState,
     Refused,
     Reply,
     WaitingContractRequest,
     WaitingMessage,
 )
 from actors.residency import Residency
-from actors.sessions import Sessions
+from actors.sessions import LiveMode, Sessions
 from eventstore.codec import decode, identity_stream
 from eventstore.errors import LogError
 from eventstore.events import ContractRequested, ContractStored, Event, MessageQueued
@@ -194,9 +195,10 @@ class CoreSystem(System):
                 pass
             case OpenSession(edge) | Listen(edge):
                 self._sessions.open(did, edge)
-            case StartLive(edge, session):
+            case StartLive(edge, session, lease_ms, bytes_max) if isinstance(reply, QueueState):
                 self._sessions.open(did, edge)
-                self._leases.release(did, self._sessions.start_live(did, edge, session))
+                mode = LiveMode(edge, session, reply.version, lease_ms, bytes_max)
+                self._leases.release(did, self._sessions.start_live(did, mode))
             case EndLive(session):
                 self._sessions.end_live(did, session)
             case ReleaseLeases(session):

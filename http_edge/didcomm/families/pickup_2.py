@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from actors.clock import Clock, NewId
-from actors.commands import EndLive, StartLive
 from actors.refusals import Refusal
 from actors.replies import Delivery, QueueState
 from http_edge.config import DidComm
@@ -123,8 +122,7 @@ class Pickup2:
             if wanted:
                 return self._problem(asked, Problem.LIVE_MODE_NOT_SUPPORTED)
             return await self._standing(asked, _Narrowed(None, None))
-        command = StartLive(self._edge, asked.session) if wanted else EndLive(asked.session)
-        state = await self._queue.change(asked, command)
+        state = await self._queue.live(asked, self._edge if wanted else None)
         if not isinstance(state, QueueState):
             return self._refused(asked, state)
         outcome = self._answer(asked, "status", pickup_2_status(state, self._clock()))

@@ -24,6 +24,7 @@ from actors.limits import HostLimits, IdentityLimits
 from actors.partitions import shard_of
 from actors.refusals import Refusal
 from actors.replies import Push, Reply
+from actors.sessions import LiveMode
 from eventstore.log import EventLog
 from eventstore.seal import command_key
 
@@ -54,11 +55,12 @@ def moment(  # noqa: PLR0913 - a moment has many sides
     fresh_id: str = "fresh",
     leases: Mapping[str, Lease] | None = None,
     listening: bool = False,
-    live: str = "",
+    live: str | LiveMode = "",
 ) -> Moment:
     """A moment of decision."""
     bounds = limits or IdentityLimits()
-    return Moment(now_ms, command, fresh_id, bounds, leases or {}, listening, live)
+    mode = LiveMode("edge-0", live) if isinstance(live, str) else live
+    return Moment(now_ms, command, fresh_id, bounds, leases or {}, listening, mode)
 
 
 def connection(endpoint: str = "", label: str = "Zoë phone 📱") -> Connection:

@@ -33,6 +33,7 @@ from actors.replies import (
     DeliveredMessage,
     Delivery,
     Done,
+    EnvelopeDelivered,
     EnvelopeQueued,
     EnvelopesWaiting,
     MessageArrived,
@@ -279,7 +280,7 @@ def test_a_failed_append_ends_no_lease_and_moves_no_session(log: EventLog, fault
     for command in (ReleaseLeases("phone"), StartLive("edge-0", "laptop"), EndLive("phone")):
         faulty.plan(fault)
         assert run(owner, unclaimed(ME, command)) == [UNAVAILABLE]
-    assert owner.sessions.live_of(ME) == "phone"
+    assert owner.sessions.live_of(ME).session == "phone"
     assert available(owner) == 0
 
 
@@ -428,3 +429,31 @@ def test_ending_what_nobody_holds_changes_nothing() -> None:
     leases.end(FRIEND, ["a"])
     assert len(leases) == 1
     assert leases.of(FRIEND) == {}
+
+
+def test_what_is_pushed_goes_to_the_edge_of_the_live_session_alone(log: EventLog) -> None:
+    owner = host(log)
+    queue(owner)
+    run(owner, unclaimed(ME, Listen("edge-0")))
+    run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
+    (reply,), pushes = owner.execute([("edge-2", unclaimed(ME, QueueEnvelope(KEY, b"1")))])
+    assert isinstance(reply, EnvelopeQueued)
+    message = DeliveredMessage(reply.message_id, KEY, b"1", NOW_MS)
+    assert pushes == [("edge-1", Push(ME, EnvelopeDelivered("phone", message)))]
+    assert available(owner) == 0
+    run(owner, unclaimed(ME, ReleaseLeases("phone")))
+    assert take(owner, delivery()) == [[reply.message_id]]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=type)
+def test_what_was_to_be_pushed_is_offered_when_the_outcome_is_unknown(
+    log: EventLog, fault: Plan
+) -> None:
+    faulty = FaultyLog(log)
+    owner = host(faulty)
+    queue(owner)
+    run(owner, unclaimed(ME, StartLive("edge-0", "phone", HELD_MS, 1_000)))
+    faulty.plan(fault)
+    answer = owner.execute([("edge-0", unclaimed(ME, QueueEnvelope(KEY, b"1")))])
+    assert answer == ([UNAVAILABLE], [])
+    assert not owner.has_leases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.sessions import Sessions
+from actors.sessions import LiveMode, Sessions
 
 
 def test_an_edge_gets_pushes_from_opening_to_closing() -> None:
@@ -38,22 +38,22 @@ def test_an_edge_that_is_gone_gets_nothing_more() -> None:
 
 def test_one_session_at_a_time_holds_the_live_mode() -> None:
     sessions = Sessions()
-    assert sessions.live_of("did:x:me") == ""
-    assert sessions.start_live("did:x:me", "edge-0", "phone") == ""
-    assert sessions.start_live("did:x:me", "edge-0", "phone") == ""
-    assert sessions.start_live("did:x:me", "edge-1", "laptop") == "phone"
-    assert sessions.live_of("did:x:me") == "laptop"
-    assert sessions.live_of("did:x:friend") == ""
+    assert sessions.live_of("did:x:me").session == ""
+    assert sessions.start_live("did:x:me", LiveMode("edge-0", "phone")) == ""
+    assert sessions.start_live("did:x:me", LiveMode("edge-0", "phone")) == ""
+    assert sessions.start_live("did:x:me", LiveMode("edge-1", "laptop")) == "phone"
+    assert sessions.live_of("did:x:me").session == "laptop"
+    assert sessions.live_of("did:x:friend").session == ""
 
 
 def test_the_live_mode_is_ended_by_who_holds_it() -> None:
     sessions = Sessions()
-    sessions.start_live("did:x:me", "edge-0", "phone")
+    sessions.start_live("did:x:me", LiveMode("edge-0", "phone"))
     sessions.end_live("did:x:me", "laptop")
-    assert sessions.live_of("did:x:me") == "phone"
+    assert sessions.live_of("did:x:me").session == "phone"
     for _ in range(2):
         sessions.end_live("did:x:me", "phone")
-    assert sessions.live_of("did:x:me") == ""
+    assert sessions.live_of("did:x:me").session == ""
     sessions.end_live("did:x:me", "")
 
 
@@ -61,10 +61,10 @@ def test_the_live_mode_ends_with_its_edge_and_not_with_another() -> None:
     sessions = Sessions()
     for edge in ("edge-0", "edge-1"):
         sessions.open("did:x:me", edge)
-    sessions.start_live("did:x:me", "edge-0", "phone")
+    sessions.start_live("did:x:me", LiveMode("edge-0", "phone"))
     sessions.close("did:x:me", "edge-1")
-    assert sessions.live_of("did:x:me") == "phone"
+    assert sessions.live_of("did:x:me").session == "phone"
     sessions.open("did:x:me", "edge-1")
     sessions.drop_edge("edge-0")
-    assert sessions.live_of("did:x:me") == ""
+    assert sessions.live_of("did:x:me").session == ""
     assert set(sessions.edges_of("did:x:me")) == {"edge-1"}

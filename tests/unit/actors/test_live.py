@@ -1,0 +1,122 @@
+"""What goes to a live session as it is queued, and what it has to fetch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.commands import QueueEnvelope
+from actors.decision import Accepted, Leasing
+from actors.leases import Lease
+from actors.limits import IdentityLimits
+from actors.replies import (
+    DeliveredMessage,
+    EnvelopeDelivered,
+    EnvelopeQueued,
+    EnvelopesWaiting,
+    Notice,
+)
+from actors.sessions import LiveMode
+from eventstore.events import MessageQueued, MessagesDelivered
+from tests.unit.actors.didcomm import KEY, Agent, agent, removal
+from tests.unit.actors.given import NOW_MS
+
+BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
+SINCE = agent().state.version
+PHONE = LiveMode("edge-0", "phone", SINCE, lease_ms=5_000, bytes_max=10)
+
+
+def queued(me: Agent, payload: bytes, **at: Any) -> Notice | None:
+    """Queue an envelope; what is told of it."""
+    command = me.state.version.to_bytes(16)
+    decision = me.do(QueueEnvelope(KEY, payload), **({"live": PHONE, "command": command} | at))
+    assert isinstance(decision, Accepted)
+    return decision.notice
+
+
+def is_pushed(me: Agent, payload: bytes = b"x", **at: Any) -> bool:
+    return isinstance(queued(me, payload, **at), EnvelopeDelivered)
+
+
+def test_a_live_session_gets_a_message_in_the_transaction_that_queues_it() -> None:
+    me = agent()
+    decision = me.do(QueueEnvelope("", b"hello"), live=PHONE)
+    assert isinstance(decision, Accepted)
+    assert isinstance(decision.reply, EnvelopeQueued)
+    message_id = decision.reply.message_id
+    assert decision.events == [
+        MessageQueued(
+            **BASE,
+            message_id=message_id,
+            protocol="didcomm",
+            sender_did="",
+            recipient_key="",
+            payload=b"hello",
+        ),
+        MessagesDelivered(**BASE, message_ids=[message_id], channel="live"),
+    ]
+    assert decision.leasing == Leasing([message_id], Lease("phone", NOW_MS + 5_000))
+    message = DeliveredMessage(message_id, "", b"hello", NOW_MS)
+    assert decision.notice == EnvelopeDelivered("phone", message)
+    assert list(me.state.messages) == [message_id]
+
+
+def test_without_a_lease_or_a_live_session_a_message_is_only_told() -> None:
+    for live in (LiveMode(), LiveMode("edge-0", "phone", SINCE)):
+        assert queued(agent(), b"x", live=live) == EnvelopesWaiting()
+
+
+def test_nothing_passes_a_message_that_waits_for_the_session() -> None:
+    me = agent()
+    assert queued(me, b"1", live=LiveMode()) == EnvelopesWaiting()
+    assert not is_pushed(me)
+    assert len(me.take("phone", live=True, at={"live": PHONE})) == 2
+    assert is_pushed(me)
+
+
+def test_what_waited_before_the_live_mode_holds_nothing_up() -> None:
+    me = agent()
+    me.queue(b"old")
+    assert is_pushed(me, live=LiveMode("edge-0", "phone", me.state.version, 5_000, 10))
+
+
+def test_a_session_holds_so_many_messages_and_the_rest_waits() -> None:
+    bounds: dict[str, Any] = {"limits": IdentityLimits(live_in_flight_max=2)}
+    me = agent()
+    assert [is_pushed(me, **bounds) for _ in range(3)] == [True, True, False]
+    bounds = {"limits": IdentityLimits(leased_max=1)}
+    me = agent()
+    assert [is_pushed(me, **bounds) for _ in range(2)] == [True, False]
+
+
+def test_a_session_holds_so_many_bytes_but_never_less_than_one_message() -> None:
+    me = agent()
+    assert is_pushed(me, b"x" * 50)
+    assert not is_pushed(me, b"x")
+    me = agent()
+    assert [is_pushed(me, b"x" * 5) for _ in range(3)] == [True, True, False]
+
+
+def test_what_others_hold_leaves_room_for_the_session() -> None:
+    me = agent()
+    me.queue(b"1", b"2" * 9)
+    assert len(me.take("laptop")) == 2
+    assert is_pushed(me, b"x" * 9)
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_what_is_acknowledged_makes_room(*, is_removed: bool) -> None:
+    me = agent()
+    bounds: dict[str, Any] = {"limits": IdentityLimits(live_in_flight_max=1)}
+    assert is_pushed(me, **bounds)
+    if is_removed:
+        me.do(removal(*me.state.messages))
+    assert is_pushed(me, **bounds) is is_removed
+
+
+def test_a_message_that_is_sent_twice_is_pushed_once() -> None:
+    me = agent()
+    told = [queued(me, b"x", command=b"once" * 4) for _ in range(2)]
+    assert (type(told[0]), told[1]) == (EnvelopeDelivered, None)
+    assert len(me.state.messages) == 1
