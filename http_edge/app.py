@@ -202,6 +202,8 @@ class HttpSurface:
             return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, Refusal.INVALID_COMMAND.value)
         if (request.content_length or 0) > self._limits.body_bytes_max:
             raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes_max)
+        if request.content.is_eof():
+            return await request.read()  # it came with the head: nothing to wait for
         address = self._address.of(request)
         if self._receiving[address] >= self._limits.bodies_per_address_max:
             return respond(refuse(Refusal.RATE_LIMITED))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cached_property
 from hashlib import blake2b
 from typing import Final
 
@@ -89,11 +90,16 @@ class Standing(msgspec.Struct, frozen=True):
 class Line:
     """A connection that messages come in on: one HTTP request, or a socket with its memory."""
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, new_id: NewId) -> None:
         """A line on which nobody has asked for anything yet."""
-        self.session = session
+        self._new_session = new_id
         self._open: set[str] = set()
         self._threads: dict[str, set[str]] = {}
+
+    @cached_property
+    def session(self) -> str:
+        """Who holds what is delivered on this line; most lines bring a forward and need none."""
+        return self._new_session()
 
     def follow(self, sender: Sender, message: Message) -> Route:
         """What may go back to the sender on this line (RFC 0092)?

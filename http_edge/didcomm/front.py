@@ -98,7 +98,7 @@ class DidCommFront:
         """The answer to an envelope, whatever it holds."""
         if len(body) > self._settings.message_bytes_max:
             return trouble(Trouble.MESSAGE_TOO_LARGE)
-        line = Line(self._new_id())
+        line = Line(self._new_id)
         heard = await self._conversation.hear(body, line)
         if isinstance(heard, Trouble):
             return trouble(heard)

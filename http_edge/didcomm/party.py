@@ -102,7 +102,7 @@ class SocketLine(Line):
 
     def __init__(self, front: Front, outgoing: Outgoing) -> None:
         """A socket on which nobody has said anything yet."""
-        super().__init__(front.new_id())
+        super().__init__(front.new_id)
         self._front = front
         self._outgoing = outgoing
         self._parties: dict[str, _Party] = {}
