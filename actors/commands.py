@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from actors.refusals import Refusal
-from eventstore.events import Seconds
+from eventstore.events import RefusedCommands, Seconds
 from eventstore.log import PublicEventsFilter, SavedEventsFilter
 
 
@@ -369,6 +369,18 @@ class EndLive(_Command, frozen=True):
     session: str
 
 
+class CountRefusals(_Command, frozen=True):
+    """Record what an edge refused in a period; the target is ``edge:`` and its name.
+
+    Sent again with the same command key it is recorded once.
+    """
+
+    edge: str
+    since_ms: int
+    until_ms: int
+    refusals: list[RefusedCommands]
+
+
 Command: TypeAlias = (
     Register
     | RequestContract
@@ -408,6 +420,7 @@ Command: TypeAlias = (
     | Listen
     | StartLive
     | EndLive
+    | CountRefusals
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from actors import agents, archive, contracts, envelopes, message_queue
+from actors import agents, archive, contracts, edges, envelopes, message_queue
 from actors.commands import (
     AcknowledgeContractRequests,
     AcknowledgeMessages,
@@ -19,6 +19,7 @@ from actors.commands import (
     CloseSession,
     Command,
     Connect,
+    CountRefusals,
     DeletePublicEvents,
     DeliverMessages,
     EndLive,
@@ -122,6 +123,8 @@ def decide(  # noqa: C901 - one arm per command
             return contracts.keep_contract(state, command.contract, moment, full)
         case CloseSession():
             return Accepted(Done())
+        case CountRefusals():
+            return edges.count_refusals(state, command, moment)
         case _:
             if not state.is_registered(moment.now_s):
                 return Refusal.UNAUTHORIZED_COMMAND

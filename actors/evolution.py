@@ -13,6 +13,7 @@ import msgspec
 
 from actors.commands import Connection
 from actors.identity import (
+    RECENT_COUNTS_MAX,
     RECENT_MAX,
     ContractRecord,
     Identity,
@@ -43,6 +44,7 @@ from eventstore.events import (
     PublicEventsDeleted,
     QueuePolicySet,
     QueueRefused,
+    RefusalsCounted,
 )
 
 _SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
@@ -110,9 +112,14 @@ def _queue(state: Identity, event: MessageQueued, version: int) -> None:
         depth.messages += 1
         depth.bytes += size_bytes
         if event.command and event.recipient_key:
-            state.recent[retry_key(event.command, event.recipient_key)] = event.message_id
-            if len(state.recent) > RECENT_MAX:
-                del state.recent[next(iter(state.recent))]
+            key = retry_key(event.command, event.recipient_key)
+            _remember(state, key, event.message_id, RECENT_MAX)
+
+
+def _remember(state: Identity, key: bytes, message_id: str, recent_max: int) -> None:
+    state.recent[key] = message_id
+    if len(state.recent) > recent_max:
+        del state.recent[next(iter(state.recent))]
 
 
 def _remove(state: Identity, event: MessagesRemoved) -> None:
@@ -141,8 +148,10 @@ def _leave_key(state: Identity, removed: QueuedMessage) -> None:
         del state.by_key[removed.recipient_key]
 
 
-def _evolve_agent(state: Identity, event: Event, version: int) -> None:
-    """The events of DIDComm agents, of keys and of invitations."""
+def _evolve_agent(  # noqa: C901 - one arm per event
+    state: Identity, event: Event, version: int
+) -> None:
+    """The events of DIDComm agents, of keys, of invitations and of edges."""
     match event:
         case ConnectionEstablished():
             state.connection = Connection(
@@ -177,6 +186,8 @@ def _evolve_agent(state: Identity, event: Event, version: int) -> None:
             state.owner_did = ""
         case InvitationUsed():
             state.used_by = event.by_did
+        case RefusalsCounted():
+            _remember(state, event.command, "", RECENT_COUNTS_MAX)
         case _:
             raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
 

@@ -27,6 +27,9 @@ _RECENT_BYTES = 200
 RECENT_MAX = 256
 """Envelopes whose retry is known. Senders retry within seconds, mostly after a restart of ours,
 when every one of them repeats what was under way."""
+RECENT_COUNTS_MAX = 8
+"""Counts of an edge whose retry is known. An edge sends one at a time, once in a period; more than
+one, because a call that was given up may arrive late."""
 
 
 class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -80,7 +83,8 @@ class Identity(msgspec.Struct):
     many of the messages are envelopes (in all, and by recipient key), and the times of its queue
     in Unix ms, 0 for never.
     ``refusing``: the queue has refused a message since it last changed. ``recent``: the ids of the
-    envelopes queued last, by what each came by, so that a sender's retry makes no second one.
+    envelopes queued last, by what each came by, so that a sender's retry makes no second one; of
+    an edge, the commands that its last counts came by.
 
     ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key; ``used_by``
     is that of a single-use invitation.

@@ -175,6 +175,36 @@ class InvitationUsed(Event, frozen=True, kw_only=True):
     by_did: str
 
 
+class RefusedCommands(msgspec.Struct, frozen=True, array_like=True):
+    """Commands that one edge refused alike: how many, and when the first and the last of them.
+
+    ``protocol`` is ``decentrl`` or ``didcomm``; ``command`` its name for what was asked, empty
+    where it is not known or was not told apart; ``reason`` the code of the refusal. ``sender_did``
+    is who signed or packed them, empty where nobody is proven to have or where there were many.
+    """
+
+    protocol: str
+    command: str
+    reason: str
+    sender_did: str
+    count: int
+    first_ms: int
+    last_ms: int
+
+
+class RefusalsCounted(Event, frozen=True, kw_only=True):
+    """What one edge refused in a period, summed up; in the stream of the edge.
+
+    The period is in Unix milliseconds by the edge's clock. A bounded number of entries, whatever
+    was refused how often: refused commands must not fill the disk.
+    """
+
+    edge: str
+    since_ms: int
+    until_ms: int
+    refusals: list[RefusedCommands]
+
+
 class EventSaved(Event, frozen=True, kw_only=True):
     """One storage-encrypted event of the owner's own history (8.9)."""
 
@@ -251,6 +281,7 @@ TOPIC_BY_TYPE: dict[type[Event], str] = {
     KeyClaimed: "key-claimed.1",
     KeyReleased: "key-released.1",
     InvitationUsed: "invitation-used.1",
+    RefusalsCounted: "refusals-counted.1",
     EventSaved: "event-saved.1",
     EventTagsUpdated: "event-tags-updated.1",
     PublicEventPublished: "public-event-published.1",

@@ -32,13 +32,18 @@ from http_edge.health import Health
 from http_edge.in_flight import InFlight
 from http_edge.operators import OperatorFront
 from http_edge.rate_limits import RateLimit
+from http_edge.refusal_counts import DECENTRL, DIDCOMM, RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 JSON: Final = "application/json"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Work: TypeAlias = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+_INVITATION: Final = "/invitation"
+_DIDCOMM_PATHS: Final = frozenset({mediation.PATH, _INVITATION})
 _TOO_BUSY: Final = refuse(Refusal.TEMPORARILY_UNAVAILABLE)
+_NOT_BEGUN: Final = "TOO_BUSY"
+"""The reason of what was not even begun; nothing is counted whose outcome is unknown."""
 
 
 def respond(answer: Answer) -> web.Response:
@@ -64,8 +69,12 @@ class HttpSurface:
         operators: OperatorFront,
         didcomm: Mediation | None,
         clock: Clock,
+        refusals: RefusalCounts,
     ) -> None:
-        """The surface of one mediator; ``document`` is its DID document as JSON."""
+        """The surface of one mediator; ``document`` is its DID document as JSON.
+
+        ``refusals`` counts what is refused before anybody reads it.
+        """
         self._settings = settings
         self._limits = settings.limits
         self._document = document
@@ -76,6 +85,7 @@ class HttpSurface:
         self._operators = operators
         self._mediation = didcomm
         self._clock = clock
+        self._refusals = refusals
         self._address = ClientAddress(settings.rates.trusted_proxies)
         rates = settings.rates
         self._requests = _limit(settings, rates.per_address_per_s)
@@ -108,7 +118,7 @@ class HttpSurface:
         if self._mediation is not None:
             app.router.add_post(mediation.PATH, self._envelope)
             app.router.add_get(mediation.PATH, self._envelope_socket)
-            app.router.add_get("/invitation", self._mediation.page.handle)
+            app.router.add_get(_INVITATION, self._mediation.page.handle)
         return app
 
     @web.middleware
@@ -124,6 +134,7 @@ class HttpSurface:
         try:
             return await handler(request)
         except web.HTTPRequestEntityTooLarge:
+            self._count(request, "BODY_TOO_LARGE")
             return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Refusal.INVALID_COMMAND.value)
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
@@ -165,6 +176,7 @@ class HttpSurface:
     async def _status(self, request: web.Request) -> web.Response:
         _only_from_here(request)
         figures = await self._health.figures()
+        figures["refusals_of_this_edge"] = self._refusals.total
         if self._mediation is not None:
             figures["outbound"] = self._mediation.outbound()
         return web.Response(body=orjson.dumps(figures), content_type=JSON)
@@ -178,11 +190,12 @@ class HttpSurface:
     async def _envelope(self, request: web.Request) -> web.StreamResponse:
         assert self._mediation is not None
         if self._mediation.comes_round(request):
-            return front.refusal(HTTPStatus.CONFLICT, "message-loop")
+            return self._refuse_envelope(request, HTTPStatus.CONFLICT, "message-loop")
         named = request.headers.get(hdrs.CONTENT_TYPE, "")
         # Most say it plainly; to take it apart costs more than to look it up.
         if named not in front.MEDIA_TYPES and request.content_type not in front.MEDIA_TYPES:
-            return front.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type")
+            status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+            return self._refuse_envelope(request, status, "unsupported-media-type")
         return await self._work(request, self._mediation.front.handle)
 
     async def _work(self, request: web.Request, answer: Work) -> web.StreamResponse:
@@ -192,6 +205,7 @@ class HttpSurface:
             return body
         # Only what has arrived counts: nobody keeps others out by announcing a body.
         if self.draining or not self._in_flight.has_room(len(body)):
+            self._count(request, _NOT_BEGUN)
             return respond(_TOO_BUSY)
         with self._in_flight.working(len(body)):
             return await answer(request, body)
@@ -199,6 +213,7 @@ class HttpSurface:
     async def _body(self, request: web.Request) -> bytes | web.Response:
         if hdrs.CONTENT_ENCODING in request.headers:
             # A compressed body could be a bomb, and no client of this protocol sends one.
+            self._count(request, "BODY_ENCODED")
             return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, Refusal.INVALID_COMMAND.value)
         if (request.content_length or 0) > self._limits.body_bytes_max:
             raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes_max)
@@ -206,12 +221,14 @@ class HttpSurface:
             return await request.read()  # it came with the head: nothing to wait for
         address = self._address.of(request)
         if self._receiving[address] >= self._limits.bodies_per_address_max:
+            self._count(request, Refusal.RATE_LIMITED.value)
             return respond(refuse(Refusal.RATE_LIMITED))
         self._receiving[address] += 1
         try:
             async with asyncio.timeout(self._limits.body_read_s_max):
                 return await request.read()
         except TimeoutError:
+            self._count(request, "BODY_TIMEOUT")
             response = _error(HTTPStatus.REQUEST_TIMEOUT, Refusal.INVALID_COMMAND.value)
             response.force_close()
             return response
@@ -233,6 +250,7 @@ class HttpSurface:
         path = request.raw_path.partition("?")[0]
         query = public_reading.read(path.removeprefix("/public/"), request.query, self._limits)
         if query is None:
+            self._count(request, Refusal.INVALID_COMMAND.value)
             return respond(refuse(Refusal.INVALID_COMMAND))
         page = await self._gateway.read(Read(query.did, query.page, query.where))
         return respond(answers.answer(page, query.page))
@@ -243,7 +261,7 @@ class HttpSurface:
     async def _envelope_socket(self, request: web.Request) -> web.StreamResponse:
         assert self._mediation is not None
         if self._mediation.comes_round(request):
-            return front.refusal(HTTPStatus.CONFLICT, "message-loop")
+            return self._refuse_envelope(request, HTTPStatus.CONFLICT, "message-loop")
         return await self._upgrade(request, self._mediation.sockets.handle)
 
     async def _upgrade(self, request: web.Request, serve: Handler) -> web.StreamResponse:
@@ -261,6 +279,7 @@ class HttpSurface:
             or self._sockets_open >= self._limits.sockets_max
             or self._sockets[address] >= self._limits.sockets_per_address_max
         ):
+            self._count(request, _NOT_BEGUN)
             return respond(_TOO_BUSY)
         self._sockets_open += 1
         self._sockets[address] += 1
@@ -278,7 +297,22 @@ class HttpSurface:
             self._mediation.sockets.close_all(code)
 
     def _take(self, rate: RateLimit, request: web.Request) -> float | None:
-        return rate.take(self._address.of(request), self._clock() / 1000)
+        """A token of the client's address, or the seconds until there is one."""
+        wait_s = rate.take(self._address.of(request), self._clock() / 1000)
+        if wait_s is not None:
+            self._count(request, Refusal.RATE_LIMITED.value)
+        return wait_s
+
+    def _refuse_envelope(
+        self, request: web.Request, status: HTTPStatus, code: str
+    ) -> web.StreamResponse:
+        self._count(request, code)
+        return front.refusal(status, code)
+
+    def _count(self, request: web.Request, reason: str) -> None:
+        """Count a request that was refused unread: of nobody, and for nothing known."""
+        is_didcomm = request.path in _DIDCOMM_PATHS
+        self._refusals.count(DIDCOMM if is_didcomm else DECENTRL, "", reason)
 
 
 _CODES: Final = {

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from pydantic import Field, IPvAnyNetwork, model_validator
 from pydantic_core import PydanticCustomError
 
+from http_edge.config_audit import Audit
 from http_edge.config_didcomm import DidComm, Outbound
 from http_edge.config_export import Export
 from http_edge.config_types import (
@@ -35,6 +36,7 @@ from http_edge.config_types import (
 )
 
 __all__ = [
+    "Audit",
     "DidComm",
     "DidWeb",
     "Export",
@@ -295,6 +297,7 @@ class Settings(Section):
     didcomm: DidComm = DidComm()
     outbound: Outbound = Outbound()
     export: Export = Export()
+    audit: Audit = Audit()
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -23,7 +23,7 @@ from actors.replies import Push
 from eventstore.log import WaitingQueue
 from http_edge import connections
 from http_edge.app import HttpSurface
-from http_edge.config import DidWeb, Limits, Rates, Settings
+from http_edge.config import Audit, DidWeb, Limits, Rates, Settings
 from http_edge.decentrl.commands import CommandFront
 from http_edge.decentrl.judgement import Judge
 from http_edge.decentrl.sockets import SocketFront
@@ -41,6 +41,8 @@ from http_edge.outbound.courier import Courier
 from http_edge.outbound.delivery import Deliveries
 from http_edge.outbound.rounds import Office
 from http_edge.rate_limits import RateLimit
+from http_edge.refusal_counts import RefusalCounts
+from http_edge.refusal_log import RefusalLog
 
 _LOG = logging.getLogger(__name__)
 _PROBE_S: Final = 1.0
@@ -86,43 +88,65 @@ class Edge:
             on_push=self.take_push,
             on_new_incarnation=self._host_restarted,
         )
+        counts = _refusal_counts(settings.audit, clock)
+        self._refusals = RefusalLog(name, self._incarnation, counts, self._gateway)
         self._hub = Hub(name, self._gateway)
         identities = Identities(self._gateway)
         self._courier = Courier(
             Office(name, settings.outbound, identities, _ways_out(settings, keys), clock, new_id)
         )
         self._hosts = [host_name(index) for index in range(settings.hosts)]
-        rates = settings.rates
+        self._surface = self._put_together(keys, resolver, identities, clock, new_id)
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._watching: list[asyncio.Task[None]] = []
+
+    def _put_together(
+        self,
+        keys: MediatorKeys,
+        resolver: Resolver,
+        identities: Identities,
+        clock: Clock,
+        new_id: NewId,
+    ) -> HttpSurface:
+        """The fronts of both protocols behind one surface."""
+        settings, gateway, hub = self._settings, self._gateway, self._hub
+        refusals = self._refusals.counts
         commands = CommandFront(
             settings,
             Judge(settings, keys, resolver),
             resolver,
-            self._gateway,
+            gateway,
             clock=clock,
-            senders=_senders(rates),
+            senders=_senders(settings.rates),
+            refusals=refusals,
         )
         sockets = SocketFront(
-            name, limits, settings.protocol, resolver, self._gateway, self._hub, clock=clock
+            hub.edge,
+            settings.limits,
+            settings.protocol,
+            resolver,
+            gateway,
+            hub,
+            clock=clock,
+            refusals=refusals,
         )
-        courier, hub = self._courier, self._hub
-        around = Around(settings, identities, hub, courier, _senders(rates), clock, new_id)
-        document = mediator_document(settings.mediator_did, settings.url, keys)
-        self._surface = HttpSurface(
+        senders = _senders(settings.rates)
+        around = Around(settings, identities, hub, self._courier, senders, clock, new_id, refusals)
+        return HttpSurface(
             settings,
-            orjson.dumps(document),
+            orjson.dumps(mediator_document(settings.mediator_did, settings.url, keys)),
             commands,
             sockets,
-            self._gateway,
-            Health(self._gateway, self._hosts, clock=clock),
+            gateway,
+            Health(gateway, self._hosts, clock=clock),
             operators=OperatorFront(
-                keys, self._gateway, identities, self._hosts[0], clock=clock, new_id=new_id
+                keys, gateway, identities, self._hosts[0], clock=clock, new_id=new_id
             ),
             didcomm=Mediation(keys, around) if settings.didcomm.enabled else None,
             clock=clock,
+            refusals=refusals,
         )
-        self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
-        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self, listener: socket.socket | None = None) -> int:
         """Listen, on ``listener`` or on the configured address; the port."""
@@ -134,6 +158,9 @@ class Edge:
         self._server = await connections.serve(runner.server, self._settings.limits, listener)
         loop = asyncio.get_running_loop()
         self._watching = [loop.create_task(self._probe_hosts())]
+        period_s = self._settings.audit.refusals_period_s
+        if period_s:
+            self._watching.append(loop.create_task(self._refusals.run(period_s)))
         if self._settings.didcomm.enabled and self._settings.outbound.enabled:
             self._watching.append(loop.create_task(self._sweep_outbound()))
         port: int = listener.getsockname()[1]
@@ -150,6 +177,8 @@ class Edge:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.limits.drain_s_max):
                 await self._gateway.drained()
+                if self._settings.audit.refusals_period_s:
+                    await self._refusals.record()
         if self._server is not None:
             self._server.close()
         if self._runner is not None:
@@ -209,6 +238,14 @@ def _gateway_limits(limits: Limits) -> GatewayLimits:
         limits.batch_items_max,
         limits.batch_bytes_max,
         limits.reads_in_flight_max,
+    )
+
+
+def _refusal_counts(audit: Audit, clock: Clock) -> RefusalCounts:
+    return RefusalCounts(
+        entries_max=audit.refusals_entries_max,
+        senders_bytes_max=audit.refusals_senders_bytes_max,
+        clock=clock,
     )
 
 

@@ -65,7 +65,7 @@ def _registrations(step: Step) -> DataFrame:
 
 IDENTITIES: Final = Projection(
     "identities",
-    "Every stream of the log but those of seals: identities, keys, invitations.",
+    "Every stream of the log but those of seals: identities, keys, invitations, edges.",
     PLACE
     | {
         "saved_events": "events of its own history that it saved",
@@ -90,6 +90,7 @@ IDENTITIES: Final = Projection(
         "key-claimed",
         "key-released",
         "invitation-used",
+        "refusals-counted",
         "event-saved",
         "event-tags-updated",
         "public-event-published",

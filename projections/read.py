@@ -32,6 +32,19 @@ AsOf: TypeAlias = datetime | int | None
 """A moment (with its zone) or a position of the log; None for all that is exported."""
 
 _TEXTS: Final = ArrayType(StringType())
+_REFUSALS: Final = ArrayType(
+    StructType(
+        [
+            StructField("protocol", StringType()),
+            StructField("command", StringType()),
+            StructField("reason", StringType()),
+            StructField("sender_did", StringType()),
+            StructField("count", LongType()),
+            StructField("first_at", TimestampType()),
+            StructField("last_at", TimestampType()),
+        ]
+    )
+)
 SCHEMA: Final = StructType(
     [
         StructField(name, kind)
@@ -41,14 +54,15 @@ SCHEMA: Final = StructType(
             (BinaryType(), "stream digest nonces"),
             (BooleanType(), "will_queue processed"),
             (DoubleType(), "expires_at_s timestamp_s"),
-            (TimestampType(), "recorded_at"),
+            (TimestampType(), "recorded_at since until"),
+            (_REFUSALS, "refusals"),
             (_TEXTS, "message_ids request_ids event_ids tags routing_keys"),
             (_TEXTS, "keys_added keys_removed"),
             (ArrayType(LongType()), "claims"),
             (StringType(), "shard identity type message_id protocol sender_did recipient_key"),
             (StringType(), "reason channel contract_id requestor_did recipient_did request_id"),
             (StringType(), "event_id channel_id did peer_did label endpoint handshake"),
-            (StringType(), "invitation_id key owner_did by_did partition"),
+            (StringType(), "invitation_id key owner_did by_did edge partition"),
         )
         for name in names.split()
     ]

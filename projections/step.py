@@ -58,7 +58,7 @@ class Projection:
 
 PLACE = {
     "stream": "16-byte key of the identity's stream",
-    "identity": "DID of the owner; key:… or invitation:… for these",
+    "identity": "DID of the owner; key:…, invitation:… or edge:… for these",
     "version": "version of the event in the stream",
     "position": "position of the event in the log",
     "recorded_at": "when the event was decided",

@@ -30,6 +30,8 @@ _RENAMED: Final[Mapping[tuple[type[Event], str], str]] = {
     (e.KeylistUpdated, "removed"): "keys_removed",
     (e.EventSaved, "encrypted_tags"): "tags",
     (e.EventTagsUpdated, "encrypted_tags"): "tags",
+    (e.RefusalsCounted, "since_ms"): "since",
+    (e.RefusalsCounted, "until_ms"): "until",
     (e.BatchSealed, "rows"): "sealed_rows",
 }
 CONTENT: Final[Mapping[type[Event], str]] = {
@@ -45,6 +47,33 @@ IN_STATE_ALONE: Final = {
     (e.ContractRequested, "requestor_ephemeral_public_key"),
     (e.PublicEventPublished, "event_signature"),
 }
+
+
+def _microseconds(at_ms: int) -> int:
+    return min(at_ms, _INT64_MAX // _MS) * _MS
+
+
+def _refusals(refusals: Sequence[e.RefusedCommands]) -> list[dict[str, Any]]:
+    return [
+        {
+            "protocol": refused.protocol,
+            "command": refused.command,
+            "reason": refused.reason,
+            "sender_did": refused.sender_did,
+            "count": refused.count,
+            "first_at": _microseconds(refused.first_ms),
+            "last_at": _microseconds(refused.last_ms),
+        }
+        for refused in refusals
+    ]
+
+
+_CONVERTED: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "since": _microseconds,
+    "until": _microseconds,
+    "refusals": _refusals,
+}
+"""Columns that hold a field in another form."""
 
 
 def columns_of(kind: type[Event]) -> dict[str, str]:
@@ -124,6 +153,8 @@ def identity_of(event: Event) -> str | None:
             return f"key:{key}"
         case e.InvitationUsed(invitation_id=invitation_id):
             return f"invitation:{invitation_id}"
+        case e.RefusalsCounted(edge=edge):
+            return f"edge:{edge}"
         case _:
             return None
 
@@ -138,7 +169,9 @@ def _decoded(topic: str, states: Sequence[bytes]) -> list[Any]:
 
 def _fields(kind: type[Event], decoded: Sequence[Any]) -> Iterable[tuple[str, Iterable[Any]]]:
     for column, field in _COLUMNS[kind].items():
-        yield column, map(attrgetter(field), decoded)
+        values = map(attrgetter(field), decoded)
+        convert = _CONVERTED.get(column)
+        yield column, values if convert is None else map(convert, values)
     if content := CONTENT.get(kind):
         yield "size_bytes", map(_size_bytes, map(attrgetter(content), decoded))
 

@@ -25,6 +25,20 @@ STREAM_BYTES: Final = 16
 ROW_GROUP_ROWS: Final = 65_536
 
 _TEXTS: Final = pa.list_(pa.string())
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_REFUSALS: Final = pa.list_(
+    pa.struct(
+        [
+            ("protocol", pa.string()),
+            ("command", pa.string()),
+            ("reason", pa.string()),
+            ("sender_did", pa.string()),
+            ("count", pa.int64()),
+            ("first_at", _TIME),
+            ("last_at", _TIME),
+        ]
+    )
+)
 
 SCHEMA: Final = pa.schema(
     [
@@ -32,11 +46,11 @@ SCHEMA: Final = pa.schema(
         pa.field("position", pa.int64(), nullable=False),  # of the row in the log
         pa.field("shard", pa.string(), nullable=False),  # the partition whose seal covers the row
         pa.field("stream", pa.binary(STREAM_BYTES), nullable=False),
-        ("identity", pa.string()),  # DID, key:…, invitation:…; null for seals and if unknown
+        ("identity", pa.string()),  # DID, key:…, invitation:…, edge:…; null for seals, if unknown
         pa.field("version", pa.int64(), nullable=False),  # in the stream, from 1
         pa.field("type", pa.string(), nullable=False),  # the topic without its version
         pa.field("type_version", pa.int16(), nullable=False),
-        pa.field("recorded_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("recorded_at", _TIME, nullable=False),
         pa.field("command", pa.binary(), nullable=False),  # 16 bytes; none for seals
         pa.field("state", pa.binary(), nullable=False),  # msgpack, as it stands in the log
         # Messages and queues.
@@ -83,6 +97,11 @@ SCHEMA: Final = pa.schema(
         ("messages_max", pa.int64()),
         ("message_bytes_max", pa.int64()),
         ("bytes_max", pa.int64()),
+        # What an edge refused in a period.
+        ("edge", pa.string()),
+        ("since", _TIME),
+        ("until", _TIME),
+        ("refusals", _REFUSALS),
         # Seals.
         ("partition", pa.string()),
         ("epoch", pa.int64()),

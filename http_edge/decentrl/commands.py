@@ -21,24 +21,34 @@ from actors.refusals import Refusal
 from actors.replies import Done, Refused, Registered
 from eventstore.seal import command_key
 from http_edge.config import Settings
-from http_edge.decentrl import answers, envelope
+from http_edge.decentrl import answers, envelope, payloads
+from http_edge.decentrl.envelope import Envelope
 from http_edge.decentrl.errors import Answer, refuse
 from http_edge.decentrl.judgement import Judge, Verdict
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.gateway import Gateway
 from http_edge.rate_limits import RateLimit
+from http_edge.refusal_counts import DECENTRL, RefusalCounts
 
 _LARGE_BYTES: Final = 65_536
 """A body of 1 MiB made of small numbers takes half a second to read and to verify."""
 _T = TypeVar("_T")
 _REPLAYED: Final = refuse(Refusal.DUPLICATE_NONCE)
+_NOBODY_PROVEN: Final = frozenset(
+    {
+        Refusal.SENDER_NOT_FOUND,
+        Refusal.SENDER_SIGNING_KEY_NOT_FOUND,
+        Refusal.INVALID_SIGNATURE,
+    }
+)
+"""Verdicts that come before the signature of a command has been found to hold."""
 
 
 class CommandFront:
     """Answers ``POST /``."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root hands over each part
         self,
         settings: Settings,
         judge: Judge,
@@ -47,8 +57,12 @@ class CommandFront:
         *,
         clock: Clock,
         senders: RateLimit,
+        refusals: RefusalCounts,
     ) -> None:
-        """A front for one mediator; ``senders`` limits verified commands by sender."""
+        """A front for one mediator.
+
+        ``senders`` limits verified commands by sender; ``refusals`` counts what is refused.
+        """
         self._did_bytes_max = settings.limits.did_bytes_max
         self._window_ms = settings.protocol.timestamp_window_ms
         self._judge = judge
@@ -56,6 +70,7 @@ class CommandFront:
         self._gateway = gateway
         self._clock = clock
         self._senders = senders
+        self._refusals = refusals
 
     async def handle(self, body: bytes) -> Answer:
         """The answer to a request body, whatever it holds."""
@@ -63,10 +78,11 @@ class CommandFront:
             len(body), partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
         )
         if command is None:
+            self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
             return refuse(Refusal.INVALID_COMMAND)
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
-            return refuse(Refusal.TIMESTAMP_OUT_OF_RANGE)
+            return self._counted(refuse(Refusal.TIMESTAMP_OUT_OF_RANGE), command)
         key = command_key(command.sender_did, command.nonce)
         partition = self._gateway.placement.nonce_partition_of(command.sender_did)
         claim = NonceClaim(partition, key, command.timestamp_ms)
@@ -75,21 +91,32 @@ class CommandFront:
         if fetch:
             reply = await self._gateway.submit(submission)
             if not isinstance(reply, Done):
-                return answers.answer(reply, None)
+                return self._counted(answers.answer(reply, None), command)
             submission = msgspec.structs.replace(submission, claim=None)
             for did in fetch:
                 await self._resolver.resolve(did)
         verdict = await _apart(len(body), partial(self._judge.judge, command, now_ms / 1000))
         if isinstance(verdict, Refusal):
             refused = msgspec.structs.replace(submission, refusal=verdict)
-            return answers.answer(await self._gateway.submit(refused), None)
+            answer = answers.answer(await self._gateway.submit(refused), None)
+            by = "" if verdict in _NOBODY_PROVEN else command.sender_did
+            return self._counted(answer, command, by)
         wait_s = self._senders.take(command.sender_did, now_ms / 1000)
         if wait_s is not None:
-            return refuse(Refusal.RATE_LIMITED, wait_s)
+            limited = refuse(Refusal.RATE_LIMITED, wait_s)
+            return self._counted(limited, command, command.sender_did)
         answer = await self._submit(submission, verdict, len(body))
         if answer is _REPLAYED:
             # Whoever replays somebody's commands must not spend that sender's rate.
             self._senders.give_back(command.sender_did)
+        return self._counted(answer, command, command.sender_did)
+
+    def _counted(self, answer: Answer, command: Envelope, sender_did: str = "") -> Answer:
+        """The answer; if it refuses, it is counted, for a sender whose signature holds alone."""
+        refusal = answer.refusal
+        # Of an unknown outcome the command may have been stored: that is no refusal.
+        if refusal is not None and refusal is not Refusal.TEMPORARILY_UNAVAILABLE:
+            self._refusals.count(DECENTRL, _name_of(command), refusal.value, sender_did)
         return answer
 
     def _needs_network(self, did: str) -> bool:
@@ -120,6 +147,14 @@ class CommandFront:
     def _aimed(self, submission: Submission, target_did: str) -> Submission:
         partition = self._gateway.placement.partition_of(target_did)
         return msgspec.structs.replace(submission, partition=partition, target_did=target_did)
+
+
+def _name_of(command: Envelope) -> str:
+    """What was asked, with no text of the sender's own."""
+    if command.channel == "TWO_WAY_PRIVATE":
+        return command.channel
+    kind = command.payload.get("type") if isinstance(command.payload, dict) else None
+    return kind if isinstance(kind, str) and kind in payloads.TYPES else ""
 
 
 async def _apart(size_bytes: int, work: Callable[[], _T]) -> _T:

@@ -44,11 +44,15 @@ the owner cleans up, a busy or restarting host within a second or so."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An HTTP answer before it meets HTTP: status, JSON text and Retry-After in seconds."""
+    """An HTTP answer before it meets HTTP: status, JSON text and Retry-After in seconds.
+
+    ``refusal`` is what it says, None if it is no error.
+    """
 
     status: int
     body: bytes
     retry_after_s: int | None = None
+    refusal: Refusal | None = None
 
 
 def error_body(code: str) -> bytes:
@@ -61,10 +65,10 @@ def refuse(refusal: Refusal, retry_after_s: float | None = None) -> Answer:
     if retry_after_s is None:
         return _ANSWERS[refusal]
     seconds = max(1, int(retry_after_s + 0.999))
-    return Answer(HTTP_STATUS[refusal], error_body(refusal.value), seconds)
+    return Answer(HTTP_STATUS[refusal], error_body(refusal.value), seconds, refusal)
 
 
 _ANSWERS: Final = {
-    refusal: Answer(status, error_body(refusal.value), RETRY_AFTER_S.get(refusal))
+    refusal: Answer(status, error_body(refusal.value), RETRY_AFTER_S.get(refusal), refusal)
     for refusal, status in HTTP_STATUS.items()
 }

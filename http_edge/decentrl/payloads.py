@@ -331,3 +331,5 @@ _PUBLIC: Final[dict[str, Callable[[_Json, Limits], PublicCommand]]] = {
     "PUBLISH_PUBLIC_EVENT": _publish,
     "DELETE_PUBLIC_EVENT": _delete_public,
 }
+TYPES: Final = frozenset([*_DIRECT, *_PUBLIC])
+"""Every ``type`` of a payload that is known."""

@@ -27,10 +27,12 @@ from http_edge.gateway import Gateway
 from http_edge.hub import Hub
 from http_edge.outgoing import Outgoing
 from http_edge.rate_limits import RateLimit
+from http_edge.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.signatures import verify_object
 
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
+_AUTHENTICATE: Final = "AUTHENTICATE"
 _CLOSE_S_MAX: Final = 2.0
 _FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
 """To write what waits and the close frame, and for the other side to answer that."""
@@ -73,8 +75,9 @@ class SocketFront:
         hub: Hub,
         *,
         clock: Clock,
+        refusals: RefusalCounts,
     ) -> None:
-        """A front for one edge."""
+        """A front for one edge; ``refusals`` counts who is not let in."""
         self._edge = edge
         self._limits = limits
         self._protocol = protocol
@@ -82,6 +85,7 @@ class SocketFront:
         self._gateway = gateway
         self._hub = hub
         self._clock = clock
+        self._refusals = refusals
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one socket until it closes."""
@@ -98,9 +102,13 @@ class SocketFront:
             bytes_max=self._limits.socket_buffer_bytes_max,
             abort=transport.abort if transport is not None else _nothing,
         )
-        session = await self._authenticate(socket, outgoing)
+        asked = await self._authenticate(socket)
+        if isinstance(asked, AuthFailure):
+            await self._refuse(socket, asked)
+            return socket
+        session = await self._begin(asked.did, outgoing)
         if isinstance(session, AuthFailure):
-            await _refuse(socket, session)
+            await self._refuse(socket, session, asked.did)
             return socket
         outgoing.put_first(frames.AUTH_SUCCESS)
         writing = asyncio.get_running_loop().create_task(outgoing.run())
@@ -111,9 +119,8 @@ class SocketFront:
             await outgoing.finish(writing, seconds_max=_FINISH_S_MAX)
         return socket
 
-    async def _authenticate(
-        self, socket: web.WebSocketResponse, outgoing: Outgoing
-    ) -> _Session | AuthFailure:
+    async def _authenticate(self, socket: web.WebSocketResponse) -> Authenticate | AuthFailure:
+        """The message of a client that is who it says (10.2)."""
         try:
             async with asyncio.timeout(self._protocol.socket_auth_s):
                 message = await socket.receive()
@@ -134,17 +141,34 @@ class SocketFront:
             return AuthFailure.SIGNING_KEY_NOT_FOUND
         if not _is_signed(asked, public_key):
             return AuthFailure.INVALID_SIGNATURE
-        if self._hub.listeners_of(asked.did) >= self._limits.sockets_per_identity_max:
+        return asked
+
+    async def _begin(self, did: str, outgoing: Outgoing) -> _Session | AuthFailure:
+        """The session of a client that is known."""
+        if self._hub.listeners_of(did) >= self._limits.sockets_per_identity_max:
             return AuthFailure.TEMPORARILY_UNAVAILABLE
         # From here on pushes may come; they wait behind AUTH_SUCCESS.
-        session = _Session(asked.did, _Notices(outgoing), 0)
-        self._hub.add(asked.did, session.listener)
-        await self._hub.session_ended(asked.did)
+        session = _Session(did, _Notices(outgoing), 0)
+        self._hub.add(did, session.listener)
+        await self._hub.session_ended(did)
         failure = await self._open(session)
         if failure is not None:
-            self._hub.remove(asked.did, session.listener)
+            self._hub.remove(did, session.listener)
             return failure
         return session
+
+    async def _refuse(
+        self, socket: web.WebSocketResponse, failure: AuthFailure, did: str = ""
+    ) -> None:
+        """AUTH_FAILED, then the close frame with its code, in this order (10.2).
+
+        ``did`` is who asked, empty as long as that is not proven.
+        """
+        if not socket.closed:  # who went away was not refused
+            self._refusals.count(DECENTRL, _AUTHENTICATE, failure.name, did)
+            with contextlib.suppress(ConnectionError):
+                await socket.send_frame(frames.auth_failed(failure), WSMsgType.TEXT)
+                await socket.close(code=failure.value)
 
     async def _open(self, session: _Session) -> AuthFailure | None:
         """Open or confirm the session at the host; the registration may have been renewed."""
@@ -189,16 +213,9 @@ class SocketFront:
             if message.type is WSMsgType.TEXT and frames.is_pong(message.data):
                 session.pings_unanswered = 0
             if frames_taken.take("", loop.time()) is not None:
+                self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
                 return
-
-
-async def _refuse(socket: web.WebSocketResponse, failure: AuthFailure) -> None:
-    """AUTH_FAILED, then the close frame with its code, in this order (10.2)."""
-    if not socket.closed:
-        with contextlib.suppress(ConnectionError):
-            await socket.send_frame(frames.auth_failed(failure), WSMsgType.TEXT)
-            await socket.close(code=failure.value)
 
 
 def _is_signed(asked: Authenticate, public_key: bytes) -> bool:

@@ -34,9 +34,11 @@ from http_edge.didcomm.keys import KeyPair, base58, did_key
 from http_edge.didcomm.messages import Json, Message, read_message
 from http_edge.didcomm.problems import Problem, is_problem_report, problem_report
 from http_edge.rate_limits import RateLimit
+from http_edge.refusal_counts import DIDCOMM, RefusalCounts
 
 _COMMAND_BYTES: Final = 16
 _DELIVERED: Final = "delivered"
+_FORWARD: Final = "routing/1.0/forward"
 
 
 class Trouble(Enum):
@@ -157,10 +159,12 @@ class Conversation:
         new_id: NewId,
         senders: RateLimit,
         heard_from: Callable[[str], None],
+        refusals: RefusalCounts,
     ) -> None:
         """A conversation under the mediator's one key.
 
-        ``senders`` limits messages by sender; ``heard_from`` is told of every sender's DID.
+        ``senders`` limits messages by sender; ``heard_from`` is told of every sender's DID;
+        ``refusals`` counts what is refused.
         """
         self._settings = settings
         self._key = key
@@ -172,6 +176,7 @@ class Conversation:
         self._new_id = new_id
         self._senders = senders
         self._heard_from = heard_from
+        self._refusals = refusals
 
     async def hear(self, body: bytes, line: Line) -> Heard | Trouble:
         """Take one message, whatever it holds."""
@@ -187,10 +192,12 @@ class Conversation:
                 return await self._hand_on(keys, body, command, line)
             if isinstance(unpacked, envelope.Refused):
                 undecryptable = unpacked is envelope.Refused.UNDECRYPTABLE
-                return Trouble.UNDECRYPTABLE if undecryptable else Trouble.NOT_AN_ENVELOPE
+                return self.refused(
+                    Trouble.UNDECRYPTABLE if undecryptable else Trouble.NOT_AN_ENVELOPE
+                )
             message = read_message(unpacked.plaintext)
             if message is None:
-                return Trouble.NOT_A_MESSAGE
+                return self.refused(Trouble.NOT_A_MESSAGE)
             if not _is_forward(message):
                 return await self._answer(message, unpacked, command, line)
             if depth == depth_max:
@@ -199,13 +206,19 @@ class Conversation:
                 message, recipients_max=self._settings.forward_recipients_max
             )
             if forward is None:
-                return Trouble.NOT_A_MESSAGE
+                return self.refused(Trouble.NOT_A_MESSAGE, _FORWARD)
             if base58(self._key.public) not in forward.recipients:
                 return await self._hand_on(forward.recipients, forward.payload, command, line)
             if len(forward.recipients) > 1:
-                return Trouble.NOT_A_MESSAGE
+                return self.refused(Trouble.NOT_A_MESSAGE, _FORWARD)
             body = forward.payload
-        return Trouble.TOO_DEEP
+        return self.refused(Trouble.TOO_DEEP, _FORWARD)
+
+    def refused(self, trouble: Trouble, command: str = "", sender_did: str = "") -> Trouble:
+        """Count a message that was not taken; ``sender_did`` only of a sender that is proven."""
+        if trouble is not Trouble.TRY_AGAIN:  # whose outcome is unknown: it may have been taken
+            self._refusals.count(DIDCOMM, command, trouble.value, sender_did)
+        return trouble
 
     async def handed_over(self, asked: Asked, message_ids: Sequence[str]) -> None:
         """These messages were written: they leave the queue.
@@ -224,7 +237,7 @@ class Conversation:
     ) -> Heard | Trouble:
         """Queue an envelope for each of its recipients, independently of one another."""
         if len(keys) > self._settings.forward_recipients_max:
-            return Trouble.NOT_A_MESSAGE
+            return self.refused(Trouble.NOT_A_MESSAGE, _FORWARD)
         if len(keys) == 1:
             replies = [await self._forwarding.forward(keys[0], payload, command)]
         else:
@@ -238,21 +251,24 @@ class Conversation:
         refusals = [reply for reply in replies if isinstance(reply, Refusal)]
         for refusal in refusals:
             if refusal is not Refusal.KEY_UNKNOWN:
-                return _TROUBLES.get(refusal, Trouble.TRY_AGAIN)
+                return self.refused(_TROUBLES.get(refusal, Trouble.TRY_AGAIN), _FORWARD)
         line.took()
-        if len(refusals) < len(replies) or self._settings.unknown_recipient == "accept":
+        if len(refusals) < len(replies):
             return Heard()
-        return Trouble.UNKNOWN_RECIPIENT
+        # The operator hears of it, whatever the sender is told.
+        unknown = self.refused(Trouble.UNKNOWN_RECIPIENT, _FORWARD)
+        return Heard() if self._settings.unknown_recipient == "accept" else unknown
 
     async def _answer(
         self, message: Message, unpacked: envelope.Unpacked, command: bytes, line: Line
     ) -> Heard | Trouble:
         key = unpacked.sender_key
         if key is None:
-            return Trouble.ANONYMOUS
+            return self.refused(Trouble.ANONYMOUS, self._table.name_of(message.type))
         sender = Sender(key, did_key(key))
         if self._senders.take(sender.did, self._clock() / 1000) is not None:
-            return Trouble.RATE_LIMITED
+            name = self._table.name_of(message.type)
+            return self.refused(Trouble.RATE_LIMITED, name, sender.did)
         self._heard_from(sender.did)
         route = line.follow(sender, message)
         standing = await line.admit(sender, message, route)
@@ -268,6 +284,9 @@ class Conversation:
             patient=standing.patient,
         )
         outcome = acknowledged(message, await self._outcome(asked), self._new_id)
+        if outcome.refused:
+            name = self._table.name_of(message.type)
+            self._refusals.count(DIDCOMM, name, outcome.refused, sender.did)
         back = await self._back(asked, outcome)
         return back if isinstance(back, Trouble) else Heard(back, asked, outcome)
 
@@ -278,7 +297,7 @@ class Conversation:
         if is_problem_report(asked.message.type) or asked.message.type.name == "ack":
             return NOTHING
         report = problem_report(asked.message, handler, self._new_id())
-        return Outcome(reply=report, may_wait=False)
+        return Outcome(reply=report, may_wait=False, refused=handler.refused)
 
     async def _back(self, asked: Asked, outcome: Outcome) -> bytes | Trouble | None:
         """What goes back on this connection; what cannot go back waits in the sender's queue.
@@ -297,7 +316,8 @@ class Conversation:
         queued = await self._forwarding.queue(asked.sender.did, "", packed, asked.command)
         if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
             return None
-        return _TROUBLES.get(queued, Trouble.TRY_AGAIN)
+        trouble = _TROUBLES.get(queued, Trouble.TRY_AGAIN)
+        return self.refused(trouble, self._table.name_of(asked.message.type), asked.sender.did)
 
     def pack(self, message: Json, to: Sender) -> bytes:
         """A message of ours, packed for an agent."""

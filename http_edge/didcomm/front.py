@@ -97,7 +97,7 @@ class DidCommFront:
     async def handle(self, request: web.Request, body: bytes) -> web.StreamResponse:
         """The answer to an envelope, whatever it holds."""
         if len(body) > self._settings.message_bytes_max:
-            return trouble(Trouble.MESSAGE_TOO_LARGE)
+            return trouble(self._conversation.refused(Trouble.MESSAGE_TOO_LARGE))
         line = Line(self._new_id)
         heard = await self._conversation.hear(body, line)
         if isinstance(heard, Trouble):

@@ -52,7 +52,8 @@ class Outcome(msgspec.Struct, frozen=True):
     are the messages that leave the queue once this is written (protocols without acknowledgement).
     ``implicit``: over an open route, what waits may go back too, as it is (RFC 0092).
     ``live`` turns the live mode of the socket on or off; ``explicit`` marks a pickup protocol:
-    its socket gets nothing implicitly from now on.
+    its socket gets nothing implicitly from now on. ``refused`` is why nothing was changed, a short
+    name for the operator; empty for what was done, and for what may have been.
     """
 
     reply: Json | None = None
@@ -62,6 +63,7 @@ class Outcome(msgspec.Struct, frozen=True):
     implicit: bool = False
     live: Live | None = None
     explicit: bool = False
+    refused: str = ""
 
 
 class Live(msgspec.Struct, frozen=True):

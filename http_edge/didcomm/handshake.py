@@ -57,6 +57,12 @@ class Objection(Enum):
         """The ``explain``: English, for people."""
         return self.value[1]
 
+    @property
+    def refused(self) -> str:
+        """What the operator is told of it (``Outcome.refused``): more than the agent is."""
+        is_unknown = self is Objection.UNAVAILABLE
+        return "" if is_unknown else self.name.lower().replace("_", "-")
+
 
 def answer(asked: Asked, name: str, new_id: str, *, minor_max: int, **members: object) -> Json:
     """A message ``name`` in the thread of the request, with the parent thread that it named.
@@ -142,7 +148,7 @@ class Handshake:
             "description": described(objection.code, objection.explanation),
         }
         report = answer(asked, PROBLEM_REPORT, self._new_id(), minor_max=self._minor_max, **members)
-        return Outcome(reply=report, may_wait=False)
+        return Outcome(reply=report, may_wait=False, refused=objection.refused)
 
 
 def _as_known(message: Message, minor_max: int) -> Message:

@@ -40,6 +40,7 @@ from http_edge.hub import Hub
 from http_edge.mediator_keys import MediatorKeys
 from http_edge.outbound.courier import Courier
 from http_edge.rate_limits import RateLimit
+from http_edge.refusal_counts import RefusalCounts
 
 PATH: Final = "/didcomm"
 """Where envelopes are posted and sockets opened."""
@@ -56,6 +57,7 @@ class Around(msgspec.Struct, frozen=True):
     senders: RateLimit
     clock: Clock
     new_id: NewId
+    refusals: RefusalCounts
 
 
 def pseudonym(keys: MediatorKeys) -> str:
@@ -101,6 +103,7 @@ class Mediation:
             new_id=around.new_id,
             senders=around.senders,
             heard_from=around.courier.heard_from,
+            refusals=around.refusals,
         )
         self.front = DidCommFront(didcomm, conversation, around.identities, new_id=around.new_id)
         self.sockets = DidCommSockets(

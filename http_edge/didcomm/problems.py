@@ -47,6 +47,11 @@ class Problem(Enum):
         return _SENTENCES[self]
 
     @property
+    def refused(self) -> str:
+        """What the operator is told of it (``Outcome.refused``)."""
+        return "" if self is Problem.TRY_AGAIN else self.value
+
+    @property
     def who_retries(self) -> WhoRetries:
         """May the same message succeed later (``you``), or never (``none``)?"""
         return "you" if self is Problem.TRY_AGAIN else "none"

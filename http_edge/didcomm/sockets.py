@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 from typing import Final
 
-from aiohttp import WSMessage, WSMsgType, web
+from aiohttp import WebSocketError, WSCloseCode, WSMessage, WSMsgType, web
 
+from http_edge.didcomm.conversation import Trouble
 from http_edge.didcomm.party import Front, SocketLine
 from http_edge.outgoing import Outgoing
 from http_edge.rate_limits import RateLimit
@@ -73,6 +74,7 @@ class _Socket:
 
     def __init__(self, front: Front, socket: web.WebSocketResponse, outgoing: Outgoing) -> None:
         self._settings = front.settings
+        self._conversation = front.conversation
         self._finish_s = front.finish_s_max
         self._socket = socket
         self._outgoing = outgoing
@@ -117,6 +119,8 @@ class _Socket:
                     taken.take("", loop.time())
                 await self._take(message)
             else:
+                if _is_too_large(message):
+                    self._conversation.refused(Trouble.MESSAGE_TOO_LARGE)
                 return
 
     async def _take(self, frame: WSMessage) -> None:
@@ -147,6 +151,12 @@ class _Socket:
                 await self._line.take(body)
             finally:
                 self._unread.task_done()
+
+
+def _is_too_large(message: WSMessage) -> bool:
+    """Did the socket end because a message was too large?"""
+    error = message.data
+    return isinstance(error, WebSocketError) and error.code == WSCloseCode.MESSAGE_TOO_BIG
 
 
 def _nothing() -> None:

@@ -16,6 +16,8 @@ from aiohttp import WSMsgType
 from multidict import CIMultiDictProxy
 from yarl import URL
 
+from eventstore.codec import decode
+from eventstore.events import RefusalsCounted, RefusedCommands
 from eventstore.open_log import open_log
 from http_edge.config import Settings
 from http_edge.edge import Edge
@@ -147,6 +149,23 @@ class Mediator:
         finally:
             log.close()
         return [row.topic for row in rows if row.topic != "batch-sealed.1"]
+
+    def refused(self) -> list[RefusedCommands]:
+        """What the edges recorded of the commands that they refused, summed up and sorted."""
+        log = open_log(self.settings.log_dsn)
+        try:
+            events = [decode(row.topic, row.state) for row in log.read_log(limit=1_000_000)]
+        finally:
+            log.close()
+        entries: dict[tuple[str, ...], RefusedCommands] = {}
+        for event in events:
+            for new in event.refusals if isinstance(event, RefusalsCounted) else ():
+                key = (new.protocol, new.command, new.reason, new.sender_did)
+                known = entries.get(key, msgspec.structs.replace(new, count=0))
+                entries[key] = msgspec.structs.replace(
+                    known, count=known.count + new.count, last_ms=new.last_ms
+                )
+        return [entry for _, entry in sorted(entries.items())]
 
     # ---- plain HTTP
 

@@ -24,6 +24,8 @@ from eventstore.events import (
     MessageQueued,
     PublicEventPublished,
     QueuePolicySet,
+    RefusalsCounted,
+    RefusedCommands,
 )
 from eventstore.log import EventLog
 from eventstore.open_log import open_log
@@ -48,6 +50,7 @@ OTHER_NAMES = {
     "keylist-updated": {"added": "keys_added", "removed": "keys_removed"},
     "event-saved": {"encrypted_tags": "tags"},
     "event-tags-updated": {"encrypted_tags": "tags"},
+    "refusals-counted": {"since_ms": "since", "until_ms": "until"},
     "batch-sealed": {"rows": "sealed_rows"},
 }
 OF_EVERY_ROW = {
@@ -64,6 +67,16 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     list[int]: st.lists(st.integers(0, 2**40), max_size=3),
     list[str]: st.lists(_texts, max_size=3),
     int | float: st.integers(0, 2**50) | st.floats(0, 1e12),
+    list[RefusedCommands]: st.lists(
+        st.builds(
+            RefusedCommands,
+            *[_texts] * 4,
+            st.integers(0, 2**63 - 1),
+            st.integers(0, 2**40),
+            st.integers(0, 2**40),
+        ),
+        max_size=3,
+    ),
 }
 
 
@@ -119,9 +132,7 @@ def test_any_log_comes_back_from_its_export(
 
 
 def _check_typed(exported: dict[str, Any], event: Event) -> None:
-    assert exported["recorded_at"] == datetime.fromtimestamp(event.at_ms / 1000, UTC).replace(
-        microsecond=event.at_ms % 1000 * 1000
-    )
+    assert exported["recorded_at"] == _when(event.at_ms)
     assert exported["command"] == event.command
     names = OTHER_NAMES.get(exported["type"], {})
     expected = {
@@ -132,8 +143,28 @@ def _check_typed(exported: dict[str, Any], event: Event) -> None:
     if (field := CONTENT.get(type(event))) is not None:
         content = getattr(event, field)
         expected["size_bytes"] = len(content.encode() if isinstance(content, str) else content)
+    if isinstance(event, RefusalsCounted):
+        expected |= {"since": _when(event.since_ms), "until": _when(event.until_ms)}
+        expected["refusals"] = [_refused(entry) for entry in event.refusals]
     typed = {name: value for name, value in exported.items() if name not in OF_EVERY_ROW}
     assert typed == dict.fromkeys(typed) | expected
+
+
+def _when(at_ms: int) -> datetime:
+    whole = datetime.fromtimestamp(at_ms // 1000, UTC)
+    return whole.replace(microsecond=at_ms % 1000 * 1000)
+
+
+def _refused(entry: RefusedCommands) -> dict[str, Any]:
+    return {
+        "protocol": entry.protocol,
+        "command": entry.command,
+        "reason": entry.reason,
+        "sender_did": entry.sender_did,
+        "count": entry.count,
+        "first_at": _when(entry.first_ms),
+        "last_at": _when(entry.last_ms),
+    }
 
 
 def test_every_field_has_a_column_or_stands_in_state_alone() -> None:

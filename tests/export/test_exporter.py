@@ -8,7 +8,7 @@ import pytest
 
 from eventstore.codec import encode, identity_stream
 from eventstore.errors import AppendConflict, CorruptRow, UnknownTopic
-from eventstore.events import InvitationUsed, KeyClaimed
+from eventstore.events import InvitationUsed, KeyClaimed, RefusalsCounted
 from eventstore.log import EventLog
 from eventstore.open_log import open_log
 from eventstore.parquet.errors import ExportDamaged, ExportRefused, LogNotAsSealed
@@ -116,6 +116,9 @@ def test_a_row_has_its_identity_its_shard_and_its_time(log: EventLog, place: Exp
     writer = SealedWriter(log)
     key = KeyClaimed(at_ms=AT_MS, command=COMMAND, key="abc", owner_did=did(1))
     invited = InvitationUsed(at_ms=AT_MS, command=COMMAND, invitation_id="one", by_did=did(1))
+    counted = RefusalsCounted(
+        at_ms=AT_MS, command=COMMAND, edge="edge-7", since_ms=1, until_ms=2, refusals=[]
+    )
     writer.commit({"shard-3": [registered(1, AT_MS + 1)], "shard-4": [(identity_stream("k"), key)]})
     with closing(exporter(log, place, Bounds(rows_max=1, bytes_max=1))) as export:
         export.step()
@@ -127,6 +130,7 @@ def test_a_row_has_its_identity_its_shard_and_its_time(log: EventLog, place: Exp
                 (identity_stream(did(1)), message()),
                 (identity_stream("k"), key),
                 (identity_stream("i"), invited),
+                (identity_stream("e"), counted),
                 (stranger, message()),
             ]
         }
@@ -136,9 +140,9 @@ def test_a_row_has_its_identity_its_shard_and_its_time(log: EventLog, place: Exp
     assert [row["identity"] for row in rows] == [
         *(did(1), None),
         *("key:abc", None),
-        *(did(1), "key:abc", "invitation:one", None, None),
+        *(did(1), "key:abc", "invitation:one", "edge:edge-7", None, None),
     ]
-    assert [row["shard"] for row in rows] == ["shard-3"] * 2 + ["shard-4"] * 2 + ["shard-3"] * 5
+    assert [row["shard"] for row in rows] == ["shard-3"] * 2 + ["shard-4"] * 2 + ["shard-3"] * 6
     assert rows[0]["recorded_at"] == datetime.fromtimestamp((AT_MS + 1) / 1000, UTC)
 
 

@@ -20,6 +20,7 @@ from eventstore.events import (
     EventSaved,
     MessageQueued,
     PublicEventPublished,
+    RefusedCommands,
 )
 from eventstore.log import EventLog
 from eventstore.seal import command_key
@@ -224,6 +225,11 @@ class History:
         if act.pick % 8 == 0:
             self._ask(MEDIATOR, (*PEOPLE, *AGENTS)[act.more % 4], c.PurgeQueue())
 
+    def count_refusals(self, act: Act) -> None:
+        refused = RefusedCommands("decentrl", "", "DUPLICATE_NONCE", "", act.more + 1, 1, 2)
+        told = c.CountRefusals(EDGE, self.now_ms - 60_000, self.now_ms, [refused])
+        self._ask(EDGE, f"edge:{EDGE}", told)
+
     # Time and memory ------------------------------------------------------------------------
 
     def gather(self, act: Act) -> None:
@@ -313,6 +319,7 @@ ACTS: Final[Sequence[Callable[[History, Act], None]]] = (
     History.remove,
     History.set_policy,
     History.purge,
+    History.count_refusals,
     *(History.gather,) * 2,
     *(History.let_time_pass,) * 2,
     History.restart,

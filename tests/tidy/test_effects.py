@@ -48,6 +48,7 @@ PURE = (
     "actors/contracts.py",
     "actors/decision.py",
     "actors/decisions.py",
+    "actors/edges.py",
     "actors/envelopes.py",
     "actors/evolution.py",
     "actors/identity.py",
@@ -59,6 +60,7 @@ PURE = (
     "actors/replies.py",
     "eventstore/events.py",
     "http_edge/rate_limits.py",
+    "http_edge/refusal_counts.py",
 )
 EFFECTS = {"aiohttp", "asyncio", "logging", "os", "psycopg", "ray", "socket", "sqlite3", "time"}
 

@@ -29,6 +29,7 @@ Result: TypeAlias = Literal["success", "no_change", "client_error", "server_erro
 
 _ADD: Final = "add"
 _REMOVE: Final = "remove"
+_CLIENT_ERROR: Final = "client_error"
 _NO_LIMIT: Final = -1
 
 
@@ -95,7 +96,11 @@ class CoordinateMediation:
             return self._report(asked, Problem.TRY_AGAIN)
         if isinstance(granted, Refusal):
             denied = reply(asked.message, "mediate-deny", self._new_id())
-            return Outcome(reply=denied, may_wait=granted is not Refusal.NOT_CONNECTED)
+            return Outcome(
+                reply=denied,
+                may_wait=granted is not Refusal.NOT_CONNECTED,
+                refused=problem_of(granted).refused,
+            )
         answer = reply(
             asked.message,
             "mediate-grant",
@@ -124,7 +129,8 @@ class CoordinateMediation:
         updated = _results(looked_at, changed)
         updated += [update.told("client_error") for update in updates[most:] if update.is_complete]
         answer = reply(asked.message, "keylist-update-response", self._new_id(), updated=updated)
-        return Outcome(reply=answer)
+        refused = _CLIENT_ERROR if _CLIENT_ERROR in changed.failed.values() else ""
+        return Outcome(reply=answer, refused=refused)
 
     def _key(self, update: _Update) -> str | None:
         """The key of a change in base58, or None when it cannot be carried out."""
@@ -160,7 +166,8 @@ class CoordinateMediation:
     def _report(self, asked: Asked, problem: Problem) -> Outcome:
         report = problem_report(asked.message, problem, self._new_id())
         # A stranger has no queue in which the report could wait.
-        return Outcome(reply=report, may_wait=problem is not Problem.NOT_CONNECTED)
+        may_wait = problem is not Problem.NOT_CONNECTED
+        return Outcome(reply=report, may_wait=may_wait, refused=problem.refused)
 
 
 def _changes(updates: Sequence[tuple[_Update, str | None]]) -> KeyChanges:

@@ -95,8 +95,9 @@ class DiscoverFeatures:
                     yield pid, family
 
     def _invalid(self, asked: Asked) -> Outcome:
-        report = problem_report(asked.message, Problem.INVALID_MESSAGE, self._new_id())
-        return Outcome(reply=report)
+        invalid = Problem.INVALID_MESSAGE
+        report = problem_report(asked.message, invalid, self._new_id())
+        return Outcome(reply=report, refused=invalid.refused)
 
 
 def _matches(query: str, feature: str) -> bool:

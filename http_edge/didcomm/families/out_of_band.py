@@ -14,7 +14,7 @@ from actors.clock import NewId
 from actors.refusals import Refusal
 from http_edge.didcomm.admission import Admission, NotAdmitted
 from http_edge.didcomm.handling import NOTHING, Asked, Family, Outcome
-from http_edge.didcomm.handshake import PROBLEM_REPORT, answer, described
+from http_edge.didcomm.handshake import PROBLEM_REPORT, Objection, answer, described
 from http_edge.didcomm.messages import Json
 from http_edge.didcomm.problems import Problem, problem_report
 
@@ -49,14 +49,16 @@ class OutOfBand:
             return self._try_again(asked)
         if isinstance(known, Refusal):
             # A stranger has no queue: the report goes back at once or not at all.
-            return Outcome(reply=self._report(asked, _STRANGER), may_wait=False)
+            report = self._report(asked, _STRANGER)
+            return Outcome(reply=report, may_wait=False, refused=Problem.NOT_CONNECTED.refused)
         match await self._admission.use(asked, asked.message.parent_thread_id):
             case None:
                 return Outcome(reply=self._answer(asked, "handshake-reuse-accepted"))
             case NotAdmitted.UNAVAILABLE:
                 return self._try_again(asked)
-            case _:
-                return Outcome(reply=self._report(asked, _OVER))
+            case NotAdmitted() as objection:
+                report = self._report(asked, _OVER)
+                return Outcome(reply=report, refused=Objection[objection.name].refused)
 
     def _report(self, asked: Asked, description: Json) -> Json:
         return self._answer(asked, PROBLEM_REPORT, description=description, impact="thread")

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from actors.clock import Clock, NewId
 from actors.refusals import Refusal
 from actors.replies import Delivery, QueueState
@@ -20,6 +22,7 @@ from http_edge.didcomm.handling import NOTHING, Asked, Family, Outcome
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.messages import Json, reply
 from http_edge.didcomm.own_queue import OwnQueue, read_ids
+from http_edge.didcomm.problems import Problem, problem_of
 from http_edge.didcomm.waiting import Waiting
 
 CHANNEL: Final = "pickup/1.0"
@@ -28,6 +31,8 @@ TIMEOUT_OCCURRED: Final = "timeout_occurred"
 INVALID_REQUEST: Final = "invalid_request"
 TEMPORARILY_UNAVAILABLE: Final = "temporarily_unavailable"
 """Not in the document, which knows no failing holder; a lie about the queue would be worse."""
+_REFUSED: Final = {INVALID_REQUEST: Problem.INVALID_MESSAGE.refused}
+"""The other codes refuse nothing: an empty queue is an answer."""
 _EXPLAIN: Final = {
     EMPTY_QUEUE: "Message queue is empty",
     TIMEOUT_OCCURRED: "Message queue is empty, timeout occurred",
@@ -151,12 +156,14 @@ class Pickup1:
         """The protocol's own problem report, which is older than RFC 0035."""
         members: Json = {"problem-code": code, "explain": explain}
         report = reply(asked.message, "problem_report", self._new_id(), **members)
-        return Outcome(report, may_wait=False)
+        return Outcome(report, may_wait=False, refused=_REFUSED.get(code, ""))
 
     def _refused(self, asked: Asked, refusal: Refusal) -> Outcome:
         if refusal is Refusal.TEMPORARILY_UNAVAILABLE:
             return self._problem(asked, TEMPORARILY_UNAVAILABLE, _EXPLAIN[TEMPORARILY_UNAVAILABLE])
-        return self._problem(asked, INVALID_REQUEST, "There is no connection to hold messages for")
+        explain = "There is no connection to hold messages for"
+        outcome = self._problem(asked, INVALID_REQUEST, explain)
+        return msgspec.structs.replace(outcome, refused=problem_of(refusal).refused)
 
 
 async def _ignore(_asked: Asked) -> Outcome:

@@ -146,7 +146,7 @@ class Pickup2:
 
     def _problem(self, asked: Asked, problem: Problem) -> Outcome:
         report = problem_report(asked.message, problem, self._new_id())
-        return Outcome(report, may_wait=False, explicit=True)
+        return Outcome(report, may_wait=False, explicit=True, refused=problem.refused)
 
     def _refused(self, asked: Asked, refusal: Refusal) -> Outcome:
         return self._problem(asked, problem_of(refusal))

@@ -80,7 +80,8 @@ class Queue1:
         return Outcome(reply(asked.message, "status", self._new_id(), status=status), explicit=True)
 
     def _problem(self, asked: Asked, problem: Problem) -> Outcome:
-        return Outcome(problem_report(asked.message, problem, self._new_id()), explicit=True)
+        report = problem_report(asked.message, problem, self._new_id())
+        return Outcome(report, explicit=True, refused=problem.refused)
 
 
 def _policy(update: object) -> SetQueuePolicy | None:

@@ -27,6 +27,18 @@ class Table:
         """All families that are spoken, in the order in which they were added."""
         return list(self._families.values())
 
+    def name_of(self, kind: MessageType) -> str:
+        """A type as ``protocol/version/message``, with no part that the sender made up.
+
+        The message is left out where it is not known, and all of it where the protocol is not.
+        """
+        family = self._families.get((kind.family, kind.major))
+        if family is None:
+            return ""
+        minor = kind.minor if kind.minor in family.minors else family.minors[-1]
+        protocol = f"{family.name}/{family.major}.{minor}"
+        return f"{protocol}/{kind.name}" if kind.name in family.handlers else protocol
+
     def find(self, kind: MessageType) -> Handler | Problem:
         """The handler of a type, or what the sender did wrong.
 

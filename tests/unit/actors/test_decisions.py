@@ -12,6 +12,7 @@ from actors.commands import (
     CheckRegistered,
     CloseSession,
     Command,
+    CountRefusals,
     DeletePublicEvents,
     NewSavedEvent,
     OpenSession,
@@ -112,7 +113,8 @@ def state() -> Identity:
 
 
 def test_these_tests_know_every_command() -> None:
-    known = {type(command) for command in [*OWN, *FROM_OTHERS]} | {Register, CloseSession}
+    known = {type(command) for command in [*OWN, *FROM_OTHERS]}
+    known |= {Register, CloseSession, CountRefusals}
     assert known | DIDCOMM == set(get_args(Command))
 
 

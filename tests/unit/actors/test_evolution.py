@@ -37,6 +37,7 @@ from eventstore.events import (
     PublicEventsDeleted,
     QueuePolicySet,
     QueueRefused,
+    RefusalsCounted,
 )
 
 IDS = st.sampled_from(["a", "b", "c", "d"])
@@ -107,6 +108,13 @@ EVENTS = st.one_of(
     _events(KeyClaimed, key=IDS, owner_did=DIDS),
     _events(KeyReleased, key=IDS),
     _events(InvitationUsed, invitation_id=IDS, by_did=DIDS),
+    _events(
+        RefusalsCounted,
+        edge=st.just("edge-0"),
+        since_ms=st.just(1),
+        until_ms=st.just(2),
+        refusals=st.just([]),
+    ),
     _events(
         EventSaved,
         event_id=IDS,

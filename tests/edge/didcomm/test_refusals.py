@@ -1,0 +1,162 @@
+"""Messages that were refused are in the log: counted, and of whom, if an envelope proves it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+import pytest
+
+from http_edge.didcomm.envelope import pack
+from http_edge.didcomm.keys import KeyPair, did_key
+from http_edge.didcomm.mediation import pseudonym
+from http_edge.didcomm.messages import NEW_PREFIX
+from http_edge.wallet import ProblemReported, Wallet
+from tests.edge.didcomm.town import (
+    SENDER,
+    SERVICE,
+    Bob,
+    Town,
+    answer_to,
+    forwarded,
+    fresh,
+    letter,
+    routed,
+    sealed,
+)
+from tests.edge.mediator import KEYS, Mediator
+
+Entry = tuple[str, str, str, int]
+KEYLIST: Final = "coordinate-mediation/1.0/keylist-update"
+
+
+async def recorded(mediator: Mediator) -> list[Entry]:
+    """What is in the log once the mediator has stopped: command, reason, sender, count."""
+    await mediator.stop()
+    entries = mediator.refused()
+    await mediator.start()
+    assert {entry.protocol for entry in entries} <= {"didcomm"}
+    return [(e.command, e.reason, e.sender_did, e.count) for e in entries]
+
+
+def did_of(wallet: Wallet) -> str:
+    """The identity of a wallet."""
+    return did_key(wallet.connection.key.public)
+
+
+async def test_a_message_of_a_stranger_is_recorded_with_its_name(
+    town: Town, mediator: Mediator
+) -> None:
+    stranger = town.stranger()
+    for _ in range(2):
+        answer = await answer_to(stranger, "messagepickup/2.0/status-request")
+        assert answer["description"]["code"] == "not-connected"
+    await answer_to(stranger, "coordinate-mediation/1.0/mediate-request")
+    await answer_to(stranger, "messagepickup/1.0/status-request")
+    did = did_of(stranger)
+    assert await recorded(mediator) == [
+        ("coordinate-mediation/1.0/mediate-request", "not-connected", did, 1),
+        ("messagepickup/1.0/status-request", "not-connected", did, 1),
+        ("messagepickup/2.0/status-request", "not-connected", did, 2),
+    ]
+
+
+async def test_what_is_no_envelope_is_recorded_of_nobody(town: Town, mediator: Mediator) -> None:
+    assert (await town.post(b"no envelope")).status == 400
+    ping = fresh(**{"@type": NEW_PREFIX + "trust_ping/1.0/ping"})
+    anonymous = pack(orjson.dumps(ping), [SERVICE.public], None)
+    assert (await town.post(anonymous)).status == 400
+    large = b"x" * (mediator.settings.didcomm.message_bytes_max + 1)
+    assert (await town.post(large)).status == 413
+    assert (await town.post(b"{}", content_type="image/png")).status == 415
+    assert await recorded(mediator) == [
+        ("", "message-too-large", "", 1),
+        ("", "not-an-envelope", "", 1),
+        ("", "unsupported-media-type", "", 1),
+        ("trust_ping/1.0/ping", "anonymous", "", 1),
+    ]
+
+
+async def test_nothing_is_recorded_that_a_sender_made_up(
+    town: Town, bob: Bob, mediator: Mediator
+) -> None:
+    await answer_to(bob.wallet, "made-up/1.0/by-bob")
+    await answer_to(bob.wallet, "messagepickup/9.0/status-request")
+    await answer_to(bob.wallet, "messagepickup/2.77/by-bob")
+    did = did_of(bob.wallet)
+    assert await recorded(mediator) == [
+        ("", "unknown-message-type", did, 1),
+        ("", "version-not-supported", did, 1),
+        ("messagepickup/2.0", "unknown-message-type", did, 1),
+    ]
+
+
+async def test_a_message_for_a_key_that_nobody_has_is_recorded_though_it_looks_like_success(
+    town: Town, mediator: Mediator
+) -> None:
+    assert (await town.letter(KeyPair.new().public, "hello?")).status == 202
+    assert await recorded(mediator) == [("routing/1.0/forward", "unknown-recipient", "", 1)]
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"forward_depth_max": 1}}])
+async def test_forwards_that_lead_nowhere_are_recorded(town: Town, mediator: Mediator) -> None:
+    inner = forwarded("nobody", {"no": "envelope"}, sender=SENDER)
+    assert (await town.post(inner)).status == 400
+    assert await recorded(mediator) == [("routing/1.0/forward", "not-a-message", "", 1)]
+
+
+async def test_a_loop_is_recorded(town: Town, mediator: Mediator) -> None:
+    via = {"Via": f"1.1 {pseudonym(KEYS)}"}
+    async with town.session.post(mediator.url("/didcomm"), data=b"x", headers=via) as answer:
+        assert answer.status == 409
+    assert await recorded(mediator) == [("", "message-loop", "", 1)]
+
+
+async def test_trying_to_take_the_key_of_another_is_recorded(
+    town: Town, bob: Bob, mediator: Mediator
+) -> None:
+    thief = await town.bob()
+    update = {"recipient_key": did_key(bob.key), "action": "add"}
+    answer = await answer_to(thief.wallet, KEYLIST, updates=[update])
+    assert answer["updated"][0]["result"] == "client_error"
+    assert await recorded(mediator) == [(KEYLIST, "client_error", did_of(thief.wallet), 1)]
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"registration": "allow_list"}}])
+async def test_who_may_not_connect_is_recorded_with_the_true_reason(
+    town: Town, mediator: Mediator
+) -> None:
+    with pytest.raises(ProblemReported, match="request_not_accepted"):
+        await town.connect()
+    ((command, reason, sender, count),) = await recorded(mediator)
+    assert command.endswith("/request")
+    assert (reason, count) == ("not-open", 1)
+    assert sender.startswith("did:key:")
+
+
+async def test_messages_on_a_socket_are_recorded_too(
+    town: Town, bob: Bob, mediator: Mediator
+) -> None:
+    async with town.socket() as socket:
+        await socket.raw.send_bytes(b"no envelope")
+        assert b"not-an-envelope" in await socket.data()
+        await socket.raw.send_bytes(
+            sealed(bob.connection, "messagepickup/2.0/delivery-request", limit=-1, **routed())
+        )
+        await socket.data()
+        await socket.raw.send_bytes(b"x" * (mediator.settings.didcomm.message_bytes_max + 2))
+        assert await socket.ended() == 1009
+    assert await recorded(mediator) == [
+        ("", "message-too-large", "", 1),
+        ("", "not-an-envelope", "", 1),
+        ("messagepickup/2.0/delivery-request", "invalid-message", did_of(bob.wallet), 1),
+    ]
+
+
+async def test_whoever_does_as_told_is_not_in_the_record(
+    town: Town, bob: Bob, mediator: Mediator
+) -> None:
+    await town.write(bob, "one", "two")
+    assert await bob.drained() == ["one", "two"]
+    assert (await town.post(letter(bob.key, "three"))).status == 202
+    assert await recorded(mediator) == []
