@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 from eventsourcing.persistence import StoredEvent
 
@@ -25,6 +25,9 @@ COMMAND_KEY_BYTES: Final = 16
 _NONCE: Final = struct.Struct(">16sQ")
 _ROW: Final = struct.Struct(">16sQII")
 _HEAD: Final = struct.Struct(">QQQI")
+
+SealedRow: TypeAlias = tuple[bytes, int, str, bytes]
+"""What a seal covers of a row: stream (16 bytes), version, topic, state."""
 
 
 def command_key(sender_did: str, nonce: str) -> bytes:
@@ -58,7 +61,7 @@ def seal(  # noqa: PLR0913 - each is a field of the seal
     ``previous`` is the digest of the partition's last seal, ``GENESIS`` for its first.
     """
     digest = chain_digest(
-        rows,
+        sealed_rows(rows),
         partition=partition,
         epoch=epoch,
         at_ms=at_ms,
@@ -80,7 +83,7 @@ def seal(  # noqa: PLR0913 - each is a field of the seal
 
 
 def chain_digest(  # noqa: PLR0913 - each is a field of the seal
-    rows: Sequence[StoredEvent],
+    rows: Iterable[SealedRow],
     *,
     partition: str,
     epoch: int,
@@ -94,11 +97,15 @@ def chain_digest(  # noqa: PLR0913 - each is a field of the seal
     digest = hashlib.sha256(previous)
     digest.update(_HEAD.pack(epoch, at_ms, window_ms, len(name)) + name)
     digest.update(len(nonces).to_bytes(4, "big") + nonces)
+    for stream, version, topic, state in rows:
+        name = topic.encode()
+        digest.update(_ROW.pack(stream, version, len(name), len(state)) + name + state)
+    return digest.digest()
+
+
+def sealed_rows(rows: Iterable[StoredEvent]) -> Iterator[SealedRow]:
+    """What a seal covers of rows to store."""
     for row in rows:
-        topic = row.topic.encode()
         stream = row.originator_id
         key = bytes.fromhex(stream) if isinstance(stream, str) else stream.bytes
-        digest.update(
-            _ROW.pack(key, row.originator_version, len(topic), len(row.state)) + topic + row.state
-        )
-    return digest.digest()
+        yield key, row.originator_version, row.topic, row.state

@@ -177,7 +177,7 @@ def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
         manifest = statement.manifest
         if manifest.last <= reached:
             continue  # inside a wider one
-        _check_continues(manifest, reached, link)
+        check_continues(manifest, reached, link)
         if manifest.signed_by != head.public_key:
             why = f"signed by {manifest.signed_by}, the export is of {head.public_key}"
             raise ExportDamaged(manifest.path, Damage.BAD_SIGNATURE, why)
@@ -186,7 +186,8 @@ def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
     return chain
 
 
-def _check_continues(manifest: Manifest, reached: int, link: str) -> None:
+def check_continues(manifest: Manifest, reached: int, link: str) -> None:
+    """Raise ``ExportDamaged`` unless a manifest follows the one that ended at ``reached``."""
     if manifest.first > reached + 1:
         why = f"positions {reached + 1} to {manifest.first - 1} are missing before it"
         raise ExportDamaged(manifest.path, Damage.GAP, why)

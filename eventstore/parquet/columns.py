@@ -103,24 +103,10 @@ def to_table(rows: Sequence[LogRow], identities: Identities) -> pa.Table:
     streams = [row.stream for row in rows]
     topics = [row.topic for row in rows]
     states = [row.state for row in rows]
-    places: dict[str, list[int]] = {}
-    for index, topic in enumerate(topics):
-        places.setdefault(topic, []).append(index)
-    times: list[Any] = [0] * len(rows)
-    commands: list[Any] = [b""] * len(rows)
-    typed: dict[str, list[Any]] = {}
-    for topic, indices in places.items():
-        decoded = _decoded(topic, [states[index] for index in indices])
-        for index, event in zip(indices, decoded, strict=True):
-            times[index] = event.at_ms * _MS
-            commands[index] = event.command
-        for column, values in _fields(TYPE_BY_TOPIC[topic], decoded):
-            placed = typed.setdefault(column, [None] * len(rows))
-            for index, value in zip(indices, values, strict=True):
-                placed[index] = value
+    typed = event_columns(topics, states)
     names = identities({stream for stream, topic in zip(streams, topics, strict=True)
                         if topic != SEAL_TOPIC})  # fmt: skip
-    kinds = {topic: topic.rpartition(".") for topic in places}
+    kinds = {topic: topic.rpartition(".") for topic in set(topics)}
     typed |= {
         "position": [row.position for row in rows],
         "stream": streams,
@@ -128,13 +114,35 @@ def to_table(rows: Sequence[LogRow], identities: Identities) -> pa.Table:
         "version": [row.version for row in rows],
         "type": [kinds[topic][0] for topic in topics],
         "type_version": [int(kinds[topic][2]) for topic in topics],
-        "recorded_at": times,
-        "command": commands,
         "state": states,
     }
     fields = [field for field in SCHEMA if field.name != "shard"]
-    arrays = [_array(typed.get(field.name), field.type, len(rows)) for field in fields]
+    arrays = [to_array(typed.get(field.name), field.type, len(rows)) for field in fields]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, SCHEMA.metadata))
+
+
+def event_columns(topics: Sequence[str], states: Sequence[bytes]) -> dict[str, list[Any]]:
+    """The columns that the events of rows fill: time, command and those of their types.
+
+    Raises:
+        UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
+    """
+    places: dict[str, list[int]] = {}
+    for index, topic in enumerate(topics):
+        places.setdefault(topic, []).append(index)
+    times: list[Any] = [0] * len(topics)
+    commands: list[Any] = [b""] * len(topics)
+    typed: dict[str, list[Any]] = {}
+    for topic, indices in places.items():
+        decoded = _decoded(topic, [states[index] for index in indices])
+        for index, event in zip(indices, decoded, strict=True):
+            times[index] = event.at_ms * _MS
+            commands[index] = event.command
+        for column, values in _fields(TYPE_BY_TOPIC[topic], decoded):
+            placed = typed.setdefault(column, [None] * len(topics))
+            for index, value in zip(indices, values, strict=True):
+                placed[index] = value
+    return typed | {"recorded_at": times, "command": commands}
 
 
 def with_shards(table: pa.Table, sections: Iterable[tuple[str, int]]) -> pa.Table:
@@ -180,7 +188,8 @@ def _size_bytes(content: bytes | str) -> int:
     return len(content.encode() if isinstance(content, str) else content)
 
 
-def _array(values: list[Any] | None, kind: pa.DataType, rows: int) -> pa.Array:
+def to_array(values: list[Any] | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """The values of a column as Arrow has them; only nulls if there are none."""
     if values is None:
         return pa.nulls(rows, kind)
     if pa.types.is_floating(kind):

@@ -29,6 +29,10 @@ class ExportUnavailable(ExportError):
         self.path = path
         self.why = why
 
+    def __reduce__(self) -> tuple[type[ExportUnavailable], tuple[str, str]]:
+        """So that it passes from a process to another."""
+        return type(self), (self.path, self.why)
+
 
 class ExportRefused(ExportError):
     """Writing here would mix two exports; the message says which and why."""
@@ -59,6 +63,8 @@ class Damage(Enum):
     """The signature is not the mediator's."""
     UNKNOWN_FORMAT = "unknown format"
     """Written in a format or a schema that this release does not know."""
+    STRAY = "stray"
+    """No manifest names the file: it does not count, nobody reads it."""
     UNKNOWN_EVENT = "unknown event"
     """Holds an event type, or a version of one, that this release does not know."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -130,6 +130,12 @@ def last_position(manifest: str) -> int:
     return int(manifest.removesuffix(".json").rpartition("-")[2])
 
 
+def positions_of(path: str) -> tuple[int, int]:
+    """The first and last position that the path of a manifest or a data file names."""
+    first, last = path.partition(".")[0].split("-")[-2:]
+    return int(first[-20:]), int(last)
+
+
 def is_data(path: str) -> bool:
     """Whether this is the path of a data file."""
     return _FILE_NAME.fullmatch(path) is not None
@@ -157,7 +163,15 @@ def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
     Raises:
         ExportDamaged: not one, or of another format, or not signed by the mediator.
     """
-    return _parse(path, content, ExportHead, verify)
+    head = read_head(path, content)
+    for damage in signature_damage(path, head, content, verify):
+        raise damage
+    return head
+
+
+def read_head(path: str, content: bytes) -> ExportHead:
+    """Read ``export.json`` whoever signed it. Raises as ``parse_head``."""
+    return _parse(path, content, ExportHead)
 
 
 def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statement:
@@ -166,16 +180,36 @@ def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statemen
     Raises:
         ExportDamaged: it, or what it says about a file, cannot be.
     """
-    manifest = _parse(path, content, Manifest, verify)
+    statement, damages = read_manifest(path, content, verify)
+    if damages:
+        raise damages[0]
+    return statement
+
+
+def read_manifest(
+    path: str, content: bytes, verify: Verify | None
+) -> tuple[Statement, list[ExportDamaged]]:
+    """Read a manifest that may be damaged, with what is wrong with it.
+
+    Raises:
+        ExportDamaged: what it says cannot be read or makes no sense.
+    """
+    manifest = _parse(path, content, Manifest)
+    damages = list(signature_damage(path, manifest, content, verify))
+    try:
+        _check_figures(path, manifest)
+    except ExportDamaged as error:
+        # A signature that does not fit says more.
+        raise (damages or [error])[0] from error
     if manifest.path != path:
-        raise ExportDamaged(path, Damage.MISPLACED, f"it is the manifest {manifest.path}")
-    rows = sum(file.rows for file in manifest.files)
-    if not 0 < manifest.first <= manifest.last or rows != manifest.rows or rows == 0:
-        why = f"{rows} rows in its files, {manifest.rows} rows in all"
-        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, why)
+        why = f"it is the manifest {manifest.path}"
+        damages.append(ExportDamaged(path, Damage.MISPLACED, why))
     for file in manifest.files:
-        _check_file(path, manifest, file)
-    return Statement(manifest, link_of(manifest, content))
+        unknown = sorted(file.types.keys() - TYPE_BY_TOPIC.keys())
+        if unknown:
+            why = f"has {', '.join(unknown)}, which this release does not know"
+            damages.append(ExportDamaged(file.path, Damage.UNKNOWN_EVENT, why))
+    return Statement(manifest, link_of(manifest, content)), damages
 
 
 def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
@@ -193,24 +227,49 @@ def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "a head is not hexadecimal") from error
 
 
-def _parse(path: str, content: bytes, kind: type[_S], verify: Verify | None) -> _S:
+def _parse(path: str, content: bytes, kind: type[_S]) -> _S:
     try:
         members: Any = msgspec.json.decode(content)
         versions = (members.get("format"), members.get("schema"))
-    except (msgspec.DecodeError, AttributeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "not a JSON object") from error
     if versions != (FORMAT, SCHEMA_VERSION):
         why = f"format {versions[0]!r} and schema {versions[1]!r}, this release knows 1 and 1"
         raise ExportDamaged(path, Damage.UNKNOWN_FORMAT, why)
     try:
         statement = msgspec.convert(members, kind)
-        covered = _canonical(statement)
-        signature = bytes.fromhex(members["signature"])
+        _canonical(statement)
     except (ValueError, TypeError, KeyError) as error:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, str(error)) from error
-    if verify is not None and not verify(covered, signature):
-        raise ExportDamaged(path, Damage.BAD_SIGNATURE, "not signed by the mediator's key")
     return statement
+
+
+def signature_damage(
+    path: str, statement: ExportHead | Manifest, content: bytes, verify: Verify | None
+) -> Iterator[ExportDamaged]:
+    """What is wrong with the signature of a statement or its form: nothing, or one thing."""
+    try:
+        signature = bytes.fromhex(statement.signature)
+    except ValueError:
+        yield ExportDamaged(path, Damage.BROKEN_MANIFEST, "its signature is not hexadecimal")
+        return
+    if verify is not None and not verify(_canonical(statement), signature):
+        yield ExportDamaged(path, Damage.BAD_SIGNATURE, "not signed by the mediator's key")
+    elif (
+        signature.hex() != statement.signature
+        or rfc8785.dumps(msgspec.to_builtins(statement)) != content
+    ):
+        # The same to a reader, but the signature and the chain are over these bytes.
+        yield ExportDamaged(path, Damage.BROKEN_MANIFEST, "not written as it was signed")
+
+
+def _check_figures(path: str, manifest: Manifest) -> None:
+    rows = sum(file.rows for file in manifest.files)
+    if not 0 < manifest.first <= manifest.last or rows != manifest.rows or rows == 0:
+        why = f"{rows} rows in its files, {manifest.rows} rows in all"
+        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, why)
+    for file in manifest.files:
+        _check_file(path, manifest, file)
 
 
 def _check_file(path: str, manifest: Manifest, file: DataFile) -> None:
@@ -221,10 +280,6 @@ def _check_file(path: str, manifest: Manifest, file: DataFile) -> None:
         raise ExportDamaged(file.path, Damage.MISPLACED, f"outside the positions of {path}")
     if file.bytes < 1 or sum(file.types.values()) != file.rows:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, f"contradicts itself about {file.path}")
-    unknown = sorted(file.types.keys() - TYPE_BY_TOPIC.keys())
-    if unknown:
-        why = f"has {', '.join(unknown)}, which this release does not know"
-        raise ExportDamaged(file.path, Damage.UNKNOWN_EVENT, why)
 
 
 def _canonical(statement: msgspec.Struct) -> bytes:
