@@ -6,6 +6,9 @@ LogError
 ├── AppendRefused    refused before anything was written (cannot be encoded, too large)
 ├── LogUnavailable   reading failed; try again
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
+├── LogUnfinished    a restore into this log has not come to its end
+├── ImportRefused    this log must not be restored into
+├── NotAsSealed      rows are not as they were sealed; names the position
 ├── UnknownTopic     a row names an event type that this release does not know
 └── CorruptRow       a row's state does not decode
 """
@@ -37,6 +40,28 @@ class LogUnavailable(LogError):
 
 class UnsafeLog(LogError):
     """The store's durability settings do not keep what an acknowledgement promises."""
+
+
+class LogUnfinished(LogError):
+    """A restore into this log has not come to its end: what it holds is a part of something."""
+
+
+class ImportRefused(LogError):
+    """This log must not be restored into: it holds something, or another restore took it over."""
+
+
+class NotAsSealed(LogError):
+    """Rows are not as they were sealed, or not in the order of their log.
+
+    Attributes:
+        position: The position of the row or seal that is wrong.
+        why: What is wrong with it.
+    """
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(f"position {position}: {why}")
+        self.position = position
+        self.why = why
 
 
 class UnknownTopic(LogError):

@@ -208,6 +208,9 @@ class EventLog(Protocol):
     def setting(self, name: str, default: str) -> str:
         """A constant of the log, fixed at its first use (e.g. the number of shards)."""
 
+    def settings(self) -> dict[str, str]:
+        """All constants of the log that were fixed so far."""
+
     def check_writable(self) -> None:
         """Prove that the store takes a durable write now. Raises: LogUnavailable."""
 

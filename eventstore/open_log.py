@@ -7,8 +7,10 @@ from urllib.parse import unquote, urlsplit
 
 from eventstore.errors import LogUnavailable
 from eventstore.log import EventLog
-from eventstore.postgres_log import open_postgres_log
-from eventstore.sqlite_log import open_sqlite_log
+from eventstore.postgres_log import open_postgres_store
+from eventstore.recorder_log import opened
+from eventstore.session import Store
+from eventstore.sqlite_log import open_sqlite_store
 
 
 def open_log(dsn: str, *, allow_unsafe: bool = False) -> EventLog:
@@ -19,7 +21,17 @@ def open_log(dsn: str, *, allow_unsafe: bool = False) -> EventLog:
 
     Raises:
         LogUnavailable: the store cannot be opened, or the URL names none.
+        LogUnfinished: a restore into it has not come to its end.
         UnsafeLog: the store's durability settings are not what acknowledgements rest on.
+    """
+    return opened(open_store(dsn, allow_unsafe=allow_unsafe))
+
+
+def open_store(dsn: str, *, allow_unsafe: bool = False) -> Store:
+    """The store below ``open_log``, whatever it holds.
+
+    Raises:
+        LogUnavailable, UnsafeLog: as ``open_log``.
     """
     try:
         url = urlsplit(dsn)
@@ -27,9 +39,9 @@ def open_log(dsn: str, *, allow_unsafe: bool = False) -> EventLog:
         raise LogUnavailable("not a URL") from error
     match url.scheme:
         case "sqlite" if url.path and not url.netloc:
-            return open_sqlite_log(Path(unquote(url.path)))
+            return open_sqlite_store(Path(unquote(url.path)))
         case "postgresql" | "postgres":
-            return open_postgres_log(dsn, allow_unsafe=allow_unsafe)
+            return open_postgres_store(dsn, allow_unsafe=allow_unsafe)
         case scheme:
             # The URL itself may hold a password.
             raise LogUnavailable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")

@@ -31,9 +31,9 @@ from typing_extensions import override
 from eventstore import queue_depths, read_models
 from eventstore.errors import LogUnavailable, UnsafeLog
 from eventstore.events import Event
-from eventstore.log import EventLog, LogRow, QueueDepth
-from eventstore.recorder_log import RecorderLog
-from eventstore.session import Session, Store
+from eventstore.log import LogRow, QueueDepth
+from eventstore.read_models import READ_MODELS
+from eventstore.session import LogSession, Store, StoredPosting
 
 CONNECT_TIMEOUT_S: Final = 5
 LOCK_TIMEOUT_S: Final = 10
@@ -88,8 +88,8 @@ lock, doing it waits for every reader and lets nobody write meanwhile."""
 _IS_CURRENT: Final = "SELECT to_regclass('outbound_queues') IS NOT NULL AS current"
 
 
-def open_postgres_log(conninfo: str, *, allow_unsafe: bool = False) -> EventLog:
-    """Open the log in this database (a ``postgresql://`` URL), making its tables if missing.
+def open_postgres_store(conninfo: str, *, allow_unsafe: bool = False) -> Store:
+    """The store in this database (a ``postgresql://`` URL), whose tables are made if missing.
 
     Raises:
         LogUnavailable: the server cannot be reached or refuses.
@@ -103,7 +103,7 @@ def open_postgres_log(conninfo: str, *, allow_unsafe: bool = False) -> EventLog:
     if unsafe and not allow_unsafe:
         store.close()
         raise UnsafeLog(f"PostgreSQL settings {unsafe} lose confirmed commits in a power cut")
-    return RecorderLog(store)
+    return store
 
 
 class PostgresStore(Store):
@@ -119,14 +119,14 @@ class PostgresStore(Store):
 
     @override
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[LogSession]:
         with self._datastore.get_connection() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield _Session(connection.cursor(row_factory=tuple_row))
 
     @override
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[LogSession]:
         with self._datastore.get_connection() as connection, connection.transaction():
             yield _Session(connection.cursor(row_factory=tuple_row))
 
@@ -234,8 +234,8 @@ class PostgresRecorder(PostgresApplicationRecorder):
         raise NotSupportedError("follow the log by position")
 
 
-class _Session(Session):
-    """A ``Session`` on a cursor within a transaction."""
+class _Session(LogSession):
+    """A ``LogSession`` on a cursor within a transaction."""
 
     def __init__(self, cursor: Cursor[TupleRow]) -> None:
         self._cursor = cursor
@@ -289,6 +289,39 @@ class _Session(Session):
             ([UUID(bytes=stream) for stream in streams],),
         )
         return {stream.bytes: StoredEvent(stream, 1, *row) for stream, *row in found}
+
+    @override
+    def import_rows(self, rows: Sequence[LogRow]) -> None:
+        with self._cursor.copy(
+            "COPY stored_events"
+            " (notification_id, originator_id, originator_version, topic, state)"
+            " FROM STDIN (FORMAT BINARY)"
+        ) as copy:
+            copy.set_types(["int8", "uuid", "int8", "text", "bytea"])
+            for r in rows:
+                copy.write_row((r.position, UUID(bytes=r.stream), r.version, r.topic, r.state))
+        self.rows(
+            "SELECT setval(pg_get_serial_sequence('stored_events', 'notification_id'), ?)",
+            (rows[-1].position,),
+        )
+
+    @override
+    def import_postings(self, postings: Collection[StoredPosting]) -> None:
+        with self._cursor.copy(
+            "COPY postings (list, timestamp_s, version, revision, own) FROM STDIN (FORMAT BINARY)"
+        ) as copy:
+            copy.set_types(["bytea", "float8", "int8", "int8", "int2"])
+            for posting in sorted(postings):
+                copy.write_row(posting)
+
+    @override
+    def clear(self) -> None:
+        # In place of DELETE, which leaves everything in the files.
+        self._cursor.execute(
+            SQL("TRUNCATE {}").format(
+                SQL(", ").join(map(Identifier, ("stored_events", *READ_MODELS)))
+            )
+        )
 
 
 class _Datastore(PostgresDatastore):

@@ -23,6 +23,11 @@ from uuid import UUID
 from eventstore.events import Seconds
 from eventstore.session import Session
 
+INSERT: Final = (
+    "INSERT INTO postings (list, timestamp_s, version, revision, own)"
+    " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+
 ListKey: TypeAlias = bytes
 _Conditions: TypeAlias = list[tuple[str, float]]
 
@@ -66,11 +71,7 @@ def list_key(owner: UUID, *names: str) -> ListKey:
 def add(session: Session, lists: Iterable[ListKey], posting: Posting) -> None:
     """Put an event on lists; it stays once on a list where it already is."""
     timestamp_s, version, revision, own = posting
-    session.run_many(
-        "INSERT INTO postings (list, timestamp_s, version, revision, own)"
-        " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        [(key, timestamp_s, version, revision, int(own)) for key in lists],
-    )
+    session.run_many(INSERT, [(key, timestamp_s, version, revision, int(own)) for key in lists])
 
 
 def remove(session: Session, lists: Iterable[ListKey], posting: Posting) -> None:

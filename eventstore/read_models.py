@@ -18,13 +18,16 @@ from eventstore.events import (
 )
 from eventstore.session import Session
 
-_INDEXED: Final = (EventSaved, EventTagsUpdated, PublicEventPublished, PublicEventsDeleted)
+INDEXED: Final = (EventSaved, EventTagsUpdated, PublicEventPublished, PublicEventsDeleted)
+"""The events that ``apply`` makes something of; depths of queues come from their owner."""
+READ_MODELS: Final = ("postings", "queue_depths", "snapshots", "heartbeat")
+"""The tables beside ``stored_events`` that can be made anew from it, or forgotten."""
 
 
 def apply(open_session: Session, rows: Iterable[StoredEvent], events: Iterable[Event]) -> None:
     """Bring the read models up to these rows, which are already in ``stored_events``."""
     for row, event in zip(rows, events, strict=True):
-        if not isinstance(event, _INDEXED):
+        if not isinstance(event, INDEXED):
             continue
         assert isinstance(row.originator_id, UUID)
         owner, version = row.originator_id, row.originator_version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 from uuid import UUID
 
 from eventsourcing.domain import EventSourcingError
@@ -12,7 +13,7 @@ from typing_extensions import override
 
 from eventstore import public_events, queue_depths, saved_events
 from eventstore.batch import check_batch
-from eventstore.errors import AppendConflict, AppendUnknown, LogUnavailable
+from eventstore.errors import AppendConflict, AppendUnknown, LogUnavailable, LogUnfinished
 from eventstore.events import Event
 from eventstore.log import (
     EventLog,
@@ -26,7 +27,33 @@ from eventstore.log import (
     Snapshot,
     WaitingQueue,
 )
-from eventstore.session import Session, Store
+from eventstore.session import LogSession, Session, Store
+
+UNFINISHED: Final = "unfinished_restore"
+"""A constant that a log has as long as a restore into it has not come to its end."""
+
+
+def opened(store: Store) -> EventLog:
+    """The log in a store that is whole.
+
+    Raises:
+        LogUnavailable: it cannot be read.
+        LogUnfinished: a restore into it has not come to its end.
+    """
+    try:
+        with unavailable(), store.reading() as session:
+            if UNFINISHED in stored_settings(session):
+                raise LogUnfinished("a restore into this log has not come to its end")
+    except BaseException:
+        store.close()
+        raise
+    return RecorderLog(store)
+
+
+def stored_settings(session: Session) -> dict[str, str]:
+    """All constants of a log."""
+    found = session.rows("SELECT name, value FROM settings")
+    return {bytes(name).decode(): bytes(value).decode() for name, value in found}
 
 
 class RecorderLog(EventLog):
@@ -64,7 +91,7 @@ class RecorderLog(EventLog):
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Sequence[StoredEvent]:
-        with _unavailable():
+        with unavailable():
             return self._store.recorder.select_events(
                 stream,
                 gt=after,
@@ -80,7 +107,7 @@ class RecorderLog(EventLog):
 
     @override
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
-        with _unavailable():
+        with unavailable():
             return self._store.recorder.select_notifications(
                 start=after, limit=limit, inclusive_of_start=False
             )
@@ -97,7 +124,7 @@ class RecorderLog(EventLog):
 
     @override
     def position(self) -> int:
-        with _unavailable():
+        with unavailable():
             return self._store.recorder.max_notification_id() or 0
 
     @override
@@ -165,6 +192,11 @@ class RecorderLog(EventLog):
         return bytes(found[0][0]).decode()
 
     @override
+    def settings(self) -> dict[str, str]:
+        with self._reading() as session:
+            return stored_settings(session)
+
+    @override
     def check_writable(self) -> None:
         with self._writing() as session:
             session.run_many(
@@ -178,18 +210,19 @@ class RecorderLog(EventLog):
         self._store.close()
 
     @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with _unavailable(), self._store.reading() as session:
+    def _reading(self) -> Iterator[LogSession]:
+        with unavailable(), self._store.reading() as session:
             yield session
 
     @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with _unavailable(), self._store.writing() as session:
+    def _writing(self) -> Iterator[LogSession]:
+        with unavailable(), self._store.writing() as session:
             yield session
 
 
 @contextmanager
-def _unavailable() -> Iterator[None]:
+def unavailable() -> Iterator[None]:
+    """Errors of the library as ``LogUnavailable``."""
     try:
         yield
     except EventSourcingError as error:

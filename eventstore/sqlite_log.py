@@ -34,9 +34,10 @@ from typing_extensions import override
 from eventstore import queue_depths, read_models
 from eventstore.errors import CorruptRow, LogUnavailable, UnsafeLog
 from eventstore.events import Event
-from eventstore.log import EventLog, LogRow, QueueDepth
-from eventstore.recorder_log import RecorderLog
-from eventstore.session import Session, Store
+from eventstore.log import LogRow, QueueDepth
+from eventstore.postings import INSERT
+from eventstore.read_models import READ_MODELS
+from eventstore.session import LogSession, Store, StoredPosting
 
 BUSY_TIMEOUT_S: Final = 10
 WAL_PAGES: Final = 8_000
@@ -79,8 +80,8 @@ _OUTBOUND_INDEX: Final = """
     """
 
 
-def open_sqlite_log(path: Path) -> EventLog:
-    """Open the log in this file, which is made (readable by its owner only) if missing.
+def open_sqlite_store(path: Path) -> Store:
+    """The store in this file, which is made (readable by its owner only) if missing.
 
     Raises:
         LogUnavailable: the file cannot be opened or is not a database.
@@ -90,7 +91,7 @@ def open_sqlite_log(path: Path) -> EventLog:
     try:
         if not path.exists():
             create_file(path)
-        return RecorderLog(SqliteStore(path))
+        return SqliteStore(path)
     except (OSError, sqlite3.Error, OperationalError) as error:
         raise LogUnavailable(f"{path}: {error}") from error
 
@@ -166,13 +167,13 @@ class SqliteStore(Store):
 
     @override
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self) -> Iterator[LogSession]:
         with self._datastore.transaction(commit=False) as cursor:
             yield _Session(cursor)
 
     @override
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def writing(self) -> Iterator[LogSession]:
         with self._datastore.transaction(commit=True) as cursor:
             yield _Session(cursor)
 
@@ -229,8 +230,8 @@ class SqliteRecorder(SQLiteApplicationRecorder):
         return stream if stream.hex == originator_id else originator_id
 
 
-class _Session(Session):
-    """A ``Session`` on a cursor within a transaction."""
+class _Session(LogSession):
+    """A ``LogSession`` on a cursor within a transaction."""
 
     def __init__(self, cursor: SQLiteCursor) -> None:
         self._cursor = cursor
@@ -289,6 +290,24 @@ class _Session(Session):
             bytes.fromhex(stream): StoredEvent(UUID(hex=stream), 1, topic, state)
             for stream, topic, state in found
         }
+
+    @override
+    def import_rows(self, rows: Sequence[LogRow]) -> None:
+        self._cursor.executemany(
+            "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [(r.position, r.stream.hex(), r.version, r.topic, r.state) for r in rows],
+        )
+
+    @override
+    def import_postings(self, postings: Collection[StoredPosting]) -> None:
+        # In the order of the table, which is its index.
+        self._cursor.executemany(INSERT, sorted(postings))
+
+    @override
+    def clear(self) -> None:
+        for table in ("stored_events", *READ_MODELS):
+            self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
 
 
 class _Readers(SQLiteConnectionPool):

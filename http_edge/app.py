@@ -19,6 +19,7 @@ from aiohttp import hdrs, web
 from actors.clock import Clock
 from actors.commands import Read
 from actors.refusals import Refusal
+from http_edge import export_status
 from http_edge.client_address import ClientAddress
 from http_edge.config import Settings
 from http_edge.decentrl import answers, public_reading
@@ -179,6 +180,10 @@ class HttpSurface:
         figures["refusals_of_this_edge"] = self._refusals.total
         if self._mediation is not None:
             figures["outbound"] = self._mediation.outbound()
+        if self._settings.export.to is not None:
+            figures["export"] = export_status.figures(
+                self._settings.data_dir, figures.get("log_position"), self._clock()
+            )
         return web.Response(body=orjson.dumps(figures), content_type=JSON)
 
     async def _command(self, request: web.Request) -> web.StreamResponse:

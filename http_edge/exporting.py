@@ -23,6 +23,7 @@ from typing import IO, Final
 
 import base58
 
+from actors.clock import system_clock
 from eventstore.errors import LogError
 from eventstore.log import EventLog
 from eventstore.open_log import open_log
@@ -34,6 +35,7 @@ from eventstore.parquet.step import Bounds
 from http_edge import signatures
 from http_edge.config import Settings
 from http_edge.event_logging import configure
+from http_edge.export_status import Reporter
 from http_edge.mediator_keys import KeyFileRefused, load_or_create
 
 _LOG = logging.getLogger(__name__)
@@ -83,12 +85,18 @@ class ContinuousExport:
         target: str,
         *,
         on_step: Callable[[Exported], None] = lambda _step: None,
+        on_caught_up: Callable[[int], None] = lambda _position: None,
         on_trouble: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
-        """An export to a path or URI; ``on_trouble`` is called once for each new trouble."""
+        """An export to a path or URI.
+
+        ``on_caught_up`` is called with the position reached whenever all of the log is exported,
+        ``on_trouble`` once for each new trouble.
+        """
         self._settings = settings
         self._target = target
         self._on_step = on_step
+        self._on_caught_up = on_caught_up
         self._on_trouble = on_trouble
         self._trouble = ""
         self._wait_s = _RETRY_S_MIN
@@ -120,6 +128,7 @@ class ContinuousExport:
                     if steps % export.compact_files_min == 0:
                         exporter.compact(files_min=export.compact_files_min)
                 if step is None or not step.is_full:
+                    self._on_caught_up(exporter.catalog.last)
                     stopping.wait(export.lag_s_max)
 
     def _tell(self, error: Exception) -> None:
@@ -169,9 +178,23 @@ def main() -> None:
     # Ctrl-C reaches the whole group of processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_until_end, args=(sys.stdin.buffer, stopping), daemon=True).start()
-    ContinuousExport(settings, settings.export.to, on_step=_log_step, on_trouble=_log_trouble).run(
-        stopping
-    )
+    reporter = Reporter(settings.data_dir, system_clock)
+
+    def on_step(step: Exported) -> None:
+        _log_step(step)
+        reporter.on_step(step)
+
+    def on_trouble(error: Exception) -> None:
+        _log_trouble(error)
+        reporter.on_trouble(error)
+
+    ContinuousExport(
+        settings,
+        settings.export.to,
+        on_step=on_step,
+        on_caught_up=reporter.on_caught_up,
+        on_trouble=on_trouble,
+    ).run(stopping)
 
 
 def _until_end(pipe: IO[bytes], stopping: threading.Event) -> None:

@@ -77,11 +77,12 @@ def load_or_create(path: Path) -> MediatorKeys:
         OSError: it cannot be read or made.
     """
     if not path.exists():
-        _create(path, new_keys())
-    return _load(path)
+        create(path, new_keys())
+    return load(path)
 
 
-def _load(path: Path) -> MediatorKeys:
+def load(path: Path) -> MediatorKeys:
+    """The keys in the file ``path``. Raises as ``load_or_create``."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & _OTHERS:
@@ -102,7 +103,8 @@ def _load(path: Path) -> MediatorKeys:
         ) from None
 
 
-def _create(path: Path, keys: MediatorKeys) -> None:
+def create(path: Path, keys: MediatorKeys) -> None:
+    """Write keys to ``path``, whole and durable, unless there are some already."""
     content = msgspec.json.encode(
         _File(
             ed25519_seed=b64encode(keys.signing_seed),

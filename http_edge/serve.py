@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import logging
-import os
 import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -26,12 +23,13 @@ from actors import ray_cluster
 from actors.identity_host import HostOptions
 from actors.limits import HostLimits, IdentityLimits
 from actors.partitions import host_name
-from eventstore.errors import LogError, UnsafeLog
+from eventstore.errors import LogError, LogUnfinished, UnsafeLog
 from eventstore.open_log import open_log
 from http_edge import edge as edges
-from http_edge.cli.output import Exit, Stop
+from http_edge.cli.output import Exit, Stop, unfinished
 from http_edge.config import Settings
 from http_edge.config_sources import Loaded
+from http_edge.data_dir import locked, make_data_dir
 from http_edge.event_logging import configure
 from http_edge.exporting import ExportProcess
 from http_edge.log_pipe import LogPipe
@@ -59,9 +57,9 @@ def run(loaded: Loaded) -> int:
             "A Ray cluster cannot share a log in SQLite, which is a file of one machine.",
             "Name a PostgreSQL log with --log, or leave --ray-address out.",
         )
-    _make_data_dir(settings.data_dir)
+    make_data_dir(settings.data_dir)
     with (
-        _locked(settings.data_dir) as was_killed,
+        locked(settings.data_dir) as was_killed,
         _reserved(settings, patient=was_killed) as port,
     ):
         settings = settings.bound_to(port)
@@ -194,43 +192,6 @@ def host_options(settings: Settings, index: int) -> HostOptions:
     )
 
 
-def _make_data_dir(data_dir: Path) -> None:
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Stop(
-            Exit.USAGE,
-            f"The data directory {data_dir} cannot be made: {error.strerror}.",
-            "Name another one with --data-dir.",
-        ) from error
-
-
-@contextlib.contextmanager
-def _locked(data_dir: Path) -> Iterator[bool]:
-    """Two mediators on one data directory would fence each other off all the time.
-
-    Yields whether the last one here ended without cleaning up: killed, or with the machine.
-    """
-    with (data_dir / "lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Stop(
-                Exit.USAGE,
-                f"Another mediator is running on {data_dir}.",
-                "Stop it, or name another directory with --data-dir.",
-            ) from error
-        lock.seek(0)
-        was_killed = bool(lock.read())
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        try:
-            yield was_killed
-        finally:
-            lock.truncate(0)
-
-
 @contextlib.contextmanager
 def _reserved(settings: Settings, *, patient: bool) -> Iterator[int]:
     """Keep the address for the edges, which share it; nobody else may be on it yet.
@@ -286,6 +247,8 @@ def _check_log(settings: Settings) -> None:
         log = open_log(settings.log_dsn)
     except UnsafeLog as error:
         raise Stop(Exit.UNSAFE, str(error)) from error
+    except LogUnfinished as error:
+        raise unfinished(error) from error
     except LogError as error:
         raise Stop(
             Exit.UNREACHABLE, f"The event log cannot be opened: {error}.", "See --log."

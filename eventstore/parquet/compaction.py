@@ -11,14 +11,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from eventstore.parquet.catalog import Catalog, read_data
+from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.commit import write_data, write_manifest
-from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile, Manifest, Signer, Statement
-from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.rows import read_table
 from eventstore.parquet.step import Bounds
 
 
@@ -88,20 +86,9 @@ def _merged_files(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Data
         if len(parts) == 1:
             yield parts[0]
             continue
-        table = pa.concat_tables([_table(place, file) for file in parts])
+        table = pa.concat_tables([read_table(place, file) for file in parts])
         yield write_data(place, day, table.combine_chunks())
 
 
 def _day(file: DataFile) -> str:
     return file.path.split("/")[1].removeprefix("date=")
-
-
-def _table(place: ExportPlace, file: DataFile) -> pa.Table:
-    content = read_data(place, file)
-    try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    except pa.ArrowException as error:
-        raise ExportDamaged(file.path, Damage.CHANGED, str(error)) from error
-    if table.schema.metadata != SCHEMA.metadata or table.num_rows != file.rows:
-        raise ExportDamaged(file.path, Damage.CHANGED, "not the rows that its manifest names")
-    return table.cast(SCHEMA)

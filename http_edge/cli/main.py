@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from http_edge.cli.output import Exit, Stop
+from http_edge.cli.output import Exit, Stop, unfinished
 
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run the mediator.",
@@ -26,6 +26,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",
     "log": "Check the event log.",
     "export": "Write the event log as Parquet files, each once, and sign what was written.",
+    "restore": "Build a log anew from its export, or move it to another store.",
     "config": "Show the settings in force and all that could be set.",
 }
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
@@ -84,6 +85,8 @@ def explained(error: Exception) -> Stop | None:
             return Stop(Exit.USAGE, str(error), "All settings: poste config reference")
         case KeyFileRefused():
             return Stop(Exit.UNSAFE, str(error))
+        case errors.LogUnfinished():
+            return unfinished(error)
         case errors.LogUnavailable():
             return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}")
         case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():

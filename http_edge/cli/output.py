@@ -54,6 +54,12 @@ class Stop(click.ClickException):
             click.echo(f"  {escaped(self.remedy)}", file=file or sys.stderr)
 
 
+def unfinished(error: Exception) -> Stop:
+    """The end of a command that found the log of a restore that has not come to its end."""
+    remedy = "Run the same poste restore again: it begins anew and then finishes."
+    return Stop(Exit.UNSAFE, str(error), remedy)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from eventstore.log import EventLog
 from eventstore.open_log import open_log
@@ -21,12 +22,14 @@ from eventstore.parquet.exporter import Exported
 from eventstore.parquet.files import open_place
 from http_edge.config import Settings
 from http_edge.config_export import Export
+from http_edge.export_status import Reporter, figures
 from http_edge.exporting import CHILD, ContinuousExport, ExportProcess, exporter_of
 from http_edge.mediator_keys import load_or_create
 from tests.export.samples import Growing, whole_log
 from tests.tidy.modules import ROOT
 
 WAIT_S = 60
+NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -52,7 +55,23 @@ def _running(settings: Settings) -> Iterator[queue.Queue[Any]]:
     told: queue.Queue[Any] = queue.Queue()
     stopping = threading.Event()
     assert settings.export.to is not None
-    export = ContinuousExport(settings, settings.export.to, on_step=told.put, on_trouble=told.put)
+    reporter = Reporter(settings.data_dir, lambda: NOW_MS)
+
+    def on_step(step: Exported) -> None:
+        reporter.on_step(step)
+        told.put(step)
+
+    def on_trouble(error: Exception) -> None:
+        reporter.on_trouble(error)
+        told.put(error)
+
+    export = ContinuousExport(
+        settings,
+        settings.export.to,
+        on_step=on_step,
+        on_caught_up=reporter.on_caught_up,
+        on_trouble=on_trouble,
+    )
     thread = threading.Thread(target=export.run, args=(stopping,))
     thread.start()
     try:
@@ -93,9 +112,45 @@ def test_it_says_a_trouble_once_and_goes_on_when_it_is_over(
     with _running(settings) as told:
         trouble = told.get(timeout=WAIT_S)
         assert isinstance(trouble, ExportUnavailable)
+        status = figures(settings.data_dir, log.position(), NOW_MS + 2_500)
+        assert (status["trouble"], status["trouble_age_s"]) == (str(trouble), 2.5)
         in_the_way.unlink()
         assert isinstance(told.get(timeout=WAIT_S), Exported)
     assert _rows(settings) == len(whole_log(log))
+    assert figures(settings.data_dir, log.position() + 3, NOW_MS + 1_500) == {
+        "position": log.position(),
+        "rows_behind": 3,
+        "last_step_age_s": 1.5,
+        "caught_up_age_s": 1.5,
+        "trouble": "",
+        "trouble_age_s": None,
+    }
+
+
+def test_a_store_that_went_away_is_told_and_what_was_exported_stays_known(
+    settings: Settings, log: EventLog, s3_server: ThreadedMotoServer, s3_uri: str
+) -> None:
+    growing = Growing(log)
+    growing.grow()
+    moved = settings.model_copy(
+        update={"export": settings.export.model_copy(update={"to": s3_uri})}
+    )
+    with _running(moved) as told:
+        assert isinstance(told.get(timeout=WAIT_S), Exported)
+        exported = log.position()
+        s3_server.stop()
+        growing.grow()
+        assert isinstance(told.get(timeout=WAIT_S), ExportUnavailable)
+        status = figures(settings.data_dir, log.position(), NOW_MS)
+    assert status["position"] == exported
+    assert status["rows_behind"] == log.position() - exported
+    assert status["trouble"]
+
+
+def test_without_the_file_of_the_exporting_process_the_status_says_so(tmp_path: Path) -> None:
+    status = figures(tmp_path, 5, NOW_MS)
+    assert (status["position"], status["rows_behind"]) == (None, None)
+    assert "not on this machine or has not started" in status["trouble"]
 
 
 def test_a_place_of_somebody_else_is_a_trouble_and_no_end(

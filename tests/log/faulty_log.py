@@ -174,6 +174,10 @@ class FaultyLog(EventLog):
         return self._log.setting(name, default)
 
     @override
+    def settings(self) -> dict[str, str]:
+        return self._log.settings()
+
+    @override
     def check_writable(self) -> None:
         self._log.check_writable()
 

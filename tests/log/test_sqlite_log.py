@@ -20,7 +20,7 @@ from eventstore.codec import encode, identity_stream
 from eventstore.errors import LogUnavailable, UnsafeLog
 from eventstore.log import QueueDepth, WaitingQueue
 from eventstore.open_log import open_log
-from eventstore.sqlite_log import SqliteStore, connect, create_file, open_sqlite_log
+from eventstore.sqlite_log import SqliteStore, connect, create_file
 from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 PROCESSES = multiprocessing.get_context("spawn")
@@ -110,7 +110,7 @@ def test_a_new_file_is_in_wal_mode_before_anybody_can_see_it(path: Path) -> None
 
 
 def test_only_the_owner_of_the_file_can_read_it(path: Path) -> None:
-    with closing(open_sqlite_log(path)) as log:
+    with closing(open_log(f"sqlite:{path}")) as log:
         append(log, OWNER, message())
         files = sorted(path.parent.iterdir())
         assert [file.name for file in files] == ["log.db", "log.db-shm", "log.db-wal"]
@@ -126,7 +126,7 @@ def test_a_log_from_before_its_later_columns_opens_and_works(path: Path) -> None
         )
         first.execute("INSERT INTO queue_depths VALUES (?, 2, 20, 5)", (OTHER.bytes,))
     for version in (1, 2):
-        with closing(open_sqlite_log(path)) as log:
+        with closing(open_log(f"sqlite:{path}")) as log:
             waiting = QueueDepth(OWNER, version, 7, 9, OWNER_DID, outbound=True)
             log.append([encode(OWNER, version, message())], [message()], [waiting])
             owned = WaitingQueue(OWNER_DID, version, 7, 9, outbound=True)
@@ -139,12 +139,12 @@ def test_a_log_from_before_its_later_columns_opens_and_works(path: Path) -> None
 def test_a_file_that_is_no_database_is_unavailable(path: Path) -> None:
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(LogUnavailable):
-        open_sqlite_log(path)
+        open_log(f"sqlite:{path}")
 
 
 def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(LogUnavailable):
-        open_sqlite_log(tmp_path / "missing" / "log.db")
+        open_log(f"sqlite:{tmp_path}/missing/log.db")
 
 
 def test_nothing_is_ever_deleted_from_the_log() -> None:
@@ -164,14 +164,14 @@ def test_several_processes_append_to_one_file(path: Path) -> None:
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0] * 3
-    with closing(open_sqlite_log(path)) as log:
+    with closing(open_log(f"sqlite:{path}")) as log:
         for number in range(3):
             assert len(log.read_stream(identity_stream(str(number)))) == 25
         assert [row.id for row in log.read_log()] == list(range(1, 76))
 
 
 def _append_many(path: Path, name: str) -> None:
-    with closing(open_sqlite_log(path)) as log:
+    with closing(open_log(f"sqlite:{path}")) as log:
         for _ in range(25):
             append(log, identity_stream(name), message())
 
@@ -181,19 +181,19 @@ def test_an_append_that_returned_survives_the_end_of_its_process(path: Path) -> 
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    with closing(open_sqlite_log(path)) as log:
+    with closing(open_log(f"sqlite:{path}")) as log:
         assert len(log.read_stream(OWNER)) == 2
 
 
 def _append_and_be_killed(path: Path) -> None:
-    log = open_sqlite_log(path)
+    log = open_log(f"sqlite:{path}")
     append(log, OWNER, message())
     append(log, OWNER, message())
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_log_written_elsewhere_is_read_at_once(path: Path) -> None:
-    with closing(open_sqlite_log(path)) as log, closing(sqlite3.connect(path)) as foreign:
+    with closing(open_log(f"sqlite:{path}")) as log, closing(sqlite3.connect(path)) as foreign:
         with foreign:
             foreign.execute("INSERT INTO stored_events VALUES ('not a stream', 1, 'topic', x'00')")
         (row,) = log.read_log()

@@ -26,6 +26,7 @@ MAY_ASK_TIME_AND_CHANCE = {
     "http_edge/didcomm/envelope.py": "makes content keys and nonces",
     "http_edge/didcomm/keys.py": "makes key pairs",
     "http_edge/key_agreement.py": "makes ephemeral keys",
+    "http_edge/restoring.py": "tells restores from each other",
     "http_edge/mediator_keys.py": "makes the mediator's keys",
 }
 ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}

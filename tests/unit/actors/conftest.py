@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.log import EventLog
-from eventstore.sqlite_log import open_sqlite_log
+from eventstore.open_log import open_log
 from tests.unit.actors.given import HandClock
 
 
@@ -20,5 +20,5 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EventLog]:
-    with closing(open_sqlite_log(tmp_path / "log.db")) as log:
+    with closing(open_log(f"sqlite:{tmp_path}/log.db")) as log:
         yield log

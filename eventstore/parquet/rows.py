@@ -1,0 +1,94 @@
+"""The rows of the log as they stand in an export, with nothing but what the log itself has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from eventstore.log import LogRow
+from eventstore.parquet.catalog import Catalog, read_data
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.manifest import DataFile, Manifest, heads_of
+from eventstore.parquet.schema import SCHEMA
+from eventstore.restore import Section
+
+_OF_THE_LOG: Final = ("position", "stream", "version", "type", "type_version", "state")
+_ROWS_AT_ONCE: Final = 16_384
+
+
+def read_table(
+    place: ExportPlace, file: DataFile, columns: Sequence[str] = SCHEMA.names
+) -> pa.Table:
+    """Columns of a data file, whose content is the one that its manifest names.
+
+    Raises:
+        ExportDamaged: it is missing, another one, or not of this schema.
+        ExportUnavailable: it cannot be read now.
+    """
+    content = read_data(place, file)
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content)).read(
+            columns=list(columns), use_threads=False
+        )
+        if table.schema.metadata == SCHEMA.metadata and table.num_rows == file.rows:
+            return table.cast(pa.schema(map(SCHEMA.field, columns), SCHEMA.metadata))
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise ExportDamaged(file.path, Damage.CHANGED, str(error)) from error
+    raise ExportDamaged(file.path, Damage.CHANGED, "not the rows that its manifest names")
+
+
+def exported_sections(
+    place: ExportPlace, catalog: Catalog, until: int | None = None
+) -> Iterator[Section]:
+    """The rows of an export in the order of the log, each file compared with its SHA-256.
+
+    The last section of a manifest has the heads that the manifest names. Nothing of manifests
+    that begin after ``until`` is read. Memory: the tables of two manifests, because the next one
+    is read meanwhile.
+
+    Raises:
+        ExportDamaged: a file is not what its manifest says.
+        ExportUnavailable: a file cannot be read now.
+    """
+    manifests = [
+        s.manifest for s in catalog.statements if until is None or s.manifest.first <= until
+    ]
+    with ThreadPoolExecutor(1, "export-rows") as reader:
+        ahead = reader.submit(_rows_of, place, manifests[0]) if manifests else None
+        for manifest, after in zip(manifests, [*manifests[1:], None], strict=True):
+            assert ahead is not None
+            table = ahead.result()
+            ahead = reader.submit(_rows_of, place, after) if after else None
+            heads = heads_of(manifest.path, manifest)
+            for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+                rows = _log_rows(table.slice(start, _ROWS_AT_ONCE))
+                is_last = start + _ROWS_AT_ONCE >= table.num_rows
+                yield Section(rows, heads if is_last else None)
+
+
+def _rows_of(place: ExportPlace, manifest: Manifest) -> pa.Table:
+    """The rows of a manifest by position; a step over midnight has a file for each day."""
+    tables = []
+    for file in manifest.files:
+        table = read_table(place, file, _OF_THE_LOG)
+        bounds = pc.min_max(table["position"]).as_py()
+        if (bounds["min"], bounds["max"]) != (file.first, file.last):
+            why = f"positions {bounds['min']} to {bounds['max']}, not those of its name"
+            raise ExportDamaged(file.path, Damage.MISPLACED, why)
+        tables.append(table)
+    joined = pa.concat_tables(tables)
+    return joined if len(tables) == 1 else joined.sort_by("position")
+
+
+def _log_rows(table: pa.Table) -> list[LogRow]:
+    topics = pc.binary_join_element_wise(
+        table["type"], pc.cast(table["type_version"], pa.string()), "."
+    )
+    columns = (table["position"], table["stream"], table["version"], topics, table["state"])
+    return list(map(LogRow, *(column.to_pylist() for column in columns)))

@@ -1,0 +1,147 @@
+"""``poste restore``: a mediator's log from its export, or from one store to the other."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from eventstore.errors import CorruptRow, ImportRefused, LogUnavailable, NotAsSealed, UnknownTopic
+from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
+from eventstore.restore import OnProgress, Restored
+from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record
+from http_edge.cli.settings import with_settings
+from http_edge.config_sources import Loaded
+from http_edge.restoring import Source, Target, keys_for, opened_source, run, target_of
+
+
+@click.command()
+@click.option(
+    "--from",
+    "origin",
+    required=True,
+    metavar="DIR|URI|DSN",
+    help="The export, or a log: a SQLite file or the URL of a log.",
+)
+@click.option(
+    "--to",
+    "destination",
+    required=True,
+    metavar="DATA-DIR|DSN",
+    help="An empty data directory, or the URL of an empty log.",
+)
+@click.option(
+    "--keys",
+    "backup",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The backup of the mediator's key file; else the one in the data directory.",
+)
+@click.option(
+    "--as-of",
+    "until",
+    type=click.IntRange(min=1),
+    metavar="POSITION",
+    help="End with the last whole transaction up to this position of the log.",
+)
+@json_option
+@with_settings("data_dir")
+def restore(
+    loaded: Loaded,
+    *,
+    origin: str,
+    destination: str,
+    backup: Path | None,
+    until: int | None,
+    as_json: bool,
+) -> int:
+    """Build a log anew from its export, or move it to another store.
+
+    Every row is checked against the seals before it is stored, and the files of an export against
+    their signed manifests. Until all is stored nothing opens the new log; a restore that was
+    interrupted begins anew when it is run again. Stop the mediator before its log is moved.
+
+    With a URL as --to, --data-dir is the directory of the mediator that will use that log.
+    """
+    target = target_of(destination, loaded.settings.data_dir)
+    started = time.monotonic()
+    with _explained():
+        keys = keys_for(target, backup)
+        with opened_source(origin, target, keys, until) as source:
+            end = source.last if until is None else until
+            with _progress_bar(end) as progress:
+                restored = run(source, target, keys, until, progress)
+            record = _record(source, target, restored, time.monotonic() - started)
+    if as_json:
+        print_json(record)
+    else:
+        print_record("The log is restored", record)
+    return Exit.OK
+
+
+def _record(source: Source, target: Target, restored: Restored, seconds: float) -> dict[str, Any]:
+    constants = source.constants
+    did, shards = constants["mediator_did"], constants["shards"]
+    next_step = ["poste", "serve", "--data-dir", str(target.data_dir)]
+    next_step += ["--did", did, "--shards", shards]
+    is_elsewhere = target.dsn.startswith("postgres")
+    return {
+        "source": source.name,
+        "source_position": source.last,
+        "position": restored.position,
+        "events": restored.rows,
+        "seals": restored.seals,
+        "streams": restored.streams,
+        "identities": restored.identities,
+        "mediator_did": did,
+        "shards": int(shards),
+        "seconds": round(seconds, 3),
+        "events_per_s": round(restored.rows / seconds) if seconds else 0,
+        # Without the URL of a server, which may hold a password.
+        "next": shlex.join(next_step) + (" --log URL" if is_elsewhere else ""),
+    }
+
+
+@contextmanager
+def _progress_bar(end: int) -> Iterator[OnProgress]:
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("Restoring"),
+        BarColumn(),
+        TaskProgressColumn(show_speed=True),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=end)
+        yield lambda position, _rows: bar.update(task, completed=position)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What a restore that failed means for the user."""
+    try:
+        yield
+    except ImportRefused as error:
+        remedy = "Name an empty data directory or database with --to."
+        raise Stop(Exit.USAGE, f"the target cannot be restored into: {error}", remedy) from error
+    except ExportDamaged as error:
+        remedy = "Put a whole copy of the file there. All that is wrong: poste verify."
+        raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", remedy) from error
+    except NotAsSealed as error:
+        remedy = "Restore from another copy, or end before it with --as-of."
+        raise Stop(Exit.UNSAFE, f"the source is not as it was sealed: {error}", remedy) from error
+    except (UnknownTopic, CorruptRow) as error:
+        remedy = "Restore with the release that wrote it."
+        raise Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", remedy) from error
+    except (ExportUnavailable, LogUnavailable) as error:
+        remedy = "Mend that and run the same command again: it begins anew."
+        raise Stop(Exit.UNREACHABLE, f"the restore stopped: {error}", remedy) from error

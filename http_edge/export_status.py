@@ -1,0 +1,99 @@
+"""What the exporting process tells operators: how far it is, and what keeps it from going on.
+
+It stands in one small file of the data directory, which the exporting process replaces and edges
+on its machine read when they are asked for ``/status``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from actors.clock import Clock
+from eventstore.parquet.exporter import Exported
+
+NAME: Final = "export-status.json"
+
+
+class ExportStatus(msgspec.Struct, kw_only=True):
+    """How the export stands. Positions are those of the log, times Unix ms.
+
+    ``position`` and ``caught_up_at_ms`` are None until this process has found the whole log
+    exported or exported something itself, ``stepped_at_ms`` until it has exported something;
+    ``trouble`` is empty while nothing is wrong.
+    """
+
+    position: int | None = None
+    stepped_at_ms: int | None = None
+    caught_up_at_ms: int | None = None
+    trouble: str = ""
+    trouble_since_ms: int | None = None
+
+
+class Reporter:
+    """Keeps the file up to date. A file that cannot be written stops no export."""
+
+    def __init__(self, data_dir: Path, clock: Clock) -> None:
+        """Replaces what an earlier process told."""
+        self._path = data_dir / NAME
+        self._clock = clock
+        self._status = ExportStatus()
+        self._write()
+
+    def on_step(self, step: Exported) -> None:
+        """Something was exported."""
+        self._status.stepped_at_ms = self._clock()
+        self._reach(step.last)
+
+    def on_caught_up(self, position: int) -> None:
+        """All of the log is exported, which ends at this position."""
+        self._status.caught_up_at_ms = self._clock()
+        self._reach(position)
+
+    def on_trouble(self, error: Exception) -> None:
+        """The export waits and tries again, because of this."""
+        if not self._status.trouble:
+            self._status.trouble_since_ms = self._clock()
+        self._status.trouble = str(error)
+        self._write()
+
+    def _reach(self, position: int) -> None:
+        self._status.position = position
+        self._status.trouble, self._status.trouble_since_ms = "", None
+        self._write()
+
+    def _write(self) -> None:
+        draft = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            draft.write_bytes(msgspec.json.encode(self._status))
+            draft.replace(self._path)
+
+
+def figures(data_dir: Path, log_position: int | None, now_ms: int) -> dict[str, Any]:
+    """How the export stands, as ``/status`` shows it; ages in seconds.
+
+    ``rows_behind`` counts positions of the log, of which PostgreSQL leaves some out; it is None
+    where either end is not known. ``caught_up_age_s``: since when something may be missing.
+    """
+    try:
+        status = msgspec.json.decode((data_dir / NAME).read_bytes(), type=ExportStatus)
+    except (OSError, msgspec.DecodeError):
+        # Edges on other machines have no such file.
+        trouble = "the exporting process is not on this machine or has not started"
+        status = ExportStatus(trouble=trouble)
+
+    def age_s(at_ms: int | None) -> float | None:
+        return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
+
+    is_known = log_position is not None and status.position is not None
+    return {
+        "position": status.position,
+        "rows_behind": max(0, (log_position or 0) - (status.position or 0)) if is_known else None,
+        "last_step_age_s": age_s(status.stepped_at_ms),
+        "caught_up_age_s": age_s(status.caught_up_at_ms),
+        "trouble": status.trouble,
+        "trouble_age_s": age_s(status.trouble_since_ms),
+    }

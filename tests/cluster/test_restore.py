@@ -1,0 +1,71 @@
+"""``poste serve`` on what ``poste restore`` made of the export of a mediator that still runs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from http_edge.cli.status import fetch_status
+from http_edge.client import MediatorClient
+from tests.cluster.people import befriend, client, message, newcomer, post, until, waiting_payloads
+from tests.cluster.server import MEDIATOR_DID, Server, own_environment
+
+pytestmark = pytest.mark.cluster
+
+
+def _poste(*arguments: str | Path) -> None:
+    code = "from http_edge.cli.main import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        check=True,
+        capture_output=True,
+        env=own_environment(),
+        timeout=120,
+    )
+
+
+async def _exported(server: Server, *, in_trouble: bool) -> dict[str, Any] | None:
+    """What the status says of the export, if it is in trouble or has caught up."""
+    status: dict[str, Any] = (await asyncio.to_thread(fetch_status, server.url))["export"]
+    if in_trouble:
+        return status if status["trouble_age_s"] is not None else None
+    return status if status["caught_up_age_s"] is not None and not status["trouble"] else None
+
+
+async def test_what_was_queued_before_is_fetched_from_the_restored_mediator(
+    server: Server, mediator: MediatorClient, tmp_path: Path
+) -> None:
+    writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+    await befriend(writer, reader)
+    sent = message(writer, reader, "written before")
+    assert (await post(mediator, sent))[0] == 200
+    _poste("export", "--data-dir", server.data_dir, "--to", tmp_path / "export")
+    keys = server.data_dir / "mediator-keys.json"
+    new = tmp_path / "new"
+    _poste("restore", "--from", tmp_path / "export", "--to", new, "--keys", keys)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("a file where a folder should be")
+    to = {"export.to": str(elsewhere), "export.retry_s_max": "1"}
+    with Server(new, did=MEDIATOR_DID, **to) as restored:
+        async with client(restored.url) as again:
+            assert await waiting_payloads(again.as_(reader.identity)) == ["written before"]
+            status, answer = await post(again, sent)
+            assert (status, answer["code"]) == (401, "DUPLICATE_NONCE")
+            # The export is in trouble all the while, and nobody but the operator notices.
+            await post(again, message(writer, reader, "written after"))
+            found = await waiting_payloads(again.as_(reader.identity))
+            assert found == ["written before", "written after"]
+
+            trouble = await until(partial(_exported, restored, in_trouble=True))
+            assert trouble is not None
+            assert trouble["trouble"]
+            elsewhere.unlink()
+            exported = await until(partial(_exported, restored, in_trouble=False))
+            assert exported is not None
+            assert exported["rows_behind"] == 0

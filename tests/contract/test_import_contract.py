@@ -1,0 +1,178 @@
+"""A log that is stored in bulk is the log that appends would have made, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eventstore.errors import ImportRefused, LogUnavailable, LogUnfinished, NotAsSealed
+from eventstore.log import LogRow
+from eventstore.log_import import LogImport
+from eventstore.open_log import open_log, open_store
+from eventstore.restore import Section, log_sections, restore
+from eventstore.session import Store
+from tests.export.samples import Growing, whole_log
+from tests.log.samples import OWNER, append, message
+from tests.log.stored import copy_log, row_at, tables_of
+from tests.projections.histories import MEDIATOR, History, random_script
+
+CONSTANTS = {"mediator_did": MEDIATOR, "shards": "3"}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a log with a random history of both protocols."""
+    dsn = f"sqlite:{tmp_path_factory.mktemp('history') / 'log.db'}"
+    with closing(open_log(dsn)) as log:
+        for name, value in CONSTANTS.items():
+            log.setting(name, value)
+        History(log).play(random_script(7, 900))
+    return dsn
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[LogRow]:
+    """Three small transactions of two partitions."""
+    with closing(open_log(f"sqlite:{tmp_path / 'rows.db'}")) as log:
+        Growing(log).grow(3)
+        return list(whole_log(log))
+
+
+@pytest.fixture
+def store(log_url: str) -> Iterator[Store]:
+    with closing(open_store(log_url)) as opened:
+        yield opened
+
+
+def _import(store: Store, restore_id: str = "one", mediator: str = MEDIATOR) -> LogImport:
+    importing = LogImport(store, mediator, restore_id)
+    importing.begin()
+    return importing
+
+
+@pytest.mark.parametrize("entries_max", [1_000_000, 7, 1])
+def test_every_table_is_as_appends_made_it(history: str, log_url: str, entries_max: int) -> None:
+    restored = copy_log(history, log_url, entries_max=entries_max)
+    assert tables_of(log_url) == (made := tables_of(history))
+    assert restored.rows == len(made["stored_events"])
+    assert restored.position == made["stored_events"][-1].position
+    assert restored.identities == len(made["queue_depths"])
+    assert all(made.values())
+
+
+def test_positions_stay_and_later_appends_go_on_behind_them(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    gaps = [row_at(row.position * 10, row) for row in rows]
+    restore([Section(gaps)], _import(store), CONSTANTS)
+    with closing(open_log(log_url)) as log:
+        append(log, OWNER, message())
+        found = whole_log(log)
+    assert found[:-1] == gaps
+    assert found[-1].position == gaps[-1].position + 1
+
+
+def test_nothing_opens_a_log_before_its_restore_is_finished(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    importing = _import(store)
+    with pytest.raises(LogUnfinished):
+        open_log(log_url)
+    importing.write(rows, [])
+    with pytest.raises(LogUnfinished):
+        open_log(log_url)
+    importing.finish(CONSTANTS)
+    with closing(open_log(log_url)) as log:
+        assert log.settings() == CONSTANTS
+        assert whole_log(log) == rows
+
+
+def test_a_restore_begins_anew_after_one_that_was_cut_off(
+    rows: list[LogRow], log_url: str, store: Store, history: str
+) -> None:
+    _import(store).write(rows, [])
+    copy_log(history, log_url)
+    assert tables_of(log_url) == tables_of(history)
+
+
+def test_a_store_that_holds_something_is_refused(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    with closing(open_log(log_url)) as log:
+        log.setting("mediator_did", "did:example:another")
+        with pytest.raises(ImportRefused, match="did:example:another"):
+            _import(store)
+        append(log, OWNER, message())
+        with pytest.raises(ImportRefused):
+            _import(store)
+        assert len(whole_log(log)) == 1
+
+
+def test_an_unfinished_restore_of_another_mediator_is_refused(store: Store) -> None:
+    _import(store, mediator="did:example:another")
+    with pytest.raises(ImportRefused, match="did:example:another"):
+        _import(store)
+
+
+def test_of_two_restores_the_later_one_goes_on(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    first, second = _import(store, "one"), _import(store, "two")
+    with pytest.raises(ImportRefused, match="another restore"):
+        first.write(rows, [])
+    restore([Section(rows)], second, CONSTANTS)
+    with pytest.raises(ImportRefused, match="another restore"):
+        first.finish({"mediator_did": "did:example:another"})
+    with closing(open_log(log_url)) as log:
+        assert log.settings() == CONSTANTS
+
+
+def test_a_row_that_is_not_as_it_was_sealed_stops_the_restore(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    changed = LogRow(4, rows[3].stream, rows[3].version, rows[3].topic, rows[3].state + b"\0")
+    damaged = {
+        "changed": [*rows[:3], changed, *rows[4:]],
+        "missing": [*rows[:3], *rows[4:]],
+        "cut off": rows[:-1],
+        "twice": [*rows, rows[-1]],
+        "swapped": [rows[1], rows[0], *rows[2:]],
+        "a whole transaction missing": [*rows[:5], *rows[10:]],
+    }
+    for name, found in damaged.items():
+        with pytest.raises(NotAsSealed):
+            restore([Section(found)], _import(store, name.replace(" ", "-")), CONSTANTS)
+        with pytest.raises(LogUnfinished):
+            open_log(log_url)
+
+
+def test_a_restore_ends_with_the_last_seal_before_a_position(
+    rows: list[LogRow], log_url: str, store: Store
+) -> None:
+    ends = [row.position for row in rows if row.topic.startswith("batch-sealed")]
+    for until in range(ends[1], rows[-1].position):
+        importing = _import(store, str(until))
+        restored = restore([Section(rows)], importing, CONSTANTS, until=until)
+        assert restored.position == max(end for end in ends if end <= until)
+        with store.writing() as session:
+            session.run_many("DELETE FROM settings WHERE name <> ?", [(b"",)])
+            session.clear()
+    with pytest.raises(NotAsSealed, match="no transaction"):
+        restore([Section(rows)], _import(store, "0"), CONSTANTS, until=1)
+
+
+def test_a_store_that_fails_is_unavailable_and_not_finished(
+    history: str, log_url: str, store: Store
+) -> None:
+    importing = _import(store)
+    with closing(open_log(history)) as log:
+        sections = list(log_sections(log))
+    with store.writing() as session:
+        session.run_many("DROP TABLE postings", [()])
+    with pytest.raises(LogUnavailable):
+        restore(sections, importing, CONSTANTS)
+    with pytest.raises(LogUnfinished):
+        open_log(log_url)

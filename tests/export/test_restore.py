@@ -1,0 +1,377 @@
+"""A mediator restored from its export, or moved to another store, goes on as if nothing was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import commands as c
+from actors.host import Host
+from actors.refusals import Refusal
+from actors.replies import Refused
+from eventstore.codec import decode, identity_stream
+from eventstore.errors import LogUnfinished
+from eventstore.events import BatchSealed
+from eventstore.log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.open_log import open_log
+from eventstore.parquet.files import open_place
+from eventstore.seal import command_key, unpack_nonces
+from http_edge.cli.output import Exit
+from http_edge.config import Settings
+from http_edge.config_export import Export
+from http_edge.data_dir import locked
+from http_edge.exporting import exporter_of
+from http_edge.mediator_keys import load_or_create
+from tests.export.samples import whole_log
+from tests.log.stored import tables_of
+from tests.projections.histories import (
+    AGENTS,
+    KEYS,
+    LIMITS,
+    MEDIATOR,
+    PARTITIONS,
+    PEOPLE,
+    PLACEMENT,
+    History,
+    random_script,
+)
+from tests.tidy.modules import ROOT
+from tests.unit.cli.conftest import Ran, Run, run
+
+__all__ = ["run"]
+
+PAGE = c.Page(0, 1_000)
+QUESTIONS = (
+    c.CheckRegistered(),
+    c.QueryContractRequests(PAGE),
+    c.QueryContracts(PAGE),
+    c.QueryMessages(PAGE),
+    c.QueueMessage(PEOPLE[0], b"new"),
+    c.QueueMessage(PEOPLE[1], b"new"),
+    c.UpdateEventTags([c.TagUpdate("id-1", ["blue"])]),
+)
+AGENTS_QUESTIONS = (
+    c.QueryConnection(),
+    c.QueryKeylist(0, 1_000),
+    c.QueryQueue(),
+    c.DeliverMessages("phone", "pickup/2.0", 100, 1_000_000, 1_000),
+    c.QueueEnvelope(KEYS[0], b"new"),
+)
+
+CHILD = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from eventstore import restore
+from http_edge.restoring import keys_for, opened_source, run, target_of
+
+source, destination, data_dir, keys, fatal = sys.argv[1:]
+restore.TRANSACTION_ROWS = 1
+
+def cut(sections):
+    for number, section in enumerate(sections):
+        if number == int(fatal):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield section
+    os.kill(os.getpid(), signal.SIGKILL)
+
+target = target_of(destination, Path(data_dir))
+keys = keys_for(target, Path(keys))
+with opened_source(source, target, keys, None) as source:
+    run(replace(source, sections=cut(source.sections)), target, keys, None, lambda *_: None)
+"""
+"""Restores in small transactions; kills itself before the given section, or after the last one."""
+
+
+class Original:
+    """A mediator with a random history, its export, and the backup of its keys."""
+
+    def __init__(self, folder: Path, seed: int = 11, acts: int = 700) -> None:
+        self.folder = folder
+        self.data_dir = folder / "original"
+        self.place = folder / "export"
+        self.keys = folder / "backup.json"
+        self.data_dir.mkdir()
+        keys_path = self.data_dir / "mediator-keys.json"
+        load_or_create(keys_path)
+        self.keys.write_bytes(keys_path.read_bytes())
+        self.keys.chmod(0o600)
+        with closing(open_log(self.dsn)) as log:
+            log.setting("mediator_did", MEDIATOR)
+            log.setting("shards", str(PLACEMENT.shards))
+            history = History(log)
+            history.play(random_script(seed, acts))
+            self.now_ms = history.now_ms
+            self.end = log.position()
+        export(self.data_dir, self.dsn, self.place)
+
+    @property
+    def dsn(self) -> str:
+        return f"sqlite:{self.data_dir / 'log.db'}"
+
+
+def export(data_dir: Path, dsn: str, place: Path) -> int:
+    """Export a log to a place; how many rows were written."""
+    settings = Settings(
+        data_dir=data_dir, did=MEDIATOR, export=Export(to=str(place), rows_per_file_max=1_000)
+    )
+    with (
+        closing(open_log(dsn)) as log,
+        exporter_of(settings, log, open_place(str(place))) as exporter,
+    ):
+        rows = 0
+        while step := exporter.step():
+            rows += step.rows
+        return rows
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
+    return Original(tmp_path_factory.mktemp("restore"))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """What to name with --to, and the URL of the log that comes of it."""
+    if request.param == "sqlite":
+        return str(tmp_path / "new"), f"sqlite:{tmp_path / 'new' / 'log.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url, url
+
+
+@pytest.fixture
+def restored(run: Run, tmp_path: Path, original: Original, target: tuple[str, str]) -> Path:
+    """The data directory of the mediator that was restored from the export."""
+    ran = restore(run, original.place, target[0], original.keys)
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    said = json.loads(ran.out)
+    assert (said["position"], said["mediator_did"]) == (original.end, MEDIATOR)
+    return tmp_path / "new"
+
+
+def restore(run: Run, source: object, target: str, keys: Path | None, *more: str) -> Ran:
+    backup = () if keys is None else ("--keys", str(keys))
+    return run(
+        *("restore", "--from", str(source), "--to", target, "--data-dir", "new"),
+        *("--json", *backup, *more),
+    )
+
+
+def test_every_table_is_restored(
+    restored: Path, original: Original, target: tuple[str, str]
+) -> None:
+    assert tables_of(target[1]) == tables_of(original.dsn)
+    keys = restored / "mediator-keys.json"
+    assert keys.read_bytes() == original.keys.read_bytes()
+    assert keys.stat().st_mode & 0o777 == 0o600
+    assert restored.stat().st_mode & 0o777 == 0o700
+
+
+def test_hosts_on_the_restored_log_answer_as_on_the_original(
+    restored: Path, original: Original, target: tuple[str, str], tmp_path: Path
+) -> None:
+    now_ms = original.now_ms
+    shutil.copytree(original.data_dir, tmp_path / "copy")
+    with (
+        closing(open_log(f"sqlite:{tmp_path}/copy/log.db")) as one,
+        closing(open_log(target[1])) as other,
+    ):
+        replies = [answers(log, now_ms) for log in (one, other)]
+        assert replies[0] == replies[1]
+        pages = [list(read_models(log)) for log in (one, other)]
+        assert pages[0] == pages[1]
+        assert one.figures() == other.figures()
+        assert one.waiting_queues(limit=99) == other.waiting_queues(limit=99)
+        for log in (one, other):
+            assert replays(log, now_ms) == {Refused(Refusal.DUPLICATE_NONCE)}
+
+
+def test_the_export_goes_on_after_the_restore(
+    restored: Path, original: Original, target: tuple[str, str], tmp_path: Path
+) -> None:
+    place = tmp_path / "export"
+    shutil.copytree(original.place, place)
+    assert export(restored, target[1], place) == 0
+    with closing(open_log(target[1])) as log:
+        before = log.position()
+        answers(log, original.now_ms)
+        added = len(log.read_rows(after=before, rows_max=10_000, bytes_max=2**30))
+        assert added > 0
+    assert export(restored, target[1], place) == added
+
+
+@pytest.mark.postgres
+def test_a_log_moves_from_sqlite_to_postgresql_and_back(
+    run: Run, original: Original, postgres_url: str, tmp_path: Path
+) -> None:
+    assert restore(run, original.dsn, postgres_url, original.keys).code == Exit.OK
+    assert restore(run, postgres_url, str(tmp_path / "back"), original.keys).code == Exit.OK
+    tables = tables_of(original.dsn)
+    assert tables_of(postgres_url) == tables
+    assert tables_of(f"sqlite:{tmp_path}/back/log.db") == tables
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("fatal", [0, 1, -1])
+def test_a_restore_that_was_killed_opens_for_nobody_and_begins_anew(
+    run: Run, original: Original, target: tuple[str, str], tmp_path: Path, fatal: int
+) -> None:
+    asked = [str(original.place), target[0], str(tmp_path / "new"), str(original.keys), str(fatal)]
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, *asked], cwd=ROOT, check=False, timeout=120
+    )
+    assert child.returncode == -signal.SIGKILL
+    with pytest.raises(LogUnfinished):
+        open_log(target[1])
+    named = ("--data-dir", "new", "--log", target[1])
+    for command in (("log", "verify"), ("export", "--to", "x"), ("serve", "--listen", "[::1]:0")):
+        refused = run(*command, *named)
+        assert refused.code == Exit.UNSAFE
+        assert "poste restore again" in refused.err
+    assert restore(run, original.place, target[0], original.keys).code == Exit.OK
+    assert tables_of(target[1]) == tables_of(original.dsn)
+
+
+@pytest.mark.parametrize("what", ["changed", "missing", "manifest"])
+def test_a_damaged_export_is_refused(
+    run: Run, original: Original, tmp_path: Path, what: str
+) -> None:
+    place = tmp_path / "export"
+    shutil.copytree(original.place, place)
+    victim = sorted(place.rglob("*.parquet"))[1]
+    if what == "missing":
+        victim.unlink()
+    elif what == "changed":
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    else:
+        victim = sorted(place.glob("manifests/*"))[1]
+        victim.write_bytes(victim.read_bytes().replace(b'"rows":', b'"rows":1', 1))
+    ran = restore(run, place, str(tmp_path / "new"), original.keys)
+    assert ran.code == Exit.UNSAFE
+    assert victim.name in ran.err
+    assert run("log", "verify", "--data-dir", "new").code != Exit.OK
+
+
+def test_only_the_keys_of_the_mediator_restore_its_export(
+    run: Run, original: Original, tmp_path: Path
+) -> None:
+    load_or_create(tmp_path / "others.json")
+    target = str(tmp_path / "new")
+    wrong = restore(run, original.place, target, tmp_path / "others.json")
+    assert wrong.code == Exit.UNSAFE
+    assert f"Name the backup of the keys of {MEDIATOR}" in wrong.err
+    missing = restore(run, original.place, target, tmp_path / "nowhere.json")
+    assert (missing.code, "nowhere.json" in missing.err) == (Exit.USAGE, True)
+    none = restore(run, original.place, target, None)
+    assert none.code == Exit.USAGE
+    assert "there are no keys of the mediator" in none.err
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "new").mkdir()
+    load_or_create(tmp_path / "new" / "mediator-keys.json")
+    assert "holds other keys" in restore(run, original.place, target, original.keys).err
+
+
+def test_a_target_that_holds_a_log_is_refused(run: Run, original: Original) -> None:
+    before = tables_of(original.dsn)
+    ran = restore(run, original.place, str(original.data_dir), None)
+    assert ran.code == Exit.USAGE
+    assert f"it holds the log of {MEDIATOR}" in ran.err
+    assert tables_of(original.dsn) == before
+
+
+def test_a_restore_as_of_a_position_ends_with_its_last_whole_transaction(
+    run: Run, original: Original, tmp_path: Path
+) -> None:
+    until = original.end // 2
+    ran = restore(run, original.place, str(tmp_path / "new"), original.keys, "--as-of", str(until))
+    with closing(open_log(original.dsn)) as log:
+        rows = [row for row in whole_log(log) if row.position <= until]
+    while not rows[-1].topic.startswith("batch-sealed"):
+        rows.pop()
+    assert json.loads(ran.out)["position"] == rows[-1].position
+    assert tables_of(f"sqlite:{tmp_path}/new/log.db")["stored_events"] == rows
+    late = restore(run, original.place, str(tmp_path / "other"), original.keys, "--as-of", "999999")
+    assert late.code == Exit.USAGE
+    assert f"ends at position {original.end}" in late.err
+
+
+def test_a_log_that_is_served_is_not_moved(run: Run, original: Original, tmp_path: Path) -> None:
+    with locked(original.data_dir):
+        ran = restore(run, original.dsn, str(tmp_path / "new"), original.keys)
+    assert ran.code == Exit.USAGE
+    assert "Another mediator is running" in ran.err
+    assert restore(run, original.dsn, str(tmp_path / "new"), original.keys).code == Exit.OK
+
+
+def test_what_is_no_source_is_named(run: Run, original: Original, tmp_path: Path) -> None:
+    target = str(tmp_path / "new")
+    assert "there is no export at" in restore(run, "nowhere", target, original.keys).err
+    assert "there is no log at" in restore(run, "sqlite:nowhere", target, original.keys).err
+    with closing(open_log("sqlite:empty.db")):
+        pass
+    found = restore(run, "empty.db", target, original.keys)
+    assert "is not the log of a mediator" in found.err
+    assert not (tmp_path / "new").exists()
+
+
+def answers(log: EventLog, now_ms: int) -> list[Any]:
+    """What everybody is answered to every question, and to what changes things."""
+    ids = (f"new-{number}" for number in range(10_000))
+    host = Host("host-0", log, LIMITS, clock=lambda: now_ms, new_id=lambda: next(ids))
+    host.assign(PARTITIONS)
+    asked: list[tuple[str, c.Command]] = [
+        (did, question) for did in PEOPLE for question in QUESTIONS
+    ]
+    asked += [(did, question) for did in AGENTS for question in AGENTS_QUESTIONS]
+    asked += [(f"key:{key}", c.FindKeyOwner()) for key in KEYS]
+    asked += [(f"invitation:once-{n}", c.UseInvitation(AGENTS[0])) for n in range(6)]
+    replies: list[Any] = []
+    for number, (did, command) in enumerate(asked):
+        claim = c.NonceClaim(
+            PLACEMENT.nonce_partition_of(did), command_key(did, f"question-{number}"), now_ms
+        )
+        found, _ = host.execute(
+            [("edge-0", c.Submission(PLACEMENT.partition_of(did), did, claim.key, claim, None,
+                                     command))]
+        )  # fmt: skip
+        replies += found
+    return replies
+
+
+def replays(log: EventLog, now_ms: int) -> set[Any]:
+    """What the nonces are answered that are in force."""
+    host = Host("host-0", log, LIMITS, clock=lambda: now_ms, new_id=lambda: "id")
+    host.assign(PARTITIONS)
+    claims = [
+        c.NonceClaim(event.partition, key, now_ms)
+        for row in whole_log(log)
+        if isinstance(event := decode(row.topic, row.state), BatchSealed)
+        for key, expires_ms in unpack_nonces(event.nonces)
+        if expires_ms > now_ms
+    ]
+    assert len(claims) > len(PARTITIONS)
+    asked = [c.Submission(claim.partition, MEDIATOR, claim.key, claim) for claim in claims]
+    return set(host.execute([("edge-0", submission) for submission in asked])[0])
+
+
+def read_models(log: EventLog) -> Iterator[Any]:
+    """Pages of both read models of everybody."""
+    for did in PEOPLE:
+        owner = identity_stream(did)
+        for tags in ([], ["red"], ["blue", "red"]):
+            for unprocessed in (False, True):
+                saved = SavedEventsFilter(encrypted_tags=tags, unprocessed_only=unprocessed)
+                yield log.query_saved_events(owner, saved, offset=0, limit=1_000)
+            public = PublicEventsFilter(tags=tags)
+            yield log.query_public_events(owner, public, offset=0, limit=1_000)

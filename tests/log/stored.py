@@ -1,0 +1,46 @@
+"""Everything that a log consists of, table by table, the same from both stores."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any, Final
+
+from eventstore.log import LogRow
+from eventstore.log_import import LogImport
+from eventstore.open_log import open_log, open_store
+from eventstore.restore import Restored, log_sections, restore
+
+_COLUMNS: Final = {
+    "postings": "list, timestamp_s, version, revision, own",
+    "queue_depths": "stream, messages, bytes, oldest_at_ms, did, outbound",
+    "settings": "name, value",
+}
+
+
+def tables_of(dsn: str) -> dict[str, Any]:
+    """The rows of every table; snapshots and the heartbeat are left out, which are caches."""
+    found: dict[str, Any] = {}
+    with closing(open_store(dsn)) as store, store.reading() as session:
+        found["stored_events"] = session.log_rows(0, 10_000_000, 10_000_000_000)
+        for table, columns in _COLUMNS.items():
+            rows = session.rows(f"SELECT {columns} FROM {table}")
+            found[table] = sorted([tuple(map(_plain, row)) for row in rows], key=repr)
+    return found
+
+
+def copy_log(source: str, target: str, *, entries_max: int = 1_000_000) -> Restored:
+    """Restore a log from another one."""
+    with closing(open_log(source)) as log, closing(open_store(target)) as store:
+        constants = log.settings()
+        importing = LogImport(store, constants["mediator_did"], "token")
+        importing.begin()
+        return restore(log_sections(log), importing, constants, entries_max=entries_max)
+
+
+def row_at(position: int, row: LogRow) -> LogRow:
+    """The row at another position."""
+    return LogRow(position, row.stream, row.version, row.topic, row.state)
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytes | memoryview) else value
