@@ -6,7 +6,7 @@ names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from eventstore.parquet.catalog import Catalog, DataFile, catalog_of
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Verify
+from projections.pseudonyms import pseudonymised
 
 AsOf: TypeAlias = datetime | int | None
 """A moment (with its zone) or a position of the log; None for all that is exported."""
@@ -76,11 +77,15 @@ class NotExported(Exception):
 
 @dataclass(frozen=True)
 class Export:
-    """An export at one moment: what it held when it was opened, whatever is added since."""
+    """An export at one moment: what it held when it was opened, whatever is added since.
+
+    With a key, all its rows have pseudonyms (``projections.pseudonyms``).
+    """
 
     target: str
     place: ExportPlace
     catalog: Catalog
+    key: bytes | None = field(default=None, repr=False)
 
     def types(self, after: int, until: int) -> frozenset[str]:
         """Event types that may stand at ``after < position <= until``; no other ones do."""
@@ -98,6 +103,8 @@ class Export:
         if not files:
             return spark.createDataFrame([], SCHEMA)
         rows = spark.read.schema(SCHEMA).parquet(*[f"{root}/{file.path}" for file in files])
+        if self.key is not None:
+            rows = pseudonymised(rows, self.key)
         if all(after < file.first and file.last <= last for file in files):
             return rows  # without a condition, positions that nobody asks for are not read
         return rows.where((F.col("position") > after) & (F.col("position") <= last))
@@ -123,8 +130,8 @@ class Export:
         return int(reached[0] or 0) if reached is not None else 0
 
 
-def open_export(target: str, verify: Verify | None = None) -> Export:
-    """The export at a path of this machine or a URI.
+def open_export(target: str, verify: Verify | None = None, key: bytes | None = None) -> Export:
+    """The export at a path of this machine or a URI; with pseudonyms by a key, if one is given.
 
     Raises:
         NotExported: there is no export.
@@ -135,7 +142,7 @@ def open_export(target: str, verify: Verify | None = None) -> Export:
     catalog = catalog_of(place, verify)
     if catalog.head is None:
         raise NotExported(f"{place.address()}: no export is here")
-    return Export(target, place, catalog)
+    return Export(target, place, catalog, key)
 
 
 def spark_path(target: str) -> str:

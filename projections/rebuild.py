@@ -14,6 +14,7 @@ from projections.archives import PUBLIC_EVENTS, SAVED_EVENTS
 from projections.contracts import CONTRACT_REQUESTS, CONTRACTS
 from projections.identities import IDENTITIES, REGISTRATIONS
 from projections.keys import INVITATIONS, KEY_OWNERS
+from projections.pseudonyms import fingerprint
 from projections.queues import QUEUE_POLICIES, QUEUES
 from projections.read import AsOf, Export
 from projections.seals import NONCES, SEALS
@@ -61,7 +62,8 @@ def rebuild(
 
     Args:
         spark: any session; ``projections.session`` opens one.
-        export: see ``projections.read.open_export``.
+        export: see ``projections.read.open_export``; if it was opened with a key, the tables
+            have pseudonyms.
         target: folder of the tables, a path or a URI; tables in it are replaced.
         as_of: a moment, a position, or None for all that is exported.
         incremental: continue from the tables in ``target``, if there are some.
@@ -69,7 +71,8 @@ def rebuild(
 
     Raises:
         NotExported: the export does not reach ``as_of``.
-        RebuildRefused: the earlier tables are later than ``as_of``, or of another export.
+        RebuildRefused: the earlier tables are later than ``as_of``, of another export, or have
+            other pseudonyms.
         TablesDamaged: the catalog of the earlier tables cannot be read.
     """
     place = TablesPlace(target)
@@ -103,6 +106,7 @@ def rebuild(
         position=position,
         at_ms=step.at_ms,
         window_ms_max=step.window_ms_max,
+        pseudonyms=fingerprint(export.key),
         tables=[tables[projection.name] for projection in PROJECTIONS],
     )
     place.commit(result)
@@ -115,8 +119,17 @@ def frames(spark: SparkSession, export: Export, as_of: AsOf = None) -> dict[str,
     Raises:
         NotExported: the export does not reach ``as_of``.
     """
-    step = _step(spark, export, export.position(spark, as_of))
+    step = first_step(spark, export, as_of)
     return {projection.name: projection.rebuild(step) for projection in PROJECTIONS}
+
+
+def first_step(spark: SparkSession, export: Export, as_of: AsOf = None) -> Step:
+    """The step from nothing to the log as it stood at ``as_of``.
+
+    Raises:
+        NotExported: the export does not reach ``as_of``.
+    """
+    return _step(spark, export, export.position(spark, as_of))
 
 
 def _check_continues(start: Tables, export: Export, position: int) -> None:
@@ -124,6 +137,10 @@ def _check_continues(start: Tables, export: Export, position: int) -> None:
     assert head is not None
     if (start.mediator, start.public_key) != (head.mediator_did, head.public_key):
         raise RebuildRefused(f"the earlier tables are of {start.mediator}: rebuild them in full")
+    if start.pseudonyms != fingerprint(export.key):
+        kind = "pseudonyms by another key" if start.pseudonyms else "no pseudonyms"
+        kind = kind if export.key is not None else "pseudonyms"
+        raise RebuildRefused(f"the earlier tables have {kind}: rebuild them in full")
     if start.position > position:
         raise RebuildRefused(
             f"the earlier tables stand at position {start.position}, after {position}:"

@@ -50,7 +50,8 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """The catalog: tables as the log stood at one position.
 
     ``at_ms`` is the latest recorded time up to ``position``, Unix milliseconds; ``window_ms_max``
-    the longest timestamp window of any seal. ``mediator`` and ``public_key`` name the export.
+    the longest timestamp window of any seal. ``mediator`` and ``public_key`` name the export;
+    ``pseudonyms`` is the fingerprint of the key that names were replaced by, empty for none.
     """
 
     format: int = FORMAT
@@ -60,6 +61,7 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     at_ms: int
     window_ms_max: int
+    pseudonyms: str = ""
     tables: Sequence[Table]
 
     def table(self, name: str) -> Table:

@@ -27,6 +27,9 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "log": "Check the event log.",
     "export": "Write the event log as Parquet files, each once, and sign what was written.",
     "restore": "Build a log anew from its export, or move it to another store.",
+    "rebuild": "Rebuild every table from an export alone, as of now or of any moment.",
+    "audit": "Tell from an export what happened to a message or an identity.",
+    "report": "Write a page of figures and plots from an export.",
     "config": "Show the settings in force and all that could be set.",
 }
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

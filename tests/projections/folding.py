@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -61,20 +61,27 @@ def when(at_ms: int) -> datetime | None:
     return datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms else None
 
 
+def stored_events(log: EventLog) -> Iterator[Stored]:
+    """Every row in the order of the log; the identity of a seal is its partition."""
+    identities: dict[bytes, str] = {}
+    for row in log.read_log(limit=1_000_000):
+        event = decode(row.topic, row.state)
+        stream = row.originator_id.bytes  # type: ignore[union-attr]
+        named = event.partition if isinstance(event, BatchSealed) else identity_of(event)
+        identity = identities.setdefault(stream, named or "")
+        assert identity
+        yield Stored(stream, identity, row.originator_version, row.id, event)
+
+
 def fold(log: EventLog) -> dict[str, Rows]:
     """The rows of every table."""
     streams: dict[bytes, list[Stored]] = {}
     seals: list[Stored] = []
-    for row in log.read_log(limit=1_000_000):
-        event = decode(row.topic, row.state)
-        stream = row.originator_id.bytes  # type: ignore[union-attr]
-        if isinstance(event, BatchSealed):
-            seals.append(Stored(stream, event.partition, row.originator_version, row.id, event))
-            continue
-        known = streams.setdefault(stream, [])
-        identity = known[0].identity if known else identity_of(event)
-        assert identity is not None
-        known.append(Stored(stream, identity, row.originator_version, row.id, event))
+    for each in stored_events(log):
+        if isinstance(each.event, BatchSealed):
+            seals.append(each)
+        else:
+            streams.setdefault(each.stream, []).append(each)
     tables: dict[str, Rows] = {}
     for stored in streams.values():
         for name, rows in _of_stream(log, stored):

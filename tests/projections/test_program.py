@@ -20,7 +20,8 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from eventstore.open_log import open_log
 from eventstore.parquet.schema import SCHEMA as EXPORTED
-from projections.__main__ import cause, moment, projections
+from projections.__main__ import projections
+from projections.program import cause, moment
 from projections.read import SCHEMA, open_export, spark_path
 from projections.rebuild import PROJECTIONS
 from tests.projections.exports import export_log

@@ -1,0 +1,48 @@
+"""Commands that Spark does: the program ``projections``, run with the same arguments.
+
+It is a program of its own, so that the mediator needs neither Spark nor Java.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+_BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
+
+
+def projections_command(name: str, summary: str) -> click.Command:
+    """The command of this name; it takes all arguments, ``--help`` too, as they are."""
+
+    def run(arguments: Sequence[str]) -> None:
+        run_program([name, *arguments])
+
+    return click.Command(
+        name,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+        add_help_option=False,
+        callback=run,
+        help=summary,
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
+    )
+
+
+def run_program(arguments: Sequence[str]) -> None:
+    """Run ``python -m projections`` with these arguments; it reads and writes as we do.
+
+    Raises:
+        Exit: with its exit code, if that is not 0.
+    """
+    command = [sys.executable, "-m", "projections", *arguments]
+    with subprocess.Popen(command) as program:  # noqa: S603 - ours; nothing else is run
+        try:
+            code = program.wait()
+        except BaseException:
+            program.terminate()
+            raise
+    if code:
+        raise click.exceptions.Exit(code if code > 0 else _BY_SIGNAL - code)

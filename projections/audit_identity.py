@@ -1,0 +1,123 @@
+"""What the log says of one identity: what it did and was given, and its messages by day.
+
+See ``projections.audit`` for what these functions take and make.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from projections.step import Step
+
+_OF_ITS_STREAM: Final = (
+    "identity-registered",
+    "contract-stored",
+    "contract-requested",
+    "contract-requests-acknowledged",
+    "connection-established",
+    "mediation-granted",
+    "keylist-updated",
+    "queue-policy-set",
+    "queue-refused",
+)
+_TRAFFIC: Final = (
+    "message-queued",
+    "messages-delivered",
+    "messages-removed",
+    "event-saved",
+    "public-event-published",
+)
+"""Events whose last word says what was done."""
+_DETAILS: Final = (
+    "expires_at_s",
+    "contract_id",
+    "requestor_did",
+    "recipient_did",
+    "request_id",
+    "request_ids",
+    "sender_did",
+    "size_bytes",
+    "peer_did",
+    "label",
+    "endpoint",
+    "routing_keys",
+    "handshake",
+    "invitation_id",
+    "key",
+    "keys_added",
+    "keys_removed",
+    "recipient_key",
+    "reason",
+    "will_queue",
+    "age_s_max",
+    "messages_max",
+    "message_bytes_max",
+    "bytes_max",
+)
+"""Columns that say more of an event; of each event those that it has."""
+
+
+def identity_history(step: Step, did: str) -> DataFrame:
+    """What an identity did and was asked, apart from messages and saved events; newest first.
+
+    ``identity`` is the identity itself, or the key or invitation that it took; ``details`` is a
+    struct of what the event says, null for what it does not say.
+    """
+    is_own = F.col("type").isin(*_OF_ITS_STREAM) & (F.col("identity") == did)
+    own = step.of(*_OF_ITS_STREAM, "invitation-used").where(is_own | (F.col("by_did") == did))
+    return (
+        own.unionByName(_keys(step, did))
+        .select(
+            "position",
+            "recorded_at",
+            "type",
+            "version",
+            "identity",
+            F.struct(*_DETAILS).alias("details"),
+        )
+        .orderBy(F.col("position").desc())
+    )
+
+
+def _keys(step: Step, did: str) -> DataFrame:
+    """Claims of keys by the identity, and releases, which name nobody, of what it had claimed."""
+    claimed = step.of("key-claimed").where(F.col("owner_did") == did).select("stream").distinct()
+    until_now = Window.partitionBy("stream").orderBy("version")
+    return (
+        step.of("key-claimed", "key-released")
+        .join(F.broadcast(claimed), "stream", "left_semi")
+        .withColumn("owner", F.last("owner_did", ignorenulls=True).over(until_now))
+        .where(F.col("owner") == did)
+        .drop("owner")
+    )
+
+
+def identity_traffic(step: Step, did: str) -> DataFrame:
+    """What an identity sent, got, fetched and kept: by day (UTC), what, and by what; newest first.
+
+    ``by`` is the protocol of what was sent and queued, the channel of deliveries and the reason of
+    removals. ``count`` counts messages (events that were saved or published), ``size_bytes`` their
+    content, null where it is not told again.
+    """
+    is_own, is_sent = F.col("identity") == did, F.col("sender_did") == did
+    is_queued = F.col("type") == "message-queued"
+    own = F.when(is_own, F.regexp_extract("type", "[a-z]+$", 0))
+    what = F.array_compact(F.array(own, F.when(is_queued & is_sent, F.lit("sent"))))
+    is_many = F.col("message_ids").isNotNull()
+    return (
+        step.of(*_TRAFFIC)
+        .where(is_own | is_sent)
+        .select(
+            F.to_date("recorded_at").alias("day"),
+            F.explode(what).alias("what"),
+            F.coalesce("protocol", "channel", "reason", F.lit("")).alias("by"),
+            F.when(is_many, F.size("message_ids")).otherwise(1).alias("count"),
+            "size_bytes",
+        )
+        .groupBy("day", "what", "by")
+        .agg(F.sum("count").alias("count"), F.sum("size_bytes").alias("size_bytes"))
+        .orderBy(F.col("day").desc(), "what", "by")
+    )
