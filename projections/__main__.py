@@ -6,6 +6,7 @@ import click
 
 from projections.audit_program import audit
 from projections.rebuild_program import rebuild_command
+from projections.report_program import report_command
 
 
 @click.group()
@@ -15,6 +16,7 @@ def projections() -> None:
 
 projections.add_command(rebuild_command)
 projections.add_command(audit)
+projections.add_command(report_command)
 
 if __name__ == "__main__":
     projections(prog_name="python -m projections")

@@ -1,0 +1,157 @@
+"""Figures of matplotlib as SVG that stands inside a page.
+
+Colours are named, not fixed: the page says what they are in a light and in a dark surrounding.
+Texts stay texts, in the font of the page. Nothing in the SVG has an identifier that another
+figure of the page could have, and nothing in it applies to the rest of the page.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from xml.etree import ElementTree as ET
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+SERIES: Final = tuple(f"--series-{number}" for number in range(1, 9))
+_NAMED: Final = ("--ink", "--soft", "--line", "--card", *SERIES)
+_CODES: Final = {name: f"#01fe{number:02x}" for number, name in enumerate(_NAMED)}
+"""Colours that matplotlib is told, each standing for a name."""
+_SVG: Final = "http://www.w3.org/2000/svg"
+_LINK: Final = "{http://www.w3.org/1999/xlink}href"
+_DPI: Final = 72
+"""At which a point of matplotlib is one unit of the SVG."""
+_TEXT_STYLE: Final = re.compile(r"font(?:-family)?: (?:([\d.]+px) )?[^;]*'[^;]*(; |$)")
+_DIGITS: Final = re.compile(r"(\.\d\d)\d+")
+"""Of a path: more than hundredths of a pixel nobody sees."""
+_REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
+
+
+class Size(NamedTuple):
+    """Width and height of a figure, in CSS pixels at its natural size."""
+
+    name: str
+    width: int
+    height: int
+
+
+WIDE: Final = Size("wide", 860, 270)
+NARROW: Final = Size("narrow", 370, 260)
+
+
+def colour(name: str) -> str:
+    """What matplotlib is told for a colour of the page."""
+    return _CODES[name]
+
+
+def figure_svg(draw: Callable[[Figure, Size], None], size: Size, name: str, label: str) -> str:
+    """Draw a figure; the SVG element.
+
+    Args:
+        draw: puts axes and what is in them into an empty figure.
+        size: the figure's.
+        name: unique on the page, a word.
+        label: what a person hears who cannot see the figure.
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure((size.width / _DPI, size.height / _DPI), _DPI, layout="constrained")
+        draw(figure, size)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    return _inlined(drawn.getvalue(), f"{name}-{size.name}", label)
+
+
+def open_axes(axes: Axes, ylabel: str = "") -> None:
+    """Only what helps to read: horizontal lines and a base line."""
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.grid(visible=True, axis="y")
+    axes.tick_params(length=0)
+    axes.tick_params(axis="x", pad=6)
+    axes.set_axisbelow(True)
+    if ylabel:
+        axes.set_ylabel(ylabel)
+
+
+def _inlined(drawn: bytes, name: str, label: str) -> str:
+    ET.register_namespace("", _SVG)
+    root = ET.fromstring(drawn)  # noqa: S314 - matplotlib wrote it a moment ago
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in {f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"}:
+                parent.remove(child)
+    referenced = set(_REFERENCE.findall(drawn.decode()))
+    referenced |= {link.removeprefix("#") for e in root.iter() if (link := e.get(_LINK))}
+    for element in root.iter():
+        _isolate(element, name, referenced)
+    for attribute in ("width", "height", "version"):
+        root.attrib.pop(attribute, None)
+    root.set("role", "img")
+    root.set("aria-label", label)
+    root.set("class", name.rpartition("-")[2])
+    root.set("stroke-linejoin", "round")
+    text = " ".join(ET.tostring(root, encoding="unicode").split())
+    text = text.replace(f' xmlns="{_SVG}"', "", 1)  # a page in HTML knows what SVG is
+    for named, code in _CODES.items():
+        text = text.replace(code, f"var({named})")
+    return text
+
+
+def _isolate(element: ET.Element, name: str, referenced: set[str]) -> None:
+    identifier = element.attrib.pop("id", None)
+    if identifier in referenced:
+        element.set("id", f"{name}-{identifier}")
+    for attribute, value in list(element.attrib.items()):
+        if attribute == _LINK:
+            element.attrib.pop(_LINK)
+            element.set("href", f"#{name}-{value.removeprefix('#')}")
+        elif attribute == "d":
+            short = _DIGITS.sub(r"\1", value)
+            element.set(attribute, " ".join(short.split()))
+        elif "url(#" in value:
+            element.set(attribute, _REFERENCE.sub(rf"url(#{name}-\1)", value))
+        elif attribute == "style" and "font" in value:
+            element.set(attribute, _TEXT_STYLE.sub(_size_alone, value))
+
+
+def _size_alone(style: re.Match[str]) -> str:
+    """The size of a font without its family, which is that of the page."""
+    return f"font-size: {style[1]}{style[2]}" if style[1] else ""
+
+
+_STYLE: Final = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "poste",
+    "font.family": "DejaVu Sans",  # is part of matplotlib, and wider than what pages use
+    "font.size": 11.5,
+    "axes.labelsize": 11.5,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": colour("--ink"),
+    "axes.labelcolor": colour("--soft"),
+    "axes.edgecolor": colour("--line"),
+    "axes.unicode_minus": False,
+    "text.parse_math": False,  # what strangers wrote is no formula
+    "text.color": colour("--ink"),
+    "xtick.color": colour("--line"),
+    "ytick.color": colour("--line"),
+    "xtick.labelcolor": colour("--soft"),
+    "ytick.labelcolor": colour("--soft"),
+    "xtick.labelsize": 11.5,
+    "ytick.labelsize": 11.5,
+    "grid.color": colour("--line"),
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 11.5,
+    "legend.borderpad": 0,
+    "legend.borderaxespad": 0.2,
+    "legend.handlelength": 1.0,
+    "legend.handleheight": 0.8,
+    "legend.columnspacing": 1.4,
+    "lines.linewidth": 1.6,
+    "path.simplify": True,
+}

@@ -1,0 +1,375 @@
+"""The plots of a report: each draws the rows of one number.
+
+Drawn with matplotlib: its SVG needs no script in the page, its texts stay texts, and a wheel of
+it is all that has to be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from projections.report import units
+from projections.report.drawing import NARROW, SERIES, WIDE, Size, colour, figure_svg, open_axes
+from projections.report.numbers import Rows
+from projections.report.people import GROWING
+from projections.report.pickup import FIRST_DELIVERY
+from projections.report.span import Span
+
+Tables: TypeAlias = Mapping[str, Rows]
+_DAY_S: Final = 86_400
+_BARS_MAX: Final = 10
+_STEPS: Final = (1, 2, 2.5, 5, 10)
+"""Between ticks, times a power of ten."""
+_LONG: Final = {"d": "days", "h": "hours", "min": "minutes", "s": "seconds", "ms": "milliseconds"}
+_LETTER_WIDTH: Final = 6.8
+_MARK_WIDTH: Final = 38
+"""Of a name in a legend, and of what stands before it, in pixels."""
+_DATES: Final = {
+    "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%M:%S"],
+    "zero_formats": ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"],
+    "offset_formats": ["", "", "%Y", "%Y", "%d %b %Y", "%d %b %Y"],
+}
+"""How times are written: years, months, days, hours, minutes, seconds."""
+_REASONS_SHOWN: Final = len(SERIES) - 1
+_WAIT_TICKS: Final = {
+    0.001: "1 ms", 0.01: "10 ms", 0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min",
+    3_600: "1 h", 21_600: "6 h", 86_400: "1 d", 604_800: "7 d", 2_592_000: "30 d",
+    31_536_000: "1 y",
+}  # fmt: skip
+_NARROW_WAIT_TICKS: Final = (0.001, 0.1, 1, 60, 3_600, 86_400, 2_592_000)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot: of which number, what is heard instead of seen, and how it is drawn."""
+
+    number: str
+    label: str
+    draw: Callable[[Figure, Size, Rows, Span], None]
+    has_rows: Callable[[Rows], bool] = bool
+    heights: Mapping[Size, int] | None = None
+
+
+def drawn(name: str, tables: Tables, span: Span) -> str:
+    """The plot of this name for wide and for narrow pages; empty where there is nothing to draw."""
+    plot = PLOTS[name]
+    rows = tables[plot.number]
+    if not plot.has_rows(rows):
+        return ""
+    parts = []
+    for size in (WIDE, NARROW):
+        height = (plot.heights or {}).get(size, size.height)
+
+        def draw(figure: Figure, size: Size) -> None:
+            plot.draw(figure, size, rows, span)
+
+        parts.append(figure_svg(draw, size._replace(height=height), name, plot.label))
+    return "".join(parts)
+
+
+# Time ---------------------------------------------------------------------------------------
+
+
+def _day(at: datetime) -> float:
+    """A time as matplotlib counts: days since 1970."""
+    return at.timestamp() / _DAY_S
+
+
+def _time_axis(axes: Axes, size: Size, span: Span) -> None:
+    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=5 if size.name == NARROW.name else 10)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_DATES))
+    axes.xaxis.get_offset_text().set_color(colour("--soft"))
+    axes.set_xlim(span.since_ms / 1000 / _DAY_S, span.until_ms / 1000 / _DAY_S)
+
+
+def _legend(axes: Axes, size: Size) -> None:
+    """Above the axes, in as many columns as the longest name leaves room for."""
+    handles, names = axes.get_legend_handles_labels()
+    column_width = max(map(len, names)) * _LETTER_WIDTH + _MARK_WIDTH
+    columns = max(1, min(len(names), int(size.width * 0.85 / column_width)))
+    axes.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1.03), ncols=columns)
+
+
+def _whole_axis(axes: Axes) -> None:
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_STEPS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.short_count(value)))
+    axes.set_ylim(bottom=0)
+
+
+def _by(rows: Rows, key: str) -> dict[Any, Rows]:
+    found: dict[Any, Rows] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    return found
+
+
+def _stacked(axes: Axes, edges: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
+    """Bars on bars, each series as one outline: hundreds of bars stay small."""
+    bottom = [0.0] * (len(edges) - 1)
+    for (name, values), named in zip(series.items(), SERIES, strict=False):
+        top = [low + value for low, value in zip(bottom, values, strict=True)]
+        axes.stairs(top, edges, baseline=bottom, fill=True, color=colour(named), label=name)
+        bottom = top
+
+
+def _volume_edges(span: Span) -> list[float]:
+    bins = span.volume
+    starts = (bins.origin_ms + number * bins.length_ms for number in range(bins.count + 1))
+    return [start / 1000 / _DAY_S for start in starts]
+
+
+def _traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    axes, protocols = figure.subplots(), _by(rows, "protocol")
+    edges = _volume_edges(span)
+    _stacked(
+        axes,
+        edges,
+        {f"{p} queued": [r["queued"] for r in found] for p, found in protocols.items()},
+    )
+    removed = [sum(row["removed"] for row in found) for found in _by(rows, "bin_start").values()]
+    axes.stairs(
+        removed, edges, baseline=None, color=colour("--ink"), linewidth=1.1, label="removed"
+    )
+    open_axes(axes, f"messages per {units.bin_name(span.volume.length_ms)}")
+    _whole_axis(axes)
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    axes, protocols = figure.subplots(), _by(rows, "protocol")
+    unit, name = units.size_step(max(row["queued_bytes"] for row in rows))
+    series = {p: [r["queued_bytes"] / unit for r in found] for p, found in protocols.items()}
+    _stacked(axes, _volume_edges(span), series)
+    open_axes(axes, f"{name} per {units.bin_name(span.volume.length_ms)}")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _depth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    axes, protocols = figure.subplots(), _by(rows, "protocol")
+    times = [_day(row["at"]) for row in next(iter(protocols.values()))]
+    axes.stackplot(
+        times,
+        [[row["messages"] for row in found] for found in protocols.values()],
+        labels=list(protocols),
+        colors=[colour(name) for name in SERIES],
+        linewidth=0,
+    )
+    open_axes(axes, "messages waiting")
+    _whole_axis(axes)
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _age(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    axes, protocols = figure.subplots(), _by(rows, "protocol")
+    unit, name = units.duration_step(max(row["oldest_s"] or 0 for row in rows))
+    for (protocol, found), named in zip(protocols.items(), SERIES, strict=False):
+        ages = [(row["oldest_s"] or 0) / unit for row in found]
+        times = [_day(row["at"]) for row in found]
+        axes.plot(times, ages, color=colour(named), label=protocol)
+    open_axes(axes, f"age of the oldest, {_LONG[name]}")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _growth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    across = 2 if size.name == NARROW.name else 4
+    grid = figure.subplots(len(GROWING) // across, across).flatten()
+    series = _by(rows, "what")
+    for axes, what, named in zip(grid, GROWING, SERIES, strict=False):
+        found = series[what]
+        times, totals = [_day(row["at"]) for row in found], [row["total"] for row in found]
+        axes.fill_between(times, totals, step="pre", color=colour(named), alpha=0.18, linewidth=0)
+        axes.step(times, totals, where="pre", color=colour(named))
+        axes.set_title(f"{what}: {units.count(totals[-1])}")
+        open_axes(axes)
+        _whole_axis(axes)
+        _time_axis(axes, NARROW, span)
+        axes.xaxis.get_offset_text().set_visible(False)
+
+
+# Waits and deliveries -----------------------------------------------------------------------
+
+
+def _wait_axis(axes: Axes, size: Size) -> None:
+    low, high = axes.dataLim.intervalx
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    shown = _NARROW_WAIT_TICKS if size.name == NARROW.name else tuple(_WAIT_TICKS)
+    ticks = [tick for tick in shown if low <= tick <= high]
+    axes.set_xticks(ticks, [_WAIT_TICKS[tick] for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("wait, logarithmic")
+
+
+def _waits(axes: Axes, size: Size, series: Mapping[str, Rows]) -> None:
+    found = sorted({(row["from_s"], row["to_s"]) for rows in series.values() for row in rows})
+    lowest, highest = found[0][1] / 10**0.2, found[-1][1]
+    edges = [lowest]
+    while edges[-1] < highest * 0.999:
+        edges.append(edges[-1] * 10**0.2)
+    counts = {name: [0.0] * (len(edges) - 1) for name in series}
+    for name, rows in series.items():
+        for row in rows:
+            place = min(range(1, len(edges)), key=lambda n: abs(edges[n] / row["to_s"] - 1))
+            counts[name][place - 1] += row["messages"]
+    _stacked(axes, edges, counts)
+    open_axes(axes, "messages")
+    _whole_axis(axes)
+    _wait_axis(axes, size)
+    _legend(axes, size)
+
+
+def _is_delivery(row: Mapping[str, Any]) -> bool:
+    return bool(row["stage"] == FIRST_DELIVERY)
+
+
+def _delivery_waits(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    _waits(figure.subplots(), size, _by(list(filter(_is_delivery, rows)), "protocol"))
+
+
+def _removal_waits(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    removed = [row for row in rows if not _is_delivery(row)]
+    _waits(figure.subplots(), size, _by(removed, "stage"))
+
+
+def class_name(row: Mapping[str, Any]) -> str:
+    """``3``, ``6-10`` or ``over 100``: how often messages of a class were handed out."""
+    first, last = row["deliveries_from"], row["deliveries_to"]
+    if last is None:
+        return f"over {first - 1}"
+    return str(first) if first == last else f"{first}{units.DASH}{last}"
+
+
+def _deliveries(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    axes = figure.subplots()
+    classes = {name: sum(r["messages"] for r in found) for name, found in _classes(rows).items()}
+    bars = axes.bar(list(classes), list(classes.values()), width=0.72, color=colour(SERIES[0]))
+    axes.bar_label(bars, [units.count(n) for n in classes.values()], padding=2, fontsize=10.5)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5, top=max(classes.values()) * 3)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.short_count(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    open_axes(axes, "messages, logarithmic")
+    axes.set_xlabel("times handed out")
+    if size.name == NARROW.name:
+        axes.tick_params(axis="x", labelrotation=45)
+
+
+def _classes(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(class_name(row), []).append(row)
+    return found
+
+
+# People and refusals ------------------------------------------------------------------------
+
+
+def _largest(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    is_narrow = size.name == NARROW.name
+    across = 1 if is_narrow else 2
+    by_messages, by_bytes = figure.subplots(2 // across, across).flatten()
+    _bars(by_messages, rows, "messages", units.count)
+    _bars(by_bytes, rows, "bytes", units.size)
+
+
+def _bars(axes: Axes, rows: Rows, key: str, shown: Callable[[float], str]) -> None:
+    largest = sorted(rows, key=lambda row: (-row[key], row["did"]))[:_BARS_MAX]
+    values = [row[key] for row in largest]
+    places = range(len(largest))
+    bars = axes.barh(places, values, height=0.66, color=colour(SERIES[0]))
+    axes.set_yticks(places, [units.short_did(row["did"]) for row in largest], fontsize=10)
+    axes.bar_label(bars, [shown(value) for value in values], padding=4, fontsize=10.5)
+    axes.set_title(f"by {key}")
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(values) * 1.3)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    for side in ("top", "right", "bottom", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _refusals(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    axes, edges = figure.subplots(), _volume_edges(span)
+    totals = {
+        reason: sum(r["count"] for r in found) for reason, found in _by(rows, "reason").items()
+    }
+    frequent = sorted(totals, key=lambda reason: (-totals[reason], reason))[:_REASONS_SHOWN]
+    series = {units.short_did(r): [0.0] * span.volume.count for r in frequent}
+    for row in rows:
+        name = units.short_did(row["reason"]) if row["reason"] in frequent else "all others"
+        values = series.setdefault(name, [0.0] * span.volume.count)
+        values[round((_day(row["bin_start"]) - edges[0]) / (edges[1] - edges[0]))] += row["count"]
+    _stacked(axes, edges, series)
+    open_axes(axes, f"refusals per {units.bin_name(span.volume.length_ms)}")
+    _whole_axis(axes)
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _any_waits(rows: Rows) -> bool:
+    return any(row["messages"] for row in rows)
+
+
+PLOTS: Final[Mapping[str, Plot]] = {
+    "traffic": Plot(
+        "volume",
+        "Bars: messages queued over time, by protocol; a line: messages removed.",
+        _traffic,
+        lambda rows: any(row["queued"] or row["removed"] for row in rows),
+    ),
+    "bytes": Plot(
+        "volume",
+        "Bars: bytes queued over time, by protocol.",
+        _bytes,
+        lambda rows: any(row["queued_bytes"] for row in rows),
+    ),
+    "depth": Plot("queue", "Areas: messages waiting over time, by protocol.", _depth, _any_waits),
+    "age": Plot("queue", "Lines: age of the oldest waiting message over time.", _age, _any_waits),
+    "first-delivery": Plot(
+        "latency_histogram",
+        "Histogram: wait from queued to first delivery.",
+        _delivery_waits,
+        lambda rows: any(map(_is_delivery, rows)),
+    ),
+    "removal": Plot(
+        "latency_histogram",
+        "Histogram: wait from queued to removed, by reason.",
+        _removal_waits,
+        lambda rows: not all(map(_is_delivery, rows)),
+    ),
+    "growth": Plot(
+        "growth",
+        "Four lines: registrations, connections, contracts and keys over time.",
+        _growth,
+        lambda rows: any(row["total"] for row in rows),
+        {WIDE: 200, NARROW: 330},
+    ),
+    "senders": Plot(
+        "senders", "Bars: the largest senders.", _largest, heights={NARROW: 520, WIDE: 290}
+    ),
+    "recipients": Plot(
+        "recipients", "Bars: the largest recipients.", _largest, heights={NARROW: 520, WIDE: 290}
+    ),
+    "refusals": Plot("refusals", "Bars: refusals over time, by reason.", _refusals),
+    "deliveries": Plot(
+        "redeliveries", "Bars: messages by how often they were handed out.", _deliveries
+    ),
+}
+"""By the name that the page uses."""

@@ -1,0 +1,81 @@
+"""What a report says about the export that it is of: whose, what of it, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import base58
+from nacl.bindings import crypto_sign_open
+from nacl.exceptions import BadSignatureError
+
+from projections.read import Export, open_export
+from projections.report import units
+
+_KEY_BYTES = 32
+_SIGNATURE_BYTES = 64
+
+
+class Note(NamedTuple):
+    """One line: its name, and what is said."""
+
+    name: str
+    text: str
+
+
+def open_signed_export(target: str) -> Export:
+    """The export at a path or a URI, every manifest of which its own key has signed.
+
+    The key is the one that the export names: whether it is the mediator's, its owner knows.
+
+    Raises:
+        NotExported: there is no export.
+        ExportDamaged: names the file and says what is wrong with it, a wrong signature included.
+        ExportUnavailable: the place cannot be read now.
+    """
+    head = open_export(target).catalog.head
+    assert head is not None
+    try:
+        key = base58.b58decode(head.public_key)
+    except ValueError:
+        key = b""
+
+    def verify(message: bytes, signature: bytes) -> bool:
+        # The binding hands both to C without looking at their length.
+        if (len(key), len(signature)) != (_KEY_BYTES, _SIGNATURE_BYTES):
+            return False
+        try:
+            crypto_sign_open(signature + message, key)
+        except BadSignatureError:
+            return False
+        return True
+
+    return open_export(target, verify)
+
+
+def notes(export: Export, *, is_pseudonymised: bool) -> list[Note]:
+    """What is to be known of an export that ``open_signed_export`` opened."""
+    catalog = export.catalog
+    assert catalog.head is not None
+    manifests = len(catalog.statements)
+    named = (
+        "every DID is replaced by its keyed hash; the same key gives the same ones elsewhere"
+        if is_pseudonymised
+        else "as they stand in the log"
+    )
+    return [
+        Note("Mediator", catalog.head.mediator_did),
+        Note("Log", _rows(catalog.last, catalog.rows)),
+        Note(
+            "Signatures",
+            f"verified: {units.count(manifests)} manifest{'' if manifests == 1 else 's'}, signed"
+            f" by the key {catalog.head.public_key}, which has to be the mediator's",
+        ),
+        Note("Files", "sizes compared; hashes and the chain of the log are not: poste verify does"),
+        Note("Names", named),
+    ]
+
+
+def _rows(last: int, rows: int) -> str:
+    if not rows:
+        return "no rows are exported yet"
+    return f"exported up to position {units.count(last)}, {units.count(rows)} rows"

@@ -1,0 +1,96 @@
+"""Numbers as people read them: counts, sizes, durations, times, DIDs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+_SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_THOUSANDS: Final = ("", "k", "M", "G", "T", "P", "E")
+_LARGE: Final = 100
+_DURATIONS: Final = (
+    (86_400.0, "d", 2),
+    (3_600.0, "h", 2),
+    (60.0, "min", 2),
+    (1.0, "s", 1),
+    (0.001, "ms", 0),
+)
+"""Seconds of a unit, its name, and from how many of them on it is used."""
+DASH: Final = "\N{EN DASH}"
+"""Stands for a missing value, and between the ends of a range."""
+_DID_START: Final = 18
+_DID_END: Final = 6
+
+
+def count(number: float) -> str:
+    """``12,345``."""
+    return f"{number:,.0f}"
+
+
+def short_count(number: float) -> str:
+    """``12k``, for the ticks of an axis."""
+    step = 0
+    while abs(number) >= 1_000 and step < len(_THOUSANDS) - 1:  # noqa: PLR2004 - as said by k
+        number, step = number / 1_000, step + 1
+    return f"{number:.3g}{_THOUSANDS[step]}"
+
+
+def size_step(bytes_max: float) -> tuple[float, str]:
+    """The unit that suits sizes up to this one: its bytes and its name."""
+    step = 0
+    while bytes_max >= 1_024 ** (step + 1) and step < len(_SIZES) - 1:
+        step += 1
+    return float(1_024**step), _SIZES[step]
+
+
+def size(number: float) -> str:
+    """``3.4 MiB``."""
+    unit, name = size_step(abs(number))
+    digits = 0 if unit == 1 or abs(number) / unit >= _LARGE else 1
+    return f"{number / unit:.{digits}f}\u00a0{name}"
+
+
+def duration_step(seconds_max: float) -> tuple[float, str]:
+    """The unit that suits durations up to this one: its seconds and its name."""
+    return next((s, name) for s, name, least in _DURATIONS if seconds_max >= least * s)
+
+
+def duration(seconds: float | None, digits: int = 3) -> str:
+    """``4.6 s``, with so many digits that count; a dash where there is none."""
+    if seconds is None:
+        return DASH
+    unit, name = duration_step(seconds)
+    shown = f"{seconds / unit:.{digits}g}"
+    return f"{seconds / unit:.0f}\u00a0{name}" if "e" in shown else f"{shown}\u00a0{name}"
+
+
+def bin_name(length_ms: int) -> str:
+    """``hour`` or ``10 minutes``: the length of a bin in words."""
+    for unit_ms, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute")):
+        if length_ms % unit_ms == 0:
+            number = length_ms // unit_ms
+            return name if number == 1 else f"{number} {name}s"
+    raise AssertionError(length_ms)
+
+
+def moment(at_ms: int) -> datetime:
+    """A time in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def time(at: datetime) -> str:
+    """``2030-12-31 23:59:59``, in UTC; milliseconds where there are some."""
+    at = at.astimezone(UTC).replace(tzinfo=None)
+    return at.isoformat(" ", "milliseconds" if at.microsecond else "seconds")
+
+
+def minute(at: datetime) -> str:
+    """``2030-12-31 23:59``, in UTC."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def short_did(did: str) -> str:
+    """Both ends of a long DID."""
+    if len(did) <= _DID_START + _DID_END + 1:
+        return did
+    return f"{did[:_DID_START]}…{did[-_DID_END:]}"

@@ -1,0 +1,318 @@
+"""Reports: numbers that plain counting confirms, and a page that is safe to open."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from actors import commands as c
+from eventstore.events import RefusedCommands
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from eventstore.parquet.errors import Damage, ExportDamaged
+from projections.__main__ import projections
+from projections.pseudonyms import pseudonym_of
+from projections.read import open_export
+from projections.report import units
+from projections.report.numbers import FOLDER, NUMBERS
+from projections.report.page import page
+from projections.report.provenance import Note, open_signed_export
+from projections.report.span import BINS_MAX, DAY_MS, MINUTE_MS, Span
+from projections.report.writing import PAGE, NoSuchTime, write_report
+from tests.projections import histories
+from tests.projections.counting import Counted
+from tests.projections.exports import export_log
+from tests.projections.histories import EDGE, START_MS, Act, History, random_script
+
+LABEL: Final = '"><script>label()</script>'
+HOSTILE: Final = "did:key:<script>alert('did')</script>&quot;\" onload=\"x()$x^2$"
+FORMULA: Final = "=HYPERLINK(1)"
+PAYLOAD: Final = b"what nobody else may read"
+KEY: Final = bytes(range(40))
+VOID: Final = {"meta", "br", "hr", "img", "input", "link"}
+"""Elements of HTML that have no end."""
+
+
+def fill(log: EventLog) -> None:
+    """A random history of two protocols, a party with evil names, and refused commands."""
+    history = History(log)
+    history.play(random_script(11, 120))
+    ask = history._ask
+    ask(HOSTILE, HOSTILE, c.Connect(c.Connection("did:peer:2.me", LABEL, "", [], "x/1.0", "")))
+    ask(HOSTILE, HOSTILE, c.GrantMediation())
+    for _ in range(3):
+        ask(histories.MEDIATOR, HOSTILE, c.QueueEnvelope("", PAYLOAD))
+    for _ in range(4):
+        history.let_time_pass(Act(0, 0, 2, 0))
+        ask(HOSTILE, HOSTILE, c.DeliverMessages("phone", "pickup/2.0", 2, 100_000, 1))
+    refused = [
+        RefusedCommands("didcomm", FORMULA, "not_connected", HOSTILE, 7, START_MS, START_MS + 1),
+        RefusedCommands("decentrl", "", f"<b>{FORMULA}", "", 2, START_MS, START_MS + 1),
+    ]
+    edge = c.CountRefusals(EDGE, START_MS, history.now_ms, refused)
+    ask(EDGE, f"edge:{EDGE}", edge)
+    history.play(random_script(12, 220))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+        fill(log)
+        export_log(log, folder / "export", rows_max=400)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def span(folder: Path) -> Span:
+    """A range that begins and ends in the midst of the lives of messages."""
+    with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+        times = Counted(log, Span(0, 2**45)).times_ms()
+    return Span(times[len(times) // 5], times[len(times) * 9 // 10])
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, folder: Path, span: Span) -> Path:
+    export, to = open_signed_export(str(folder / "export")), folder / "to"
+    write_report(spark, export, str(to), since_ms=span.since_ms, until_ms=span.until_ms)
+    return to
+
+
+class Page(HTMLParser):
+    """Elements and texts of a page; refuses elements that do not end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def rows(report: Path, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(report / FOLDER / f"{name}.parquet").to_pylist()
+    return found
+
+
+@pytest.mark.spark
+def test_numbers_are_what_plain_counting_finds(report: Path, folder: Path, span: Span) -> None:
+    with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+        counted = Counted(log, span)
+    cut = [life for life in counted.lives.values() if life.waits(span.since_ms)]
+    assert cut
+    assert any(life.waits(span.until_ms) for life in counted.lives.values())
+    for name in (
+        *("volume", "queue", "latency", "latency_histogram", "growth", "refusals"),
+        *("redeliveries", "redelivered_most"),
+    ):
+        expected = getattr(counted, name)()
+        assert expected, name
+        assert approximately(rows(report, name)) == approximately(expected), name
+    assert rows(report, "senders") == counted.largest("sender_did")
+    assert rows(report, "recipients") == counted.largest("identity")
+    assert {(row["did"], row["count"]) for row in rows(report, "refused_senders")} == {(HOSTILE, 7)}
+    kinds = {(row["command"], row["count"]) for row in rows(report, "refusals_by_kind")}
+    assert {(FORMULA, 7), ("", 2)} <= kinds
+
+
+def approximately(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: round(v, 9) if isinstance(v, float) else v for name, v in row.items()}
+        for row in found
+    ]
+
+
+@pytest.mark.spark
+def test_every_number_is_written_with_what_its_columns_hold(report: Path) -> None:
+    for number in NUMBERS:
+        table = pq.read_table(report / FOLDER / f"{number.name}.parquet")
+        assert table.schema.names == list(number.columns)
+        assert [f.metadata[b"about"].decode() for f in table.schema] == [*number.columns.values()]
+        text = pyarrow.csv.read_csv(report / FOLDER / f"{number.name}.csv")
+        assert (text.num_rows, text.schema.names) == (table.num_rows, table.schema.names)
+
+
+@pytest.mark.spark
+def test_no_spreadsheet_runs_what_strangers_wrote(report: Path) -> None:
+    for path in (report / FOLDER).glob("*.csv"):
+        assert not re.search(r'(^|,)"?[=+@]', path.read_text(), re.MULTILINE), path.name
+    assert f"'{FORMULA}" in (report / FOLDER / "refusals_by_kind.csv").read_text()
+
+
+@pytest.mark.spark
+def test_the_page_needs_nothing_and_runs_nothing(report: Path) -> None:
+    text = (report / PAGE).read_text()
+    found = Page(text)
+    assert not found.tags & {"script", "img", "link", "iframe", "object", "embed", "form", "image"}
+    for name, value in found.attributes:
+        assert not name.startswith("on")
+        assert name not in {"src", "action", "srcset", "data"}
+        assert name != "href" or value.startswith("#")
+        assert "url(" not in value or re.fullmatch(r"url\(#[\w-]+\)", value)
+    assert "@import" not in text
+    assert "http" not in text.replace("http-equiv", "")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    assert ("content", policy) in found.attributes
+    identifiers = [value for name, value in found.attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    referenced = {value[1:] for name, value in found.attributes if name == "href"}
+    assert referenced <= set(identifiers)
+
+
+@pytest.mark.spark
+def test_what_strangers_chose_is_text_of_the_page(report: Path) -> None:
+    found = Page((report / PAGE).read_text())
+    assert HOSTILE in found.texts
+    assert FORMULA in found.texts
+    assert units.short_did(HOSTILE) in found.texts
+    assert ("title", HOSTILE) in found.attributes
+    assert LABEL not in "".join(found.texts)
+
+
+@pytest.mark.spark
+def test_nothing_that_is_written_has_content_of_messages(report: Path) -> None:
+    for path in report.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            if path.suffix == ".parquet":
+                content = repr(pq.read_table(path).to_pylist()).encode()
+            assert PAYLOAD not in content
+            assert PAYLOAD.hex().encode() not in content
+
+
+@pytest.mark.spark
+def test_the_page_says_which_export_it_is_of(report: Path, folder: Path, span: Span) -> None:
+    texts = Page((report / PAGE).read_text()).texts
+    head = open_export(str(folder / "export")).catalog.head
+    assert head is not None
+    assert head.mediator_did in texts
+    assert any("verified" in text and head.public_key in text for text in texts)
+    for at_ms in (span.since_ms, span.until_ms):
+        assert units.time(units.moment(at_ms)) in texts
+
+
+@pytest.mark.spark
+def test_with_a_key_nobody_is_named(spark: SparkSession, folder: Path, span: Span) -> None:
+    to = folder / "hidden"
+    export = open_signed_export(str(folder / "export"))
+    write_report(spark, export, str(to), since_ms=span.since_ms, until_ms=span.until_ms, key=KEY)
+    named = [*histories.PEOPLE, *histories.AGENTS, HOSTILE]
+    assert not set(named) & set(Page((to / PAGE).read_text()).texts)
+    everything = "".join(path.read_text() for path in (to / FOLDER).glob("*.csv"))
+    assert "did:" not in everything
+    assert pseudonym_of(HOSTILE, KEY) in {row["did"] for row in rows(to, "recipients")}
+
+
+def test_where_nothing_happened_the_page_says_so() -> None:
+    text = page(Span(0, DAY_MS), {number.name: [] for number in NUMBERS}, [Note("Log", "<b>")])
+    found = Page(text)
+    assert any("there is nothing to show" in text for text in found.texts)
+    assert not found.tags & {"svg", "table", "b"}
+
+
+@pytest.mark.spark
+def test_a_time_that_ends_before_it_begins_is_refused(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    export = open_export(str(folder / "export"))
+    with pytest.raises(NoSuchTime, match="is empty"):
+        write_report(spark, export, str(tmp_path / "to"), since_ms=5, until_ms=5)
+    assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.spark
+def test_an_export_without_events_gives_a_page(spark: SparkSession, tmp_path: Path) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        export_log(log, tmp_path / "export")
+    report = write_report(spark, open_signed_export(str(tmp_path / "export")), str(tmp_path / "to"))
+    assert (report.since, report.until) == ("", "")
+    found = Page((tmp_path / "to" / PAGE).read_text())
+    assert "The export has no events yet." in found.texts
+    assert "svg" not in found.tags
+    to = tmp_path / "to"
+    assert {len(rows(to, n.name)) for n in NUMBERS if n.name != "growth"} == {0}
+    assert {row["total"] for row in rows(to, "growth")} == {0}
+
+
+def test_a_manifest_that_its_key_did_not_sign_is_named(folder: Path, tmp_path: Path) -> None:
+    manifest = max((folder / "export" / "manifests").iterdir())
+    content = manifest.read_text()
+    signature = re.search(r'"signature":"(\w+)"', content)
+    assert signature is not None
+    try:
+        manifest.write_text(content.replace(signature[1], signature[1][::-1]))
+        with pytest.raises(ExportDamaged, match=manifest.name) as caught:
+            open_signed_export(str(folder / "export"))
+        assert caught.value.damage is Damage.BAD_SIGNATURE
+        options = ["report", "--from", str(folder / "export"), "--to", str(tmp_path / "to")]
+        done = CliRunner().invoke(projections, options)
+        assert (done.exit_code, manifest.name in done.output) == (1, True)
+    finally:
+        manifest.write_text(content)
+
+
+def test_a_time_that_is_none_is_a_usage_error(folder: Path, tmp_path: Path) -> None:
+    options = ["report", "--from", str(folder / "export"), "--to", str(tmp_path / "to")]
+    for text in ("17", "yesterday"):
+        done = CliRunner().invoke(projections, [*options, "--since", text])
+        assert (done.exit_code, text in done.output) == (2, True)
+    assert not (tmp_path / "to").exists()
+
+
+@given(since_ms=st.integers(0, 2**42), length_ms=st.integers(1, 2**43))
+def test_a_range_of_any_length_has_few_bins_that_cover_it(since_ms: int, length_ms: int) -> None:
+    span = Span(since_ms, since_ms + length_ms)
+    for bins in (span.volume, span.standing):
+        assert 1 <= bins.count <= BINS_MAX
+        assert bins.origin_ms <= span.since_ms
+        assert bins.origin_ms + bins.count * bins.length_ms >= span.until_ms
+        assert bins.origin_ms + (bins.count - 1) * bins.length_ms < span.until_ms
+
+
+def test_people_count_in_hours_and_days() -> None:
+    lengths = [(45 * MINUTE_MS, "minute"), (DAY_MS, "hour"), (60 * DAY_MS, "day")]
+    for length_ms, name in lengths:
+        assert units.bin_name(Span(0, length_ms).volume.length_ms) == name
+    assert units.bin_name(Span(0, DAY_MS).standing.length_ms) == "10 minutes"
+
+
+def test_numbers_are_written_as_people_read_them() -> None:
+    assert [units.duration(s) for s in (None, 0.0042, 1.5, 300, 7_300, 400_000)] == [
+        units.DASH, "4.2\u00a0ms", "1.5\u00a0s", "5\u00a0min", "2.03\u00a0h", "4.63\u00a0d"
+    ]  # fmt: skip
+    assert [units.size(n) for n in (0, 900, 2_048, 5 * 2**30)] == [
+        "0\u00a0bytes", "900\u00a0bytes", "2.0\u00a0KiB", "5.0\u00a0GiB"
+    ]  # fmt: skip
+    assert [units.short_count(n) for n in (0, 999, 1_500, 2_000_000)] == ["0", "999", "1.5k", "2M"]
+    assert units.time(datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2030-01-02 03:04:05"
