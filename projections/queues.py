@@ -30,39 +30,50 @@ _POLICY: Final = {
 
 
 def _queues(step: Step) -> DataFrame:
-    """Queued but not removed; an id is given to one message only."""
-    new = select_place(
-        step.of("message-queued"),
-        *_MESSAGE,
-        F.lit(0).cast("long").alias("deliveries"),
-        F.lit(None).cast("timestamp").alias("delivered_at"),
-    )
-    # A hash table of each part of the marks: sorting both sides would take twice as long.
-    marks = _marks(step).hint("shuffle_hash")
-    rows = step.since("queues", new).join(marks, ["stream", "message_id"], "left")
-    return rows.where("removed_version IS NULL OR removed_version < version").select(
-        *PLACE,
-        *_MESSAGE,
-        (F.col("deliveries") + F.coalesce("again", F.lit(0))).alias("deliveries"),
-        F.coalesce("again_at", "delivered_at").alias("delivered_at"),
+    """Queued but not removed; an id is given to one message only.
+
+    Most messages of a log are gone. Which ones wait is found out from ids and numbers alone; the
+    rest of their columns is then looked up.
+    """
+    new = select_place(step.of("message-queued"), *_MESSAGE)
+    rows = step.since("queues", new, but=_DELIVERIES)
+    return rows.join(step.at_hand(_waiting(step)), "position").select(
+        *PLACE, *_MESSAGE, *_DELIVERIES
     )
 
 
-def _marks(step: Step) -> DataFrame:
-    """What happened to each message since it was queued: one aggregation, one join."""
-    is_removal = F.col("type") == "messages-removed"
-    delivered_version = F.when(~is_removal, F.col("version"))
+def _waiting(step: Step) -> DataFrame:
+    """Position of each message that waits, and its deliveries: one pass, one aggregation."""
+    kind, version = F.col("type"), F.col("version")
+    is_queued, is_delivered = kind == "message-queued", kind == "messages-delivered"
+    ids = F.when(is_queued, F.array("message_id")).otherwise(F.col("message_ids"))
+    marks = step.of("message-queued", "messages-delivered", "messages-removed").select(
+        "stream",
+        F.explode(ids).alias("message_id"),
+        "version",
+        F.when(is_queued, F.col("position")).alias("position"),
+        F.when(kind == "messages-removed", version).alias("removed_version"),
+        F.when(is_delivered, 1).otherwise(0).cast("long").alias("deliveries"),
+        F.when(is_delivered, F.col("recorded_at")).alias("delivered_at"),
+    )
+    earlier = step.earlier.get("queues")
+    if earlier is not None:
+        never = F.lit(None).cast("long").alias("removed_version")
+        names = ("stream", "message_id", "version", "position", never, *_DELIVERIES)
+        marks = marks.unionByName(earlier.select(*names))
+    delivered_version = F.when(F.col("delivered_at").isNotNull(), version)
     return (
-        step.of("messages-delivered", "messages-removed")
-        .select(
-            "stream", F.explode("message_ids").alias("message_id"), "type", "version", "recorded_at"
-        )
-        .groupBy("stream", "message_id")
+        marks.groupBy("stream", "message_id")
         .agg(
-            F.max(F.when(is_removal, F.col("version"))).alias("removed_version"),
-            F.count(delivered_version).alias("again"),
-            F.max_by("recorded_at", delivered_version).alias("again_at"),
+            F.max("position").alias("position"),
+            F.max(F.when(F.col("position").isNotNull(), version)).alias("version"),
+            F.max("removed_version").alias("removed_version"),
+            F.sum("deliveries").alias("deliveries"),
+            F.max_by("delivered_at", delivered_version).alias("delivered_at"),
         )
+        .where("position IS NOT NULL")
+        .where("removed_version IS NULL OR removed_version < version")
+        .select("position", *_DELIVERIES)
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, TypeAlias
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
@@ -18,7 +21,7 @@ from projections.pseudonyms import fingerprint
 from projections.queues import QUEUE_POLICIES, QUEUES
 from projections.read import AsOf, Export
 from projections.seals import NONCES, SEALS
-from projections.step import Projection, Step
+from projections.step import Projection, Step, rare_events
 from projections.tables import Table, Tables, TablesPlace
 
 PROJECTIONS: Final = (
@@ -87,14 +90,14 @@ def rebuild(
     earlier = {table.name: table for table in start.tables} if start else {}
     step = _step(spark, export, position, start, place)
 
-    def write(projection: Projection) -> Table:
+    def write(projection: Projection, kept: Step) -> Table:
         if projection.name in earlier and step.types.isdisjoint(projection.reads):
             return earlier[projection.name]
-        return place.write(generation, projection, projection.rebuild(step))
+        return place.write(generation, projection, projection.rebuild(kept))
 
     tables: dict[str, Table] = {}
-    with ThreadPoolExecutor(_AT_ONCE) as writers:
-        for done in as_completed([writers.submit(write, each) for each in PROJECTIONS]):
+    with _keeping(step) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
+        for done in as_completed([writers.submit(write, each, kept) for each in PROJECTIONS]):
             table = done.result()
             tables[table.name] = table
             progress(table.name, table.rows)
@@ -111,6 +114,22 @@ def rebuild(
     )
     place.commit(result)
     return result
+
+
+@contextmanager
+def _keeping(step: Step) -> Iterator[Step]:
+    """The step with what several tables, or several passes, need kept while the block runs."""
+    kept = [step.rare.persist(StorageLevel.MEMORY_AND_DISK)]
+
+    def keep(rows: DataFrame) -> int:
+        kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+        return int(rows.count())
+
+    try:
+        yield replace(step, keep=keep)
+    finally:
+        for rows in kept:
+            rows.unpersist()
 
 
 def frames(spark: SparkSession, export: Export, as_of: AsOf = None) -> dict[str, DataFrame]:
@@ -161,10 +180,12 @@ def _step(
     events, types = export.events(spark, after, position), export.types(after, position)
     latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
     at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
+    rare = rare_events(events)
     if start is None or place is None:
-        return Step(events, types, {}, at_ms, window_ms_max)
+        return Step(events, rare, types, {}, at_ms, window_ms_max)
     return Step(
         events,
+        rare,
         types,
         {table.name: place.read(spark, table) for table in start.tables},
         max(start.at_ms, at_ms),

@@ -58,15 +58,20 @@ def _seals(step: Step) -> DataFrame:
         (F.length("nonces") / _PACKED_BYTES).cast("long").alias("nonces"),
         F.col("sealed_rows").alias("events"),
     )
-    rows = step.since("seals", new)
-    # Numbers first: the few newest seals are then found again by their positions.
-    totals = rows.groupBy("partition").agg(
-        F.max("position").alias("position"),
-        *[F.sum(name).alias(name) for name in ("seals", "nonces", "events")],
+    at = F.col("position")
+    return (
+        step.since("seals", new)
+        .groupBy("partition")
+        .agg(
+            *[
+                F.max_by(name, at).alias(name)
+                for name in ("version", "recorded_at", "epoch", "digest")
+            ],
+            F.max("position").alias("position"),
+            *[F.sum(name).alias(name) for name in ("seals", "nonces", "events")],
+        )
+        .select(*SEALS.columns)
     )
-    return totals.join(
-        rows.drop("partition", "seals", "nonces", "events"), "position", "inner"
-    ).select(*SEALS.columns)
 
 
 NONCES: Final = Projection(

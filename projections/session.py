@@ -36,7 +36,15 @@ _ON_THIS_MACHINE: Final = {
     # Small parts: a hash table of one has to fit into memory.
     "spark.sql.shuffle.partitions": "64",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+    # Most columns of a batch are empty: each costs less than its beginning.
+    "spark.sql.parquet.columnarReaderBatchSize": "16384",
+    # Rows that are kept for one rebuild: compressing them takes longer than reading them again.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
+_JAVA: Final = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+"""Most code runs for seconds only: to compile it thoroughly takes more than it gives. A rebuild of
+1,000,000 events takes 49 seconds of CPU instead of 74, and less memory; one of 10,000,000 still
+gains."""
 _LOG4J: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = stderr
 logger.python.name = org.apache.spark.api.python.PythonGatewayServer
@@ -88,7 +96,7 @@ def _started(settings: dict[str, str], memory_mib: int) -> SparkSession:
         quiet = Path(scratch) / "log4j2.properties"
         quiet.write_text(_LOG4J, "utf-8")
         logging = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
-        builder = builder.config("spark.driver.extraJavaOptions", logging)
+        builder = builder.config("spark.driver.extraJavaOptions", f"{_JAVA} {logging}")
         builder = builder.config("spark.driver.memory", f"{memory_mib}m")
         with chosen_java(Path(scratch)):
             return builder.getOrCreate()

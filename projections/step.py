@@ -7,38 +7,65 @@ for the first time) and the events since then, so that many steps give the rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+FREQUENT: Final = frozenset(
+    {"message-queued", "messages-delivered", "messages-removed", "batch-sealed"}
+)
+"""Types that make up most of a log. Events of the others are few, and many tables are of them."""
+_OF_FREQUENT_ALONE: Final = (
+    *("message_id", "message_ids", "protocol", "recipient_key", "reason", "channel"),
+    *("partition", "epoch", "window_ms", "nonces", "sealed_rows", "shard"),
+)
+_AT_HAND_ROWS_MAX: Final = 2_000_000
+"""A few numbers each: some hundred megabytes in every process."""
+
+
+def rare_events(events: DataFrame) -> DataFrame:
+    """The events of all but the frequent types, with the columns that they fill."""
+    return events.where(~F.col("type").isin(*sorted(FREQUENT))).drop(*_OF_FREQUENT_ALONE)
 
 
 @dataclass(frozen=True)
 class Step:
     """From the tables at one position to the tables at a later one.
 
-    ``events`` are those after the earlier tables, of these ``types`` alone; ``earlier`` are the
-    tables by name, empty for the first step; ``at_ms`` is the latest recorded time of all events
-    so far, ``window_ms_max`` the longest timestamp window of any seal.
+    ``events`` are those after the earlier tables, of these ``types`` alone, ``rare`` the rare ones
+    of them, which may be kept at hand; ``earlier`` are the tables by name, empty for the first
+    step; ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the longest
+    timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables are
+    written and says how many they are; None where nothing may be computed yet.
     """
 
     events: DataFrame
+    rare: DataFrame
     types: frozenset[str]
     earlier: Mapping[str, DataFrame]
     at_ms: int
     window_ms_max: int
+    keep: Callable[[DataFrame], int] | None = None
 
     def of(self, *types: str) -> DataFrame:
         """The new events of these types; where there are none, no file is read."""
         wanted = self.types.intersection(types)
         is_wanted = F.col("type").isin(*sorted(wanted)) if wanted else F.lit(col=False)
-        return self.events.where(is_wanted)
+        return (self.rare if FREQUENT.isdisjoint(types) else self.events).where(is_wanted)
 
-    def since(self, name: str, new: DataFrame) -> DataFrame:
-        """The rows of an earlier table and new ones."""
+    def since(self, name: str, new: DataFrame, *, but: Iterable[str] = ()) -> DataFrame:
+        """The rows of an earlier table, without the columns ``but``, and new ones."""
         earlier = self.earlier.get(name)
-        return new if earlier is None else earlier.unionByName(new)
+        return new if earlier is None else earlier.drop(*but).unionByName(new)
+
+    def at_hand(self, rows: DataFrame) -> DataFrame:
+        """Rows to join with many more; where they are few, every task gets all of them."""
+        if self.keep is None or self.keep(rows) > _AT_HAND_ROWS_MAX:
+            return rows
+        return F.broadcast(rows)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ _COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("commits/s", "{0.commits_per_s:,.0f}"),
 )
 _COLUMNS_WITHOUT_TERMINAL: Final = 120
+_LARGE: Final = 10
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -57,7 +58,8 @@ def print_report(report: Report) -> None:
     for line in report.measurements:
         own = {"generator_cpu_us": line.generator_cpu_us} if line.generator_cpu_us else {}
         for name, value in (line.figures | own).items():
-            others.add_row(line.name, name, f"{value:,.1f}")
+            # Ratios are small, and their second digit matters.
+            others.add_row(line.name, name, f"{value:,.{1 if value >= _LARGE else 3}f}")
         for answer, count in line.refused.items():
             others.add_row(line.name, escaped(f"refused: {answer}"), f"{count:,}")
     console.print(facts, lines, others)

@@ -82,13 +82,14 @@ class OwnProcess(ABC):
         Raises:
             NotReady: it ended, or took longer than READY_S_MAX.
         """
-        # What is measured must not depend on what the shell has set for another server.
-        kept = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
         started = time.monotonic()
         try:
             with self._words.open("wb") as words:
                 self._process = subprocess.Popen(  # noqa: S603 - what the benchmark measures
-                    self._command, stdout=words, stderr=words, env={**kept, **self._environment}
+                    self._command,
+                    stdout=words,
+                    stderr=words,
+                    env={**own_environment(), **self._environment},
                 )
         except OSError as error:
             raise NotReady(f"{self._command[0]}: {error.strerror}") from error
@@ -157,6 +158,11 @@ class OwnServer(OwnProcess):
             if word == "ready" and rest:
                 return rest[0]
         return None
+
+
+def own_environment() -> dict[str, str]:
+    """Our own environment without what the shell has set for another server."""
+    return {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
 
 
 def commits(target: Target) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -11,7 +13,9 @@ from rich.progress import Progress
 
 from http_edge.bench import acapy_peer
 from http_edge.bench import didcomm as didcomm_bench
+from http_edge.bench import projections as projections_bench
 from http_edge.bench.decentrl import plan, run
+from http_edge.bench.measurement import Measurement
 from http_edge.bench.progress import ProgressBar
 from http_edge.bench.report import Report, print_report
 from http_edge.bench.report import as_json as report_as_json
@@ -100,6 +104,57 @@ def didcomm(  # noqa: PLR0913 - one argument for each option
     return _report(
         url, lambda bar: didcomm_bench.run(url, pid, wanted, program, bar), as_json=as_json
     )
+
+
+@bench.command()
+@click.option(
+    "--events",
+    type=click.IntRange(10_000, 100_000_000),
+    default=1_000_000,
+    show_default=True,
+    help="Length of the made-up log that is rebuilt.",
+)
+@click.option("--serving/--no-serving", default=True, help="Also serve beside an export.")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Work in this empty folder and leave the log, the export and the tables there.",
+)
+@json_option
+def projections(*, events: int, serving: bool, keep: Path | None, as_json: bool) -> Exit:
+    """Measure the export of the log and what Spark makes of it.
+
+    A log is made up and exported; a mediator serves beside an export; Spark rebuilds all tables
+    with one and two cores; one Python process folds the same files with the mediator's own core,
+    and the tables of both are compared; the rebuild is continued. Each line is told as it ends.
+    """
+    wanted = projections_bench.plan(events, serving=serving)
+    need = f"about {wanted.seconds / 60:.0f} minutes and {wanted.disk_bytes / 2**30:.1f} GiB"
+    click.echo(f"This takes {need} of disk.", err=True)
+
+    def told(line: Measurement) -> None:
+        figures = "".join(f", {name} {value:,.2f}" for name, value in line.figures.items())
+        click.echo(f"{line.name}: {line.seconds:,.1f} s, {line.per_s:,.0f}/s{figures}", err=True)
+
+    with _folder(keep) as folder:
+        return _report(
+            None,
+            lambda bar: projections_bench.run(wanted, folder, bar, told),
+            as_json=as_json,
+        )
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """An empty folder: a named one, or one that is removed afterwards."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="poste-bench-") as folder:
+            yield Path(folder)
+        return
+    keep.mkdir(parents=True, exist_ok=True)
+    if any(keep.iterdir()):
+        raise Stop(Exit.USAGE, f"{keep} is not empty", "Name a folder that is, or a new one.")
+    yield keep.absolute()
 
 
 def _report(url: str | None, work: Callable[[ProgressBar], Report], *, as_json: bool) -> Exit:

@@ -21,6 +21,8 @@ MAY_ASK_TIME_AND_CHANCE = {
     "actors/clock.py": "the server's clock and ids",
     "actors/ray_environment.py": "makes the token of our own Ray",
     "http_edge/aes_gcm.py": "makes nonces of AES-GCM",
+    "http_edge/bench/made_log.py": "makes a log up by a seed",
+    "http_edge/bench/made_people.py": "makes people up by a seed",
     "http_edge/bench/scale.py": "draws a sample by a fixed seed",
     "http_edge/client/sources.py": "the client's clock, nonces and jitter",
     "http_edge/didcomm/envelope.py": "makes content keys and nonces",

@@ -1,0 +1,71 @@
+"""The way to a cluster: the same program, started by ``spark-submit``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eventstore.open_log import open_log
+from projections.java import chosen_java
+from projections.rebuild import PROJECTIONS
+from tests.projections.exports import export_log
+from tests.projections.histories import History, random_script
+from tests.tidy.modules import ROOT
+
+
+@pytest.mark.spark
+def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        History(log).play(random_script(11, 5))
+        export_log(log, tmp_path / "export")
+        position = log.position()
+    # A copy: it hands over the packages beside it, whatever else Python would find.
+    copied = tmp_path / "copied"
+    for folder in ("deploy/spark", "eventstore", "projections"):
+        shutil.copytree(ROOT / folder, copied / folder)
+    mark = copied / "projections" / "step.py"
+    mark.write_text(f"{mark.read_text()}\nPLACE['version'] = 'from the zip file'\n")
+    options = ["--master", "local[1]", "--driver-java-options", "-XX:TieredStopAtLevel=1"]
+    for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false"):
+        options += ["--conf", setting]
+    asked = ["rebuild", "--from", str(tmp_path / "export"), "--to", str(tmp_path / "tables")]
+    with chosen_java(tmp_path):
+        scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {"PATH": scripts, "PYSPARK_PYTHON": sys.executable}
+        environment.pop("PYTHONPATH", None)
+        done = subprocess.run(
+            [sys.executable, copied / "deploy/spark/submit.py", *options, "--", *asked, "--json"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["position"] == position
+    assert [table["name"] for table in printed["tables"]] == [p.name for p in PROJECTIONS]
+    columns = {column["name"]: column["about"] for column in printed["tables"][0]["columns"]}
+    assert columns["version"] == "from the zip file"
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    for arguments, path, said in (
+        ([], os.environ["PATH"], "OPTION OF SPARK-SUBMIT"),
+        (["--"], str(tmp_path), "There is no spark-submit"),
+    ):
+        done = subprocess.run(
+            [sys.executable, ROOT / "deploy/spark/submit.py", *arguments],
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, said in done.stderr) == (2, True)
