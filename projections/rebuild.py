@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
@@ -90,17 +90,7 @@ def rebuild(
     earlier = {table.name: table for table in start.tables} if start else {}
     step = _step(spark, export, position, start, place)
 
-    def write(projection: Projection, kept: Step) -> Table:
-        if projection.name in earlier and step.types.isdisjoint(projection.reads):
-            return earlier[projection.name]
-        return place.write(generation, projection, projection.rebuild(kept))
-
-    tables: dict[str, Table] = {}
-    with _keeping(step) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
-        for done in as_completed([writers.submit(write, each, kept) for each in PROJECTIONS]):
-            table = done.result()
-            tables[table.name] = table
-            progress(table.name, table.rows)
+    tables = _write(step, place, generation, earlier, progress)
     assert export.catalog.head is not None
     result = Tables(
         mediator=export.catalog.head.mediator_did,
@@ -114,6 +104,29 @@ def rebuild(
     )
     place.commit(result)
     return result
+
+
+def _write(
+    step: Step,
+    place: TablesPlace,
+    generation: int,
+    earlier: Mapping[str, Table],
+    progress: Progress,
+) -> dict[str, Table]:
+    """Every table by name; an earlier one stays where nothing happened that it tells of."""
+
+    def write(projection: Projection, kept: Step) -> Table:
+        if projection.name in earlier and step.types.isdisjoint(projection.reads):
+            return earlier[projection.name]
+        return place.write(generation, projection, projection.rebuild(kept))
+
+    tables: dict[str, Table] = {}
+    with _keeping(step) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
+        for done in as_completed([writers.submit(write, each, kept) for each in PROJECTIONS]):
+            table = done.result()
+            tables[table.name] = table
+            progress(table.name, table.rows)
+    return tables
 
 
 @contextmanager
