@@ -32,6 +32,7 @@ from actors.commands import (
 )
 from actors.decision import Accepted, Leasing, Moment, Refs
 from actors.decisions import decide
+from actors.identity import Identity
 from actors.leases import Leases
 from actors.limits import HostLimits
 from actors.message_queue import lapsed
@@ -228,6 +229,33 @@ class Host:
         self.stats.resident_bytes = self._residency.bytes
         self.stats.nonces = sum(len(p.nonces) for p in self._owned.values())
         return self.stats
+
+    # For ``actors.inspection``, on the writer's thread as everything here.
+
+    def owns(self, partition: str) -> bool:
+        """Is this partition claimed and not given up?"""
+        return partition in self._owned
+
+    def partition(self, name: str) -> Partition | None:
+        """A partition that is owned."""
+        return self._owned.get(name)
+
+    def resident(self, did: str) -> Identity | None:
+        """The state of an identity that is in memory."""
+        return self._residency.peek(did)
+
+    def residents(self) -> list[str]:
+        """The identities in memory."""
+        return self._residency.dids()
+
+    def now_ms(self) -> int:
+        """Unix milliseconds by the clock of this host."""
+        return self._clock()
+
+    @property
+    def window_ms(self) -> int:
+        """The timestamp window that nonces are kept for."""
+        return self._limits.timestamp_window_ms
 
     def _run(self, transaction: Transaction, submission: Submission) -> _Outcome:
         try:

@@ -64,3 +64,10 @@ class HostPort(Protocol):
         Raises:
             HostUnavailable: the host did not answer.
         """
+
+    async def inspect(self, question: bytes) -> bytes:
+        """Answer msgpack of ``actors.inspection.Question``; msgpack of its ``Answer``.
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """

@@ -18,6 +18,7 @@ import msgspec
 from actors.clock import Clock, NewId, new_id, system_clock
 from actors.commands import Read
 from actors.host import Host
+from actors.inspection import Answer, Inspector, Question
 from actors.limits import HostLimits
 from actors.writer import PushOut, Writer
 from eventstore.codec import identity_stream
@@ -28,6 +29,7 @@ from eventstore.open_log import open_log
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _READS: Final = msgspec.msgpack.Decoder(list[Read])
+_QUESTIONS: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Question)
 
 
 class HostOptions(msgspec.Struct, frozen=True):
@@ -74,6 +76,7 @@ class IdentityHost:
             push_out=push_out,
             limits=options.limits,
         )
+        self._inspector = Inspector(self._host, self._log, self._on_writer)
         self._sockets: dict[str, int] = {}
         self._edges: dict[str, str] = {}
         self._writer.start()
@@ -144,6 +147,21 @@ class IdentityHost:
         """
         found = self._log.waiting_queues(outbound_only=outbound_only, did=did, limit=limit)
         return msgspec.msgpack.encode(found)
+
+    def inspect(self, question: bytes) -> bytes:
+        """Answer what an operator asks about the memory of this host; nothing changes.
+
+        Args:
+            question: msgpack of ``actors.inspection.Question``.
+
+        Returns:
+            The msgpack of ``actors.inspection.Answer``.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        answer: Answer = self._inspector.answer(_QUESTIONS.decode(question))
+        return msgspec.msgpack.encode(answer)
 
     def stats(self) -> bytes:
         """The msgpack of ``actors.host.HostStats``."""

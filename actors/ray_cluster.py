@@ -68,7 +68,7 @@ Prepare: TypeAlias = Callable[[str], None]
 
 CALLS_MAX: Final = 32
 """Batches in one host at once, two for each edge; each waits on a thread of its own."""
-CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4}
+CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4, "inspect": 1}
 """Threads apart from those of the batches: slow reads and questions hold up no command."""
 
 
@@ -189,6 +189,13 @@ class RayHostPort:
             lambda host: host.queues.options(concurrency_group="read").remote(
                 limit, outbound_only=outbound_only, did=did
             )
+        )
+        return result
+
+    async def inspect(self, question: bytes) -> bytes:
+        """See ``IdentityHost.inspect``. Raises: HostUnavailable."""
+        result: bytes = await self._call(
+            lambda host: host.inspect.options(concurrency_group="inspect").remote(question)
         )
         return result
 

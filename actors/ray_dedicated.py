@@ -24,6 +24,7 @@ from actors.decisions import decide
 from actors.host_port import HostPort, HostUnavailable
 from actors.identity import Identity
 from actors.identity_host import HostOptions
+from actors.inspection import StatesDescribed, describe
 from actors.limits import IdentityLimits
 from actors.partitions import dedicated_host_name
 from actors.ray_cluster import (
@@ -141,6 +142,15 @@ class RayDedicatedPort:
     async def knows(self, did: str) -> bool:
         """Does the log know an identity? Raises: HostUnavailable."""
         return await self._shard.knows(did)
+
+    async def inspect(self, question: bytes) -> bytes:
+        """Answer about an identity that is awake; looking wakes nobody. Raises: HostUnavailable."""
+        if await self._is_awake():
+            return await self._host.inspect(question)
+        if await self._shard.knows(self._did):
+            return msgspec.msgpack.encode(StatesDescribed([], asleep=[self._did]))
+        nobody = describe(self._did, Identity(), 0)
+        return msgspec.msgpack.encode(StatesDescribed([nobody]))
 
     async def _is_awake(self) -> bool:
         if self._host.is_connected and time.monotonic() < self._sure_until:

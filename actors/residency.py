@@ -69,6 +69,15 @@ class Residency:
         """Roughly what they take."""
         return self._bytes
 
+    def peek(self, did: str) -> Identity | None:
+        """The state of an identity that is in memory; this counts as no use of it."""
+        resident = self._residents.get(did)
+        return None if resident is None else resident.state
+
+    def dids(self) -> list[str]:
+        """The identities in memory."""
+        return list(self._residents)
+
     def get(self, did: str, partition: str, now_ms: int) -> Resident:
         """The identity, from memory or from the log.
 
@@ -147,20 +156,31 @@ class Residency:
     def _activate(self, did: str, partition: str, now_ms: int) -> Resident:
         stream = identity_stream(did)
         self.activations += 1
-        state = self._from_snapshot(stream)
-        snapshot_version = state.version
-        while True:
-            rows = self._log.read_stream(stream, after=state.version, limit=_ROWS_PER_READ)
-            for row in rows:
-                if row.originator_version != state.version + 1:
-                    raise CorruptRow(row.topic, f"version {state.version + 1} is missing")
-                evolve(state, decode(row.topic, row.state))
-            if len(rows) < _ROWS_PER_READ:
-                break
+        state, snapshot_version = read_identity(self._log, stream)
         return Resident(did, stream, partition, state, snapshot_version, now_ms)
 
-    def _from_snapshot(self, stream: UUID) -> Identity:
-        snapshot = self._log.load_snapshot(stream)
-        if snapshot is None or snapshot.fold != FOLD:
-            return Identity()
-        return from_snapshot(snapshot.state) or Identity()
+
+def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
+    """The identity from its snapshot and the events after it; the version of the snapshot.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+        UnknownTopic, CorruptRow: its stream cannot be understood.
+    """
+    state = _from_snapshot(log, stream)
+    snapshot_version = state.version
+    while True:
+        rows = log.read_stream(stream, after=state.version, limit=_ROWS_PER_READ)
+        for row in rows:
+            if row.originator_version != state.version + 1:
+                raise CorruptRow(row.topic, f"version {state.version + 1} is missing")
+            evolve(state, decode(row.topic, row.state))
+        if len(rows) < _ROWS_PER_READ:
+            return state, snapshot_version
+
+
+def _from_snapshot(log: EventLog, stream: UUID) -> Identity:
+    snapshot = log.load_snapshot(stream)
+    if snapshot is None or snapshot.fold != FOLD:
+        return Identity()
+    return from_snapshot(snapshot.state) or Identity()

@@ -114,6 +114,7 @@ class HttpSurface:
         app.router.add_get("/status", self._status)
         app.router.add_get("/queues", self._queues)
         app.router.add_post("/queues/purge", self._purge)
+        app.router.add_post("/memory", self._memory)
         app.router.add_get("/public/{did:.+}", self._public_events)
         app.router.add_get("/ws", self._socket)
         if self._mediation is not None:
@@ -173,6 +174,10 @@ class HttpSurface:
     async def _purge(self, request: web.Request) -> web.Response:
         _only_from_here(request)
         return await self._operators.purge(request)
+
+    async def _memory(self, request: web.Request) -> web.Response:
+        _only_from_here(request)
+        return await self._operators.inspect(request)
 
     async def _status(self, request: web.Request) -> web.Response:
         _only_from_here(request)

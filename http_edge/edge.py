@@ -141,7 +141,7 @@ class Edge:
             gateway,
             Health(gateway, self._hosts, clock=clock),
             operators=OperatorFront(
-                keys, gateway, identities, self._hosts[0], clock=clock, new_id=new_id
+                keys, gateway, identities, self._hosts, clock=clock, new_id=new_id
             ),
             didcomm=Mediation(keys, around) if settings.didcomm.enabled else None,
             clock=clock,

@@ -48,13 +48,17 @@ CHILD: Final = (sys.executable, "-c", "from http_edge.exporting import main; mai
 """The command of the child; its settings come as one line of JSON on stdin."""
 
 
+class OtherExporter(ExportRefused):
+    """Another process of this machine exports to the place."""
+
+
 @contextlib.contextmanager
 def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterator[Exporter]:
     """The exporter of this mediator to a place, the only one of this machine while it is used.
 
     Raises:
-        ExportRefused: another process of this machine exports there, or the place is of another
-            mediator or log, or this mediator has no keys yet.
+        OtherExporter: another process of this machine exports there.
+        ExportRefused: the place is of another mediator or log, or this mediator has no keys yet.
         ExportError, LogError, KeyFileRefused: as ``Exporter`` and ``load_or_create``.
     """
     if not settings.keys_path.exists():
@@ -218,5 +222,5 @@ def _alone(settings: Settings, place: ExportPlace) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ExportRefused(f"another process exports to {place.address()}") from error
+            raise OtherExporter(f"another process exports to {place.address()}") from error
         yield

@@ -1,4 +1,4 @@
-"""What operators may see and do with queues: on loopback, with a token that follows from the keys.
+"""What operators may see and do: on loopback, with a token that follows from the keys.
 
 Whoever can read the key file can make the token; nobody else on the machine learns who has a queue
 here, and no page in a browser of this machine can empty one.
@@ -7,6 +7,7 @@ here, and no page in a browser of this machine can empty one.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Final
@@ -25,6 +26,7 @@ from eventstore.seal import command_key
 from http_edge.didcomm.identities import Identities
 from http_edge.gateway import Gateway
 from http_edge.mediator_keys import MediatorKeys
+from http_edge.memory import Memory, QuestionRefused
 
 _PERSON: Final = b"poste-operator"
 _TOKEN_BYTES: Final = 32
@@ -40,23 +42,24 @@ def operator_token(keys: MediatorKeys) -> str:
 
 
 class OperatorFront:
-    """Answers ``/queues``; the caller has made sure that it is asked from loopback."""
+    """Answers operators; the caller has made sure that they ask from loopback."""
 
     def __init__(
         self,
         keys: MediatorKeys,
         gateway: Gateway,
         identities: Identities,
-        host: str,
+        hosts: Sequence[str],
         *,
         clock: Clock,
         new_id: NewId,
     ) -> None:
-        """A front whose ``host`` reads the log."""
+        """A front of a mediator with these hosts of shards."""
         self._authorization = f"Bearer {operator_token(keys)}".encode()
         self._gateway = gateway
         self._identities = identities
-        self._host = host
+        self._host = hosts[0]  # each reads the whole log
+        self._memory = Memory(gateway, hosts)
         self._clock = clock
         self._new_id = new_id
 
@@ -90,6 +93,17 @@ class OperatorFront:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         body = orjson.dumps({"did": did, "purged": purged.messages})
         return web.Response(body=body, content_type="application/json")
+
+    async def inspect(self, request: web.Request) -> web.Response:
+        """``POST /memory``: what the hosts know; msgpack of ``actors.inspection``."""
+        self._authorize(request)
+        try:
+            answer = await self._memory.answer(await request.read())
+        except QuestionRefused as error:
+            raise web.HTTPBadRequest from error
+        except HostUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return web.Response(body=answer, content_type="application/msgpack")
 
     def _authorize(self, request: web.Request) -> None:
         given = request.headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from projections.audit_program import audit
+from projections.compare_program import compare_command
 from projections.rebuild_program import rebuild_command
 from projections.report_program import report_command
 
@@ -14,8 +15,9 @@ def projections() -> None:
     """Work on an export of a mediator's log with Spark."""
 
 
-projections.add_command(rebuild_command)
 projections.add_command(audit)
+projections.add_command(compare_command)
+projections.add_command(rebuild_command)
 projections.add_command(report_command)
 
 if __name__ == "__main__":

@@ -23,18 +23,9 @@ def _nonces(step: Step) -> DataFrame:
     """
     oldest_ms = step.at_ms - 2 * step.window_ms_max - 1
     oldest = F.lit(datetime.fromtimestamp(oldest_ms / 1000, UTC))
-    seals = step.of("batch-sealed").where(
-        (F.col("recorded_at") >= oldest) & (F.length("nonces") >= _PACKED_BYTES)
-    )
-    count = (F.length("nonces") / _PACKED_BYTES).cast("int")
-    start = F.col("number") * _PACKED_BYTES + 1
-    expiry = F.substring("nonces", start + _KEY_BYTES, F.lit(_PACKED_BYTES - _KEY_BYTES))
-    new = seals.select(
-        "partition", "nonces", F.explode(F.sequence(F.lit(0), count - 1)).alias("number")
-    ).select(
-        "partition",
-        F.substring("nonces", start, F.lit(_KEY_BYTES)).alias("key"),
-        F.timestamp_millis(F.conv(F.hex(expiry), 16, 10).cast("long")).alias("expires_at"),
+    seals = step.of("batch-sealed").where(F.col("recorded_at") >= oldest)
+    new = unpacked(seals).select(
+        "partition", "key", F.timestamp_millis("expires_at_ms").alias("expires_at")
     )
     now = F.timestamp_millis(F.lit(step.at_ms).cast("long"))
     return (
@@ -42,6 +33,31 @@ def _nonces(step: Step) -> DataFrame:
         .where(F.col("expires_at") >= now)
         .groupBy("partition", "key")
         .agg(F.max("expires_at").alias("expires_at"))
+    )
+
+
+def unpacked(seals: DataFrame, *others: str) -> DataFrame:
+    """The nonces of seals that have some: ``partition``, ``key``, ``expires_at_ms``, and others.
+
+    Others are columns of the seals.
+    """
+    count = (F.length("nonces") / _PACKED_BYTES).cast("int")
+    start = F.col("number") * _PACKED_BYTES + 1
+    expiry = F.substring("nonces", start + _KEY_BYTES, F.lit(_PACKED_BYTES - _KEY_BYTES))
+    return (
+        seals.where(F.length("nonces") >= _PACKED_BYTES)
+        .select(
+            "partition",
+            "nonces",
+            *others,
+            F.explode(F.sequence(F.lit(0), count - 1)).alias("number"),
+        )
+        .select(
+            "partition",
+            F.substring("nonces", start, F.lit(_KEY_BYTES)).alias("key"),
+            F.conv(F.hex(expiry), 16, 10).cast("long").alias("expires_at_ms"),
+            *others,
+        )
     )
 
 

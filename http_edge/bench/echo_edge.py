@@ -16,6 +16,7 @@ import msgspec
 import uvloop
 
 from actors.commands import FindKeyOwner, QueueEnvelope, QueueMessage, Submission
+from actors.inspection import NotOwned
 from actors.replies import (
     BatchResult,
     Done,
@@ -65,6 +66,10 @@ class EchoHost:
     ) -> bytes:
         """Nothing waits."""
         return msgspec.msgpack.encode([])
+
+    async def inspect(self, question: bytes) -> bytes:  # noqa: ARG002 - the port's signature
+        """Nothing is in memory."""
+        return msgspec.msgpack.encode(NotOwned())
 
     async def stats(self) -> bytes:
         """No figures."""

@@ -46,7 +46,7 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     """
     dsn = loaded.settings.log_dsn
     require_existing(dsn)
-    known_heads = _heads_of(known) if known else None
+    known_heads = heads_of(known) if known else None
     findings: list[Finding] = []
     summary: Summary | None = None
     # Reading asks nothing of the store's durability.
@@ -138,7 +138,12 @@ def _summary(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _heads_of(path: Path) -> Mapping[str, Head]:
+def heads_of(path: Path) -> Mapping[str, Head]:
+    """The heads in the JSON of an earlier check.
+
+    Raises:
+        Stop: the file is no such JSON.
+    """
     try:
         heads = json.loads(path.read_bytes())["summary"]["heads"]
         return {

@@ -25,6 +25,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "bench": "Measure a mediator on this machine; other machines are refused.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",
     "log": "Check the event log.",
+    "verify": "Check an export, and with --live the memory of the mediator against it.",
     "export": "Write the event log as Parquet files, each once, and sign what was written.",
     "restore": "Build a log anew from its export, or move it to another store.",
     "rebuild": "Rebuild every table from an export alone, as of now or of any moment.",

@@ -23,11 +23,40 @@ _REMEDIES: Final = {
 def ask(method: str, url: str, path: str, *, token: str | None = None) -> dict[str, Any]:
     """The JSON object that the mediator at ``url`` answers at ``path``.
 
-    Asked without the proxies of the environment: the mediator is near. ``token`` is the
-    operator's.
+    ``token`` is the operator's.
 
     Raises:
         Stop: it cannot be reached, or does not answer as poste does.
+    """
+    status, body = exchange(method, url, path, token=token)
+    refuse_unless_ok(status, url, path)
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        name = path.partition("?")[0]
+        what = name.strip("/").split("/")[0]
+        raise Stop(Exit.UNREACHABLE, f"{url}{name} did not answer with a {what} of poste")
+    return answer
+
+
+def exchange(  # noqa: PLR0913 - each is a part of the request
+    method: str,
+    url: str,
+    path: str,
+    *,
+    token: str | None = None,
+    body: bytes | None = None,
+    seconds_max: float = _ANSWER_S_MAX,
+    bytes_max: int = _ANSWER_BYTES_MAX,
+) -> tuple[int, bytes]:
+    """Status and body of an answer of the mediator at ``url``.
+
+    Asked without the proxies of the environment: the mediator is near.
+
+    Raises:
+        Stop: it cannot be reached.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -36,22 +65,21 @@ def ask(method: str, url: str, path: str, *, token: str | None = None) -> dict[s
     connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        with closing(connect(parts.netloc, timeout=_ANSWER_S_MAX)) as connection:
-            connection.request(method, parts.path.rstrip("/") + path, headers=headers)
+        with closing(connect(parts.netloc, timeout=seconds_max)) as connection:
+            connection.request(method, parts.path.rstrip("/") + path, body, headers)
             response = connection.getresponse()
-            body = response.read(_ANSWER_BYTES_MAX)
+            return response.status, response.read(bytes_max)
     except (OSError, http.client.HTTPException) as error:
         remedy = "Start it with: poste serve. If it listens elsewhere, name it with --url."
         raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
-    name = path.partition("?")[0]
-    if response.status != http.client.OK:
-        remedy = _REMEDIES.get(response.status, _NO_SUCH)
-        raise Stop(Exit.UNREACHABLE, f"{url}{name} answered {response.status}", remedy)
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        what = name.strip("/").split("/")[0]
-        raise Stop(Exit.UNREACHABLE, f"{url}{name} did not answer with a {what} of poste")
-    return answer
+
+
+def refuse_unless_ok(status: int, url: str, path: str) -> None:
+    """End with the remedy for an answer that is none.
+
+    Raises:
+        Stop: the status is not 200.
+    """
+    if status != http.client.OK:
+        remedy = _REMEDIES.get(status, _NO_SUCH)
+        raise Stop(Exit.UNREACHABLE, f"{url}{path.partition('?')[0]} answered {status}", remedy)

@@ -31,6 +31,18 @@ def projections_command(name: str, summary: str) -> click.Command:
     )
 
 
+def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
+    """Exit code and output of ``python -m projections`` with these arguments."""
+    command = [sys.executable, "-m", "projections", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:  # noqa: S603 - as above
+        try:
+            answer, _ = program.communicate()
+        except BaseException:
+            program.terminate()
+            raise
+    return program.returncode, answer
+
+
 def run_program(arguments: Sequence[str]) -> None:
     """Run ``python -m projections`` with these arguments; it reads and writes as we do.
 

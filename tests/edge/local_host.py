@@ -166,6 +166,10 @@ class LocalHostPort(HostPort):
         return await self._ask(IdentityHost.stats)
 
     @override
+    async def inspect(self, question: bytes) -> bytes:
+        return await self._ask(lambda host: host.inspect(question))
+
+    @override
     async def queues(
         self, limit: int, *, outbound_only: bool = False, did: str | None = None
     ) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from uuid import UUID
 from actors import partition
 from actors.evolution import evolve
 from actors.identity import Identity
+from actors.state_rows import COLUMNS, state_rows
 from eventstore.codec import decode, partition_stream
 from eventstore.events import (
     BatchSealed,
@@ -38,6 +39,7 @@ from eventstore.verify import Summary, verify
 from tests.projections.histories import LIMITS
 
 Rows = set[tuple[Any, ...]]
+Described = defaultdict[str, list[dict[str, Any]]]
 _ALL: Final = 10_000
 
 
@@ -97,54 +99,65 @@ def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Itera
         evolve(state, each.event)
         assert state.version == each.version
     at = {each.version: each for each in stored}
-    last, key = stored[-1], stored[0].place[:2]
+    known = described(state)
+    (figures,) = known["identities"]
     yield "identities", [(
-        *last.place, state.saved_events, when(state.last_added_ms),
-        when(state.last_delivered_ms), when(state.last_removed_ms), state.refusing,
+        *stored[-1].place, figures["saved_events"], when(figures["added_at"]),
+        when(figures["delivered_at"]), when(figures["removed_at"]), figures["refusing"],
     )]  # fmt: skip
     registered = [e for e in stored if isinstance(e.event, IdentityRegistered)]
-    if registered:
+    for row in known["registrations"]:
         yield "registrations", [(
-            *registered[-1].place, float(state.registered_until_s), len(registered),
+            *registered[-1].place, row["expires_at_s"], len(registered),
             when(registered[0].event.at_ms),
         )]  # fmt: skip
-    yield from _of_contracts(state, at)
-    yield from _of_queue(state, stored, at)
-    yield from _of_agent(state, stored)
-    if state.owner_did:
-        claimed = at[state.claim]
+    yield from _of_contracts(known, at)
+    yield from _of_queue(known, stored, at)
+    yield from _of_agent(known, stored)
+    for row in known["key_owners"]:
+        claimed = at[row["version"]]
         assert isinstance(claimed.event, KeyClaimed)
-        yield "key_owners", [(*claimed.place, claimed.event.key, state.owner_did)]
-    if state.used_by:
+        yield "key_owners", [(*claimed.place, claimed.event.key, row["owner_did"])]
+    for row in known["invitations"]:
         (used,) = stored
         assert isinstance(used.event, InvitationUsed)
-        yield "invitations", [(*used.place, used.event.invitation_id, state.used_by)]
+        yield "invitations", [(*used.place, used.event.invitation_id, row["by_did"])]
     yield from _of_read_models(log, stored, state)
-    assert key == stored[-1].place[:2]
 
 
-def _of_contracts(state: Identity, at: dict[int, Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
-    digests = {contract_id: digest for digest, contract_id in state.contract_ids.items()}
+def described(state: Identity) -> Described:
+    """The rows of the state by table, each with the names of its columns, places in order."""
+    known: Described = defaultdict(list)
+    for table, rows in state_rows(state):
+        known[table] += [dict(zip(COLUMNS[table], row, strict=True)) for row in rows]
+    for found in known.values():
+        places = [row["place"] for row in found if "place" in row]
+        assert places == list(range(len(places)))
+    return known
+
+
+def _of_contracts(known: Described, at: dict[int, Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
     contracts = []
-    for contract_id, kept in state.contracts.items():
-        event = at[kept.version].event
+    for row in known["contracts"]:
+        event = at[row["version"]].event
         assert isinstance(event, ContractStored)
         contracts.append((
-            *at[kept.version].place, contract_id, kept.requestor_did, kept.recipient_did,
-            float(kept.expires_at_s), digests[contract_id], len(event.contract),
+            *at[row["version"]].place, row["contract_id"], row["requestor_did"],
+            row["recipient_did"], row["expires_at_s"], row["digest"], len(event.contract),
         ))  # fmt: skip
     yield "contracts", contracts
     requests = []
-    for request_id, waiting in state.requests.items():
-        event = at[waiting.version].event
+    for row in known["contract_requests"]:
+        event = at[row["version"]].event
         assert isinstance(event, ContractRequested)
         size_bytes = len(event.encrypted_contract_request.encode())
-        requests.append((*at[waiting.version].place, request_id, waiting.sender_did, size_bytes))
+        place = at[row["version"]].place
+        requests.append((*place, row["request_id"], row["sender_did"], size_bytes))
     yield "contract_requests", requests
 
 
 def _of_queue(
-    state: Identity, stored: list[Stored], at: dict[int, Stored]
+    known: Described, stored: list[Stored], at: dict[int, Stored]
 ) -> Iterable[tuple[str, Iterable[Any]]]:
     deliveries: Counter[str] = Counter()
     delivered_at: dict[str, int] = {}
@@ -153,34 +166,29 @@ def _of_queue(
             deliveries.update(each.event.message_ids)
             delivered_at |= dict.fromkeys(each.event.message_ids, each.event.at_ms)
     queue = []
-    for message_id, message in state.messages.items():
-        event = at[message.version].event
+    for row in known["queues"]:
+        message_id = row["message_id"]
+        event = at[row["version"]].event
         assert isinstance(event, MessageQueued)
+        assert (row["protocol"], row["recorded_at"]) == (event.protocol, event.at_ms)
         queue.append((
-            *at[message.version].place, message_id, event.protocol, message.sender_did,
-            message.recipient_key, message.size_bytes, deliveries[message_id],
+            *at[row["version"]].place, message_id, row["protocol"], row["sender_did"],
+            row["recipient_key"], row["size_bytes"], deliveries[message_id],
             when(delivered_at.get(message_id, 0)),
         ))  # fmt: skip
     assert [row[2] for row in queue] == sorted(row[2] for row in queue)
     yield "queues", queue
-    if state.policy is not None:
+    for row in known["queue_policies"]:
         set_last = [e for e in stored if isinstance(e.event, QueuePolicySet)][-1]
-        rules = state.policy
-        yield "queue_policies", [(
-            *set_last.place, rules.will_queue, rules.age_s_max, rules.messages_max,
-            rules.message_bytes_max, rules.bytes_max,
-        )]  # fmt: skip
+        yield "queue_policies", [(*set_last.place, *row.values())]
 
 
-def _of_agent(state: Identity, stored: list[Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
-    if state.connection is not None:
+def _of_agent(known: Described, stored: list[Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
+    for row in known["connections"]:
         said = [e for e in stored if isinstance(e.event, ConnectionEstablished)][-1]
-        known = state.connection
-        yield "connections", [(
-            *said.place, known.peer_did, known.label, known.endpoint, tuple(known.routing_keys),
-            known.protocol, known.invitation_id,
-        )]  # fmt: skip
-    if state.mediated:
+        row["routing_keys"] = tuple(row["routing_keys"])
+        yield "connections", [(*said.place, *row.values())]
+    if known["mediation"]:
         yield "mediation", [e.place for e in stored if isinstance(e.event, MediationGranted)]
     added: dict[str, tuple[Stored, int]] = {}
     for each in stored:
@@ -190,13 +198,16 @@ def _of_agent(state: Identity, stored: list[Stored]) -> Iterable[tuple[str, Iter
             for ordinal, key in enumerate(each.event.added):
                 added.setdefault(key, (each, ordinal))
     places = [(each.version, ordinal) for each, ordinal in added.values()]
-    assert list(added) == list(state.keylist)
+    assert list(added) == [row["key"] for row in known["keylists"]]
     assert places == sorted(places)
     yield (
         "keylists",
-        [(*added[key][0].place, key, added[key][1], claim) for key, claim in state.keylist.items()],
+        [
+            (*added[row["key"]][0].place, row["key"], added[row["key"]][1], row["claim"])
+            for row in known["keylists"]
+        ],
     )
-    assert not (state.owner_did and isinstance(stored[-1].event, KeyReleased))
+    assert not (known["key_owners"] and isinstance(stored[-1].event, KeyReleased))
 
 
 def _of_read_models(

@@ -1,0 +1,193 @@
+"""A dump: what the hosts have in memory, as Parquet tables in a folder of this machine.
+
+    <folder>/dump.json              written last: figures, and between which positions it was made
+    <folder>/<table>.parquet        a table of ``actors.state_rows``, with ``identity`` first
+    <folder>/watermarks.parquet     stream, identity and version of every identity that was there
+    <folder>/asleep.parquet         identities in no process now, which were not woken
+    <folder>/unserved.parquet       identities that their host cannot serve, and why
+    <folder>/partitions.parquet     shards as their owners know them, up to which seal
+    <folder>/seals.parquet          their newest seals
+    <folder>/nonces.parquet         nonces in force, in the bucket of their expiry
+
+``projections/compare.py`` reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actors.evolution import from_snapshot
+from actors.inspection import DescribedState, NoncesHeld
+from actors.state_rows import COLUMNS, Row, state_rows
+from eventstore.codec import identity_stream
+
+_ROWS_AT_ONCE: Final = 50_000
+_KEY_BYTES: Final = 16
+_WHEN: Final = pa.timestamp("ms", tz="UTC")
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "stream": pa.binary(),
+    "digest": pa.binary(),
+    "routing_keys": pa.list_(pa.string()),
+    "expires_at_s": pa.float64(),
+    **dict.fromkeys(("refusing", "will_queue"), pa.bool_()),
+    **dict.fromkeys(("added_at", "delivered_at", "removed_at", "recorded_at"), _WHEN),
+    **dict.fromkeys(
+        (
+            *("version", "place", "saved_events", "size_bytes", "messages", "bytes", "claim"),
+            *("envelopes", "envelope_bytes", "age_s_max", "messages_max", "message_bytes_max"),
+            *("bytes_max", "epoch", "until", "window_ms", "bucket_ms", "first_bucket", "bucket"),
+        ),
+        pa.int64(),
+    ),
+}
+_OWN: Final = {
+    "watermarks": ("stream", "identity", "version"),
+    "asleep": ("stream", "identity"),
+    "unserved": ("stream", "identity", "fault"),
+    "partitions": ("partition", "until", "window_ms", "bucket_ms", "first_bucket"),
+    "seals": ("partition", "version", "epoch", "digest"),
+    "nonces": ("partition", "bucket", "key"),
+}
+_TABLES: Final = {name: ("identity", *columns) for name, columns in COLUMNS.items()} | _OWN
+
+
+class Dumped(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dump holds; ``dump.json``.
+
+    It was made after the log had reached ``after`` and before it went beyond ``before``.
+    """
+
+    after: int
+    before: int
+    identities: int
+    asleep: int
+    rows: dict[str, int]
+
+
+class DumpWriter:
+    """Writes a dump row by row, in bounded memory; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """An empty dump in an existing folder."""
+        self._folder = folder
+        self._waiting: dict[str, list[Row]] = {name: [] for name in _TABLES}
+        self._count = 0
+        self._rows: Counter[str] = Counter()
+        self._files = {
+            name: pq.ParquetWriter(folder / f"{name}.parquet", _schema(name, columns))
+            for name, columns in _TABLES.items()
+        }
+
+    def __enter__(self) -> Self:
+        """The writer itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Write what waits and close the files."""
+        self._flush()
+        for file in self._files.values():
+            file.close()
+
+    def add_state(self, described: DescribedState) -> None:
+        """One identity and all its rows; one without a version is none.
+
+        Raises:
+            ValueError: the state is of another release than this program.
+        """
+        target = described.target
+        stream = identity_stream(target).bytes
+        if described.fault:
+            self._add("unserved", [(stream, target, described.fault)])
+        if not described.version:
+            return
+        state = from_snapshot(described.state)
+        if state is None:
+            raise ValueError(f"the state of {target} cannot be read")
+        self._add("watermarks", [(stream, target, described.version)])
+        for table, rows in state_rows(state):
+            self._add(table, [(target, *row) for row in rows])
+        if self._count >= _ROWS_AT_ONCE:
+            self._flush()
+
+    def add_asleep(self, targets: Sequence[str]) -> None:
+        """Identities in no process, which were not asked."""
+        self._add("asleep", [(identity_stream(target).bytes, target) for target in targets])
+
+    def add_nonces(self, held: NoncesHeld) -> None:
+        """A partition and its nonces, but those that may have expired by now."""
+        first = held.at_ms // held.bucket_ms + 1
+        partition, version = held.partition, held.version
+        self._add("partitions", [(partition, version, held.window_ms, held.bucket_ms, first)])
+        self._add("seals", [(partition, version, held.epoch, held.digest)])
+        for bucket, joined in held.packed.items():
+            if bucket >= first:
+                self._write("nonces", _nonces(held.partition, bucket, joined))
+
+    def finish(self, *, after: int, before: int) -> Dumped:
+        """Make the dump count; when all files are closed."""
+        dumped = Dumped(
+            after=after,
+            before=before,
+            identities=self._rows["watermarks"],
+            asleep=self._rows["asleep"],
+            rows={name: self._rows[name] for name in (*COLUMNS, "seals", "nonces")},
+        )
+        (self._folder / "dump.json").write_bytes(msgspec.json.encode(dumped))
+        return dumped
+
+    def _add(self, table: str, rows: list[Row]) -> None:
+        self._waiting[table] += rows
+        self._count += len(rows)
+
+    def _flush(self) -> None:
+        for name, rows in self._waiting.items():
+            if rows:
+                columns: list[Any] = list(zip(*rows, strict=True))
+                schema = self._files[name].schema
+                arrays = [
+                    pa.array(values, field.type)
+                    for values, field in zip(columns, schema, strict=True)
+                ]
+                self._write(name, pa.RecordBatch.from_arrays(arrays, schema=schema))
+                rows.clear()
+        self._count = 0
+
+    def _write(self, table: str, batch: pa.RecordBatch) -> None:
+        self._files[table].write_batch(batch)
+        self._rows[table] += batch.num_rows
+
+
+def _schema(table: str, columns: Sequence[str]) -> pa.Schema:
+    fields = [(column, _TYPES.get(column, pa.string())) for column in columns]
+    if table == "nonces":
+        fields[-1] = ("key", pa.binary())  # elsewhere a key is a text in base58
+    return pa.schema(fields)
+
+
+def _nonces(partition: str, bucket: int, joined: bytes) -> pa.RecordBatch:
+    """The keys as they stand in memory, without an object for each."""
+    count = len(joined) // _KEY_BYTES
+    keys = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(_KEY_BYTES), count, [None, pa.py_buffer(joined)]
+    )
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(partition, count),
+            pa.repeat(pa.scalar(bucket, pa.int64()), count),
+            keys.cast(pa.binary()),
+        ],
+        schema=_schema("nonces", _OWN["nonces"]),
+    )

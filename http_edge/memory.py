@@ -1,0 +1,110 @@
+"""What the hosts have in memory, for operators: one question to the hosts that it concerns.
+
+An answer is bounded: so many identities at most, of each so many bytes, a larger one alone; and
+one edge answers one question at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from actors.host_port import HostUnavailable
+from actors.inspection import (
+    Answer,
+    DescribeNonces,
+    DescribeStates,
+    ListResidents,
+    NoncesHeld,
+    Question,
+    Residents,
+    StatesDescribed,
+)
+from http_edge.gateway import Gateway
+
+TARGETS_MAX: Final = 256
+"""Identities in one answer. More would hold up the commands of one host for longer."""
+STATE_BYTES_MAX: Final = 64 * 1024
+"""A state in an answer with others: 16 MiB for all of them."""
+_CALLS_MAX: Final = 16
+_QUESTIONS: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Question)
+_ANSWERS: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
+_A = TypeVar("_A")
+
+
+class QuestionRefused(Exception):
+    """No question, or one whose answer would have no bound."""
+
+
+class Memory:
+    """Asks the hosts of one mediator, one question at a time."""
+
+    def __init__(self, gateway: Gateway, hosts: Sequence[str]) -> None:
+        """The memory of these hosts, and of those with one identity each."""
+        self._gateway = gateway
+        self._hosts = hosts
+        self._alone = asyncio.Lock()
+        self._calls = asyncio.Semaphore(_CALLS_MAX)
+
+    async def answer(self, question: bytes) -> bytes:
+        """The msgpack of ``actors.inspection.Answer`` to that of a ``Question``.
+
+        Raises:
+            QuestionRefused: it is none, or asks for too much at once.
+            HostUnavailable: a host did not answer.
+        """
+        try:
+            asked = _QUESTIONS.decode(question)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise QuestionRefused from error
+        async with self._alone:
+            return msgspec.msgpack.encode(await self._ask(asked))
+
+    async def _ask(self, question: Question) -> Answer:
+        match question:
+            case DescribeStates():
+                return await self._states(question)
+            case ListResidents():
+                asking = [self._call(host, question, Residents) for host in self._hosts]
+                answers = await asyncio.gather(*asking)
+                return Residents([target for found in answers for target in found.targets])
+            case DescribeNonces():
+                host = self._gateway.placement.host_of(question.partition)
+                if host not in self._hosts:
+                    raise QuestionRefused
+                return await self._call(host, question, NoncesHeld)
+
+    async def _states(self, question: DescribeStates) -> StatesDescribed:
+        targets = question.targets
+        many = len(targets) > 1
+        if len(targets) > TARGETS_MAX or (many and question.bytes_max > STATE_BYTES_MAX):
+            raise QuestionRefused
+        placement = self._gateway.placement
+        by_host: dict[str, list[tuple[str, str]]] = {}
+        for target in targets:
+            partition = placement.partition_of(target)
+            by_host.setdefault(placement.host_of(partition), []).append((target, partition))
+        answers = await asyncio.gather(
+            *[self._describe(host, pairs, question) for host, pairs in by_host.items()]
+        )
+        return StatesDescribed(
+            [state for answer in answers for state in answer.states],
+            [target for answer in answers for target in answer.asleep],
+        )
+
+    async def _describe(
+        self, host: str, pairs: list[tuple[str, str]], question: DescribeStates
+    ) -> StatesDescribed:
+        asked = DescribeStates([t for t, _ in pairs], question.bytes_max, [p for _, p in pairs])
+        return await self._call(host, asked, StatesDescribed)
+
+    async def _call(self, host: str, question: Question, kind: type[_A]) -> _A:
+        async with self._calls:
+            said = await self._gateway.port(host).inspect(msgspec.msgpack.encode(question))
+        answer = _ANSWERS.decode(said)
+        if not isinstance(answer, kind):
+            raise HostUnavailable(host)
+        return answer

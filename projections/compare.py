@@ -1,0 +1,333 @@
+"""Compares what a running mediator had in memory with what its exported log says.
+
+The mediator went on serving while it was asked, so every identity was asked at a version of its
+own. Of each, the events up to that version are rebuilt, by the same projections as always, and
+held against its rows. Besides, a version must not be older than the log was before the mediator
+was asked: an owner that has missed an event is found even if all that it knows is true.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from projections.agents import CONNECTIONS, KEYLISTS, MEDIATION
+from projections.archives import PUBLIC_EVENTS
+from projections.contracts import CONTRACT_REQUESTS, CONTRACTS
+from projections.differences import DIFFERENCE, differences, rows_as_text, united
+from projections.identities import IDENTITIES, REGISTRATIONS
+from projections.keys import INVITATIONS, KEY_OWNERS
+from projections.queues import QUEUE_POLICIES, QUEUES
+from projections.read import Export, NotExported, spark_path
+from projections.seals import NONCES, SEALS, unpacked
+from projections.step import Step, rare_events
+
+DIFFERENCES_MAX: Final = 1_000
+"""Differences that are listed; all are counted."""
+_BROADCAST_MAX: Final = 1_000_000
+"""Identities whose watermarks every task may hold: 40 bytes each."""
+_KEYS: Final[Mapping[str, Sequence[str]]] = {
+    "identities": ("identity",),
+    "registrations": ("identity",),
+    "contracts": ("identity", "contract_id"),
+    "correspondents": ("identity", "did"),
+    "contract_requests": ("identity", "request_id"),
+    "queues": ("identity", "message_id"),
+    "queue_totals": ("identity",),
+    "queue_keys": ("identity", "recipient_key"),
+    "queue_policies": ("identity",),
+    "public_events": ("identity", "event_id"),
+    "connections": ("identity",),
+    "mediation": ("identity",),
+    "keylists": ("identity", "key"),
+    "key_owners": ("identity",),
+    "invitations": ("identity",),
+    "seals": ("partition",),
+    "nonces": ("partition", "key"),
+}
+"""Whose the rows of each table of a dump are, and what tells them apart."""
+_SAME: Final = (
+    *(IDENTITIES, REGISTRATIONS, QUEUES, QUEUE_POLICIES, CONTRACTS, CONTRACT_REQUESTS),
+    *(CONNECTIONS, MEDIATION, KEYLISTS, KEY_OWNERS, INVITATIONS, PUBLIC_EVENTS, SEALS, NONCES),
+)
+_READS: Final[Mapping[str, Sequence[str]]] = {
+    **{projection.name: projection.reads for projection in _SAME},
+    "correspondents": CONTRACTS.reads,
+    "queue_totals": QUEUES.reads,
+    "queue_keys": QUEUES.reads,
+}
+"""The types of events without which there is no row in a table: most logs have not all of them."""
+_PLACED: Final[Mapping[str, Sequence[str]]] = {
+    "queues": ("version",),
+    "contracts": ("version",),
+    "contract_requests": ("version",),
+    "public_events": ("version",),
+    "keylists": ("version", "ordinal"),
+}
+"""Tables whose rows have an order within an identity, and what it is."""
+
+
+class DumpDamaged(Exception):
+    """The dump of the live state cannot be read."""
+
+
+class Dump(msgspec.Struct, frozen=True):
+    """``dump.json``: the dump was made between these two positions of the log."""
+
+    after: int
+    before: int
+    identities: int
+    asleep: int
+    rows: dict[str, int]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One value, or one row, that is not the same on both sides."""
+
+    table: str
+    identity: str | None
+    key: str
+    column: str
+    live: str | None
+    rebuilt: str | None
+
+
+class ComparedTable(msgspec.Struct, frozen=True):
+    """One table: rows in memory, and how many differences there are."""
+
+    name: str
+    rows: int
+    differences: int
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What was compared and what differs; ``listed`` holds the first of the differences.
+
+    ``asleep`` identities were in no process and were not compared.
+    """
+
+    position: int
+    identities: int
+    asleep: int
+    differences: int
+    tables: list[ComparedTable]
+    listed: list[Difference]
+
+
+def compare(spark: SparkSession, export: Export, folder: str) -> Comparison:
+    """Compare a dump in a folder of this machine with an export of the same mediator.
+
+    Raises:
+        DumpDamaged: the dump cannot be read.
+        NotExported: the export does not reach the position at which the dump was complete.
+    """
+    dump = _read_dump(folder)
+    if export.catalog.last < dump.before:
+        raise NotExported(
+            f"position {dump.before} of the dump: the export ends at {export.catalog.last}"
+        )
+    live = {
+        name: _read_table(spark, Path(folder) / f"{name}.parquet")
+        for name in (*_KEYS, "watermarks", "asleep", "unserved", "partitions")
+    }
+    events, types = export.events(spark, 0, dump.before), export.types(0, dump.before)
+    names = [name for name in _KEYS if dump.rows[name] or not types.isdisjoint(_READS[name])]
+    rebuilt, kept = _rebuilt(_step(events, types, live["watermarks"], dump), names)
+    seals = events.where("type = 'batch-sealed'")
+    heads, nonces = _of_partitions(live, seals)
+    rebuilt |= {"seals": heads, "nonces": nonces}
+    sides = [
+        [rows_as_text(name, side[name].select(*live[name].columns), *_KEYS[name]) for name in names]
+        for side in (live, rebuilt)
+    ]
+    found = united(
+        [
+            differences(*sides),
+            _versions(live, events, dump.after),
+            _versions_of_seals(live["seals"], seals, dump.after),
+        ]
+    )
+    try:
+        return _told(found.distinct(), dump)
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _read_dump(folder: str) -> Dump:
+    path = Path(folder) / "dump.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Dump)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DumpDamaged(f"{path}: {error}") from error
+
+
+def _read_table(spark: SparkSession, path: Path) -> DataFrame:
+    """A table of the dump; told its columns, Spark starts no job to find them out."""
+    try:
+        schema = from_arrow_schema(pq.read_schema(path))
+    except (OSError, pa.ArrowException) as error:
+        raise DumpDamaged(f"{path}: {error}") from error
+    return spark.read.schema(schema).parquet(spark_path(str(path)))
+
+
+def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump: Dump) -> Step:
+    """The events of each identity up to the version at which it was asked."""
+    until = watermarks.select("stream", F.col("version").alias("until"))
+    if dump.identities <= _BROADCAST_MAX:
+        until = F.broadcast(until)
+    seen = events.join(until, "stream").where("version <= until").drop("until")
+    # No table that needs the time or the window is rebuilt from this.
+    return Step(seen, rare_events(seen), types, {}, at_ms=0, window_ms_max=0)
+
+
+def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:
+    """These tables of a dump, rebuilt; and those frames that are kept and used several times."""
+    tables = {
+        projection.name: _named(projection.rebuild(step))
+        for projection in _SAME
+        if projection.name in names and projection not in (SEALS, NONCES)
+    }
+    for name in _PLACED.keys() & tables.keys():
+        tables[name] = _in_order(tables[name], *_PLACED[name])
+    kept = []
+    if "queues" in tables:
+        kept.append(tables["queues"].persist())
+        tables |= _queue_sums(tables["queues"])
+    if "contracts" in tables:
+        kept.append(tables["contracts"].persist())
+        parties = F.explode(F.array("requestor_did", "recipient_did")).alias("did")
+        tables["correspondents"] = (
+            tables["contracts"]
+            .select("identity", parties, "expires_at_s")
+            .groupBy("identity", "did")
+            .agg(F.max("expires_at_s").alias("expires_at_s"))
+        )
+    return tables, kept
+
+
+def _queue_sums(queues: DataFrame) -> dict[str, DataFrame]:
+    is_envelope = F.col("protocol") == "didcomm"
+    return {
+        "queue_totals": queues.groupBy("identity").agg(
+            F.count("*").alias("messages"),
+            F.sum("size_bytes").alias("bytes"),
+            F.count(F.when(is_envelope, 1)).alias("envelopes"),
+            F.sum(F.when(is_envelope, F.col("size_bytes")).otherwise(0)).alias("envelope_bytes"),
+        ),
+        "queue_keys": queues.where(is_envelope)
+        .groupBy("identity", "recipient_key")
+        .agg(F.count("*").alias("messages"), F.sum("size_bytes").alias("bytes")),
+    }
+
+
+def _in_order(rows: DataFrame, *order: str) -> DataFrame:
+    """With the zero-based place of each row among those of its identity."""
+    place = F.row_number().over(Window.partitionBy("stream").orderBy(*order)) - 1
+    return rows.withColumn("place", place.cast("long"))
+
+
+def _named(rows: DataFrame) -> DataFrame:
+    """A stream whose identity the log does not tell is named by its key."""
+    return rows.withColumn("identity", _name(F.col("identity"), F.col("stream")))
+
+
+def _name(identity: Column, stream: Column) -> Column:
+    return F.coalesce(identity, F.concat(F.lit("stream:"), F.lower(F.hex(stream))))
+
+
+def _versions(live: Mapping[str, DataFrame], events: DataFrame, after: int) -> DataFrame:
+    """Identities that one side alone has, and versions that cannot be."""
+    logged = events.where("type <> 'batch-sealed'").groupBy("stream").agg(
+        F.max("identity").alias("logged_identity"),
+        F.max(F.when(F.col("position") <= after, F.col("version"))).alias("least"),
+        F.max("version").alias("most"),
+    )  # fmt: skip
+    asked = (
+        live["watermarks"]
+        .join(live["unserved"].select("stream", "fault"), "stream", "full_outer")
+        .join(logged, "stream", "full_outer")
+        .join(live["asleep"].select("stream"), "stream", "left_anti")
+    )
+    return _unlike(
+        asked.withColumn(
+            "identity", _name(F.coalesce("identity", "logged_identity"), F.col("stream"))
+        ),
+        "identities",
+    )
+
+
+def _unlike(asked: DataFrame, table: str) -> DataFrame:
+    """Of rows with ``identity``, ``version``, ``fault``, and what the log says it can be."""
+    version, least, most = F.col("version"), F.col("least"), F.col("most")
+    is_denied = version.isNull() & (least.isNotNull() | F.col("fault").isNotNull())
+    rows = asked.where(is_denied | most.isNull() | (version < least) | (version > most))
+    known = F.when(version > most, most).otherwise(F.coalesce(least, most))
+    return rows.select(
+        F.lit(table).alias("table"),
+        "identity",
+        F.lit("").alias("key"),
+        F.lit("version").alias("column"),
+        F.coalesce(version.cast("string"), "fault").alias("live"),
+        known.cast("string").alias("rebuilt"),
+    )
+
+
+def _versions_of_seals(heads: DataFrame, seals: DataFrame, after: int) -> DataFrame:
+    """Partitions whose owner knows another newest seal than there can be."""
+    logged = seals.groupBy("partition").agg(
+        F.max(F.when(F.col("position") <= after, F.col("version"))).alias("least"),
+        F.max("version").alias("most"),
+    )
+    asked = heads.select("partition", "version", F.lit(None).cast("string").alias("fault"))
+    asked = asked.join(logged, "partition", "left").withColumnRenamed("partition", "identity")
+    return _unlike(asked, "seals")
+
+
+def _of_partitions(live: Mapping[str, DataFrame], seals: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Heads of the chains and nonces in force, of the partitions whose owners were asked."""
+    heads = seals.join(live["seals"].select("partition", "version"), ["partition", "version"])
+    asked = live["partitions"].withColumnRenamed("window_ms", "window_now_ms")
+    first_ms = F.col("first_bucket") * F.col("bucket_ms")
+    # A command is stamped at most one window ahead, and its nonce kept for one window more.
+    kept_ms = 2 * F.greatest("window_ms", "window_now_ms") + 1
+    covering = (
+        seals.join(F.broadcast(asked), "partition")
+        .where(F.col("version") <= F.col("until"))
+        .where(F.unix_millis("recorded_at") + kept_ms >= first_ms)
+    )
+    wider_ms = F.greatest(F.lit(0), F.col("window_now_ms") - F.col("window_ms"))
+    bucket = F.floor((F.col("expires_at_ms") + wider_ms) / F.col("bucket_ms")).cast("long")
+    nonces = (
+        unpacked(covering, "window_ms", "window_now_ms", "bucket_ms", "first_bucket")
+        .withColumn("bucket", bucket)
+        .where("bucket >= first_bucket")
+        .select("partition", "bucket", "key")
+        .distinct()
+    )
+    return heads, nonces
+
+
+def _told(found: DataFrame, dump: Dump) -> Comparison:
+    rows = found.orderBy(*DIFFERENCE).limit(DIFFERENCES_MAX + 1).collect()
+    if len(rows) <= DIFFERENCES_MAX:
+        counts = dict(Counter(row["table"] for row in rows))
+    else:
+        counts = {row["table"]: row["count"] for row in found.groupBy("table").count().collect()}
+    return Comparison(
+        position=dump.before,
+        identities=dump.identities,
+        asleep=dump.asleep,
+        differences=sum(counts.values()),
+        tables=[ComparedTable(n, dump.rows.get(n, 0), counts.get(n, 0)) for n in _KEYS],
+        listed=[Difference(*row) for row in rows[:DIFFERENCES_MAX]],
+    )

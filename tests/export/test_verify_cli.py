@@ -1,0 +1,66 @@
+"""``poste verify``: what is said of an export, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from http_edge.cli.output import Exit
+from http_edge.mediator_keys import load_or_create
+from tests.export.test_cli import _mediator
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
+
+
+def test_an_export_is_as_it_was_written(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        ran = run("verify", "--data-dir", "data", "--from", "out", "--json")
+        assert (ran.code, ran.err) == (Exit.OK, "")
+        said = json.loads(ran.out)
+        assert (said["summary"]["rows"], said["findings"], said["live"]) == (50, [], None)
+        assert said["summary"]["key_is_trusted"]
+        (tmp_path / "known.json").write_text(ran.out)
+        place = f"export.to={tmp_path}/out"
+        again = run("verify", "--data-dir", "data", "--set", place, "--known", "known.json")
+        assert (again.code, "as it was written" in again.out) == (Exit.OK, True)
+
+
+def test_without_the_keys_the_export_proves_only_itself(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        ran = run("verify", "--data-dir", "elsewhere", "--from", "out")
+        assert (ran.code, "does not prove who wrote it" in ran.err) == (Exit.OK, True)
+        load_or_create(tmp_path / "other" / "mediator-keys.json")
+        other = run("verify", "--data-dir", "other", "--from", "out", "--json")
+        assert (other.code, other.err) == (Exit.FINDING, "")
+        assert "bad signature" in other.out
+
+
+def test_damage_is_listed_and_nothing_live_is_compared(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        first = next((tmp_path / "out").rglob("*.parquet"))
+        first.write_bytes(first.read_bytes()[::-1])
+        ran = run("verify", "--data-dir", "data", "--from", "out", "--live")
+        assert (ran.code, first.name in ran.out) == (Exit.FINDING, True)
+        assert "was not compared" in ran.out
+
+
+def test_live_exports_the_rest_and_asks_a_mediator_that_runs(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        url = "http://127.0.0.1:9"
+        ran = run("verify", "--data-dir", "data", "--from", "out", "--live", "--url", url)
+        assert (ran.code, "no mediator answers" in ran.err) == (Exit.UNREACHABLE, True)
+        assert list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_what_cannot_be_checked_has_its_exit_code(run: Run, tmp_path: Path) -> None:
+    assert run("verify").code == Exit.USAGE
+    assert run("verify", "--from", "s4://x/y").code == Exit.UNREACHABLE
+    assert run("verify", "--from", "out", "--live", "--data-dir", "none").code == Exit.UNREACHABLE
+    with _mediator(tmp_path / "data"):
+        (tmp_path / "data" / "mediator-keys.json").unlink()
+        ran = run("verify", "--from", "out", "--live", "--data-dir", "data")
+        assert (ran.code, "there are no keys" in ran.err) == (Exit.USAGE, True)

@@ -1,0 +1,45 @@
+"""Dumps of a host that a test holds in its hands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actors.host import Host
+from actors.inspection import DescribeStates, Inspector, Question
+from eventstore.log import EventLog
+from eventstore.parquet.files import open_place
+from http_edge.live.collect import Collector, exported_identities
+from http_edge.live.dump import Dumped, DumpWriter
+from tests.projections.histories import PLACEMENT
+
+
+def dump_host(host: Host, log: EventLog, export: Path, folder: Path) -> Dumped:
+    """What the host has in memory, of the identities in the export and its own."""
+    inspector = Inspector(host, log, lambda run: run())
+
+    def ask(question: bytes) -> bytes:
+        asked: Question = msgspec.msgpack.decode(question, type=Question)
+        if isinstance(asked, DescribeStates):
+            partitions = [PLACEMENT.partition_of(target) for target in asked.targets]
+            asked = DescribeStates(asked.targets, asked.bytes_max, partitions)
+        return msgspec.msgpack.encode(inspector.answer(asked))
+
+    after = log.position()
+    place = open_place(str(export))
+    folder.mkdir()
+    with DumpWriter(folder) as writer:
+        exported = exported_identities(place)
+        Collector(ask, writer).collect(exported, PLACEMENT.shards, lambda _done, _all: None)
+    return writer.finish(after=after, before=log.position())
+
+
+def rewrite(folder: Path, table: str, change: Any) -> None:
+    """Replace the rows of a table of a dump by what ``change`` makes of them."""
+    path = folder / f"{table}.parquet"
+    found = pq.read_table(path)
+    pq.write_table(pa.Table.from_pylist(change(found.to_pylist()), found.schema), path)

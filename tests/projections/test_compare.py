@@ -1,0 +1,130 @@
+"""The memory of a host against its exported log: equal, and every difference is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from actors.evolution import to_snapshot
+from actors.identity import FOLD
+from actors.residency import read_identity
+from eventstore.codec import identity_stream
+from eventstore.log import EventLog, Snapshot
+from eventstore.open_log import open_log
+from projections.compare import Difference, DumpDamaged, compare
+from projections.read import NotExported, open_export
+from tests.projections.dumps import dump_host, rewrite
+from tests.projections.exports import export_log
+from tests.projections.histories import AGENTS, PEOPLE, History, random_script
+
+ALICE, ZOE = PEOPLE
+Row = dict[str, Any]
+
+
+def changed(name: str, value: Any) -> Callable[[list[Row]], list[Row]]:
+    """The same rows but for one value of the first."""
+    return lambda rows: [{**rows[0], name: value}, *rows[1:]]
+
+
+@pytest.mark.spark
+def test_a_host_knows_what_its_log_says_while_it_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        history = History(log)
+        history.play(random_script(3, 300))
+        export_log(log, tmp_path / "export", rows_max=300)
+        # Later than what was exported before, and before what comes afterwards.
+        history.play(random_script(4, 60))
+        dumped = dump_host(history._host, log, tmp_path / "export", tmp_path / "dump")
+        assert (tmp_path / "dump" / "dump.json").exists()
+        with pytest.raises(NotExported, match="the export ends"):
+            compare(spark, open_export(str(tmp_path / "export")), str(tmp_path / "dump"))
+        history.play(random_script(5, 60))
+        export_log(log, tmp_path / "export", rows_max=300)
+        found = compare(spark, open_export(str(tmp_path / "export")), str(tmp_path / "dump"))
+    assert found.listed == []
+    assert (found.differences, found.identities) == (0, dumped.identities)
+    rows = {table.name: table.rows for table in found.tables}
+    assert rows == dumped.rows
+    assert [name for name, count in rows.items() if not count] == []
+
+
+@pytest.mark.spark
+def test_every_forged_missing_added_and_changed_row_is_listed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        history = History(log)
+        history.play(random_script(3, 300))
+        history._host = history._new_host()  # nobody is in memory now
+        forget_a_message(log, ALICE)
+        export_log(log, tmp_path / "export", rows_max=1_000)
+        folder = tmp_path / "dump"
+        dump_host(history._host, log, tmp_path / "export", folder)
+    version_of = {}
+
+    def versions(rows: list[Row]) -> list[Row]:
+        version_of.update({row["identity"]: row["version"] for row in rows})
+        kept = [row for row in rows if row["identity"] != AGENTS[0]]
+        stranger = {"stream": bytes(16), "identity": "did:example:stranger", "version": 3}
+        return [
+            *({**row, "version": row["version"] - (row["identity"] == ZOE)} for row in kept),
+            stranger,
+        ]
+
+    rewrite(folder, "watermarks", versions)
+    rewrite(folder, "contracts", changed("expires_at_s", 1.0))
+    rewrite(folder, "key_owners", lambda rows: [*rows, {**rows[0], "identity": "key:forged"}])
+    rewrite(folder, "invitations", lambda rows: rows[1:])
+    rewrite(folder, "connections", lambda rows: changed("routing_keys", ["new"])(rows[::-1]))
+    rewrite(folder, "nonces", changed("key", b"0123456789abcdef"))
+    rewrite(folder, "seals", changed("digest", b"\x07" * 32))
+    found = compare(spark, open_export(str(tmp_path / "export")), str(folder))
+    assert found.differences == len(found.listed) > 10
+
+    def of(table: str) -> list[Difference]:
+        return [each for each in found.listed if each.table == table]
+
+    identities = {(d.identity, d.column, d.live, d.rebuilt) for d in of("identities")}
+    assert ("did:example:stranger", "version", "3", None) in identities
+    assert (AGENTS[0], "version", None, str(version_of[AGENTS[0]])) in identities
+    behind = str(version_of[ZOE] - 1), str(version_of[ZOE])
+    assert (ZOE, "version", *behind) in identities
+    (lost,) = [each for each in of("queues") if (each.identity, each.column) == (ALICE, "")]
+    assert (lost.live, '"protocol":"decentrl"' in str(lost.rebuilt)) == (None, True)
+    assert ("messages", ALICE) in {(d.column, d.identity) for d in of("queue_totals")}
+    assert [(d.column, d.live) for d in of("contracts")] == [("expires_at_s", "1.0")]
+    assert [(d.identity, d.column, d.rebuilt) for d in of("key_owners")] == [
+        ("key:forged", "", None)
+    ]
+    assert [(d.column, d.live) for d in of("invitations")] == [("", None)]
+    assert ("routing_keys", '["new"]') in {(d.column, d.live) for d in of("connections")}
+    assert len(of("nonces")) == 2
+    assert [(d.column, d.live) for d in of("seals")] == [("digest", "07" * 32)]
+
+
+def forget_a_message(log: EventLog, did: str) -> None:
+    """Spoil the snapshot that the host wakes an identity from: the first message is not in it."""
+    state, _ = read_identity(log, identity_stream(did))
+    lost = state.messages.pop(next(iter(state.messages)))
+    state.queue_bytes -= lost.size_bytes
+    stream = identity_stream(did)
+    log.save_snapshots([(stream, Snapshot(state.version, FOLD, to_snapshot(state)))])
+
+
+@pytest.mark.spark
+def test_a_dump_that_is_none_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        History(log)
+        export_log(log, tmp_path / "export")
+    for content in (None, b"{", b"{}"):
+        if content is not None:
+            (tmp_path / "dump.json").write_bytes(content)
+        with pytest.raises(DumpDamaged, match=r"dump\.json"):
+            compare(spark, open_export(str(tmp_path / "export")), str(tmp_path))
