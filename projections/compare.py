@@ -182,10 +182,10 @@ def _read_table(spark: SparkSession, path: Path) -> DataFrame:
 
 def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump: Dump) -> Step:
     """The events of each identity up to the version at which it was asked."""
-    until = watermarks.select("stream", F.col("version").alias("until"))
+    until = watermarks.select("stream", F.col("version").alias("asked_version"))
     if dump.identities <= _BROADCAST_MAX:
         until = F.broadcast(until)
-    seen = events.join(until, "stream").where("version <= until").drop("until")
+    seen = events.join(until, "stream").where("version <= asked_version").drop("asked_version")
     # No table that needs the time or the window is rebuilt from this.
     return Step(seen, rare_events(seen), types, {}, at_ms=0, window_ms_max=0)
 
@@ -296,13 +296,15 @@ def _versions_of_seals(heads: DataFrame, seals: DataFrame, after: int) -> DataFr
 def _of_partitions(live: Mapping[str, DataFrame], seals: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Heads of the chains and nonces in force, of the partitions whose owners were asked."""
     heads = seals.join(live["seals"].select("partition", "version"), ["partition", "version"])
-    asked = live["partitions"].withColumnRenamed("window_ms", "window_now_ms")
+    asked = live["partitions"].withColumnsRenamed(
+        {"window_ms": "window_now_ms", "until": "asked_version"}
+    )
     first_ms = F.col("first_bucket") * F.col("bucket_ms")
     # A command is stamped at most one window ahead, and its nonce kept for one window more.
     kept_ms = 2 * F.greatest("window_ms", "window_now_ms") + 1
     covering = (
         seals.join(F.broadcast(asked), "partition")
-        .where(F.col("version") <= F.col("until"))
+        .where(F.col("version") <= F.col("asked_version"))
         .where(F.unix_millis("recorded_at") + kept_ms >= first_ms)
     )
     wider_ms = F.greatest(F.lit(0), F.col("window_now_ms") - F.col("window_ms"))
