@@ -1,7 +1,7 @@
 """What the log proves of single messages, of refusals, and of messages that are not fetched.
 
-Each function makes a DataFrame of the events of a step (``projections.rebuild.first_step``):
-a function of the log up to one position, in an order of its own. No row has content of a message.
+Each function makes a DataFrame of the events of a step (``events_until``): a function of the log
+up to one position, in an order of its own. No row has content of a message.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.queues import QUEUES
+from projections.read import Export
 from projections.step import Step
 
 REPLAYS: Final = ("DUPLICATE_NONCE", "TIMESTAMP_OUT_OF_RANGE")
@@ -39,6 +40,13 @@ class Period(NamedTuple):
 
 
 EVER: Final = Period()
+
+
+def events_until(spark: SparkSession, export: Export, position: int) -> Step:
+    """All events up to a position; ``at_ms`` is when the last ones were recorded."""
+    events, types = export.events(spark, 0, position), export.types(0, position)
+    # Each audit asks for one or two types: the rare ones need no reading of their own.
+    return Step(events, events, types, {}, export.at_ms(spark, position), 0)
 
 
 def message_life(step: Step, message_id: str) -> DataFrame:

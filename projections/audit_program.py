@@ -13,6 +13,7 @@ import click
 from projections.audit import (
     REPLAYS,
     Period,
+    events_until,
     message_life,
     queue_refusals,
     refused_commands,
@@ -23,7 +24,6 @@ from projections.listing import Listing, Record, listed, print_json, print_listi
 from projections.program import as_of_option, explaining, moment, pseudonymise_option, spark_options
 from projections.pseudonyms import PREFIX, fingerprint, pseudonym_of
 from projections.read import AsOf, open_export
-from projections.rebuild import first_step
 from projections.session import open_session
 from projections.step import Step
 
@@ -217,7 +217,7 @@ def _opened(asked: _Asked) -> Iterator[_Log]:
     export = open_export(asked.source, key=asked.key)
     with open_session(asked.master, memory_mib=asked.memory_mib) as spark:
         position = export.position(spark, asked.as_of)
-        step = first_step(spark, export, position)
+        step = events_until(spark, export, position)
         at = asked.as_of
         at_ms = int(at.timestamp() * _MS) if isinstance(at, datetime) else step.at_ms
         yield _Log(step, position, at_ms)

@@ -129,6 +129,18 @@ class Export:
         reached = seals.agg(F.max("position")).first()
         return int(reached[0] or 0) if reached is not None else 0
 
+    def at_ms(self, spark: SparkSession, position: int) -> int:
+        """When the events just before a position were recorded, Unix milliseconds; 0 for none.
+
+        The latest time in the one file that holds the position: no other one is read.
+        """
+        file = max((f.first for f in self.catalog.files if f.first <= position), default=None)
+        if file is None:
+            return 0
+        rows = self.events(spark, file - 1, position)
+        newest = rows.agg(F.max(F.unix_millis("recorded_at"))).first()
+        return int(newest[0] or 0) if newest is not None else 0
+
 
 def open_export(target: str, verify: Verify | None = None, key: bytes | None = None) -> Export:
     """The export at a path of this machine or a URI; with pseudonyms by a key, if one is given.

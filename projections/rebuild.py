@@ -65,8 +65,7 @@ def rebuild(
 
     Args:
         spark: any session; ``projections.session`` opens one.
-        export: see ``projections.read.open_export``; if it was opened with a key, the tables
-            have pseudonyms.
+        export: see ``projections.read.open_export``; with a key the tables have pseudonyms.
         target: folder of the tables, a path or a URI; tables in it are replaced.
         as_of: a moment, a position, or None for all that is exported.
         incremental: continue from the tables in ``target``, if there are some.
@@ -74,8 +73,7 @@ def rebuild(
 
     Raises:
         NotExported: the export does not reach ``as_of``.
-        RebuildRefused: the earlier tables are later than ``as_of``, of another export, or have
-            other pseudonyms.
+        RebuildRefused: the earlier tables are later, of another export, or of another key.
         TablesDamaged: the catalog of the earlier tables cannot be read.
     """
     place = TablesPlace(target)
@@ -151,17 +149,8 @@ def frames(spark: SparkSession, export: Export, as_of: AsOf = None) -> dict[str,
     Raises:
         NotExported: the export does not reach ``as_of``.
     """
-    step = first_step(spark, export, as_of)
+    step = _step(spark, export, export.position(spark, as_of))
     return {projection.name: projection.rebuild(step) for projection in PROJECTIONS}
-
-
-def first_step(spark: SparkSession, export: Export, as_of: AsOf = None) -> Step:
-    """The step from nothing to the log as it stood at ``as_of``.
-
-    Raises:
-        NotExported: the export does not reach ``as_of``.
-    """
-    return _step(spark, export, export.position(spark, as_of))
 
 
 def _check_continues(start: Tables, export: Export, position: int) -> None:

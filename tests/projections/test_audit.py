@@ -24,16 +24,16 @@ from projections.__main__ import projections
 from projections.audit import (
     REPLAYS,
     Period,
+    events_until,
     message_life,
     queue_refusals,
     refused_commands,
     stuck_messages,
 )
 from projections.audit_identity import identity_history, identity_traffic
-from projections.listing import listed
+from projections.listing import Listing, listed, print_listing
 from projections.pseudonyms import pseudonym_of
 from projections.read import open_export
-from projections.rebuild import first_step
 from projections.step import Step
 from tests.projections.exports import export_log
 from tests.projections.folding import Stored, fold, stored_events
@@ -86,7 +86,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
     folder = tmp_path_factory.mktemp("town")
     with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
         history = History(log)
-        history.play(random_script(3, 400))
+        history.play(random_script(5, 400))
         history._ask(PEOPLE[0], PEOPLE[1], c.QueueMessage(PEOPLE[0], SECRET))
         for edge, refused in (("edge-0", REFUSED), ("edge-1", REFUSED_LATER)):
             told = c.CountRefusals(edge, 60_000, 140_000, refused)
@@ -98,7 +98,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
 
 @pytest.fixture(scope="module")
 def step(spark: SparkSession, town: Town) -> Step:
-    return first_step(spark, open_export(str(town.export)))
+    export = open_export(str(town.export))
+    return events_until(spark, export, export.catalog.last)
 
 
 @pytest.fixture
@@ -342,6 +343,13 @@ def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(town: 
     ):
         done = CliRunner().invoke(projections, ["audit", *command, "--from", str(town.export)])
         assert (done.exit_code, why in done.stderr) == (2, True)
+
+
+def test_text_of_strangers_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    label = {"label": "a\x1b[2Jb\r\nc", "keys_added": ["d\u2028e"], "endpoint": ""}
+    print_listing("History", Listing([{"details": label, "n": 1_000}], has_more=False))
+    shown = capsys.readouterr().out
+    assert "label a\\x1b[2Jb\\r\\nc  keys_added d\\u2028e  endpoint -  1,000\n" in shown
 
 
 @pytest.mark.spark
