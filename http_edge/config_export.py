@@ -30,5 +30,8 @@ class Export(Section):
     The exporting process needs about eight times as much memory."""
     compact_files_min: int = Field(default=16, ge=2, le=10_000)
     """Steps of the export that are put together once there are so many small ones in a row."""
+    replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
+    """Small files stay this long after they were put together: a rebuild that began before reads
+    them to its end."""
     retry_s_max: float = Field(default=60, gt=0, le=3_600)
     """Longest wait before an export that failed is tried again; the mediator serves meanwhile."""

@@ -73,11 +73,11 @@ def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterat
     )
     verify = partial(signatures.verify, keys.signing_public)
     bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max)
-    with (
-        _alone(settings, place),
-        contextlib.closing(Exporter(log, place, owner, signer, verify, bounds)) as exporter,
-    ):
-        yield exporter
+    kept_s = settings.export.replaced_kept_s
+    with _alone(settings, place):
+        exporter = Exporter(log, place, owner, signer, verify, bounds, replaced_kept_s=kept_s)
+        with contextlib.closing(exporter):
+            yield exporter
 
 
 class ContinuousExport:

@@ -20,6 +20,7 @@ from eventstore.parquet.manifest import (
     is_data,
     is_manifest,
     link_of,
+    positions_of,
     signed,
 )
 from eventstore.parquet.schema import PARQUET_OPTIONS
@@ -73,15 +74,30 @@ def write_manifest(place: ExportPlace, manifest: Manifest, signer: Signer) -> St
     return Statement(complete, link_of(complete, content))
 
 
-def sweep(place: ExportPlace, catalog: Catalog) -> None:
-    """Remove our files that do not count: replaced, or left by a kill.
+def sweep(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 0.0) -> None:
+    """Remove our files that do not count: replaced so long ago, or left by a kill.
 
-    Manifests go first: a manifest never names a file that is gone.
+    Time is what passed between the writing of the manifest that replaced a file and that of the
+    newest one. Manifests go first: a manifest never names a file that is gone.
 
     Raises:
         ExportUnavailable: the place cannot be written now.
     """
+    kept = _replaced_lately(place, catalog, replaced_kept_s) if replaced_kept_s else []
     manifests = [path for path in catalog.strays if is_manifest(path)]
-    others = [path for path in catalog.strays if is_data(path) or path.endswith(PART)]
-    for path in manifests + others:
-        place.remove(path)
+    data = [path for path in catalog.strays if is_data(path)]
+    for path in manifests + data:
+        first, last = positions_of(path)
+        if not any(span.first <= first and last <= span.last for span in kept):
+            place.remove(path)
+    for path in catalog.strays:
+        if path.endswith(PART):
+            place.remove(path)
+
+
+def _replaced_lately(place: ExportPlace, catalog: Catalog, kept_s: float) -> list[Manifest]:
+    """The manifests that put others together, and were written less than ``kept_s`` ago."""
+    manifests = [statement.manifest for statement in catalog.statements]
+    written = place.written_s([manifest.path for manifest in manifests])
+    since = max(written, default=0.0) - kept_s
+    return [m for m, at in zip(manifests, written, strict=True) if m.replaces and at > since]

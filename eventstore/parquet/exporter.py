@@ -61,7 +61,7 @@ class Exporter:
     Not safe for several threads.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who, where, and how
         self,
         log: EventLog,
         place: ExportPlace,
@@ -69,8 +69,12 @@ class Exporter:
         signer: Signer,
         verify: Verify,
         bounds: Bounds = Bounds(),  # noqa: B008 - a frozen value
+        *,
+        replaced_kept_s: float = 0.0,
     ) -> None:
         """Begin or continue; removes what an exporter that was killed left behind.
+
+        Files that a compaction replaced stay ``replaced_kept_s`` for those who are reading them.
 
         Raises:
             ExportRefused: the export there is of another mediator, key or log.
@@ -82,10 +86,11 @@ class Exporter:
         self._signer = signer
         self._verify = verify
         self._bounds = bounds
+        self._replaced_kept_s = replaced_kept_s
         _claim(place, owner, signer)
         self._catalog = catalog_of(place, verify)
         _check_same_log(log, self._catalog)
-        sweep(place, self._catalog)
+        sweep(place, self._catalog, replaced_kept_s=replaced_kept_s)
         self._is_certain = True
         self._steps = Steps(log, bounds)
 
@@ -110,7 +115,7 @@ class Exporter:
             LogUnavailable: the log cannot be read now.
             LogNotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
         """
-        self._recover()
+        self._recover(self._replaced_kept_s)
         before = self._catalog
         step = self._steps.after(before.last, before.heads)
         if step is None:
@@ -146,10 +151,10 @@ class Exporter:
     def compact(self, *, files_min: int) -> int:
         """Put small steps together; how many there are fewer.
 
-        Files that the compaction before replaced are removed now, those of this one with the
-        next, because somebody may be reading them. Raises as ``step``.
+        Files that were replaced ``replaced_kept_s`` ago, by an earlier compaction, are removed
+        now: somebody may be reading the others. Raises as ``step``.
         """
-        self.sweep()
+        self.sweep(self._replaced_kept_s)
         before = len(self._catalog.statements)
         self._is_certain = False
         for _ in compact(
@@ -160,16 +165,19 @@ class Exporter:
         self._is_certain = True
         return before - len(self._catalog.statements)
 
-    def sweep(self) -> None:
-        """Remove files that do not count: replaced, or left by a kill. Raises as ``step``."""
-        self._is_certain = False
-        self._recover()
+    def sweep(self, replaced_kept_s: float = 0.0) -> None:
+        """Remove files that do not count: replaced so long ago, or left by a kill.
 
-    def _recover(self) -> None:
+        Raises as ``step``.
+        """
+        self._is_certain = False
+        self._recover(replaced_kept_s)
+
+    def _recover(self, replaced_kept_s: float) -> None:
         """After a failure: a manifest may stand although writing it failed."""
         if not self._is_certain:
             self._catalog = self._read_again()
-            sweep(self._place, self._catalog)
+            sweep(self._place, self._catalog, replaced_kept_s=replaced_kept_s)
             self._is_certain = True
 
     def _read_again(self) -> Catalog:

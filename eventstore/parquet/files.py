@@ -10,7 +10,7 @@ manifest makes data files count (``eventstore.parquet.manifest``).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -80,6 +80,14 @@ class ExportPlace:
             )
         start = len(self.root) + 1
         return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File}
+
+    def written_s(self, paths: Sequence[str]) -> list[float]:
+        """When each of these files was written, Unix seconds by the clock of the store."""
+        if not paths:
+            return []
+        with _unavailable(paths[0]):
+            found = self.filesystem.get_file_info([self.full_path(path) for path in paths])
+        return [(info.mtime_ns or 0) / 1e9 for info in found]
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there, and on a local disk the folder that it leaves empty."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from contextlib import closing
 
 import pytest
@@ -58,6 +60,29 @@ def test_replaced_files_stay_readable_until_the_next_sweep(
         assert len(catalog_of(place).strays) == len(before) - 1
         export.sweep()
     assert len(contents(place)) == 3
+    assert catalog_of(place).strays == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_replaced_files_stay_for_readers_as_long_as_they_are_to(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(20)
+    export_all(sqlite_log, place)
+    before = contents(place)
+    with closing(exporter(sqlite_log, place, LARGE)) as export:
+        export.compact(files_min=2)
+        export.sweep(60)
+        assert contents(place).items() > before.items()
+        growing.grow(4)
+        while export.step():
+            pass
+        newest = place.full_path(catalog_of(place).statements[-1].manifest.path)
+        os.utime(newest, (time.time() + 120,) * 2)
+        export.sweep(600)
+        assert contents(place).items() > before.items()
+        export.sweep(60)
     assert catalog_of(place).strays == []
     assert exported_log(place) == list(whole_log(sqlite_log))
 
