@@ -87,6 +87,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     persistent: bool = False
     patient: bool = True
+    live: bool = False
 
 
 class Line:
@@ -282,6 +283,7 @@ class Conversation:
             routable=route is not Route.NOTHING,
             open_route=route is Route.EVERYTHING,
             patient=standing.patient,
+            live=standing.live,
         )
         outcome = acknowledged(message, await self._outcome(asked), self._new_id)
         if outcome.refused:

@@ -29,7 +29,7 @@ class Asked(msgspec.Struct, frozen=True):
     the log, 16 bytes. ``session`` names the socket that brought it, or this one HTTP request.
     ``persistent``: its sender can be told things on its own there. ``routable``: a reply can go
     back at once; ``open_route``: so can whatever waits (RFC 0092, ``all``). ``patient``: it may
-    wait for other messages as long as it asks to.
+    wait for other messages as long as it asks to. ``live``: its sender is in live mode there.
     """
 
     message: Message
@@ -41,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True):
     routable: bool
     open_route: bool = False
     patient: bool = True
+    live: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):

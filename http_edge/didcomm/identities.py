@@ -44,14 +44,23 @@ class Identities:
         """Identities behind a gateway."""
         self._gateway = gateway
 
-    async def ask(self, target: str, command: Command, key: bytes, reply: type[_R]) -> _R | Refusal:
+    async def ask(
+        self,
+        target: str,
+        command: Command,
+        key: bytes,
+        reply: type[_R],
+        *,
+        can_linger: bool = False,
+    ) -> _R | Refusal:
         """The answer of ``target`` to ``command``, of the type that the command has.
 
-        ``key`` is the key of the command in the log, 16 bytes.
+        ``key`` is the key of the command in the log, 16 bytes; ``can_linger`` as of the gateway.
         """
         partition = self._gateway.placement.partition_of(target)
         submission = Submission(partition, target, key, command=command)
-        answer = await self._gateway.submit(submission, _size_bytes(command))
+        size_bytes = _size_bytes(command)
+        answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)
         if isinstance(answer, Refused):
             return answer.code
         assert isinstance(answer, reply), type(answer).__name__

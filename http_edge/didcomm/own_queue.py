@@ -52,9 +52,13 @@ class OwnQueue:
         """How the queue stands, of one key (base58) alone when it is named."""
         return await self.change(asked, QueryQueue(recipient_key))
 
-    async def change(self, asked: Asked, command: Command) -> QueueState | Refusal:
+    async def change(
+        self, asked: Asked, command: Command, *, can_linger: bool = False
+    ) -> QueueState | Refusal:
         """Do something that is answered by how the queue stands then."""
-        return await self._identities.ask(asked.sender.did, command, asked.command, QueueState)
+        return await self._identities.ask(
+            asked.sender.did, command, asked.command, QueueState, can_linger=can_linger
+        )
 
     async def live(self, asked: Asked, edge: str | None) -> QueueState | Refusal:
         """Start the live mode of the asking session on this edge, or end it for None."""
@@ -65,7 +69,9 @@ class OwnQueue:
 
     async def acknowledge(self, asked: Asked, message_ids: Sequence[str]) -> QueueState | Refusal:
         """Remove the messages with these ids; foreign and unknown ids are ignored alike."""
-        return await self.change(asked, RemoveMessages(_possible(message_ids), _ACKNOWLEDGED))
+        removal = RemoveMessages(_possible(message_ids), _ACKNOWLEDGED)
+        # Each live delivery is acknowledged alone: a commit for each would be in the way of others.
+        return await self.change(asked, removal, can_linger=asked.live)
 
     async def deliver(
         self, asked: Asked, limit: int, *, recipient_key: str | None = None, at_least: int = 0

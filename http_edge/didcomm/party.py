@@ -141,7 +141,8 @@ class SocketLine(Line):
         if message.delay_ms is not None and patient:
             self._passable.set()
         is_party = route is Route.EVERYTHING and await self._let_in(sender)
-        return Standing(persistent=is_party, patient=patient)
+        is_live = is_party and self._parties[sender.did].live_since is not None
+        return Standing(persistent=is_party, patient=patient, live=is_live)
 
     async def _let_in(self, sender: Sender) -> bool:
         did, hub = sender.did, self._front.hub

@@ -96,11 +96,19 @@ class Agents(Identities):
         self.seen: list[Command] = []
 
     @override
-    async def ask(self, target: str, command: Command, key: bytes, reply: type[_R]) -> _R | Refusal:
+    async def ask(
+        self,
+        target: str,
+        command: Command,
+        key: bytes,
+        reply: type[_R],
+        *,
+        can_linger: bool = False,
+    ) -> _R | Refusal:
         self.seen.append(command)
         if type(command) in self.refused:
             return self.refused[type(command)]
-        answered = await super().ask(target, command, key, reply)
+        answered = await super().ask(target, command, key, reply, can_linger=can_linger)
         return Refusal.TEMPORARILY_UNAVAILABLE if type(command) in self.lost else answered
 
     async def connect(self, *raw_keys: bytes) -> None:

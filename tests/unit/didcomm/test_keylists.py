@@ -48,7 +48,15 @@ class Stepped(Identities):
             evolve(state, event)
         return cast("Reply", decision.reply)
 
-    async def ask(self, target: str, command: Command, key: bytes, reply: type[_R]) -> _R | Refusal:
+    async def ask(
+        self,
+        target: str,
+        command: Command,
+        key: bytes,
+        reply: type[_R],
+        *,
+        can_linger: bool = False,
+    ) -> _R | Refusal:
         await self._doors[_REQUEST.get()].acquire()
         answer = self.decide(target, command)
         assert isinstance(answer, Refusal | reply)

@@ -1,4 +1,4 @@
-"""The gateway batches without timers; what a failed call carried has an unknown outcome."""
+"""The gateway holds back what can linger alone; what a failed call carried is unknown."""
 
 from __future__ import annotations
 
@@ -117,6 +117,34 @@ async def test_an_idle_edge_sends_at_once() -> None:
     assert await setting.gateway.submit(setting.submission("did:a:0")) == Done()
     assert await setting.gateway.submit(setting.submission("did:a:1")) == Done()
     assert [len(batch) for batch in setting.host.batches] == [1, 1]
+
+
+async def test_what_can_linger_leaves_with_company_or_alone_after_a_moment() -> None:
+    setting = Setting()
+
+    def lingering(did: str) -> asyncio.Task[Reply]:
+        submission = setting.submission(did)
+        return asyncio.create_task(setting.gateway.submit(submission, can_linger=True))
+
+    waits = lingering("did:a:0")
+    await asyncio.sleep(0)
+    assert setting.host.batches == []
+    assert await setting.gateway.submit(setting.submission("did:a:1")) == Done()
+    assert await waits == Done()
+    assert [len(batch) for batch in setting.host.batches] == [2]
+    assert await lingering("did:a:2") == Done()
+    assert [len(batch) for batch in setting.host.batches] == [2, 1]
+
+
+async def test_nothing_lingers_in_a_gateway_that_is_drained() -> None:
+    setting = Setting()
+    waits = asyncio.create_task(
+        setting.gateway.submit(setting.submission("did:a:0"), can_linger=True)
+    )
+    await asyncio.sleep(0)
+    await setting.gateway.drained()
+    assert waits.done()
+    assert await waits == Done()
 
 
 async def test_a_batch_is_bounded_by_items_and_by_bytes() -> None:

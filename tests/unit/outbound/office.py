@@ -72,12 +72,20 @@ class Watched(Identities):
         """What happens between the next answer to a kind of command and its arrival."""
 
     @override
-    async def ask(self, target: str, command: Command, key: bytes, reply: type[_R]) -> _R | Refusal:
+    async def ask(
+        self,
+        target: str,
+        command: Command,
+        key: bytes,
+        reply: type[_R],
+        *,
+        can_linger: bool = False,
+    ) -> _R | Refusal:
         self.seen.append(command)
         if type(command) in self.lost:
             answer: _R | Refusal = Refusal.TEMPORARILY_UNAVAILABLE
         else:
-            answer = await super().ask(target, command, key, reply)
+            answer = await super().ask(target, command, key, reply, can_linger=can_linger)
         if type(command) in self.before_answer:
             await self.before_answer.pop(type(command))()
         self.counts[type(command)] += 1
