@@ -8,7 +8,6 @@ Memory: one integer for each stream, one head for each partition, the rows of on
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -22,7 +21,7 @@ from eventstore.codec import decode, encode, partition_stream
 from eventstore.errors import CorruptRow
 from eventstore.events import TOPIC_BY_TYPE, BatchSealed
 from eventstore.log import LogRow
-from eventstore.seal import GENESIS, chain_digest
+from eventstore.seal import GENESIS, digest_by
 
 _SEAL_TOPIC: Final = TOPIC_BY_TYPE[BatchSealed]
 
@@ -219,18 +218,9 @@ def _sealed(row: LogRow) -> BatchSealed | None:
 
 def _is_seal_of(covered: Sequence[LogRow], row: LogRow, sealed: BatchSealed) -> bool:
     """Whether the row is, to the byte, the seal of these rows."""
-    try:
-        digest = chain_digest(
-            [(r.stream, r.version, r.topic, r.state) for r in covered],
-            partition=sealed.partition,
-            epoch=sealed.epoch,
-            at_ms=sealed.at_ms,
-            window_ms=sealed.window_ms,
-            nonces=sealed.nonces,
-            previous=sealed.previous,
-        )
-    except struct.error:
-        return False  # a number that no seal can hold
+    digest = digest_by(sealed, [(r.stream, r.version, r.topic, r.state) for r in covered])
+    if digest is None:
+        return False
     expected = msgspec.structs.replace(sealed, command=b"", rows=len(covered), digest=digest)
     return encode(partition_stream(sealed.partition), row.version, expected).state == row.state
 

@@ -103,6 +103,22 @@ def chain_digest(  # noqa: PLR0913 - each is a field of the seal
     return digest.digest()
 
 
+def digest_by(sealed: BatchSealed, rows: Iterable[SealedRow]) -> bytes | None:
+    """The digest that a seal with these fields has over rows; None if no seal can hold them."""
+    try:
+        return chain_digest(
+            rows,
+            partition=sealed.partition,
+            epoch=sealed.epoch,
+            at_ms=sealed.at_ms,
+            window_ms=sealed.window_ms,
+            nonces=sealed.nonces,
+            previous=sealed.previous,
+        )
+    except struct.error:
+        return None
+
+
 def sealed_rows(rows: Iterable[StoredEvent]) -> Iterator[SealedRow]:
     """What a seal covers of rows to store."""
     for row in rows:

@@ -8,7 +8,6 @@ Memory: one integer for each stream, one head for each partition, the rows of on
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,7 +16,7 @@ from eventstore.codec import decode, encode, partition_stream
 from eventstore.errors import NotAsSealed
 from eventstore.events import TOPIC_BY_TYPE, BatchSealed
 from eventstore.log import LogRow
-from eventstore.seal import GENESIS, chain_digest
+from eventstore.seal import GENESIS, digest_by
 from eventstore.verify import Head
 
 SEAL_TOPIC: Final = TOPIC_BY_TYPE[BatchSealed]
@@ -104,15 +103,5 @@ class SealedRows:
 
     def _digest(self, sealed: BatchSealed) -> bytes | None:
         """The digest that a seal with these fields has over the rows that wait for it."""
-        try:
-            return chain_digest(
-                [(row.stream, row.version, row.topic, row.state) for row in self._unsealed],
-                partition=sealed.partition,
-                epoch=sealed.epoch,
-                at_ms=sealed.at_ms,
-                window_ms=sealed.window_ms,
-                nonces=sealed.nonces,
-                previous=sealed.previous,
-            )
-        except struct.error:
-            return None  # a number that no seal can hold
+        rows = [(row.stream, row.version, row.topic, row.state) for row in self._unsealed]
+        return digest_by(sealed, rows)
