@@ -83,8 +83,18 @@ def _day(at: datetime) -> float:
     return at.timestamp() / _DAY_S
 
 
+def time_locator(size: Size) -> AutoDateLocator:
+    """Ticks for ranges of any length.
+
+    The bounds have to leave no length between two units of time: with three to five ticks,
+    150 seconds are too long for steps of 30 s and too short for minutes, and matplotlib warns.
+    """
+    few, many = (2, 5) if size.name == NARROW.name else (3, 10)
+    return AutoDateLocator(tz=UTC, minticks=few, maxticks=many)
+
+
 def _time_axis(axes: Axes, size: Size, span: Span) -> None:
-    locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=5 if size.name == NARROW.name else 10)
+    locator = time_locator(size)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_DATES))
     axes.xaxis.get_offset_text().set_color(colour("--soft"))

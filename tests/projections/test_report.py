@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -26,8 +26,10 @@ from projections.__main__ import projections
 from projections.pseudonyms import pseudonym_of
 from projections.read import open_export
 from projections.report import units
+from projections.report.drawing import NARROW, WIDE, Size
 from projections.report.numbers import FOLDER, NUMBERS
 from projections.report.page import page
+from projections.report.plots import time_locator
 from projections.report.provenance import Note, open_signed_export
 from projections.report.span import BINS_MAX, DAY_MS, MINUTE_MS, Span
 from projections.report.writing import PAGE, NoSuchTime, write_report
@@ -298,6 +300,15 @@ def test_a_range_of_any_length_has_few_bins_that_cover_it(since_ms: int, length_
         assert bins.origin_ms <= span.since_ms
         assert bins.origin_ms + bins.count * bins.length_ms >= span.until_ms
         assert bins.origin_ms + (bins.count - 1) * bins.length_ms < span.until_ms
+
+
+@given(size=st.sampled_from([NARROW, WIDE]), length_s=st.floats(1, 9).map(lambda x: 10**x))
+@example(size=NARROW, length_s=150.5)
+@example(size=NARROW, length_s=2.5 * 3_600)
+def test_a_range_of_any_length_has_few_times_on_its_axis(size: Size, length_s: float) -> None:
+    since = datetime(2023, 11, 15, 3, 7, 9, tzinfo=UTC)
+    until = since + timedelta(seconds=length_s)
+    assert 1 <= len(time_locator(size).tick_values(since, until)) <= 12
 
 
 def test_people_count_in_hours_and_days() -> None:
