@@ -272,9 +272,16 @@ async def test_an_address_sends_a_bounded_number_of_bodies_at_once(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
-    mediator.edges[0]._surface._receiving["127.0.0.1"] = 1
-    assert (await mediator.do(alice, "QUERY_EVENTS")).refusal == RATE_LIMITED
-    mediator.edges[0]._surface._receiving["127.0.0.1"] = 0
+    slow = [await asyncio.open_connection("127.0.0.1", mediator.ports[0]) for _ in range(2)]
+    for _, writer in slow:
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    refused = [asyncio.create_task(reader.readline()) for reader, _ in slow]
+    done, _ = await asyncio.wait(refused, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result().split()[1] for task in done] == [b"429"]
+    for _, writer in slow:
+        writer.close()
+        await writer.wait_closed()
+    await asyncio.wait(refused, timeout=10)
     assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
 
 

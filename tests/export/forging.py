@@ -54,7 +54,7 @@ class SampleExport:
                 for part in ("plain", "compacted", "over midnight", "after"):
                     if part == "over midnight":
                         history.now_ms = max(history.now_ms, BEFORE_MIDNIGHT_MS)
-                    history.play(random_script(len(part), 30))
+                    history.play(random_script(len(part), 45))
                     while exporter.step():
                         pass
                     if part == "compacted":

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -294,9 +295,12 @@ def _another(kind: pa.DataType, value: Any) -> Any:
     if pa.types.is_boolean(kind):
         return not value
     if pa.types.is_list(kind):
-        return [*(value or []), "x" if pa.types.is_string(kind.value_type) else 1]
+        return [*(value or []), _another(kind.value_type, None)]
+    if pa.types.is_struct(kind):
+        return {field.name: _another(field.type, None) for field in kind}
     if pa.types.is_timestamp(kind):
-        return value.replace(microsecond=value.microsecond ^ 1)
+        at = value or datetime(2030, 1, 1, tzinfo=UTC)
+        return at.replace(microsecond=at.microsecond ^ 1)
     return (value or 0) + 1
 
 

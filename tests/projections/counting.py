@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -72,11 +73,10 @@ class Counted:
                     at_ms,
                 )
             case e.MessagesDelivered():
-                for message_id in event.message_ids:
-                    self.lives[stream, message_id].delivered_ms.append(at_ms)
+                for life in self._lives(stream, event.message_ids):
+                    life.delivered_ms.append(at_ms)
             case e.MessagesRemoved():
-                for message_id in event.message_ids:
-                    life = self.lives[stream, message_id]
+                for life in self._lives(stream, event.message_ids):
                     life.removed_ms, life.reason = at_ms, event.reason
             case e.QueueRefused():
                 self.refused.append((at_ms, "queue", "", "", event.reason, "", 1))
@@ -86,6 +86,11 @@ class Counted:
                     self.refused.append((at_ms, "command", *said))
             case _:
                 self._grow(stream, event)
+
+    def _lives(self, stream: Any, message_ids: Iterable[str]) -> list[Life]:
+        """Of the messages that were queued before the end: the clock may have gone back since."""
+        known = [self.lives.get((stream, message_id)) for message_id in message_ids]
+        return [life for life in known if life is not None]
 
     def _grow(self, stream: Any, event: e.Event) -> None:
         match event:
