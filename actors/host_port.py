@@ -36,6 +36,8 @@ class HostPort(Protocol):
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         """Tell the host how many sockets this incarnation of the edge has; the host's incarnation.
 
+        Another one than before, or none, means that it may have forgotten the edge's sessions.
+
         Raises:
             HostUnavailable: the host did not answer.
         """

@@ -128,8 +128,12 @@ class IdentityHost:
         self._sockets[edge] = sockets
         if self._edges.setdefault(edge, incarnation) != incarnation:
             self._edges[edge] = incarnation
-            self._writer.call(lambda: self._host.sessions.drop_edge(edge))
+            self.forget_edge(edge)
         return self._incarnation
+
+    def forget_edge(self, edge: str) -> None:
+        """An edge has lost its sockets, or whatever was pushed to it on the way."""
+        self._writer.call(lambda: self._host.sessions.drop_edge(edge))
 
     def knows(self, did: str) -> bool:
         """Does the log hold any event of this identity?

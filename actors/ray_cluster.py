@@ -11,15 +11,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
 import ray
 from ray import exceptions as ray_errors
+from typing_extensions import override
 
 from actors.host_port import HostUnavailable
 from actors.identity_host import HostOptions, IdentityHost
-from actors.replies import Push
+from actors.line import Line, LineLost, TakePushes, open_line
+from actors.line_frames import LineAddress
+from actors.line_server import Answer, LineServer
 from eventstore.errors import LogUnavailable
 from eventstore.log import EventLog
 from eventstore.open_log import open_log
@@ -66,36 +68,35 @@ Prepare: TypeAlias = Callable[[str], None]
 """Called with the name of an actor in its new process, before it starts: sets up logging."""
 
 
-CALLS_MAX: Final = 32
-"""Batches in one host at once, two for each edge; each waits on a thread of its own."""
+CALLS_MAX: Final = 2
+"""Threads for what has no group of its own: the start and the end."""
 CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4, "inspect": 1}
-"""Threads apart from those of the batches: slow reads and questions hold up no command."""
-
-
-class PushSender:
-    """Sends pushes to edges by name; called from the host's writer thread, never waits."""
-
-    def __init__(self) -> None:
-        """No edge is known yet."""
-        self._edges: dict[str, Any] = {}
-
-    def __call__(self, edge: str, pushes: list[Push]) -> None:
-        """Hand pushes to an edge; an edge that is gone loses hints, never messages."""
-        try:
-            if edge not in self._edges:
-                self._edges[edge] = ray.get_actor(edge, namespace=NAMESPACE)
-            self._edges[edge].push.remote(msgspec.msgpack.encode(pushes))
-        except (ValueError, ray_errors.RayError):
-            self._edges.pop(edge, None)
+"""Threads for calls through Ray; commands come by lines, so none of these holds them up."""
 
 
 class RayIdentityHost(IdentityHost):
-    """An ``IdentityHost`` whose pushes travel by Ray."""
+    """An ``IdentityHost`` that edges reach by lines, once they asked it for one through Ray."""
 
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``."""
         prepare(options.name)
-        super().__init__(options, PushSender(), log=_opened(options.dsn))
+        self._lines = LineServer(self.take, self.forget_edge)
+        super().__init__(options, self._lines.push, log=_opened(options.dsn))
+        self._line_address = self._lines.listen(ray.util.get_node_ip_address())
+
+    def line(self) -> LineAddress:
+        """Where this host listens for lines, and what opens one."""
+        return self._line_address
+
+    def take(self, edge: str, batch: bytes, answer: Answer, incarnation: str) -> None:
+        """A batch that came by a line. Raises: msgspec.DecodeError."""
+        self._writer.submit(edge, batch, answer, incarnation)
+
+    @override
+    def stop(self) -> None:
+        """See ``IdentityHost.stop``."""
+        super().stop()
+        self._lines.close()
 
 
 def _opened(dsn: str) -> EventLog:
@@ -127,20 +128,35 @@ def start_host(options: HostOptions, prepare: Prepare) -> Any:
     ).remote(options, prepare)
 
 
+class Caller(NamedTuple):
+    """An edge, as its ports need to know it."""
+
+    edge: str
+    call_s_max: float
+    on_pushes: TakePushes
+
+
 class RayHostPort:
     """The way from an edge to one named host."""
 
-    def __init__(self, edge: str, name: str, *, call_s_max: float) -> None:
+    def __init__(self, caller: Caller, name: str) -> None:
         """A port that finds its host at the first call."""
-        self._edge = edge
+        self._caller = caller
         self._name = name
-        self._call_s_max = call_s_max
         self._handle: Any = None
+        self._line: Line | None = None
+        self._opening = asyncio.Lock()
 
     async def submit(self, batch: bytes) -> bytes:
         """Run a batch of submissions; see ``IdentityHost.submit``. Raises: HostUnavailable."""
-        result: bytes = await self._call(lambda host: host.submit.remote(self._edge, batch))
-        return result
+        try:
+            async with asyncio.timeout(self._caller.call_s_max):
+                line = self._line
+                if line is None or not line.is_open:
+                    line = await self._open_line()
+                return await line.ask(batch)
+        except (LineLost, OSError) as error:  # a time-out is an OSError
+            raise HostUnavailable(self._name) from error
 
     async def read(self, batch: bytes) -> list[bytes]:
         """Answer reads; see ``IdentityHost.read``. Raises: HostUnavailable."""
@@ -157,13 +173,17 @@ class RayHostPort:
         return result
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        """See ``IdentityHost.heartbeat``. Raises: HostUnavailable."""
-        result: str = await self._call(
+        """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
+
+        The incarnation is that of the line: what was pushed is lost with it.
+        """
+        await self._call(
             lambda host: host.heartbeat.options(concurrency_group="control").remote(
-                self._edge, sockets, incarnation
+                self._caller.edge, sockets, incarnation
             )
         )
-        return result
+        line = self._line
+        return "" if line is None or not line.is_open else line.incarnation
 
     @property
     def is_connected(self) -> bool:
@@ -206,9 +226,18 @@ class RayHostPort:
         )
         return result
 
+    async def _open_line(self) -> Line:
+        async with self._opening:
+            if self._line is None or not self._line.is_open:
+                address = await self._call(
+                    lambda host: host.line.options(concurrency_group="control").remote()
+                )
+                self._line = await open_line(address, self._caller.edge, self._caller.on_pushes)
+            return self._line
+
     async def _call(self, ask: Callable[[Any], Any]) -> Any:
         try:
-            async with asyncio.timeout(self._call_s_max):
+            async with asyncio.timeout(self._caller.call_s_max):
                 if self._handle is None:
                     self._handle = await asyncio.to_thread(
                         ray.get_actor, self._name, namespace=NAMESPACE

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import ray
 from ray import exceptions as ray_errors
+from typing_extensions import override
 
 from actors.commands import Connect, Register, Submission
 from actors.decision import Moment, Refs
@@ -26,11 +27,13 @@ from actors.identity import Identity
 from actors.identity_host import HostOptions
 from actors.inspection import StatesDescribed, describe
 from actors.limits import IdentityLimits
+from actors.line_server import Answer
 from actors.partitions import dedicated_host_name
 from actors.ray_cluster import (
     CALLS_MAX,
     CONCURRENCY_GROUPS,
     NAMESPACE,
+    Caller,
     Prepare,
     RayHostPort,
     RayIdentityHost,
@@ -53,10 +56,11 @@ class RayDedicatedHost(RayIdentityHost):
         self._used_at = time.monotonic()
         threading.Thread(target=self._end_when_idle, name="idle", daemon=True).start()
 
-    def submit(self, edge: str, batch: bytes) -> bytes:
-        """Run a batch; see ``IdentityHost.submit``."""
+    @override
+    def take(self, edge: str, batch: bytes, answer: Answer, incarnation: str) -> None:
+        """A batch that came by a line."""
         self._used_at = time.monotonic()
-        return super().submit(edge, batch)
+        super().take(edge, batch, answer, incarnation)
 
     def _end_when_idle(self) -> None:
         pause = threading.Event()
@@ -74,13 +78,12 @@ class RayDedicatedPort:
 
     def __init__(
         self,
-        edge: str,
+        caller: Caller,
         did: str,
         template: HostOptions,
         shard: HostPort,
         *,
         prepare: Prepare,
-        call_s_max: float,
     ) -> None:
         """A port to the identity ``did``; ``shard`` tells whether the log knows it."""
         self._did = did
@@ -89,7 +92,7 @@ class RayDedicatedPort:
             template, name=dedicated_host_name(did), partitions=[did]
         )
         self._shard = shard
-        self._host = RayHostPort(edge, self._options.name, call_s_max=call_s_max)
+        self._host = RayHostPort(caller, self._options.name)
         # The process lives for this long after its last command; half of it leaves time to get
         # there. Later the name has to tell whether it still does.
         self._sure_s = template.limits.identity_idle_s / 2

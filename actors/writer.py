@@ -41,6 +41,7 @@ class _Batch(msgspec.Struct):
     submissions: list[Submission]
     size_bytes: int
     answer: Answer
+    incarnation: str
 
 
 class _Call(msgspec.Struct):
@@ -81,13 +82,18 @@ class Writer:
         self._thread.start()
         self._saver.start()
 
-    def submit(self, edge: str, batch: bytes, answer: Answer) -> None:
+    def submit(self, edge: str, batch: bytes, answer: Answer, incarnation: str = "") -> None:
         """Take a batch (msgpack of ``list[Submission]``); ``answer`` gets a ``BatchResult``.
+
+        ``incarnation`` is what the edge hears in place of the host's, if its sessions can be lost
+        without a restart of the host.
 
         Raises:
             msgspec.DecodeError: the batch is not a list of submissions.
         """
-        self._inbox.put(_Batch(edge, SubmissionsDecoder.decode(batch), len(batch), answer))
+        submissions = SubmissionsDecoder.decode(batch)
+        named = incarnation or self._incarnation
+        self._inbox.put(_Batch(edge, submissions, len(batch), answer, named))
 
     def call(self, run: Callable[[], None]) -> None:
         """Run something on the writer's thread, between batches."""
@@ -163,7 +169,7 @@ class Writer:
             end = start + len(batch.submissions)
             mine: list[Reply] = list(replies[start:end])
             start = end
-            result = BatchResult(self._incarnation, mine, by_edge.pop(batch.edge, []))
+            result = BatchResult(batch.incarnation, mine, by_edge.pop(batch.edge, []))
             batch.answer(_RESULT_ENCODER.encode(result))
         for edge, rest in by_edge.items():
             self._push_out(edge, rest)

@@ -235,10 +235,10 @@ class Gateway:
         return self._outbox(host).port
 
     def saw_incarnation(self, host: str, incarnation: str) -> None:
-        """Note a host's incarnation; a new one means that it forgot its sessions."""
-        known = self._incarnations.get(host)
+        """Note a host's incarnation; a new one, or none, means that it forgot its sessions."""
+        known = self._incarnations.get(host, "")
         self._incarnations[host] = incarnation
-        if known not in (None, incarnation):
+        if known not in ("", incarnation):
             self._on_new_incarnation(host)
 
     async def drained(self) -> None:

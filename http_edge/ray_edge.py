@@ -11,7 +11,7 @@ import ray
 from actors.host_port import HostPort
 from actors.identity_host import HostOptions
 from actors.partitions import dedicated_did
-from actors.ray_cluster import NAMESPACE, Prepare, RayHostPort
+from actors.ray_cluster import NAMESPACE, Caller, Prepare, RayHostPort
 from actors.ray_dedicated import RayDedicatedPort
 from http_edge.config import Settings
 from http_edge.edge import Edge, placement_of
@@ -53,11 +53,6 @@ class RayEdge:
         """Return as soon as the edge listens."""
         await self._listening.wait()
 
-    async def push(self, pushes: bytes) -> None:
-        """Pushes from a host that this edge did not ask."""
-        if self._edge is not None:
-            self._edge.take_pushes(pushes)
-
     async def stop(self) -> None:
         """Drain and stop listening."""
         if self._edge is not None:
@@ -65,20 +60,24 @@ class RayEdge:
         self._stopped.set()
 
     def _port(self, host: str) -> HostPort:
-        call_s_max = self._settings.limits.host_call_s_max
+        limits = self._settings.limits
+        caller = Caller(self._name, limits.host_call_s_max, self._take_pushes)
         did = dedicated_did(host)
         if did is None:
-            return RayHostPort(self._name, host, call_s_max=call_s_max)
+            return RayHostPort(caller, host)
         placement = placement_of(self._settings)
         shard = placement.host_of(placement.nonce_partition_of(did))
         return RayDedicatedPort(
-            self._name,
+            caller,
             did,
             self._template,
             self._port(shard),
             prepare=self._prepare,
-            call_s_max=call_s_max,
         )
+
+    def _take_pushes(self, pushes: bytes) -> None:
+        if self._edge is not None:
+            self._edge.take_pushes(pushes)
 
 
 def start_edge(name: str, settings: str, template: HostOptions, prepare: Prepare) -> Any:

@@ -19,6 +19,7 @@ TIME_AND_CHANCE = {
 }
 MAY_ASK_TIME_AND_CHANCE = {
     "actors/clock.py": "the server's clock and ids",
+    "actors/line_server.py": "makes the token of its lines",
     "actors/ray_environment.py": "makes the token of our own Ray",
     "http_edge/aes_gcm.py": "makes nonces of AES-GCM",
     "http_edge/bench/made_log.py": "makes a log up by a seed",
