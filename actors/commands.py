@@ -440,7 +440,10 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
 
     Processed in the order of DCTRL-0004 5.4 and 6.2: first ``claim`` (if any), then ``refusal``
     (the edge's stateless verdict: resolution, key, signature, payload), then ``command``.
-    A claim alone (no command) answers ``Done``. ``command_key`` is repeated in the events.
+    A claim alone (no command) answers ``Done``. ``command_key`` is repeated in the events;
+    ``request_id`` is not: it names the request in lines of the log, and is empty where no request
+    is behind the command. An archive that is kept for ever has no place for a text that a stranger
+    chose; who has to find the rows of a request finds their command key beside it in those lines.
     """
 
     partition: str
@@ -449,6 +452,7 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     claim: NonceClaim | None = None
     refusal: Refusal | None = None
     command: Command | None = None
+    request_id: str = ""
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True):

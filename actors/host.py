@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from time import perf_counter
 from uuid import UUID
 
 import msgspec
@@ -35,6 +36,7 @@ from actors.decisions import decide
 from actors.identity import Identity
 from actors.leases import Leases
 from actors.limits import HostLimits
+from actors.measures import HostMeasures
 from actors.message_queue import lapsed
 from actors.page_reader import PageReader
 from actors.partition import Partition
@@ -51,7 +53,7 @@ from actors.replies import (
 )
 from actors.residency import Residency, Resident
 from actors.sessions import LiveMode, Sessions
-from actors.transaction import Transaction
+from actors.transaction import Transaction, request_ids
 from eventstore.errors import AppendConflict, LogError
 from eventstore.log import EventLog, LogFigures, Snapshot
 
@@ -81,6 +83,9 @@ class HostStats(msgspec.Struct):
     resident_identities: int = 0
     resident_bytes: int = 0
     nonces: int = 0
+    leases: int = 0
+    sessions: int = 0
+    live_sessions: int = 0
     sockets: dict[str, int] = {}
     log: LogFigures | None = None
 
@@ -123,6 +128,7 @@ class Host:
         self._leases = Leases()
         self._offered_again: set[str] = set()
         self.stats = HostStats(name)
+        self.measures = HostMeasures()
 
     def assign(self, names: Sequence[str]) -> None:
         """Own these partitions from now on: claim each one in the log, in one append.
@@ -151,6 +157,7 @@ class Host:
         now_ms = self._clock()
         self._offered_again |= self._leases.expire(now_ms)
         transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
+        transaction.items = items
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
         if transaction.partitions and not self._append(transaction):
@@ -164,7 +171,7 @@ class Host:
                 # Pages are read whole: many large ones together would fill the memory.
                 replies.append(_UNAVAILABLE)
             else:
-                replies.append(self._reply(outcome))
+                replies.append(self._reply(outcome, submission.request_id))
             if outcome.leasing is not None and isinstance(replies[-1], Refused):
                 # Nobody was handed anything: it is offered again at once.
                 self._leases.end(submission.target_did, outcome.leasing.message_ids)
@@ -228,6 +235,9 @@ class Host:
         self.stats.resident_identities = len(self._residency)
         self.stats.resident_bytes = self._residency.bytes
         self.stats.nonces = sum(len(p.nonces) for p in self._owned.values())
+        self.stats.leases = len(self._leases)
+        self.stats.sessions = len(self.sessions)
+        self.stats.live_sessions = self.sessions.live
         return self.stats
 
     # For ``actors.inspection``, on the writer's thread as everything here.
@@ -261,7 +271,11 @@ class Host:
         try:
             return self._decide(transaction, submission)
         except LogError as error:
-            _LOG.error("identity cannot be served: %s", type(error).__name__)
+            _LOG.error(
+                "identity cannot be served: %s",
+                type(error).__name__,
+                extra={"request_id": submission.request_id},
+            )
             return _Outcome(_UNAVAILABLE)
 
     def _decide(self, transaction: Transaction, submission: Submission) -> _Outcome:
@@ -370,15 +384,23 @@ class Host:
 
     def _append(self, transaction: Transaction) -> bool:
         rows, events = transaction.sealed()
+        depths = transaction.depths()
+        started = perf_counter()
         try:
-            self._log.append(rows, events, transaction.depths())
+            self._log.append(rows, events, depths)
         except AppendConflict:
             if not self._resolve_conflict(transaction):
                 return False
         except LogError as error:
-            _LOG.error("append failed, outcome unknown: %s", type(error).__name__)
+            _LOG.error(
+                "append failed, outcome unknown: %s",
+                type(error).__name__,
+                extra={"request_ids": request_ids(transaction.items)},
+            )
             self._forget(transaction)
             return False
+        finally:
+            self.measures.commit.observe(perf_counter() - started)
         for partition in transaction.partitions:
             nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
             if nonces is not None:
@@ -416,7 +438,7 @@ class Host:
             self._owned.pop(partition.name, None)
             self._residency.drop_partition(partition.name)
 
-    def _reply(self, outcome: _Outcome) -> Reply:
+    def _reply(self, outcome: _Outcome, request_id: str) -> Reply:
         reply = outcome.reply
         if not isinstance(reply, Refs):
             return reply
@@ -424,7 +446,11 @@ class Host:
         try:
             return self._pages.fill(outcome.resident.stream, reply)
         except LogError as error:
-            _LOG.error("page cannot be read: %s", type(error).__name__)
+            _LOG.error(
+                "page cannot be read: %s",
+                type(error).__name__,
+                extra={"request_id": request_id},
+            )
             return _UNAVAILABLE
 
     def _follow_session(self, submission: Submission, reply: Reply) -> None:

@@ -18,8 +18,10 @@ import msgspec
 from actors.clock import Clock, NewId, new_id, system_clock
 from actors.commands import Read
 from actors.host import Host
+from actors.host_report import HostReport, LogWatch
 from actors.inspection import Answer, Inspector, Question
 from actors.limits import HostLimits
+from actors.measures import process_use
 from actors.writer import PushOut, Writer
 from eventstore.codec import identity_stream
 from eventstore.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
@@ -28,6 +30,8 @@ from eventstore.open_log import open_log
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
+_REPORT_S_MAX: Final = 1.0
+"""A report waits this long for the writer, and as long again for the log."""
 _READS: Final = msgspec.msgpack.Decoder(list[Read])
 _QUESTIONS: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Question)
 
@@ -76,6 +80,7 @@ class IdentityHost:
             push_out=push_out,
             limits=options.limits,
         )
+        self._log_watch = LogWatch(self._log)
         self._inspector = Inspector(self._host, self._log, self._on_writer)
         self._sockets: dict[str, int] = {}
         self._edges: dict[str, str] = {}
@@ -178,6 +183,16 @@ class IdentityHost:
             msgspec.structs.replace(stats, log=figures, sockets=self._sockets)
         )
 
+    def report(self, *, with_log: bool) -> bytes:
+        """The msgpack of ``actors.host_report.HostReport``; comes even when nothing else does."""
+        try:
+            stats = self._on_writer(self._host.snapshot_stats, seconds_max=_REPORT_S_MAX)
+        except TimeoutError:
+            stats = self._host.stats  # counters as they are, the rest as it was the last time
+        log = self._log_watch.figures(_REPORT_S_MAX) if with_log else None
+        found = HostReport(stats=stats, measures=self._host.measures, use=process_use(), log=log)
+        return msgspec.msgpack.encode(found)
+
     def assign(self, partitions: Sequence[str]) -> None:
         """Own these partitions from now on.
 
@@ -189,6 +204,7 @@ class IdentityHost:
     def stop(self) -> None:
         """Answer what was taken, then release everything."""
         self._writer.stop()
+        self._log_watch.close()
         self._log.close()
 
     @property
@@ -210,7 +226,7 @@ class IdentityHost:
             return b""
         return msgspec.msgpack.encode(page)
 
-    def _on_writer(self, run: Callable[[], _T]) -> _T:
+    def _on_writer(self, run: Callable[[], _T], *, seconds_max: float | None = None) -> _T:
         done: Future[_T] = Future()
 
         def call() -> None:
@@ -220,4 +236,4 @@ class IdentityHost:
                 done.set_exception(error)
 
         self._writer.call(call)
-        return done.result()
+        return done.result(seconds_max)

@@ -41,6 +41,11 @@ class Sessions:
         """How many identities have sockets somewhere."""
         return len(self._edges)
 
+    @property
+    def live(self) -> int:
+        """How many identities have a session in live mode."""
+        return len(self._live)
+
     def open(self, did: str, edge: str) -> None:
         """Push the identity's notices to this edge."""
         self._edges.setdefault(did, set()).add(edge)

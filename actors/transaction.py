@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from eventsourcing.persistence import StoredEvent
 
+from actors.commands import Submission
 from actors.decision import Leasing
 from actors.evolution import evolve
 from actors.nonces import expiry_ms
@@ -14,6 +16,8 @@ from actors.residency import Resident
 from eventstore.codec import encode
 from eventstore.events import Event
 from eventstore.log import QueueDepth
+
+_REQUESTS_NAMED_MAX: Final = 20
 
 
 class _Part:
@@ -39,6 +43,8 @@ class Transaction:
         self._parts: dict[Partition, _Part] = {}
         self.touched: dict[str, Resident] = {}
         self.leased: list[tuple[str, Leasing]] = []
+        self.items: Sequence[tuple[str, Submission]] = ()
+        """What is run in it, each with the edge that asks."""
 
     @property
     def partitions(self) -> Sequence[Partition]:
@@ -89,3 +95,9 @@ class Transaction:
         if part is None:
             part = self._parts[partition] = _Part()
         return part
+
+
+def request_ids(items: Sequence[tuple[str, Submission]]) -> list[str]:
+    """The requests that these commands belong to, the first of them, for a line of the log."""
+    named = dict.fromkeys(submission.request_id for _, submission in items)
+    return [request_id for request_id in named if request_id][:_REQUESTS_NAMED_MAX]

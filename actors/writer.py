@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -21,12 +22,18 @@ from actors.host import Host
 from actors.limits import HostLimits
 from actors.refusals import Refusal
 from actors.replies import BatchResult, Push, Refused, Reply
+from actors.transaction import request_ids
 from eventstore.errors import LogError
 from eventstore.log import EventLog, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _HOUSEKEEPING_S: Final = 1.0
 _DEFECT: Final = 70
+DONE: Final = "done"
+"""The result of what was not refused."""
+_CLAIM: Final = "NonceClaim"
+_VERDICT: Final = "EdgeVerdict"
+"""What has no command: a nonce alone, and what the edge had refused already."""
 
 SubmissionsDecoder: Final = msgspec.msgpack.Decoder(list[Submission])
 _RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
@@ -42,6 +49,7 @@ class _Batch(msgspec.Struct):
     size_bytes: int
     answer: Answer
     incarnation: str
+    arrived_s: float
 
 
 class _Call(msgspec.Struct):
@@ -93,7 +101,8 @@ class Writer:
         """
         submissions = SubmissionsDecoder.decode(batch)
         named = incarnation or self._incarnation
-        self._inbox.put(_Batch(edge, submissions, len(batch), answer, named))
+        arrived_s = perf_counter()
+        self._inbox.put(_Batch(edge, submissions, len(batch), answer, named, arrived_s))
 
     def call(self, run: Callable[[], None]) -> None:
         """Run something on the writer's thread, between batches."""
@@ -156,13 +165,15 @@ class Writer:
 
     def _run(self, batches: Sequence[_Batch]) -> None:
         items = [(batch.edge, s) for batch in batches for s in batch.submissions]
+        started_s = perf_counter()
         try:
             replies, pushes = self._host.execute(items)
         except Exception:  # noqa: BLE001 - a defect must not end the thread that answers
             # Nobody learns "done" from it, and what is in memory is not trusted any more.
-            _LOG.exception("transaction failed")
+            _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
             self._host.forget_everything()
             replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
+        self._measure(batches, items, replies, started_s)
         by_edge = _by_edge(pushes)
         start = 0
         for batch in batches:
@@ -173,6 +184,35 @@ class Writer:
             batch.answer(_RESULT_ENCODER.encode(result))
         for edge, rest in by_edge.items():
             self._push_out(edge, rest)
+
+    def _measure(
+        self,
+        batches: Sequence[_Batch],
+        items: Sequence[tuple[str, Submission]],
+        replies: Sequence[Reply],
+        started_s: float,
+    ) -> None:
+        measures = self._host.measures
+        measures.transaction.observe(perf_counter() - started_s)
+        measures.items.observe(len(items))
+        measures.batch_bytes.observe(sum(batch.size_bytes for batch in batches))
+        for batch in batches:
+            measures.waited.observe(started_s - batch.arrived_s)
+        tells = _LOG.isEnabledFor(logging.DEBUG)
+        for (_, submission), reply in zip(items, replies, strict=True):
+            command = _name_of(submission)
+            result = reply.code.value if isinstance(reply, Refused) else DONE
+            measures.commands.add(command, result)
+            if tells and submission.request_id:
+                _LOG.debug(
+                    "command answered",
+                    extra={
+                        "request_id": submission.request_id,
+                        "command": command,
+                        "result": result,
+                        "command_key": submission.command_key.hex("-", 4),
+                    },
+                )
 
     def _send(self, pushes: Sequence[tuple[str, Push]]) -> None:
         for edge, mine in _by_edge(pushes).items():
@@ -185,6 +225,13 @@ class Writer:
             except LogError as error:
                 # A snapshot is a cache: without it the identity is read from its events.
                 _LOG.warning("snapshots not saved: %s", type(error).__name__)
+
+
+def _name_of(submission: Submission) -> str:
+    """What was asked: the name of its type, one of a closed family."""
+    if submission.command is not None:
+        return type(submission.command).__name__
+    return _CLAIM if submission.refusal is None else _VERDICT
 
 
 def _by_edge(pushes: Sequence[tuple[str, Push]]) -> dict[str, list[Push]]:

@@ -11,15 +11,16 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from time import perf_counter
 from typing import Final, TypeAlias
 
 import orjson
 from aiohttp import hdrs, web
 
-from actors.clock import Clock
+from actors.clock import Clock, NewId
 from actors.commands import Read
 from actors.refusals import Refusal
-from http_edge import export_status
+from http_edge import export_status, request_id
 from http_edge.client_address import ClientAddress
 from http_edge.config import Settings
 from http_edge.decentrl import answers, public_reading
@@ -28,12 +29,13 @@ from http_edge.decentrl.errors import Answer, error_body, refuse
 from http_edge.decentrl.sockets import SocketFront
 from http_edge.didcomm import front, mediation
 from http_edge.didcomm.mediation import Mediation
+from http_edge.edge_report import EdgeMeasures
 from http_edge.gateway import Gateway
 from http_edge.health import Health
 from http_edge.in_flight import InFlight
 from http_edge.operators import OperatorFront
 from http_edge.rate_limits import RateLimit
-from http_edge.refusal_counts import DECENTRL, DIDCOMM, RefusalCounts
+from http_edge.refusal_counts import DECENTRL, DIDCOMM, PROTOCOLS, RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 JSON: Final = "application/json"
@@ -70,7 +72,9 @@ class HttpSurface:
         operators: OperatorFront,
         didcomm: Mediation | None,
         clock: Clock,
+        new_id: NewId,
         refusals: RefusalCounts,
+        measures: EdgeMeasures,
     ) -> None:
         """The surface of one mediator; ``document`` is its DID document as JSON.
 
@@ -86,18 +90,20 @@ class HttpSurface:
         self._operators = operators
         self._mediation = didcomm
         self._clock = clock
+        self._new_id = new_id
         self._refusals = refusals
+        self._measures = measures
         self._address = ClientAddress(settings.rates.trusted_proxies)
         rates = settings.rates
         self._requests = _limit(settings, rates.per_address_per_s)
         self._public_reads = _limit(settings, rates.public_reads_per_address_per_s)
         self._upgrades = _limit(settings, rates.sockets_auth_per_address_per_s)
-        self._in_flight = InFlight(
+        self.in_flight = InFlight(
             requests_max=settings.limits.commands_in_flight_max,
             bytes_max=settings.limits.bodies_bytes_max,
         )
         self._receiving: Counter[str] = Counter()
-        self._sockets_open = 0
+        self.sockets_open: Counter[str] = Counter(dict.fromkeys(PROTOCOLS, 0))
         self._sockets: Counter[str] = Counter()
         self.draining = False
 
@@ -111,6 +117,8 @@ class HttpSurface:
         app.router.add_get("/", self._did_document)
         app.router.add_get("/.well-known/did.json", self._did_document)
         app.router.add_get("/health", self._health_check)
+        app.router.add_get("/livez", self._live_check)
+        app.router.add_get("/readyz", self._ready_check)
         app.router.add_get("/status", self._status)
         app.router.add_get("/queues", self._queues)
         app.router.add_post("/queues/purge", self._purge)
@@ -125,6 +133,17 @@ class HttpSurface:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Name the request, and have it answered whatever happens."""
+        request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
+        response = await self._guarded(request, handler)
+        if _LOG.isEnabledFor(logging.DEBUG):
+            resource = request.match_info.route.resource
+            path = resource.canonical if resource is not None else ""
+            about = {"method": request.method, "path": path, "status": response.status}
+            _LOG.debug("request answered", extra=about)
+        return response
+
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Rates before the handler; any failure after it becomes a JSON error."""
         wait_s = self._take(self._requests, request)
         if wait_s is not None:
@@ -151,6 +170,7 @@ class HttpSurface:
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "INTERNAL_ERROR")
 
     async def _allow_origin(self, _: web.Request, response: web.StreamResponse) -> None:
+        response.headers[request_id.HEADER] = request_id.current()
         response.headers[hdrs.SERVER] = "poste"  # not what runs it, in which version
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = (
             self._settings.protocol.cors_allowed_origin
@@ -161,11 +181,15 @@ class HttpSurface:
 
     async def _health_check(self, _: web.Request) -> web.Response:
         detail = "draining" if self.draining else await self._health.detail()
-        if detail is None:
-            return web.Response(body=orjson.dumps({"status": "ok"}), content_type=JSON)
-        body = orjson.dumps({"status": "error", "detail": detail})
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-        return web.Response(status=status, body=body, content_type=JSON)
+        return _check(detail)
+
+    async def _live_check(self, _: web.Request) -> web.Response:
+        """This process takes requests: whoever asks would restart it otherwise."""
+        return _check(None)
+
+    async def _ready_check(self, _: web.Request) -> web.Response:
+        """Requests are worth sending here: some of them, at least, can be answered."""
+        return _check("draining" if self.draining else await self._health.unready())
 
     async def _queues(self, request: web.Request) -> web.Response:
         _only_from_here(request)
@@ -214,11 +238,15 @@ class HttpSurface:
         if isinstance(body, web.Response):
             return body
         # Only what has arrived counts: nobody keeps others out by announcing a body.
-        if self.draining or not self._in_flight.has_room(len(body)):
+        if self.draining or not self.in_flight.has_room(len(body)):
             self._count(request, _NOT_BEGUN)
             return respond(_TOO_BUSY)
-        with self._in_flight.working(len(body)):
-            return await answer(request, body)
+        started_s = perf_counter()
+        try:
+            with self.in_flight.working(len(body)):
+                return await answer(request, body)
+        finally:
+            self._measures.answer[_protocol(request)].observe(perf_counter() - started_s)
 
     async def _body(self, request: web.Request) -> bytes | web.Response:
         if hdrs.CONTENT_ENCODING in request.headers:
@@ -286,17 +314,18 @@ class HttpSurface:
         address = self._address.of(request)
         if (
             self.draining
-            or self._sockets_open >= self._limits.sockets_max
+            or self.sockets_open.total() >= self._limits.sockets_max
             or self._sockets[address] >= self._limits.sockets_per_address_max
         ):
             self._count(request, _NOT_BEGUN)
             return respond(_TOO_BUSY)
-        self._sockets_open += 1
+        protocol = _protocol(request)
+        self.sockets_open[protocol] += 1
         self._sockets[address] += 1
         try:
             return await serve(request)
         finally:
-            self._sockets_open -= 1
+            self.sockets_open[protocol] -= 1
             self._sockets[address] -= 1
             if not self._sockets[address]:
                 del self._sockets[address]
@@ -321,8 +350,7 @@ class HttpSurface:
 
     def _count(self, request: web.Request, reason: str) -> None:
         """Count a request that was refused unread: of nobody, and for nothing known."""
-        is_didcomm = request.path in _DIDCOMM_PATHS
-        self._refusals.count(DIDCOMM if is_didcomm else DECENTRL, "", reason)
+        self._refusals.count(_protocol(request), "", reason)
 
 
 _CODES: Final = {
@@ -333,6 +361,17 @@ _CODES: Final = {
 
 def _limit(settings: Settings, per_s: float) -> RateLimit:
     return RateLimit(per_s, burst_s=settings.rates.burst_s, keys_max=settings.rates.keys_max)
+
+
+def _protocol(request: web.Request) -> str:
+    return DIDCOMM if request.path in _DIDCOMM_PATHS else DECENTRL
+
+
+def _check(trouble: str | None) -> web.Response:
+    """The answer to a check of health: what is wrong, if anything is."""
+    said = {"status": "ok"} if trouble is None else {"status": "error", "detail": trouble}
+    status = HTTPStatus.OK if trouble is None else HTTPStatus.SERVICE_UNAVAILABLE
+    return web.Response(status=status, body=orjson.dumps(said), content_type=JSON)
 
 
 def _only_from_here(request: web.Request) -> None:

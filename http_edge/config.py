@@ -288,6 +288,10 @@ class Settings(Section):
     hosts."""
     ray_address: str | None = Field(default=None, min_length=1)
     """Ray cluster to join, host:port or auto. Unset: start Ray on this machine, on loopback."""
+    metrics_listen: Listen | None = None
+    """Where Prometheus asks for measures (GET /metrics, no password), for example 127.0.0.1:9464;
+    port 0 takes a free one. Unset: nowhere. A default port would keep a second mediator on one
+    machine from starting, and show how busy this one is to whoever is on it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level of the lines on stderr."""
     limits: Limits = Limits()

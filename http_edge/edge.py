@@ -18,6 +18,7 @@ from aiohttp import web
 
 from actors.clock import Clock, NewId, new_id, system_clock
 from actors.host_port import HostUnavailable
+from actors.measures import process_use
 from actors.partitions import Placement, host_name
 from actors.replies import Push
 from eventstore.log import WaitingQueue
@@ -32,6 +33,7 @@ from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.mediation import Around, Mediation, pseudonym
 from http_edge.dids.resolver import Resolver
 from http_edge.dids.web import WebDids, WebLimits
+from http_edge.edge_report import EdgeMeasures, EdgeReport
 from http_edge.gateway import Gateway, GatewayLimits, Ports
 from http_edge.health import Health
 from http_edge.hub import GOING_AWAY, Hub
@@ -81,12 +83,14 @@ class Edge:
         self._incarnation = new_id()
         self._web = _web_dids(settings.did_web)
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
+        self._measures = EdgeMeasures()
         self._gateway = Gateway(
             placement_of(settings),
             ports,
             _gateway_limits(limits),
             on_push=self.take_push,
             on_new_incarnation=self._host_restarted,
+            measures=self._measures,
         )
         counts = _refusal_counts(settings.audit, clock)
         self._refusals = RefusalLog(name, self._incarnation, counts, self._gateway)
@@ -120,6 +124,7 @@ class Edge:
             clock=clock,
             senders=_senders(settings.rates),
             refusals=refusals,
+            measures=self._measures,
         )
         sockets = SocketFront(
             hub.edge,
@@ -132,7 +137,17 @@ class Edge:
             refusals=refusals,
         )
         senders = _senders(settings.rates)
-        around = Around(settings, identities, hub, self._courier, senders, clock, new_id, refusals)
+        around = Around(
+            settings,
+            identities,
+            hub,
+            self._courier,
+            senders,
+            clock,
+            new_id,
+            refusals,
+            self._measures,
+        )
         return HttpSurface(
             settings,
             orjson.dumps(mediator_document(settings.mediator_did, settings.url, keys)),
@@ -145,7 +160,9 @@ class Edge:
             ),
             didcomm=Mediation(keys, around) if settings.didcomm.enabled else None,
             clock=clock,
+            new_id=new_id,
             refusals=refusals,
+            measures=self._measures,
         )
 
     async def start(self, listener: socket.socket | None = None) -> int:
@@ -185,6 +202,21 @@ class Edge:
             await self._runner.cleanup()
         if self._web is not None:
             await self._web.close()
+
+    def report(self) -> EdgeReport:
+        """What this edge has measured, and what it holds now."""
+        in_flight = self._surface.in_flight
+        return EdgeReport(
+            measures=self._measures,
+            refusals=self._refusals.counts.by_reason,
+            sockets=dict(self._surface.sockets_open),
+            listeners=len(self._hub),
+            in_flight=in_flight.requests,
+            in_flight_bytes=in_flight.size_bytes,
+            outbox_items=self._gateway.waiting_items,
+            outbound=self._courier.figures() if self._settings.didcomm.enabled else {},
+            use=process_use(),
+        )
 
     def take_push(self, push: Push) -> None:
         """A push for sockets of this edge."""

@@ -6,6 +6,7 @@ of what may be written are enforced here, for our lines and for those of librari
 - every value is JSON in ASCII, so nobody's input breaks a line or drives a terminal;
 - bytes become their number, long texts are cut, and a run of characters that looks like a key,
   a signature, a token or a payload becomes its length;
+- a line that is written for a request names it (``http_edge.request_id``);
 - a DID becomes its method and a hash: lines about one identity can be found by whoever knows its
   DID, and tell nobody else who it is.
 """
@@ -30,6 +31,8 @@ from typing import Any, Final, TextIO
 from urllib.parse import unquote
 from uuid import UUID
 
+from http_edge import request_id
+
 TEXT_CHARS_MAX: Final = 400
 ITEMS_MAX: Final = 20
 LINE_BYTES_MAX: Final = select.PIPE_BUF
@@ -43,8 +46,8 @@ _RANDOM: Final = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _HEX: Final = re.compile(r"[0-9a-fA-F]+")
 _KINDS_OF_BASE64: Final = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))
-_OWN: Final = frozenset({"mediator_did"})
-"""Fields that name this server itself."""
+_AS_IT_IS: Final = frozenset({"mediator_did", "request_id", "request_ids"})
+"""Fields that name this server itself, and requests: by what they are searched for."""
 _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -82,6 +85,9 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "event": safe_text(record.getMessage()),
         }
+        request = request_id.current()
+        if request:
+            head["request_id"] = request
         names = sorted(vars(record).keys() - _OF_EVERY_RECORD - head.keys())
         fields = {name: safe_value(name, vars(record)[name]) for name in names}
         if record.exc_info and record.exc_info[1]:
@@ -142,7 +148,7 @@ def safe_value(name: str, value: object) -> Any:
         case float():
             return value if math.isfinite(value) else str(value)
         case str():
-            return value[:TEXT_CHARS_MAX] if name in _OWN else safe_text(value)
+            return value[:TEXT_CHARS_MAX] if name in _AS_IT_IS else safe_text(value)
         case bytes() | bytearray() | memoryview():
             return f"<{len(value)} bytes>"
         case Mapping():

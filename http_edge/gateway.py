@@ -12,6 +12,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
+from time import perf_counter
 from typing import Final, TypeAlias
 
 import msgspec
@@ -21,7 +23,9 @@ from actors.host_port import HostPort, HostUnavailable
 from actors.partitions import Placement
 from actors.refusals import Refusal
 from actors.replies import BatchResult, Done, Push, Refused, Reply
+from actors.transaction import request_ids
 from eventstore.log import PublicEventsPage, SavedEventsPage
+from http_edge.edge_report import EdgeMeasures
 
 _LOG = logging.getLogger(__name__)
 _CALLS_IN_FLIGHT_MAX: Final = 2
@@ -56,6 +60,7 @@ class _Waiting(msgspec.Struct):
     submission: Submission
     reply: asyncio.Future[Reply]
     size_bytes: int
+    since_s: float
 
 
 class Outbox:
@@ -66,6 +71,7 @@ class Outbox:
         name: str,
         port: HostPort,
         limits: GatewayLimits,
+        measures: EdgeMeasures,
         *,
         on_result: Callable[[str, BatchResult], None],
     ) -> None:
@@ -73,12 +79,18 @@ class Outbox:
         self.port = port
         self._name = name
         self._limits = limits
+        self._measures = measures
         self._on_result = on_result
         self._waiting: deque[_Waiting] = deque()
         self._lingering: deque[_Waiting] = deque()
         self._linger: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._flush_is_due = False
+        self._is_silent = False
+
+    def __len__(self) -> int:
+        """How many submissions wait for a call."""
+        return len(self._waiting) + len(self._lingering)
 
     async def submit(
         self, submission: Submission, size_bytes: int, *, can_linger: bool = False
@@ -87,20 +99,20 @@ class Outbox:
 
         What ``can_linger`` leaves with the next submission that cannot, or after a moment.
         """
-        if len(self._waiting) + len(self._lingering) >= self._limits.outbox_items_max:
+        if len(self) >= self._limits.outbox_items_max:
             return _UNAVAILABLE
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()
-        waiting = _Waiting(submission, reply, size_bytes)
+        waiting = _Waiting(submission, reply, size_bytes, perf_counter())
         if can_linger:
             self._lingering.append(waiting)
             if self._linger is None:
-                self._linger = loop.call_later(_LINGER_S, self._stop_lingering)
+                self._linger = loop.call_later(_LINGER_S, self._stop_lingering, context=Context())
             return await reply
         self._waiting.append(waiting)
         if not self._flush_is_due:
             self._flush_is_due = True
-            loop.call_soon(self._flush)
+            loop.call_soon(self._flush, context=Context())
         return await reply
 
     @property
@@ -131,9 +143,11 @@ class Outbox:
             self._stop_lingering()
             return
         while self._waiting and len(self._calls) < self._calls_max():
-            task = asyncio.get_running_loop().create_task(self._call(self._next_batch()))
+            call = self._call(self._next_batch())
+            # Of no request: the batch holds many.
+            task = asyncio.get_running_loop().create_task(call, context=Context())
             self._calls.add(task)
-            task.add_done_callback(self._called)
+            task.add_done_callback(self._called, context=Context())
 
     def _calls_max(self) -> int:
         return _CALLS_IN_FLIGHT_MAX if len(self._waiting) >= _SECOND_CALL_ITEMS else 1
@@ -153,18 +167,33 @@ class Outbox:
         return batch
 
     async def _call(self, batch: list[_Waiting]) -> None:
+        started_s = perf_counter()
+        self._measures.call_items.observe(len(batch))
+        for waiting in batch:
+            self._measures.outbox.observe(started_s - waiting.since_s)
         try:
             encoded = _ENCODER.encode([waiting.submission for waiting in batch])
             result = _RESULT_DECODER.decode(await self.port.submit(encoded))
         except HostUnavailable:
+            # One line for an outage, not one for every call that fails in it.
+            level = logging.DEBUG if self._is_silent else logging.WARNING
+            _LOG.log(level, "a host does not answer, outcome unknown", extra=self._about(batch))
+            self._is_silent = True
             self._settle(batch, [_UNAVAILABLE] * len(batch))
             return
         except Exception:  # noqa: BLE001 - whatever failed, nobody may wait for ever
-            _LOG.exception("call to a host failed")
+            _LOG.exception("call to a host failed", extra=self._about(batch))
             self._settle(batch, [_UNAVAILABLE] * len(batch))
             return
+        finally:
+            self._measures.call.observe(perf_counter() - started_s)
+        self._is_silent = False
         self._settle(batch, result.replies)
         self._on_result(self._name, result)
+
+    def _about(self, batch: list[_Waiting]) -> dict[str, object]:
+        asked = request_ids([(self._name, waiting.submission) for waiting in batch])
+        return {"host": self._name, "request_ids": asked, "commands": len(batch)}
 
     @staticmethod
     def _settle(batch: list[_Waiting], replies: list[Reply]) -> None:
@@ -184,17 +213,19 @@ class Gateway:
         *,
         on_push: Callable[[Push], None],
         on_new_incarnation: Callable[[str], None],
+        measures: EdgeMeasures | None = None,
     ) -> None:
         """A gateway to the hosts that ``ports`` finds.
 
         ``on_push`` gets every push; ``on_new_incarnation`` gets the name of a host that was seen
-        to have started anew: it has forgotten its sessions.
+        to have started anew: it has forgotten its sessions. ``measures`` are those of the edge.
         """
         self.placement = placement
         self._ports = ports
         self._limits = limits
         self._on_push = on_push
         self._on_new_incarnation = on_new_incarnation
+        self._measures = measures or EdgeMeasures()
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
         self._outboxes: dict[str, Outbox] = {}
         self._incarnations: dict[str, str] = {}
@@ -230,6 +261,11 @@ class Gateway:
                 return _UNAVAILABLE
         return _PAGE_DECODER.decode(page) if page else _UNAVAILABLE
 
+    @property
+    def waiting_items(self) -> int:
+        """How many submissions wait for a call to their host."""
+        return sum(len(outbox) for outbox in self._outboxes.values())
+
     def port(self, host: str) -> HostPort:
         """The port of a host."""
         return self._outbox(host).port
@@ -255,6 +291,7 @@ class Gateway:
                 host,
                 self._ports(host),
                 self._limits,
+                self._measures,
                 on_result=self._took_result,
             )
         return outbox

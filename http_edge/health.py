@@ -27,17 +27,29 @@ class Health:
         self._hosts = hosts
         self._clock = clock
         self._checked_ms = 0
-        self._detail: str | None = None
+        self._problems: list[str] = []
         self._lock = asyncio.Lock()
 
     async def detail(self) -> str | None:
         """None when every host answers and its log takes writes, else what does not."""
+        return "; ".join(await self._check()) or None
+
+    async def unready(self) -> str | None:
+        """None when any host answers and its log takes writes, else what does not.
+
+        To send no more requests to this edge cures no host, and the other edges reach the same
+        hosts: where some still work, taking the edges out would end the service of those, too.
+        """
+        problems = await self._check()
+        return "; ".join(problems) if len(problems) == len(self._hosts) else None
+
+    async def _check(self) -> list[str]:
         async with self._lock:
             if abs(self._clock() - self._checked_ms) >= _CACHE_MS:
-                problems = await asyncio.gather(*[self._problem(host) for host in self._hosts])
-                self._detail = "; ".join(problem for problem in problems if problem) or None
+                found = await asyncio.gather(*[self._problem(host) for host in self._hosts])
+                self._problems = [problem for problem in found if problem is not None]
                 self._checked_ms = self._clock()
-            return self._detail
+            return self._problems
 
     async def figures(self) -> dict[str, Any]:
         """What the hosts hold and have done since they started."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextvars import Context
 from typing import Final, Protocol
 
 from actors.commands import CloseSession, Submission
@@ -111,7 +112,8 @@ class Hub:
 
     def _end_session(self, did: str) -> None:
         if did not in self._closing:
-            task = asyncio.get_running_loop().create_task(self._close_session(did))
+            closing = self._close_session(did)
+            task = asyncio.get_running_loop().create_task(closing, context=Context())
             self._closing[did] = task
             task.add_done_callback(lambda _: self._closing.pop(did))
 

@@ -22,6 +22,16 @@ class InFlight:
         """Is there room for one more request with a body of this size?"""
         return self._requests < self._requests_max and self._bytes + size_bytes <= self._bytes_max
 
+    @property
+    def requests(self) -> int:
+        """How many requests are being worked on."""
+        return self._requests
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes their bodies have."""
+        return self._bytes
+
     @contextmanager
     def working(self, size_bytes: int) -> Iterator[None]:
         """Work on a request within the block."""

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from typing import Any, Final
 
+import msgspec
 import ray
 
 from actors.host_port import HostPort
@@ -52,6 +53,12 @@ class RayEdge:
     async def listening(self) -> None:
         """Return as soon as the edge listens."""
         await self._listening.wait()
+
+    async def report(self) -> bytes:
+        """The msgpack of ``http_edge.edge_report.EdgeReport``, as soon as the edge listens."""
+        await self._listening.wait()
+        assert self._edge is not None
+        return msgspec.msgpack.encode(self._edge.report())
 
     async def stop(self) -> None:
         """Drain and stop listening."""

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from actors.clock import Clock
+from actors.measures import Tally
 from eventstore.events import RefusedCommands
 
 OTHER: Final = "other"
@@ -55,6 +56,8 @@ class RefusalCounts:
         self._room = (named, by_command, entries_max - named - by_command - rest, rest)
         self.total = 0
         """Refused since the start, taken or not."""
+        self.by_reason = Tally()
+        """The same by protocol and reason."""
         self._start()
 
     def __len__(self) -> int:
@@ -69,6 +72,7 @@ class RefusalCounts:
         for nobody: what is not proven must not be held against anybody.
         """
         self.total += 1
+        self.by_reason.add(protocol, reason)
         now_ms = self._clock()
         entry = self._entry((protocol, command, reason, sender_did), now_ms)
         entry.count += 1

@@ -20,6 +20,7 @@ import click
 from ray import exceptions as ray_errors
 
 from actors import ray_cluster
+from actors.clock import system_clock
 from actors.identity_host import HostOptions
 from actors.limits import HostLimits, IdentityLimits
 from actors.partitions import host_name
@@ -35,6 +36,7 @@ from http_edge.exporting import ExportProcess
 from http_edge.log_pipe import LogPipe
 from http_edge.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.ray_edge import start_edge
+from http_edge.scrape import AskEdge, AskHost, Scrape, listener, showing
 
 _LOG = logging.getLogger(__name__)
 _READY_S_MAX: Final = 120.0
@@ -61,13 +63,14 @@ def run(loaded: Loaded) -> int:
     with (
         locked(settings.data_dir) as was_killed,
         _reserved(settings, patient=was_killed) as port,
+        listener(settings.metrics_listen) as metrics,
     ):
         settings = settings.bound_to(port)
         _check_keys(settings)
         _check_log(settings)
         ray_cluster.start(settings.ray_address)
         try:
-            return asyncio.run(_Mediator(settings).serve())
+            return asyncio.run(_Mediator(settings, metrics).serve())
         finally:
             ray_cluster.stop()
 
@@ -75,8 +78,9 @@ def run(loaded: Loaded) -> int:
 class _Mediator:
     """The hosts and edges of one ``poste serve``."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: socket.socket | None) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._prepare = LogPipe().prepare(settings.log_level)
         self._stopping = asyncio.Event()
         self._exit = Exit.OK
@@ -90,16 +94,18 @@ class _Mediator:
         options = [host_options(self._settings, i) for i in range(self._settings.hosts)]
         self._hosts = [ray_cluster.start_host(option, self._prepare) for option in options]
         settings_json = self._settings.model_dump_json()
-        self._edges = [
-            start_edge(f"edge-{i}", settings_json, options[0], self._prepare)
-            for i in range(self._settings.edges)
-        ]
+        names = [f"edge-{i}" for i in range(self._settings.edges)]
+        self._edges = [start_edge(name, settings_json, options[0], self._prepare) for name in names]
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         exporting = asyncio.create_task(self._keep_exporting())
+        ask_hosts = {o.name: _ask_host(h) for o, h in zip(options, self._hosts, strict=True)}
+        ask_edges = {name: _ask_edge(e) for name, e in zip(names, self._edges, strict=True)}
+        scrape = Scrape(self._settings, ask_hosts, ask_edges, clock=system_clock)
         try:
-            await self._until_ready()
-            self._announce()
-            await self._stopping.wait()
+            async with showing(scrape, self._metrics):
+                await self._until_ready()
+                self._announce()
+                await self._stopping.wait()
         finally:
             self._stopping.set()
             await self._stop(serving)
@@ -156,6 +162,16 @@ class _Mediator:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+
+
+def _ask_host(host: Any) -> AskHost:
+    report = host.report.options(concurrency_group="control")
+    return lambda with_log: report.remote(with_log=with_log)
+
+
+def _ask_edge(edge: Any) -> AskEdge:
+    ask: AskEdge = edge.report.remote
+    return ask
 
 
 def host_options(settings: Settings, index: int) -> HostOptions:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Final, TypeVar
 
 import msgspec
@@ -27,9 +28,11 @@ from http_edge.decentrl.errors import Answer, refuse
 from http_edge.decentrl.judgement import Judge, Verdict
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
+from http_edge.edge_report import DONE, UNKNOWN, EdgeMeasures
 from http_edge.gateway import Gateway
 from http_edge.rate_limits import RateLimit
 from http_edge.refusal_counts import DECENTRL, RefusalCounts
+from http_edge.request_id import current
 
 _LARGE_BYTES: Final = 65_536
 """A body of 1 MiB made of small numbers takes half a second to read and to verify."""
@@ -58,6 +61,7 @@ class CommandFront:
         clock: Clock,
         senders: RateLimit,
         refusals: RefusalCounts,
+        measures: EdgeMeasures,
     ) -> None:
         """A front for one mediator.
 
@@ -71,22 +75,26 @@ class CommandFront:
         self._clock = clock
         self._senders = senders
         self._refusals = refusals
+        self._measures = measures
 
     async def handle(self, body: bytes) -> Answer:
         """The answer to a request body, whatever it holds."""
+        started_s = perf_counter()
         command = await _apart(
             len(body), partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
         )
         if command is None:
             self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
+            self._measures.commands.add(DECENTRL, UNKNOWN, Refusal.INVALID_COMMAND.value)
             return refuse(Refusal.INVALID_COMMAND)
+        read_s = perf_counter() - started_s
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
             return self._counted(refuse(Refusal.TIMESTAMP_OUT_OF_RANGE), command)
         key = command_key(command.sender_did, command.nonce)
         partition = self._gateway.placement.nonce_partition_of(command.sender_did)
         claim = NonceClaim(partition, key, command.timestamp_ms)
-        submission = Submission(partition, command.sender_did, key, claim)
+        submission = Submission(partition, command.sender_did, key, claim, request_id=current())
         fetch = [did for did in self._judge.dids_to_resolve(command) if self._needs_network(did)]
         if fetch:
             reply = await self._gateway.submit(submission)
@@ -95,7 +103,10 @@ class CommandFront:
             submission = msgspec.structs.replace(submission, claim=None)
             for did in fetch:
                 await self._resolver.resolve(did)
+        started_s = perf_counter()
         verdict = await _apart(len(body), partial(self._judge.judge, command, now_ms / 1000))
+        # Without what the network took in between.
+        self._measures.decode.observe(read_s + perf_counter() - started_s)
         if isinstance(verdict, Refusal):
             refused = msgspec.structs.replace(submission, refusal=verdict)
             answer = answers.answer(await self._gateway.submit(refused), None)
@@ -113,10 +124,13 @@ class CommandFront:
 
     def _counted(self, answer: Answer, command: Envelope, sender_did: str = "") -> Answer:
         """The answer; if it refuses, it is counted, for a sender whose signature holds alone."""
-        refusal = answer.refusal
+        refusal, name = answer.refusal, _name_of(command)
+        self._measures.commands.add(
+            DECENTRL, name or UNKNOWN, DONE if refusal is None else refusal.value
+        )
         # Of an unknown outcome the command may have been stored: that is no refusal.
         if refusal is not None and refusal is not Refusal.TEMPORARILY_UNAVAILABLE:
-            self._refusals.count(DECENTRL, _name_of(command), refusal.value, sender_did)
+            self._refusals.count(DECENTRL, name, refusal.value, sender_did)
         return answer
 
     def _needs_network(self, did: str) -> bool:

@@ -28,6 +28,7 @@ from http_edge.hub import Hub
 from http_edge.outgoing import Outgoing
 from http_edge.rate_limits import RateLimit
 from http_edge.refusal_counts import DECENTRL, RefusalCounts
+from http_edge.request_id import current
 from http_edge.signatures import verify_object
 
 PONGS_MISSED: Final = 1011
@@ -173,8 +174,9 @@ class SocketFront:
     async def _open(self, session: _Session) -> AuthFailure | None:
         """Open or confirm the session at the host; the registration may have been renewed."""
         partition = self._gateway.placement.partition_of(session.did)
+        command = OpenSession(self._edge)
         reply: Reply = await self._gateway.submit(
-            Submission(partition, session.did, b"", command=OpenSession(self._edge))
+            Submission(partition, session.did, b"", command=command, request_id=current())
         )
         if isinstance(reply, Registered):
             session.until_s = reply.until_s

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property
 from hashlib import blake2b
+from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -33,6 +34,7 @@ from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.keys import KeyPair, base58, did_key
 from http_edge.didcomm.messages import Json, Message, read_message
 from http_edge.didcomm.problems import Problem, is_problem_report, problem_report
+from http_edge.edge_report import DONE, UNKNOWN, EdgeMeasures
 from http_edge.rate_limits import RateLimit
 from http_edge.refusal_counts import DIDCOMM, RefusalCounts
 
@@ -134,6 +136,20 @@ class Line:
         return Standing()
 
 
+class _ForUs(msgspec.Struct, frozen=True):
+    """A message for the mediator itself, out of its envelope."""
+
+    message: Message
+    unpacked: envelope.Unpacked
+
+
+class _ForOthers(msgspec.Struct, frozen=True):
+    """An envelope for the owners of these keys in base58."""
+
+    keys: Sequence[str]
+    payload: bytes
+
+
 _SENDERS_MAX: Final = 64
 """Senders whose wishes for a return route one socket remembers."""
 _THREADS_MAX: Final = 64
@@ -161,6 +177,7 @@ class Conversation:
         senders: RateLimit,
         heard_from: Callable[[str], None],
         refusals: RefusalCounts,
+        measures: EdgeMeasures,
     ) -> None:
         """A conversation under the mediator's one key.
 
@@ -178,10 +195,24 @@ class Conversation:
         self._senders = senders
         self._heard_from = heard_from
         self._refusals = refusals
+        self._measures = measures
 
     async def hear(self, body: bytes, line: Line) -> Heard | Trouble:
         """Take one message, whatever it holds."""
+        started_s = perf_counter()
         command = blake2b(body, digest_size=_COMMAND_BYTES).digest()
+        opened = self._open(body)
+        self._measures.decode.observe(perf_counter() - started_s)
+        match opened:
+            case Trouble():
+                return opened
+            case _ForOthers(keys, payload):
+                return await self._hand_on(keys, payload, command, line)
+            case _ForUs(message, unpacked):
+                return await self._answer(message, unpacked, command, line)
+
+    def _open(self, body: bytes) -> _ForUs | _ForOthers | Trouble:
+        """What is in a message, and whom it is for."""
         depth_max = self._settings.forward_depth_max
         for depth in range(depth_max + 1):
             sealed = envelope.recipients(body)
@@ -190,7 +221,7 @@ class Conversation:
                 assert sealed is not None
                 # Not sealed to us but to those that we hold messages for, one or several.
                 keys = [base58(kid) for kid in dict.fromkeys(sealed.kids)]
-                return await self._hand_on(keys, body, command, line)
+                return _ForOthers(keys, body)
             if isinstance(unpacked, envelope.Refused):
                 undecryptable = unpacked is envelope.Refused.UNDECRYPTABLE
                 return self.refused(
@@ -200,7 +231,7 @@ class Conversation:
             if message is None:
                 return self.refused(Trouble.NOT_A_MESSAGE)
             if not _is_forward(message):
-                return await self._answer(message, unpacked, command, line)
+                return _ForUs(message, unpacked)
             if depth == depth_max:
                 break
             forward = routing.read_forward(
@@ -209,7 +240,7 @@ class Conversation:
             if forward is None:
                 return self.refused(Trouble.NOT_A_MESSAGE, _FORWARD)
             if base58(self._key.public) not in forward.recipients:
-                return await self._hand_on(forward.recipients, forward.payload, command, line)
+                return _ForOthers(forward.recipients, forward.payload)
             if len(forward.recipients) > 1:
                 return self.refused(Trouble.NOT_A_MESSAGE, _FORWARD)
             body = forward.payload
@@ -219,6 +250,7 @@ class Conversation:
         """Count a message that was not taken; ``sender_did`` only of a sender that is proven."""
         if trouble is not Trouble.TRY_AGAIN:  # whose outcome is unknown: it may have been taken
             self._refusals.count(DIDCOMM, command, trouble.value, sender_did)
+        self._measures.commands.add(DIDCOMM, command or UNKNOWN, trouble.value)
         return trouble
 
     async def handed_over(self, asked: Asked, message_ids: Sequence[str]) -> None:
@@ -255,6 +287,7 @@ class Conversation:
                 return self.refused(_TROUBLES.get(refusal, Trouble.TRY_AGAIN), _FORWARD)
         line.took()
         if len(refusals) < len(replies):
+            self._measures.commands.add(DIDCOMM, _FORWARD, DONE)
             return Heard()
         # The operator hears of it, whatever the sender is told.
         unknown = self.refused(Trouble.UNKNOWN_RECIPIENT, _FORWARD)
@@ -268,8 +301,8 @@ class Conversation:
             return self.refused(Trouble.ANONYMOUS, self._table.name_of(message.type))
         sender = Sender(key, did_key(key))
         if self._senders.take(sender.did, self._clock() / 1000) is not None:
-            name = self._table.name_of(message.type)
-            return self.refused(Trouble.RATE_LIMITED, name, sender.did)
+            limited = self._table.name_of(message.type)
+            return self.refused(Trouble.RATE_LIMITED, limited, sender.did)
         self._heard_from(sender.did)
         route = line.follow(sender, message)
         standing = await line.admit(sender, message, route)
@@ -286,11 +319,14 @@ class Conversation:
             live=standing.live,
         )
         outcome = acknowledged(message, await self._outcome(asked), self._new_id)
+        name = self._table.name_of(message.type)
         if outcome.refused:
-            name = self._table.name_of(message.type)
             self._refusals.count(DIDCOMM, name, outcome.refused, sender.did)
         back = await self._back(asked, outcome)
-        return back if isinstance(back, Trouble) else Heard(back, asked, outcome)
+        if isinstance(back, Trouble):
+            return back
+        self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused or DONE)
+        return Heard(back, asked, outcome)
 
     async def _outcome(self, asked: Asked) -> Outcome:
         handler = self._table.find(asked.message.type)

@@ -20,6 +20,7 @@ from actors.commands import (
 from actors.refusals import Refusal
 from actors.replies import Refused, Reply
 from http_edge.gateway import Gateway
+from http_edge.request_id import current
 
 _R = TypeVar("_R", bound=Reply)
 _KEY: Final = "key:"
@@ -58,7 +59,7 @@ class Identities:
         ``key`` is the key of the command in the log, 16 bytes; ``can_linger`` as of the gateway.
         """
         partition = self._gateway.placement.partition_of(target)
-        submission = Submission(partition, target, key, command=command)
+        submission = Submission(partition, target, key, command=command, request_id=current())
         size_bytes = _size_bytes(command)
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)
         if isinstance(answer, Refused):

@@ -36,6 +36,7 @@ from http_edge.didcomm.own_documents import OwnDocuments
 from http_edge.didcomm.party import Front
 from http_edge.didcomm.sockets import DidCommSockets
 from http_edge.didcomm.waiting import Waiting
+from http_edge.edge_report import EdgeMeasures
 from http_edge.hub import Hub
 from http_edge.mediator_keys import MediatorKeys
 from http_edge.outbound.courier import Courier
@@ -58,6 +59,7 @@ class Around(msgspec.Struct, frozen=True):
     clock: Clock
     new_id: NewId
     refusals: RefusalCounts
+    measures: EdgeMeasures
 
 
 def pseudonym(keys: MediatorKeys) -> str:
@@ -104,6 +106,7 @@ class Mediation:
             senders=around.senders,
             heard_from=around.courier.heard_from,
             refusals=around.refusals,
+            measures=around.measures,
         )
         self.front = DidCommFront(didcomm, conversation, around.identities, new_id=around.new_id)
         self.sockets = DidCommSockets(

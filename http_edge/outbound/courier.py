@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextvars import Context
 
 from http_edge.outbound.rounds import Office, Rounds
 
@@ -89,7 +90,7 @@ class Courier:
         if self._closing or not self._office.settings.enabled:
             return
         rounds = self._agents[did] = Rounds(did, self._office)
-        task = asyncio.create_task(self._run(did, rounds))
+        task = asyncio.create_task(self._run(did, rounds), context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

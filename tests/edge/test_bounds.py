@@ -239,7 +239,7 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
-    with mediator.edges[0]._surface._in_flight.working(0):
+    with mediator.edges[0]._surface.in_flight.working(0):
         busy = await mediator.do(alice, "QUERY_EVENTS")
         assert busy.refusal == UNAVAILABLE
         assert busy.headers["Retry-After"] == "1"

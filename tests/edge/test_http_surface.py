@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import socket
 from collections.abc import AsyncIterator
 
@@ -85,6 +86,46 @@ async def test_trap_4_the_content_type_is_application_json(mediator: Mediator, p
 async def test_health_says_ok(mediator: Mediator) -> None:
     answer = await mediator.get("/health")
     assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("settings", [{"hosts": 2}])
+async def test_an_edge_is_ready_while_any_host_works_and_alive_without_any(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    async def statuses() -> tuple[int, ...]:
+        clock.advance(2)
+        asked = [await mediator.get(path) for path in ("/livez", "/readyz", "/health")]
+        return tuple(answer.status for answer in asked)
+
+    assert await statuses() == (200, 200, 200)
+    mediator.hosts.cut("host-0")
+    assert await statuses() == (200, 200, 503)
+    mediator.hosts.cut("host-1")
+    assert await statuses() == (200, 503, 503)
+    detail = (await mediator.get("/readyz")).json["detail"]
+    assert "host-0 does not answer" in detail
+    mediator.hosts.mend("host-1")
+    assert await statuses() == (200, 200, 503)
+
+
+async def test_an_edge_that_drains_is_alive_and_not_ready(mediator: Mediator) -> None:
+    mediator.edges[0]._surface.draining = True
+    assert (await mediator.get("/livez")).status == 200
+    answer = await mediator.get("/readyz")
+    assert (answer.status, answer.json) == (503, {"status": "error", "detail": "draining"})
+
+
+async def test_a_host_that_does_not_answer_is_told_once_with_the_requests(
+    mediator: Mediator, alice: Person, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mediator.register(alice)
+    mediator.hosts.cut("host-0")
+    asked = [await mediator.do(alice, "QUERY_PENDING_EVENTS") for _ in range(3)]
+    assert [answer.status for answer in asked] == [503] * 3
+    (line,) = [r for r in caplog.records if r.name == "http_edge.gateway"]
+    assert line.levelno == logging.WARNING
+    assert vars(line)["request_ids"] == [asked[0].headers["X-Request-Id"]]
+    assert len({answer.headers["X-Request-Id"] for answer in asked}) == len(asked)
 
 
 async def test_trap_10_health_says_what_is_wrong_and_no_secret(

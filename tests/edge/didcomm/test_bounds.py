@@ -28,7 +28,7 @@ async def test_who_waits_for_messages_takes_nobodys_place(town: Town, bob: Bob) 
     (edge,) = town.mediator.edges
     async with asyncio.timeout(WAIT_S):
         # Nothing tells that a request began to wait.
-        while not (len(edge._hub) and edge._surface._in_flight.has_room(0)):  # noqa: ASYNC110
+        while not (len(edge._hub) and edge._surface.in_flight.has_room(0)):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await town.write(bob, "hello")
         assert await polling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from actors.commands import Page, QueryMessages, QueueMessage, SaveContract
@@ -50,6 +51,21 @@ def test_nobody_is_told_done_when_the_log_did_not_say_so(faulty: FaultyLog, faul
     assert replies == [UNAVAILABLE] * 3
     assert pushes == []
     assert owner.snapshot_stats().append_failures == 1
+
+
+def test_a_line_about_a_failed_append_names_the_requests_in_it(
+    faulty: FaultyLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    faulty.plan(FAULTS[0])
+    asked = [
+        msgspec.structs.replace(submission(ME, MESSAGE, sender=FRIEND), request_id=request_id)
+        for request_id in ("one", "two", "", "one")
+    ]
+    owner.execute([("edge-0", one) for one in asked])
+    (line,) = [record for record in caplog.records if "outcome unknown" in record.message]
+    assert vars(line)["request_ids"] == ["one", "two"]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
