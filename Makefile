@@ -18,7 +18,7 @@ setup: .venv/installed ## Make .venv with the pinned versions; again only when t
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,spark]'
 	touch $@
 
 serve: setup ## Run the mediator on http://127.0.0.1:8080.

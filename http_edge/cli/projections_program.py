@@ -8,9 +8,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Final
 
 import click
+
+from http_edge.cli.output import Exit, Stop
 
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
 
@@ -32,8 +35,12 @@ def projections_command(name: str, summary: str) -> click.Command:
 
 
 def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
-    """Exit code and output of ``python -m projections`` with these arguments."""
-    command = [sys.executable, "-m", "projections", *arguments]
+    """Exit code and output of ``python -m projections`` with these arguments.
+
+    Raises:
+        Stop: Spark is not installed.
+    """
+    command = _command(arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as program:  # noqa: S603 - as above
         try:
             answer, _ = program.communicate()
@@ -48,9 +55,9 @@ def run_program(arguments: Sequence[str]) -> None:
 
     Raises:
         Exit: with its exit code, if that is not 0.
+        Stop: Spark is not installed.
     """
-    command = [sys.executable, "-m", "projections", *arguments]
-    with subprocess.Popen(command) as program:  # noqa: S603 - ours; nothing else is run
+    with subprocess.Popen(_command(arguments)) as program:  # noqa: S603 - ours; nothing else is run
         try:
             code = program.wait()
         except BaseException:
@@ -58,3 +65,13 @@ def run_program(arguments: Sequence[str]) -> None:
             raise
     if code:
         raise click.exceptions.Exit(code if code > 0 else _BY_SIGNAL - code)
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    if find_spec("pyspark") is None:
+        raise Stop(
+            Exit.USAGE,
+            "Spark is not installed here: a mediator runs without it.",
+            "Install the package as poste-restante[spark], or use the image with Spark.",
+        )
+    return [sys.executable, "-m", "projections", *arguments]

@@ -83,7 +83,7 @@ class Server:
         self._sessions = [*living, self._process.pid]
         assert self._process.stdout is not None
         with self._process.stdout as said:
-            self.url = _ready_url(said)
+            self.url = ready_url(said)
         assert self.url, (self.data_dir / "stderr").read_text()
         self._listen = self.url.removeprefix("http://")
 
@@ -171,7 +171,7 @@ class Server:
             self.kill_everything()
 
 
-def _ready_url(said: IO[bytes]) -> str:
+def ready_url(said: IO[bytes]) -> str:
     """The URL after ``ready``; empty when the server ended or took too long instead."""
     while select.select([said], [], [], READY_S_MAX)[0]:
         line = said.readline()

@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -66,7 +67,7 @@ def test_the_constraints_pin_what_is_declared_and_nothing_else() -> None:
 def _needed() -> Iterator[str]:
     """The declared requirements and, as installed here, theirs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    declared = chain(project["dependencies"], *project["optional-dependencies"].values())
     waiting, seen = [Requirement(text) for text in declared], set[tuple[str, str]]()
     while waiting:
         requirement = waiting.pop()

@@ -25,7 +25,7 @@ PATH = re.compile(
     r"`((?:actors|eventstore|http_edge|projections|tests|deploy)/[\w/.-]+|\.ci/\w+)(?:::\w+)?`"
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
-COMMAND = re.compile(r"(?:\.venv/bin/|`)(poste(?: [^`\n]*)?)")
+COMMAND = re.compile(r"(?:\.venv/bin/|`)(poste(?: [^`\n>]*|(?![\w-])))")
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PLACES = {"URL": "http://127.0.0.1:1", "FILE": str(ROOT / "README.md")}
 """What stands in examples for something of the reader's own."""

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from eventstore.errors import CorruptRow, LogUnavailable, UnsafeLog
+from http_edge.cli import projections_program
 from http_edge.cli.main import SUMMARIES, LazyGroup, explained, poste
 from http_edge.cli.output import Exit, Stop
 from http_edge.config_sources import SettingRefused
@@ -87,3 +88,12 @@ def test_an_interrupt_ends_like_one(run: Run, monkeypatch: pytest.MonkeyPatch) -
 def test_a_refusal_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Stop(Exit.USAGE, "a\x1b[2Jb\r\nc", "d\u2028e").show()
     assert capsys.readouterr().err == "poste: a\\x1b[2Jb\\r\\nc\n  d\\u2028e\n"
+
+
+def test_a_command_of_spark_says_what_to_install_where_there_is_none(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projections_program, "find_spec", lambda _: None)
+    ran = run("rebuild", "--from", "export", "--to", "tables")
+    assert ran.code == Exit.USAGE
+    assert "poste-restante[spark]" in ran.err

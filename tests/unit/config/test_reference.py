@@ -15,7 +15,13 @@ def _with_every_setting() -> str:
 
 
 def test_the_example_in_deploy_is_the_reference() -> None:
+    # Made anew by: poste config reference > deploy/poste.example.toml
     assert (ROOT / "deploy/poste.example.toml").read_text() == toml_reference()
+
+
+def test_the_tables_in_deploy_are_the_reference() -> None:
+    # Made anew by: poste config reference --markdown > deploy/CONFIGURATION.md
+    assert (ROOT / "deploy/CONFIGURATION.md").read_text() == markdown_reference()
 
 
 def test_the_reference_as_printed_changes_nothing(tmp_path: Path) -> None:

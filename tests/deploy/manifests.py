@@ -1,0 +1,106 @@
+"""The files of ``deploy/``, read as the tools that they are for would read them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import helm_python
+import yaml
+from compose_spec import PyCompose
+
+from tests.tidy.modules import ROOT
+
+DEPLOY: Final = ROOT / "deploy"
+CHART: Final = DEPLOY / "helm/poste"
+COMPOSE: Final = DEPLOY / "compose/compose.yaml"
+KUBERAY: Final = DEPLOY / "kuberay/poste.yaml"
+RELEASE: Final = "mediator"
+EVERYTHING_ON: Final[Mapping[str, Any]] = {
+    "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "registry"}]},
+    "export": {"to": "s3://bucket/export", "env": [{"name": "AWS_REGION", "value": "eu-west-1"}]},
+    "ingress": {"enabled": True},
+    "nodes": {
+        "trustedProxies": ["10.0.0.0/8", "fd00::/8"],
+        "settings": {"limits.sockets_max": "10000"},
+        "nodeSelector": {"pool": "poste"},
+        "tolerations": [{"key": "poste", "operator": "Exists"}],
+        "annotations": {"team": "mail"},
+    },
+    "serviceAccount": {"annotations": {"cloud/role": "exporter"}},
+    "service": {"annotations": {"cloud/internal": "true"}},
+}
+VARIABLES: Final = {
+    "POSTE_PUBLIC_URL": "https://mediator.example",
+    "POSTGRES_PASSWORD": "a password",
+    "RAY_AUTH_TOKEN": "a token",
+}
+"""What the compose file demands of its user."""
+_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")
+
+
+def tool(name: str) -> str:
+    """The program of this name that came with a package."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The objects that the chart makes of these values, as Helm renders them."""
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema(dict(values))
+        texts = chart.render(dict(values), name=RELEASE, namespace="prod")
+    return [
+        found
+        for path, text in texts.items()
+        if path.endswith(".yaml")
+        for found in yaml.safe_load_all(text)
+        if found
+    ]
+
+
+def kuberay() -> list[dict[str, Any]]:
+    """The objects of the KubeRay manifest."""
+    return list(yaml.safe_load_all(KUBERAY.read_text("utf-8")))
+
+
+@cache
+def services() -> dict[str, Any]:
+    """The services of the compose file after merges, their variables as they are written."""
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"]
+    return found
+
+
+def compose(variables: Mapping[str, str]) -> PyCompose:
+    """The compose file with these variables, refused unless it is of the specification."""
+    text = interpolated(COMPOSE.read_text("utf-8"), variables)
+    return PyCompose.from_json(json.dumps(yaml.safe_load(text)))
+
+
+def interpolated(text: str, variables: Mapping[str, str]) -> str:
+    """A text of the compose file with its variables: ``${NAME}``, with a default or a demand."""
+    return _VARIABLE.sub(
+        lambda found: variables.get(found[1], found[2] if ":-" in found[0] else ""), text
+    )
+
+
+def pod_templates() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every pod that the chart, with everything on, and the KubeRay manifest ask for."""
+    for found in rendered(EVERYTHING_ON):
+        if found["kind"] == "Deployment":
+            yield found["metadata"]["name"], found["spec"]["template"]
+    spec = kuberay()[0]["spec"]
+    yield "kuberay head", spec["headGroupSpec"]["template"]
+    for group in spec["workerGroupSpecs"]:
+        yield f"kuberay {group['groupName']}", group["template"]
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every container of these pods."""
+    for name, template in pod_templates():
+        for container in template["spec"]["containers"]:
+            yield f"{name}/{container['name']}", container

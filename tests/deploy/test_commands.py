@@ -1,0 +1,173 @@
+"""Whatever ``deploy/`` tells somebody, or something, to run exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pytest
+
+from actors.ray_cluster import INLINE_BYTES, OBJECT_STORE_BYTES
+from http_edge.cli.main import SUMMARIES, poste
+from http_edge.config_reference import PREFIX, every_setting
+from http_edge.config_sources import CONFIG_VARIABLE
+from projections.__main__ import projections
+from tests.deploy.manifests import DEPLOY, EVERYTHING_ON, kuberay, rendered, services
+from tests.tidy.modules import ROOT
+
+TEXTS: Final = sorted(
+    path
+    for pattern in ("**/*.md", "**/*.yaml", "**/*.service", "**/NOTES.txt", "**/*.env")
+    for path in DEPLOY.glob(pattern)
+)
+PENDING_COMMANDS: Final = {"shards"}
+PENDING_SETTINGS: Final[set[str]] = set()
+PENDING_ROUTES: Final[set[str]] = set()
+"""What is told of already and comes with the next merge; a test says when an entry is over."""
+
+_FENCED: Final = re.compile(r"(?ms)^```sh\n(.*?)^```$")
+_INLINE: Final = re.compile(r"`(poste [^`\n]*)`")
+_IN_COMMENT: Final = re.compile(r"(?m)^#   ((?:docker|helm|kubectl|poste) .*)$")
+_EXEC: Final = re.compile(r"(?m)^ExecStart=(.*)$")
+_FILE: Final = re.compile(r"\S+\.json")
+_ENDS: Final = {"|", "||", "&&", ";", ">", ">>", "<", "&"}
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file that are commands."""
+    text = path.read_text("utf-8")
+    match path.suffix:
+        case ".md":
+            blocks = "\n".join(_FENCED.findall(text)).replace("\\\n", " ")
+            yield from blocks.splitlines()
+            yield from _INLINE.findall(text)
+        case ".service":
+            yield from _EXEC.findall(text.replace("\\\n", " "))
+        case ".txt":
+            yield from (line for line in text.splitlines() if " poste " in line)
+        case _:
+            yield from _IN_COMMENT.findall(re.sub(r"\\\n#\s*", "", text))
+            yield from _INLINE.findall(text)
+
+
+def _commands(line: str) -> Iterator[list[str]]:
+    """The uses of ``poste`` in a line of a shell: its arguments up to the end of the command."""
+    words = shlex.split(line, comments=True)
+    for at, word in enumerate(words):
+        follows = words[at + 1 : at + 2]
+        if word.rpartition("/")[2] == "poste" and follows and re.match(r"[a-z]", follows[0]):
+            end = next((i for i, w in enumerate(words) if i > at and w in _ENDS), len(words))
+            yield words[at + 1 : end]
+
+
+def _argument_lists(found: Any) -> Iterator[list[str]]:
+    """Every list of a manifest that is a command line of ``poste``."""
+    match found:
+        case ["poste", *arguments]:
+            yield list(map(str, arguments))
+        case dict():
+            for value in found.values():
+                yield from _argument_lists(value)
+        case list():
+            for value in found:
+                yield from _argument_lists(value)
+        case _:
+            pass
+
+
+def _manifests() -> list[Any]:
+    return [services(), *rendered(EVERYTHING_ON), *kuberay()]
+
+
+def _check(arguments: Sequence[str], *, told: bool = False) -> None:
+    """Fail unless ``poste`` understands these arguments; in a text a name alone is enough."""
+    if arguments[0] in PENDING_COMMANDS:
+        return
+    words = [str(ROOT / "README.md") if _FILE.fullmatch(word) else word for word in arguments]
+    command: click.Command = poste
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, arguments
+        if command is poste and words[0] in projections.commands:
+            found = projections.commands[words[0]]
+        command, words = found, words[1:]
+    if not words and told:
+        return
+    context = command.make_context(command.name, words)
+    for assignment in context.params.get("assignments", ()):
+        name = assignment.partition("=")[0]
+        assert name in every_setting() or name in PENDING_SETTINGS, arguments
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_command_that_is_told_is_understood(path: Path) -> None:
+    for line in _lines(path):
+        for arguments in _commands(line):
+            _check(arguments, told=True)
+
+
+def test_every_command_that_a_manifest_starts_is_understood() -> None:
+    found = [arguments for manifest in _manifests() for arguments in _argument_lists(manifest)]
+    assert len(found) >= 6
+    for arguments in found:
+        _check(arguments)
+
+
+def test_every_variable_of_ours_is_a_setting() -> None:
+    known = {setting.variable for setting in every_setting().values()} | {CONFIG_VARIABLE}
+    known |= {PREFIX + name.upper() for name in PENDING_SETTINGS}
+    known.add(PREFIX + "VERSION")  # of the image, for the compose file alone
+    told = {
+        name
+        for path in [*DEPLOY.rglob("*")]
+        if path.is_file() and path.suffix not in {".pyc", ".toml"}
+        for name in re.findall(r"\bPOSTE_[A-Z][A-Z_]+\b", path.read_text("utf-8"))
+    }
+    # Kubernetes' own, which the chart keeps away.
+    assert told - known <= {"POSTE_PORT"}
+
+
+def test_every_path_that_is_asked_for_health_is_served() -> None:
+    routes = set(re.findall(r'add_get\("(/\w+)"', (ROOT / "http_edge/app.py").read_text("utf-8")))
+    asked = {
+        found
+        for path in DEPLOY.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+        for found in re.findall(r"/(?:livez|readyz|healthz?)\b", path.read_text("utf-8"))
+    }
+    assert asked <= routes | PENDING_ROUTES
+
+
+def test_nothing_is_pending_that_is_there() -> None:
+    routes = set(re.findall(r'add_get\("(/\w+)"', (ROOT / "http_edge/app.py").read_text("utf-8")))
+    assert not PENDING_COMMANDS & set(SUMMARIES)
+    assert not PENDING_SETTINGS & set(every_setting())
+    assert not PENDING_ROUTES & routes
+
+
+def test_a_ray_that_is_joined_is_set_up_like_our_own() -> None:
+    texts = [path.read_text("utf-8") for path in DEPLOY.rglob("*") if path.is_file()]
+    stores = {int(n) for text in texts for n in re.findall(r"object-store-memory\D+(\d+)", text)}
+    assert stores == {OBJECT_STORE_BYTES}
+    for path in (DEPLOY / "image/Dockerfile", *DEPLOY.glob("systemd/poste-*.service")):
+        text = path.read_text("utf-8")
+        assert f"RAY_max_direct_call_object_size={INLINE_BYTES}" in text, path.name
+        assert "RAY_task_events_report_interval_ms=0" in text, path.name
+        assert "RAY_AUTH_MODE=token" in text, path.name
+
+
+def test_every_file_that_is_linked_exists() -> None:
+    link = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+    for path in DEPLOY.rglob("*.md"):
+        for target in link.findall(path.read_text("utf-8")):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_every_runbook_is_in_the_list_of_runbooks() -> None:
+    listed = (DEPLOY / "README.md").read_text("utf-8")
+    for path in (DEPLOY / "runbooks").glob("*.md"):
+        assert f"(runbooks/{path.name})" in listed

