@@ -6,14 +6,14 @@ log says about an append decides what everybody is told:
 
 - stored: the replies go out;
 - conflict: our own seal is looked for; found means stored, else another owner is alive, the
-  partition is given up and every command of the batch is answered "outcome unknown";
+  partition is given up and nothing of the batch was stored: its commands are for the new owner;
 - any other failure: outcome unknown, and all that was touched is read anew from the log.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from uuid import UUID
 
@@ -21,44 +21,28 @@ import msgspec
 
 from actors import partition as partitions
 from actors.clock import Clock, NewId
-from actors.commands import (
-    CloseSession,
-    EndLive,
-    Listen,
-    OpenSession,
-    ReleaseLeases,
-    RemoveMessages,
-    StartLive,
-    Submission,
-)
+from actors.commands import NonceClaim, Submission
 from actors.decision import Accepted, Leasing, Moment, Refs
 from actors.decisions import decide
 from actors.identity import Identity
-from actors.leases import Leases
 from actors.limits import HostLimits
 from actors.measures import HostMeasures
 from actors.message_queue import lapsed
+from actors.ownership import Ownership
 from actors.page_reader import PageReader
 from actors.partition import Partition
+from actors.presence import Handover, Presence
 from actors.refusals import Refusal
-from actors.replies import (
-    Done,
-    EnvelopeDelivered,
-    EnvelopesWaiting,
-    Notice,
-    Push,
-    QueueState,
-    Refused,
-    Reply,
-)
+from actors.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
 from actors.residency import Residency, Resident
-from actors.sessions import LiveMode, Sessions
+from actors.sessions import Sessions
 from actors.transaction import Transaction, request_ids
 from eventstore.errors import AppendConflict, LogError
 from eventstore.log import EventLog, LogFigures, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+_NOT_OWNER = Refused(Refusal.NOT_OWNER)
 _SWEEP_MS = 60_000
 _MEASURE_MS = 3_000
 
@@ -67,10 +51,11 @@ class HostStats(msgspec.Struct):
     """Counters of a host since its start, and what it holds now.
 
     Rates are of the last few seconds. ``sockets`` counts the open sockets of each edge; ``log``
-    is the state of the whole log.
+    is the state of the whole log. ``node`` is empty where there is only one.
     """
 
     name: str
+    node: str = ""
     partitions: list[str] = []
     commits: int = 0
     commits_per_s: float = 0.0
@@ -115,18 +100,13 @@ class Host:
         self._limits = limits
         self._clock = clock
         self._new_id = new_id
-        self._assigned: set[str] = set()
-        self._owned: dict[str, Partition] = {}
-        self._epochs: dict[str, int] = {}
-        self._claims_tried: dict[str, bytes] = {}
         self._residency = Residency(log, limits)
+        self._presence = Presence()
+        self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
         self._pages = PageReader(log)
         self._swept_ms = 0
         self._measured = (clock(), 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
-        self.sessions = Sessions()
-        self._leases = Leases()
-        self._offered_again: set[str] = set()
         self.stats = HostStats(name)
         self.measures = HostMeasures()
 
@@ -137,11 +117,31 @@ class Host:
             LogError: the log cannot be read or written; the partitions are claimed by the first
                 command that needs them.
         """
-        self._assigned.update(names)
+        self._ownership.assign(names)
+
+    def adopt(self, names: Sequence[str], handover: bytes | None) -> Mapping[str, str]:
+        """Own these partitions, whoever owned them; the ids of their sessions.
+
+        Sessions and leases are those of the handover; without one there are none.
+
+        Raises:
+            LogError: the log cannot be read or written; none of them is owned.
+            msgspec.DecodeError: the handover is none.
+        """
+        given = Handover(handover)
+        self._presence.lose(names)
         for name in names:
-            self._epochs.pop(name, None)
-            self._claims_tried.pop(name, None)
-        self._claim([name for name in names if name not in self._owned])
+            self._residency.drop_partition(name)
+        ids = self._ownership.adopt(names, given.ids())
+        self._presence.take_over(names, given)
+        return ids
+
+    def release(self, names: Sequence[str]) -> bytes:
+        """Own these partitions no longer; the handover for their next owner."""
+        ids = self._ownership.release(names)
+        for name in names:
+            self._residency.drop_partition(name)
+        return self._presence.hand_over(ids)
 
     def execute(
         self, items: Sequence[tuple[str, Submission]]
@@ -155,13 +155,14 @@ class Host:
             One reply per item, in order, and the pushes as (edge, push) pairs.
         """
         now_ms = self._clock()
-        self._offered_again |= self._leases.expire(now_ms)
+        self._presence.expire(now_ms)
         transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
         transaction.items = items
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
-        if transaction.partitions and not self._append(transaction):
-            return [_UNAVAILABLE] * len(items), []
+        failed = self._append(transaction) if transaction.partitions else None
+        if failed is not None:
+            return [Refused(failed)] * len(items), []
         pages_bytes = 0
         replies: list[Reply] = []
         pushes: list[tuple[str, Push]] = []
@@ -173,18 +174,31 @@ class Host:
             else:
                 replies.append(self._reply(outcome, submission.request_id))
             if outcome.leasing is not None and isinstance(replies[-1], Refused):
-                # Nobody was handed anything: it is offered again at once.
-                self._leases.end(submission.target_did, outcome.leasing.message_ids)
-                self._offered_again.add(submission.target_did)
-            self._follow_session(submission, replies[-1])
+                self._presence.unlease(submission.target_did, outcome.leasing)
+            self._presence.follow(submission, replies[-1])
             if outcome.notice is not None:
-                pushes += self._pushes(submission.target_did, outcome.notice)
+                pushes += self._presence.pushes(submission.target_did, outcome.notice)
         return replies, pushes
 
     @property
     def has_leases(self) -> bool:
         """Is any message handed out and not acknowledged?"""
-        return bool(self._leases)
+        return bool(self._presence.leases)
+
+    @property
+    def sessions(self) -> Sessions:
+        """Which edges hold sockets of which identity."""
+        return self._presence.sessions
+
+    @property
+    def holdings(self) -> Mapping[str, str]:
+        """What the host is to own, with the ids of the sessions; any thread may ask."""
+        return self._ownership.holdings
+
+    @property
+    def fenced(self) -> int:
+        """How many partitions were lost that nobody but this host is meant to own."""
+        return len(self._ownership.fenced)
 
     def keep_house(self) -> list[tuple[UUID, Snapshot]]:
         """Passivate and forget expired nonces, between batches; the snapshots that are due."""
@@ -194,24 +208,19 @@ class Host:
         self._measure(now_ms)
         if now_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = now_ms
-            for partition in self._owned.values():
+            self._presence.sweep()
+            for partition in self._ownership.owned.values():
                 partition.nonces.sweep(now_ms)
         return due
 
     def due_pushes(self) -> list[tuple[str, Push]]:
         """Between batches: who has to hear that the time of a lease is over."""
-        pushes: list[tuple[str, Push]] = []
-        offered_again = self._offered_again | self._leases.expire(self._clock())
-        self._offered_again = set()
-        for did in offered_again:
-            pushes += self._pushes(did, EnvelopesWaiting())
-        return pushes
-
-    def _pushes(self, did: str, notice: Notice) -> list[tuple[str, Push]]:
-        push = Push(did, notice)
-        if isinstance(notice, EnvelopeDelivered):
-            return [(self.sessions.live_of(did).edge, push)]
-        return [(edge, push) for edge in self.sessions.edges_of(did)]
+        self._presence.expire(self._clock())
+        return [
+            push
+            for did in self._presence.offered_again()
+            for push in self._presence.pushes(did, EnvelopesWaiting())
+        ]
 
     def _measure(self, now_ms: int) -> None:
         measured_ms, commits, commands = self._measured
@@ -223,19 +232,19 @@ class Host:
 
     def forget_everything(self) -> None:
         """Trust nothing in memory any more; the log is read and claimed anew."""
-        for name in list(self._owned):
-            del self._owned[name]
+        for name in list(self._ownership.owned):
+            self._ownership.forget(name)
             self._residency.drop_partition(name)
-        self._leases = Leases()
+        self._presence.lose_leases()
 
     def snapshot_stats(self) -> HostStats:
         """The counters, with what the host holds now."""
-        self.stats.partitions = sorted(self._owned)
+        self.stats.partitions = sorted(self._ownership.owned)
         self.stats.activations = self._residency.activations
         self.stats.resident_identities = len(self._residency)
         self.stats.resident_bytes = self._residency.bytes
-        self.stats.nonces = sum(len(p.nonces) for p in self._owned.values())
-        self.stats.leases = len(self._leases)
+        self.stats.nonces = sum(len(p.nonces) for p in self._ownership.owned.values())
+        self.stats.leases = len(self._presence.leases)
         self.stats.sessions = len(self.sessions)
         self.stats.live_sessions = self.sessions.live
         return self.stats
@@ -244,11 +253,11 @@ class Host:
 
     def owns(self, partition: str) -> bool:
         """Is this partition claimed and not given up?"""
-        return partition in self._owned
+        return partition in self._ownership.owned
 
     def partition(self, name: str) -> Partition | None:
         """A partition that is owned."""
-        return self._owned.get(name)
+        return self._ownership.owned.get(name)
 
     def resident(self, did: str) -> Identity | None:
         """The state of an identity that is in memory."""
@@ -280,17 +289,20 @@ class Host:
 
     def _decide(self, transaction: Transaction, submission: Submission) -> _Outcome:
         claim = submission.claim
-        if claim is not None:
-            refusal = self._claim_nonce(transaction, submission)
+        runs = submission.refusal is None and submission.command is not None
+        # Both owners before the nonce is used up: what is refused here can be sent again.
+        shard = None if claim is None else self._partition(claim.partition)
+        partition = self._partition(submission.partition) if runs else None
+        if (claim is not None and shard is None) or (runs and partition is None):
+            return _Outcome(_NOT_OWNER)
+        if claim is not None and shard is not None:
+            refusal = self._claim_nonce(transaction, shard, claim)
             if refusal is not None:
                 return _Outcome(Refused(refusal))
         if submission.refusal is not None:
             return _Outcome(Refused(submission.refusal))
-        if submission.command is None:
+        if submission.command is None or partition is None:
             return _Outcome(Done())
-        partition = self._partition(submission.partition)
-        if partition is None:
-            return _Outcome(_UNAVAILABLE)
         # Even an answer that changes nothing needs a seal: it proves that this is the owner.
         transaction.touch(partition)
         did = submission.target_did
@@ -300,7 +312,7 @@ class Host:
             submission.command_key,
             self._new_id(),
             self._limits.identity,
-            self._leases.of(did),
+            self._presence.leases.of(did),
             bool(self.sessions.edges_of(did)),
             self.sessions.live_of(did),
         )
@@ -312,21 +324,17 @@ class Host:
             return _Outcome(Refused(decision))
         if decision.events:
             transaction.record(partition, resident, decision.events)
-        self._lease(transaction, did, decision)
+        self._lease(transaction, submission, decision)
         return _Outcome(decision.reply, resident, decision.notice, decision.leasing)
 
-    def _lease(self, transaction: Transaction, did: str, decision: Accepted) -> None:
-        """Leases hold at once: the next command of the batch must not hand out the same."""
+    def _lease(self, transaction: Transaction, asked: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:
-            self._leases.grant(did, decision.leasing.message_ids, decision.leasing.lease)
-            transaction.leased.append((did, decision.leasing))
+            self._presence.lease(asked.target_did, asked.partition, decision.leasing)
+            transaction.leased.append((asked.target_did, decision.leasing))
 
-    def _claim_nonce(self, transaction: Transaction, submission: Submission) -> Refusal | None:
-        claim = submission.claim
-        assert claim is not None
-        partition = self._partition(claim.partition)
-        if partition is None:
-            return Refusal.TEMPORARILY_UNAVAILABLE
+    def _claim_nonce(
+        self, transaction: Transaction, partition: Partition, claim: NonceClaim
+    ) -> Refusal | None:
         if transaction.now_ms - claim.timestamp_ms > self._limits.timestamp_window_ms:
             # In time for the edge's clock, but this host may have forgotten the nonce already.
             return Refusal.TIMESTAMP_OUT_OF_RANGE
@@ -340,57 +348,27 @@ class Host:
         return None
 
     def _partition(self, name: str) -> Partition | None:
-        partition = self._owned.get(name)
-        if partition is None and name in self._assigned:
-            self._claim([name])
-            partition = self._owned.get(name)
-        return partition
+        try:
+            return self._ownership.find(name)
+        except AppendConflict:
+            return None  # another owner claims it at this moment
 
-    def _claim(self, names: Sequence[str]) -> None:
-        """Read partitions from the log and claim them; whose owner is another are given up."""
-        now_ms = self._clock()
-        window_ms = self._limits.timestamp_window_ms
-        claimed: list[Partition] = []
-        for name in names:
-            partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=window_ms)
-            if self._is_others(partition):
-                self._give_up(name)
-            else:
-                claimed.append(partition)
-        if not claimed:
-            return
-        seals = [p.seal([], [], at_ms=now_ms, window_ms=window_ms) for p in claimed]
-        self._claims_tried.update((p.name, p.digest) for p in claimed)
-        self._log.append([row for row, _ in seals], [event for _, event in seals])
-        for partition in claimed:
-            self._owned[partition.name] = partition
-            self._epochs[partition.name] = partition.epoch
-            del self._claims_tried[partition.name]
-
-    def _is_others(self, loaded: Partition) -> bool:
-        """Has somebody else claimed a partition since this host owned it?
-
-        A claim of our own whose outcome was unknown may be the newest seal: then it is ours.
-        """
-        newest_epoch = loaded.epoch - 1
-        if loaded.digest == self._claims_tried.get(loaded.name):
-            self._epochs[loaded.name] = newest_epoch
-        return newest_epoch > self._epochs.get(loaded.name, newest_epoch)
-
-    def _give_up(self, name: str) -> None:
-        _LOG.error("partition %s has another owner, given up", name)
-        self._assigned.discard(name)
+    def _lost(self, name: str) -> None:
         self.stats.partitions_lost += 1
+        self._residency.drop_partition(name)
+        self._presence.lose([name])
 
-    def _append(self, transaction: Transaction) -> bool:
+    def _append(self, transaction: Transaction) -> Refusal | None:
+        """Store a transaction; why it was not, or None."""
         rows, events = transaction.sealed()
         depths = transaction.depths()
         started = perf_counter()
         try:
             self._log.append(rows, events, depths)
         except AppendConflict:
-            if not self._resolve_conflict(transaction):
-                return False
+            refusal = self._resolve_conflict(transaction)
+            if refusal is not None:
+                return refusal
         except LogError as error:
             _LOG.error(
                 "append failed, outcome unknown: %s",
@@ -398,7 +376,7 @@ class Host:
                 extra={"request_ids": request_ids(transaction.items)},
             )
             self._forget(transaction)
-            return False
+            return Refusal.TEMPORARILY_UNAVAILABLE
         finally:
             self.measures.commit.observe(perf_counter() - started)
         for partition in transaction.partitions:
@@ -412,30 +390,31 @@ class Host:
             snapshot = self._residency.snapshot_if_due(resident)
             if snapshot is not None:
                 self._due_snapshots.append((resident.stream, snapshot))
-        return True
+        return None
 
-    def _resolve_conflict(self, transaction: Transaction) -> bool:
+    def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:
         """Was the conflict with ourselves? Else give up what another owner has claimed."""
         try:
             newest = {p: partitions.newest_seal(self._log, p.name) for p in transaction.partitions}
+            stored = any(partitions.is_sealed(self._log, p) for p in transaction.partitions)
         except LogError:
             self._forget(transaction)
-            return False
+            return Refusal.TEMPORARILY_UNAVAILABLE
         if all(seal is not None and seal.digest == p.digest for p, seal in newest.items()):
-            return True
+            return None
         self._forget(transaction)
-        for partition, seal in newest.items():
-            if seal is not None and seal.epoch > partition.epoch:
-                self._give_up(partition.name)
-        return False
+        lost = [p.name for p, seal in newest.items() if seal is not None and seal.epoch > p.epoch]
+        for name in lost:
+            self._ownership.give_up(name)
+        # With nothing of it in the log the new owners can be asked for the same again.
+        return Refusal.NOT_OWNER if lost and not stored else Refusal.TEMPORARILY_UNAVAILABLE
 
     def _forget(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
         for did, leasing in transaction.leased:
-            self._leases.end(did, leasing.message_ids)
-            self._offered_again.add(did)
+            self._presence.unlease(did, leasing)
         for partition in transaction.partitions:
-            self._owned.pop(partition.name, None)
+            self._ownership.forget(partition.name)
             self._residency.drop_partition(partition.name)
 
     def _reply(self, outcome: _Outcome, request_id: str) -> Reply:
@@ -452,37 +431,3 @@ class Host:
                 extra={"request_id": request_id},
             )
             return _UNAVAILABLE
-
-    def _follow_session(self, submission: Submission, reply: Reply) -> None:
-        """What the commands about sessions do, once they were accepted."""
-        did, command = submission.target_did, submission.command
-        if isinstance(command, CloseSession):
-            self.sessions.close(did, command.edge)
-        if isinstance(reply, Refused):
-            return
-        match command:
-            case OpenSession() | Listen():
-                self.sessions.open(did, command.edge)
-            case StartLive() if isinstance(reply, QueueState):
-                self.sessions.open(did, command.edge)
-                before = self.sessions.start_live(
-                    did,
-                    LiveMode(
-                        command.edge,
-                        command.session,
-                        reply.version,
-                        command.lease_ms,
-                        command.bytes_max,
-                    ),
-                )
-                if before and self._leases.release(did, before):
-                    self._offered_again.add(did)
-            case EndLive():
-                self.sessions.end_live(did, command.session)
-            case ReleaseLeases():
-                self.sessions.end_live(did, command.session)
-                self._leases.release(did, command.session)
-            case RemoveMessages():
-                self._leases.end(did, command.message_ids)
-            case _:
-                pass

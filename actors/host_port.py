@@ -1,7 +1,8 @@
-"""The port to a host, as an edge sees it, and its one error."""
+"""The ports to a host, as an edge and as the placer see it, and their one error."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -69,6 +70,51 @@ class HostPort(Protocol):
 
     async def inspect(self, question: bytes) -> bytes:
         """Answer msgpack of ``actors.inspection.Question``; msgpack of its ``Answer``.
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """
+
+
+class OwnerPort(Protocol):
+    """A way to one host for whoever decides what it owns: ``RayHostPort``, or one in this process.
+
+    A call that raised may have been carried out: ``owned`` tells.
+    """
+
+    async def owned(self) -> bytes:
+        """What the host owns: the msgpack of ``actors.placement_table.HostHolds``.
+
+        Answered without waiting for a transaction or the log.
+
+        Raises:
+            HostUnavailable: the host did not answer.
+        """
+
+    async def release(self, shards: Sequence[str]) -> bytes:
+        """Own these shards no longer; the handover for ``adopt`` of their next owner.
+
+        The running transaction is finished first. Whatever is asked for these shards from then on
+        is refused with ``Refusal.NOT_OWNER`` before anything is done. Shards that the host does
+        not own are passed over.
+
+        Raises:
+            HostUnavailable: it may or may not own them still.
+        """
+
+    async def adopt(self, shards: Sequence[str], handover: bytes | None) -> dict[str, str]:
+        """Own these shards: claim them in the log, whoever owned them; their session ids.
+
+        Sessions, live modes and leases come from the handover, with their ids. A handover is good
+        for one attempt, at one host: after a failure, and when there is none, the shards start
+        without sessions and under new ids.
+
+        Raises:
+            HostUnavailable: it may or may not own them now.
+        """
+
+    async def drain(self, *, draining: bool) -> None:
+        """Set or clear the flag that says that the host is to be emptied.
 
         Raises:
             HostUnavailable: the host did not answer.

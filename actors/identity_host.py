@@ -22,6 +22,8 @@ from actors.host_report import HostReport, LogWatch
 from actors.inspection import Answer, Inspector, Question
 from actors.limits import HostLimits
 from actors.measures import process_use
+from actors.partitions import is_shard
+from actors.placement_table import HostHolds
 from actors.writer import PushOut, Writer
 from eventstore.codec import identity_stream
 from eventstore.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
@@ -37,12 +39,17 @@ _QUESTIONS: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Q
 
 
 class HostOptions(msgspec.Struct, frozen=True):
-    """What a host needs to start, as plain data."""
+    """What a host needs to start, as plain data.
+
+    ``partitions`` are those that it owns from the start; where a placer says what is whose there
+    are none. ``node`` names the machine that it runs on, empty where there is only one.
+    """
 
     name: str
     dsn: str
     partitions: Sequence[str]
     limits: HostLimits
+    node: str = ""
 
 
 class IdentityHost:
@@ -65,6 +72,8 @@ class IdentityHost:
             UnknownTopic, CorruptRow: a partition's seals cannot be understood.
         """
         self._log = log or open_log(options.dsn)
+        self._name, self._node = options.name, options.node
+        self._draining = False
         self._incarnation = new_id()
         self._host = Host(options.name, self._log, options.limits, clock=clock, new_id=new_id)
         try:
@@ -118,7 +127,7 @@ class IdentityHost:
             AppendConflict: another owner has taken partitions.
             LogUnavailable: the log cannot be written.
         """
-        lost = self._host.stats.partitions_lost
+        lost = self._host.fenced
         if lost:
             raise AppendConflict(f"{lost} partitions have another owner")
         self._log.check_writable()
@@ -180,7 +189,7 @@ class IdentityHost:
         except LogError:
             figures = None
         return msgspec.msgpack.encode(
-            msgspec.structs.replace(stats, log=figures, sockets=self._sockets)
+            msgspec.structs.replace(stats, log=figures, sockets=self._sockets, node=self._node)
         )
 
     def report(self, *, with_log: bool) -> bytes:
@@ -200,6 +209,35 @@ class IdentityHost:
             LogError: they could not be claimed.
         """
         self._on_writer(lambda: self._host.assign(partitions))
+
+    def owned(self) -> bytes:
+        """What this host owns: the msgpack of ``actors.placement_table.HostHolds``.
+
+        Answered on the caller's thread: a log that hangs must not make its host look dead.
+        """
+        shards = {name: id_ for name, id_ in self._host.holdings.items() if is_shard(name)}
+        said = HostHolds(self._name, self._node, self._incarnation, self._draining, shards)
+        return msgspec.msgpack.encode(said)
+
+    def release(self, shards: Sequence[str]) -> bytes:
+        """Own these shards no longer, once the running transaction is over; their handover.
+
+        Whatever comes for them from then on is refused with ``Refusal.NOT_OWNER``.
+        """
+        return self._on_writer(lambda: self._host.release(shards))
+
+    def adopt(self, shards: Sequence[str], handover: bytes | None) -> dict[str, str]:
+        """Own these shards, whoever owned them; the ids of their sessions.
+
+        Raises:
+            LogError: they could not be claimed; none of them is owned.
+            msgspec.DecodeError: the handover is none.
+        """
+        return dict(self._on_writer(lambda: self._host.adopt(shards, handover)))
+
+    def drain(self, *, draining: bool) -> None:
+        """Set or clear the flag that says that this host is to be emptied."""
+        self._draining = draining
 
     def stop(self) -> None:
         """Answer what was taken, then release everything."""

@@ -41,6 +41,15 @@ class Leases:
         """The leases on an identity's messages."""
         return self._held.get(did, _NONE)
 
+    def take(self, did: str) -> Mapping[str, Lease]:
+        """End all leases of an identity and give them away."""
+        return self._held.pop(did, _NONE)
+
+    def put(self, did: str, taken: Mapping[str, Lease]) -> None:
+        """Go on with the leases that another host gave away."""
+        for message_id, lease in taken.items():
+            self.grant(did, [message_id], lease)
+
     def grant(self, did: str, message_ids: Iterable[str], lease: Lease) -> None:
         """Lease messages; a message that is leased already changes hands."""
         held = self._held.setdefault(did, {})

@@ -135,6 +135,13 @@ def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
     return None
 
 
+def is_sealed(log: EventLog, partition: Partition) -> bool:
+    """Is the newest seal that was made of this partition in the log?"""
+    rows = log.read_stream(partition.stream, after=partition.version - 1, limit=1)
+    sealed = [decode(row.topic, row.state) for row in rows]
+    return any(isinstance(s, BatchSealed) and s.digest == partition.digest for s in sealed)
+
+
 def _seals_newest_first(log: EventLog, stream: UUID) -> Iterator[tuple[int, BatchSealed]]:
     before: int | None = None
     while True:

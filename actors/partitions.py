@@ -14,11 +14,19 @@ from collections.abc import Sequence
 import msgspec
 
 _DEDICATED = "identity:"
+_SHARD = "shard-"
+HOST_PREFIX = "host-"
+"""What the name of every host of shards begins with, and of nothing else."""
 
 
 def shard_name(index: int) -> str:
     """The partition name of a shard."""
-    return f"shard-{index}"
+    return f"{_SHARD}{index}"
+
+
+def is_shard(partition: str) -> bool:
+    """Is this the name of a shard, rather than a dedicated identity?"""
+    return partition.startswith(_SHARD)
 
 
 def shard_of(did: str, shards: int) -> str:
@@ -27,9 +35,9 @@ def shard_of(did: str, shards: int) -> str:
     return shard_name(int.from_bytes(digest[:8], "big") % shards)
 
 
-def host_name(index: int) -> str:
-    """The name of a host that owns shards."""
-    return f"host-{index}"
+def host_name(index: int, node: str = "") -> str:
+    """The name of a host that owns shards; in a cluster it tells the node too."""
+    return f"{HOST_PREFIX}{node}-{index}" if node else f"{HOST_PREFIX}{index}"
 
 
 def dedicated_host_name(did: str) -> str:
@@ -67,8 +75,8 @@ class Placement(msgspec.Struct, frozen=True):
 
     def host_of(self, partition: str) -> str:
         """The host that owns a partition."""
-        if partition.startswith("shard-"):
-            return host_name(int(partition.removeprefix("shard-")) % self.hosts)
+        if is_shard(partition):
+            return host_name(int(partition.removeprefix(_SHARD)) % self.hosts)
         return dedicated_host_name(partition)
 
     def partitions_of(self, index: int) -> Sequence[str]:

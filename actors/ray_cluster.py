@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import ray
 from ray import exceptions as ray_errors
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from typing_extensions import override
 
 from actors.host_port import HostUnavailable
@@ -38,13 +39,37 @@ INLINE_BYTES: Final = 4 * 1024 * 1024
 a page of 100 messages of 1 KiB through shared memory, at a millisecond each."""
 
 
-def start(address: str | None) -> None:
-    """Join the Ray cluster at ``address``, or start a Ray of our own on this machine."""
+class ClusterRefused(Exception):
+    """Ray cannot be started or joined; the message says why."""
+
+
+class NameTaken(Exception):
+    """An actor of this name lives already; the message is the name."""
+
+
+def start(address: str | None, *, node_ip: str | None = None) -> None:
+    """Join the Ray cluster at ``address``, or start a Ray of our own on this machine.
+
+    ``node_ip`` says which node of the cluster to be on, where this machine runs several.
+
+    Raises:
+        ClusterRefused: the cluster cannot be reached, or has no node on this machine.
+    """
     logging.getLogger("ray").setLevel(logging.WARNING)
     if address is not None:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
+        try:
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                configure_logging=False,
+                _node_ip_address=node_ip,
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray_errors.RayError) as error:
+            raise ClusterRefused(str(error).partition("\n")[0]) from error
         return
     ray.init(
+        address="local",  # never one that happens to run on this machine
         namespace=NAMESPACE,
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
@@ -70,8 +95,9 @@ Prepare: TypeAlias = Callable[[str], None]
 
 CALLS_MAX: Final = 2
 """Threads for what has no group of its own: the start and the end."""
-CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4, "inspect": 1}
-"""Threads for calls through Ray; commands come by lines, so none of these holds them up."""
+CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4, "inspect": 1, "placement": 4}
+"""Threads for calls through Ray; commands come by lines, so none of these holds them up. Moves wait
+for the log, and whoever asks meanwhile if the host lives does not wait for them."""
 
 
 class RayIdentityHost(IdentityHost):
@@ -114,18 +140,31 @@ def _opened(dsn: str) -> EventLog:
 
 
 def start_host(options: HostOptions, prepare: Prepare) -> Any:
-    """The named host, started if it does not live yet; Ray restarts it whenever it dies."""
+    """A new named host on the node of this process; Ray restarts it whenever it dies.
+
+    It ends with this process, and with its node.
+
+    Raises:
+        NameTaken: a host of this name lives already.
+    """
     remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayIdentityHost)
-    return remote.options(
-        name=options.name,
-        namespace=NAMESPACE,
-        get_if_exists=True,
-        lifetime="detached",
-        max_restarts=-1,
-        max_task_retries=0,
-        num_cpus=0,
-        max_concurrency=CALLS_MAX,
-    ).remote(options, prepare)
+    try:
+        return remote.options(
+            name=options.name,
+            namespace=NAMESPACE,
+            max_restarts=-1,
+            max_task_retries=0,
+            num_cpus=0,
+            max_concurrency=CALLS_MAX,
+            scheduling_strategy=this_node(),
+        ).remote(options, prepare)
+    except ray_errors.ActorAlreadyExistsError as error:
+        raise NameTaken(options.name) from error
+
+
+def this_node() -> NodeAffinitySchedulingStrategy:
+    """Run on the node of this process and on no other."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 class Caller(NamedTuple):
@@ -175,15 +214,19 @@ class RayHostPort:
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
 
-        The incarnation is that of the line: what was pushed is lost with it.
+        The incarnation is that of the line: what was pushed is lost with it. It is opened here if
+        need be, so that a host can push before it was ever asked.
         """
         await self._call(
             lambda host: host.heartbeat.options(concurrency_group="control").remote(
                 self._caller.edge, sockets, incarnation
             )
         )
-        line = self._line
-        return "" if line is None or not line.is_open else line.incarnation
+        try:
+            async with asyncio.timeout(self._caller.call_s_max):
+                return (await self._open_line()).incarnation
+        except (LineLost, OSError):
+            return ""
 
     @property
     def is_connected(self) -> bool:
@@ -219,6 +262,33 @@ class RayHostPort:
         )
         return result
 
+    async def owned(self) -> bytes:
+        """See ``IdentityHost.owned``. Raises: HostUnavailable."""
+        result: bytes = await self._call(
+            lambda host: host.owned.options(concurrency_group="control").remote()
+        )
+        return result
+
+    async def release(self, shards: Sequence[str]) -> bytes:
+        """See ``IdentityHost.release``. Raises: HostUnavailable."""
+        result: bytes = await self._call(
+            lambda host: host.release.options(concurrency_group="placement").remote(shards)
+        )
+        return result
+
+    async def adopt(self, shards: Sequence[str], handover: bytes | None) -> dict[str, str]:
+        """See ``IdentityHost.adopt``. Raises: HostUnavailable."""
+        result: dict[str, str] = await self._call(
+            lambda host: host.adopt.options(concurrency_group="placement").remote(shards, handover)
+        )
+        return result
+
+    async def drain(self, *, draining: bool) -> None:
+        """See ``IdentityHost.drain``. Raises: HostUnavailable."""
+        await self._call(
+            lambda host: host.drain.options(concurrency_group="control").remote(draining=draining)
+        )
+
     async def stats(self) -> bytes:
         """The host's counters; see ``IdentityHost.stats``. Raises: HostUnavailable."""
         result: bytes = await self._call(
@@ -229,11 +299,23 @@ class RayHostPort:
     async def _open_line(self) -> Line:
         async with self._opening:
             if self._line is None or not self._line.is_open:
-                address = await self._call(
-                    lambda host: host.line.options(concurrency_group="control").remote()
-                )
+                address = await self._line_address()
                 self._line = await open_line(address, self._caller.edge, self._caller.on_pushes)
             return self._line
+
+    async def _line_address(self) -> LineAddress:
+        def ask(host: Any) -> Any:
+            return host.line.options(concurrency_group="control").remote()
+
+        was_known = self.is_connected
+        try:
+            address: LineAddress = await self._call(ask)
+        except HostUnavailable:
+            if not was_known or self.is_connected:
+                raise
+            # It was the one that had the name before, and nothing has been asked of it.
+            address = await self._call(ask)
+        return address
 
     async def _call(self, ask: Callable[[Any], Any]) -> Any:
         try:

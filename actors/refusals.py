@@ -48,3 +48,7 @@ class Refusal(Enum):
     """The invitation was for one use, and somebody else has used it."""
     LIVE_ELSEWHERE = "LIVE_ELSEWHERE"
     """Another session holds the live mode."""
+
+    NOT_OWNER = "NOT_OWNER"
+    """This host does not own what the command is for, and has done nothing: ask the owner. Stays
+    between edges and hosts; no client is told."""

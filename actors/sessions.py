@@ -29,6 +29,13 @@ class LiveMode(msgspec.Struct, frozen=True, gc=False):
 NOBODY: Final = LiveMode()
 
 
+class SessionsOf(msgspec.Struct, frozen=True, array_like=True):
+    """All sessions of one identity: the edges that hold its sockets, and its live mode."""
+
+    edges: list[str]
+    live: LiveMode | None
+
+
 class Sessions:
     """Edges by identity, and who holds its live mode."""
 
@@ -64,6 +71,22 @@ class Sessions:
         """The edge is gone with all its sockets."""
         for did in [did for did, edges in self._edges.items() if edge in edges]:
             self.close(did, edge)
+
+    def take(self, did: str) -> SessionsOf | None:
+        """End all sessions of an identity and give them away; None when it has none."""
+        edges, live = self._edges.pop(did, None), self._live.pop(did, None)
+        return SessionsOf(sorted(edges or ()), live) if edges or live else None
+
+    def put(self, did: str, taken: SessionsOf) -> None:
+        """Go on with the sessions that another host gave away."""
+        for edge in taken.edges:
+            self.open(did, edge)
+        if taken.live is not None:
+            self._live[did] = taken.live
+
+    def knows(self, did: str) -> bool:
+        """Does the identity have a session of any kind?"""
+        return did in self._edges or did in self._live
 
     def edges_of(self, did: str) -> Collection[str]:
         """The edges that hold sockets of this identity."""

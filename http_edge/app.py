@@ -36,6 +36,7 @@ from http_edge.in_flight import InFlight
 from http_edge.operators import OperatorFront
 from http_edge.rate_limits import RateLimit
 from http_edge.refusal_counts import DECENTRL, DIDCOMM, PROTOCOLS, RefusalCounts
+from http_edge.shards import ShardFront
 
 _LOG = logging.getLogger(__name__)
 JSON: Final = "application/json"
@@ -70,6 +71,7 @@ class HttpSurface:
         health: Health,
         *,
         operators: OperatorFront,
+        shards: ShardFront,
         didcomm: Mediation | None,
         clock: Clock,
         new_id: NewId,
@@ -88,6 +90,7 @@ class HttpSurface:
         self._gateway = gateway
         self._health = health
         self._operators = operators
+        self._shards = shards
         self._mediation = didcomm
         self._clock = clock
         self._new_id = new_id
@@ -123,6 +126,8 @@ class HttpSurface:
         app.router.add_get("/queues", self._queues)
         app.router.add_post("/queues/purge", self._purge)
         app.router.add_post("/memory", self._memory)
+        app.router.add_get("/shards", self._show_shards)
+        app.router.add_post("/shards/{order:move|drain|undrain}", self._order_shards)
         app.router.add_get("/public/{did:.+}", self._public_events)
         app.router.add_get("/ws", self._socket)
         if self._mediation is not None:
@@ -202,6 +207,16 @@ class HttpSurface:
     async def _memory(self, request: web.Request) -> web.Response:
         _only_from_here(request)
         return await self._operators.inspect(request)
+
+    async def _show_shards(self, request: web.Request) -> web.Response:
+        _only_from_here(request)
+        self._operators.authorize(request)
+        return await self._shards.show()
+
+    async def _order_shards(self, request: web.Request) -> web.Response:
+        _only_from_here(request)
+        self._operators.authorize(request)
+        return await self._shards.order(request)
 
     async def _status(self, request: web.Request) -> web.Response:
         _only_from_here(request)

@@ -27,6 +27,7 @@ from http_edge.config_types import (
     Did,
     Listen,
     LogAddress,
+    NodeName,
     Origin,
     Section,
     Url,
@@ -163,6 +164,12 @@ class Limits(Section):
     host_call_s_max: float = Field(default=30, gt=0, le=600)
     """Time for a host to answer, then the outcome is unknown to the client. Covers the restart of
     a host with its shards."""
+    host_silent_s_max: float = Field(default=10, ge=1, le=600)
+    """Time that a host of a cluster may be silent while Ray takes it for alive; then its shards are
+    given to others. Longer than the restart of a host, shorter than the patience of clients."""
+    move_wait_s_max: float = Field(default=10, gt=0, le=600)
+    """Time that a command waits for its shard to have an owner again, then 503. A planned move
+    takes a fraction of a second, the loss of a node several."""
     drain_s_max: float = Field(default=8, ge=0, le=600)
     """Time to finish commands after SIGTERM. Below the 10 s that Docker waits."""
     active_identities_max: int = Field(default=20_000, ge=1)
@@ -288,6 +295,13 @@ class Settings(Section):
     hosts."""
     ray_address: str | None = Field(default=None, min_length=1)
     """Ray cluster to join, host:port or auto. Unset: start Ray on this machine, on loopback."""
+    ray_node_ip: str | None = Field(default=None, min_length=1)
+    """Address of the Ray node to be on, where this machine runs several. Unset: the only one."""
+    node: NodeName | None = None
+    """Name of this node in a cluster; no other may have it. Unset: the name of the machine."""
+    keys_file: Path | None = None
+    """File of the mediator's keys. Unset: mediator-keys.json in data_dir. In a cluster every node
+    needs the same keys: give each the same file."""
     metrics_listen: Listen | None = None
     """Where Prometheus asks for measures (GET /metrics, no password), for example 127.0.0.1:9464;
     port 0 takes a free one. Unset: nowhere. A default port would keep a second mediator on one
@@ -355,7 +369,11 @@ class Settings(Section):
     @property
     def keys_path(self) -> Path:
         """The file of the mediator's keys."""
-        return self.data_dir / "mediator-keys.json"
+        return self.keys_file or self.data_dir / "mediator-keys.json"
+
+    def on_node(self, name: str) -> Settings:
+        """These settings on the node of this name."""
+        return self.model_copy(update={"node": name})
 
     def bound_to(self, port: int) -> Settings:
         """These settings after port 0 was bound to ``port``."""

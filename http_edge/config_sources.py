@@ -70,7 +70,7 @@ def load_settings(
     """Read all sources once and check the whole.
 
     ``flags`` are texts by setting name. Without ``config_path`` the file is the one that
-    ``POSTE_CONFIG`` names, if any. The data directory becomes absolute, because the settings are
+    ``POSTE_CONFIG`` names, if any. Paths become absolute, because the settings are
     handed to processes with other working directories.
 
     Raises:
@@ -82,8 +82,9 @@ def load_settings(
         given = [*_from_file(path), *given]
     sources = dict.fromkeys(every_setting(), DEFAULT) | {name: source for name, _, source in given}
     settings = _validated({name: value for name, value, _ in given}, sources)
-    data_dir = settings.data_dir.expanduser().absolute()
-    return Loaded(settings.model_copy(update={"data_dir": data_dir}), sources)
+    paths = {"data_dir": settings.data_dir, "keys_file": settings.keys_file}
+    absolute = {name: path and path.expanduser().absolute() for name, path in paths.items()}
+    return Loaded(settings.model_copy(update=absolute), sources)
 
 
 def shown(settings: Settings) -> dict[str, Any]:

@@ -71,6 +71,13 @@ LogAddress: TypeAlias = Annotated[
         },
     ),
 ]
+NodeName: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
+        json_schema_extra={"expected": "a host name in small letters, for example node-1"},
+    ),
+]
 Origin: TypeAlias = Annotated[
     str,
     Field(

@@ -16,10 +16,12 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from actors.clock import Clock, NewId, new_id, system_clock
+from actors.clock import Clock, new_id, system_clock
 from actors.host_port import HostUnavailable
 from actors.measures import process_use
-from actors.partitions import Placement, host_name
+from actors.partitions import Placement
+from actors.placement_table import Table
+from actors.placer_port import PlacerPort
 from actors.replies import Push
 from eventstore.log import WaitingQueue
 from http_edge import connections
@@ -45,6 +47,8 @@ from http_edge.outbound.rounds import Office
 from http_edge.rate_limits import RateLimit
 from http_edge.refusal_counts import RefusalCounts
 from http_edge.refusal_log import RefusalLog
+from http_edge.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.shards import FixedPlaces, ShardFront
 
 _LOG = logging.getLogger(__name__)
 _PROBE_S: Final = 1.0
@@ -67,17 +71,21 @@ def placement_of(settings: Settings) -> Placement:
 class Edge:
     """An HTTP and WebSocket server for one mediator."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root is handed each part
         self,
         name: str,
         settings: Settings,
         keys: MediatorKeys,
         ports: Ports,
         *,
+        routes: Routes | None = None,
+        placer: PlacerPort | None = None,
         clock: Clock = system_clock,
-        new_id: NewId = new_id,
     ) -> None:
-        """An edge that reaches its hosts through ``ports``; see ``start``."""
+        """An edge that reaches its hosts through ``ports``; see ``start``.
+
+        Without ``routes`` and ``placer`` the settings say for ever which host owns what.
+        """
         limits = settings.limits
         self._settings = settings
         self._incarnation = new_id()
@@ -85,7 +93,7 @@ class Edge:
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
         self._measures = EdgeMeasures()
         self._gateway = Gateway(
-            placement_of(settings),
+            routes or FixedRoutes(placement_of(settings)),
             ports,
             _gateway_limits(limits),
             on_push=self.take_push,
@@ -99,8 +107,8 @@ class Edge:
         self._courier = Courier(
             Office(name, settings.outbound, identities, _ways_out(settings, keys), clock, new_id)
         )
-        self._hosts = [host_name(index) for index in range(settings.hosts)]
-        self._surface = self._put_together(keys, resolver, identities, clock, new_id)
+        self._shards = ShardFront(placer or FixedPlaces(self._gateway.routes))
+        self._surface = self._put_together(keys, resolver, identities, clock)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._watching: list[asyncio.Task[None]] = []
@@ -111,7 +119,6 @@ class Edge:
         resolver: Resolver,
         identities: Identities,
         clock: Clock,
-        new_id: NewId,
     ) -> HttpSurface:
         """The fronts of both protocols behind one surface."""
         settings, gateway, hub = self._settings, self._gateway, self._hub
@@ -154,10 +161,9 @@ class Edge:
             commands,
             sockets,
             gateway,
-            Health(gateway, self._hosts, clock=clock),
-            operators=OperatorFront(
-                keys, gateway, identities, self._hosts, clock=clock, new_id=new_id
-            ),
+            Health(gateway, clock=clock),
+            operators=OperatorFront(keys, gateway, identities, clock=clock, new_id=new_id),
+            shards=self._shards,
             didcomm=Mediation(keys, around) if settings.didcomm.enabled else None,
             clock=clock,
             new_id=new_id,
@@ -227,15 +233,28 @@ class Edge:
         for push in _PUSHES.decode(pushes):
             self._hub.push(push)
 
+    def take_table(self, table: Table) -> None:
+        """Who owns what from now on; sockets of shards whose sessions were lost are closed.
+
+        For an edge with ``LiveRoutes`` alone.
+        """
+        routes = self._gateway.routes
+        assert isinstance(routes, LiveRoutes)
+        lost = routes.update(table)
+        if lost:
+            _LOG.warning("sessions lost of %s", ", ".join(sorted(lost)))
+            self._hub.close_sessions_of(lost)
+
     def _host_restarted(self, host: str) -> None:
         _LOG.warning("host %s started anew", host)
         self._hub.close_sessions_on(host)
+        self._hub.close_sessions_of(self._gateway.routes.just_left(host))
 
     async def _probe_hosts(self) -> None:
         """Notice a host that restarted while nobody talked to it."""
         while True:
             await asyncio.sleep(_PROBE_S)
-            hosts = {*self._hosts, *self._hub.hosts()}
+            hosts = {*self._gateway.routes.hosts(), *self._hub.hosts()}
             await asyncio.gather(*[self._probe(host) for host in hosts])
 
     async def _probe(self, host: str) -> None:
@@ -247,9 +266,9 @@ class Edge:
 
     async def _sweep_outbound(self) -> None:
         """Find what should be on its way and is not: left over by an edge that died, or refused."""
-        host = self._gateway.port(self._hosts[0])  # each reads the whole log
         while True:
             try:
+                host = self._gateway.any_port()
                 agents_max = self._settings.outbound.agents_max
                 waiting = _QUEUES.decode(await host.queues(agents_max, outbound_only=True))
                 self._courier.found_waiting([queue.did for queue in waiting])
@@ -270,6 +289,7 @@ def _gateway_limits(limits: Limits) -> GatewayLimits:
         limits.batch_items_max,
         limits.batch_bytes_max,
         limits.reads_in_flight_max,
+        limits.move_wait_s_max,
     )
 
 

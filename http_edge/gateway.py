@@ -3,7 +3,8 @@
 While a call to a host is in flight, new submissions wait in its outbox and leave together in the
 next call; when many wait, a second call leaves beside the first. An idle edge sends at once,
 batches grow with load; only what can linger is kept a moment for company. Any failure of a call is
-"outcome unknown" for every submission in it.
+"outcome unknown" for every submission in it. A host that does not own a shard has done nothing: the
+submission waits until somebody does, and is sent again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from actors.replies import BatchResult, Done, Push, Refused, Reply
 from actors.transaction import request_ids
 from eventstore.log import PublicEventsPage, SavedEventsPage
 from http_edge.edge_report import EdgeMeasures
+from http_edge.routes import Routes
 
 _LOG = logging.getLogger(__name__)
 _CALLS_IN_FLIGHT_MAX: Final = 2
@@ -36,24 +38,32 @@ about a millisecond of CPU on both sides together, whatever it carries, and an i
 _LINGER_S: Final = 0.004
 """A call and its commit take about this long: what can linger is not answered much later, and most
 of the time shares both with something else."""
+_ASK_AGAIN_S: Final = 0.25
+"""Who does not own a shard may own it again before a table tells: it is asked again after this."""
+_DRAIN_POLL_S: Final = 0.02
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
 _PAGE_DECODER: Final[msgspec.msgpack.Decoder[SavedEventsPage | PublicEventsPage]] = (
     msgspec.msgpack.Decoder(SavedEventsPage | PublicEventsPage)
 )
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+_NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 Ports: TypeAlias = Callable[[str], HostPort]
 """Finds the port of a host by name."""
 
 
 class GatewayLimits(msgspec.Struct, frozen=True):
-    """How much may wait for one host, and how much one call carries."""
+    """How much may wait for one host, and how much one call carries.
+
+    ``move_wait_s_max`` is how long a submission waits for its shard to have an owner again.
+    """
 
     outbox_items_max: int
     batch_items_max: int
     batch_bytes_max: int
     reads_in_flight_max: int
+    move_wait_s_max: float
 
 
 class _Waiting(msgspec.Struct):
@@ -61,6 +71,14 @@ class _Waiting(msgspec.Struct):
     reply: asyncio.Future[Reply]
     size_bytes: int
     since_s: float
+
+
+class _Step(msgspec.Struct):
+    """What is to be sent next of a submission, for which partitions, and to whom."""
+
+    host: str | None
+    partitions: tuple[str, ...]
+    submission: Submission
 
 
 class Outbox:
@@ -207,7 +225,7 @@ class Gateway:
 
     def __init__(
         self,
-        placement: Placement,
+        routes: Routes,
         ports: Ports,
         limits: GatewayLimits,
         *,
@@ -215,12 +233,12 @@ class Gateway:
         on_new_incarnation: Callable[[str], None],
         measures: EdgeMeasures | None = None,
     ) -> None:
-        """A gateway to the hosts that ``ports`` finds.
+        """A gateway to the hosts that ``routes`` name and ``ports`` finds.
 
         ``on_push`` gets every push; ``on_new_incarnation`` gets the name of a host that was seen
         to have started anew: it has forgotten its sessions. ``measures`` are those of the edge.
         """
-        self.placement = placement
+        self.routes = routes
         self._ports = ports
         self._limits = limits
         self._on_push = on_push
@@ -229,6 +247,13 @@ class Gateway:
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
         self._outboxes: dict[str, Outbox] = {}
         self._incarnations: dict[str, str] = {}
+        self._running = 0
+        self._homeless = 0
+
+    @property
+    def placement(self) -> Placement:
+        """Which partition holds which identity."""
+        return self.routes.placement
 
     async def submit(
         self, submission: Submission, size_bytes: int = 0, *, can_linger: bool = False
@@ -238,25 +263,67 @@ class Gateway:
         Where one host owns both it is one item of one call. ``size_bytes`` is roughly what the
         submission carries; ``can_linger``: its answer may come a few milliseconds later.
         """
-        claim, host = submission.claim, self.placement.host_of(submission.partition)
-        if claim is not None:
-            claim_host = self.placement.host_of(claim.partition)
-            if claim_host != host:
-                alone = msgspec.structs.replace(submission, command=None)
-                reply = await self._outbox(claim_host).submit(alone, 0)
-                if not isinstance(reply, Done):
+        self._running += 1
+        try:
+            return await self._submit(submission, size_bytes, can_linger=can_linger)
+        finally:
+            self._running -= 1
+
+    async def _submit(self, submission: Submission, size_bytes: int, *, can_linger: bool) -> Reply:
+        ends_at: float | None = None
+        while True:
+            step = self._next_step(submission)
+            if step.host is not None:
+                is_last = step.submission is submission
+                reply = await self._outbox(step.host).submit(
+                    step.submission, size_bytes if is_last else 0, can_linger=can_linger and is_last
+                )
+                if is_last and reply != _NOT_OWNER:
                     return reply
-                submission = msgspec.structs.replace(submission, claim=None)
-        outbox = self._outbox(host)
-        return await outbox.submit(submission, size_bytes, can_linger=can_linger)
+                if isinstance(reply, Done):
+                    submission = msgspec.structs.replace(submission, claim=None)
+                    continue
+                if reply != _NOT_OWNER:
+                    return reply
+            if ends_at is None:
+                ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
+            if not await self._moved(step.partitions, step.host, ends_at):
+                return _UNAVAILABLE
+
+    def _next_step(self, submission: Submission) -> _Step:
+        """The nonce first, if another host owns it; nothing as long as an owner is unknown."""
+        claim, partition = submission.claim, submission.partition
+        host = self.routes.host_of(partition)
+        if claim is None or host is None:
+            return _Step(host, (partition,), submission)
+        claim_host = self.routes.host_of(claim.partition)
+        if claim_host == host:
+            return _Step(host, (partition, claim.partition), submission)
+        alone = msgspec.structs.replace(submission, command=None)
+        return _Step(claim_host, (claim.partition,), alone)
+
+    async def _moved(self, partitions: tuple[str, ...], host: str | None, ends_at: float) -> bool:
+        """Wait for another owner; False when there is no more time, or too many wait."""
+        left_s = ends_at - asyncio.get_running_loop().time()
+        if left_s <= 0 or self._homeless >= self._limits.outbox_items_max:
+            return False
+        self._homeless += 1
+        try:
+            wait_s = left_s if host is None else min(left_s, _ASK_AGAIN_S)
+            return await self.routes.moved(partitions, host, seconds_max=wait_s)
+        finally:
+            self._homeless -= 1
 
     async def read(self, read: Read) -> SavedEventsPage | PublicEventsPage | Refused:
         """A page of a read model, from the host that owns the identity."""
         partition = self.placement.partition_of(read.owner_did)
-        port = self._outbox(self.placement.host_of(partition)).port
+        ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
+        while (host := self.routes.host_of(partition)) is None:
+            if not await self._moved((partition,), None, ends_at):
+                return _UNAVAILABLE
         async with self._reads:
             try:
-                (page,) = await port.read(_ENCODER.encode([read]))
+                (page,) = await self.port(host).read(_ENCODER.encode([read]))
             except HostUnavailable:
                 return _UNAVAILABLE
         return _PAGE_DECODER.decode(page) if page else _UNAVAILABLE
@@ -265,6 +332,16 @@ class Gateway:
     def waiting_items(self) -> int:
         """How many submissions wait for a call to their host."""
         return sum(len(outbox) for outbox in self._outboxes.values())
+
+    def any_port(self) -> HostPort:
+        """The port of some host of shards: each of them reads the whole log.
+
+        Raises:
+            HostUnavailable: none is known to live.
+        """
+        for host in self.routes.hosts():
+            return self.port(host)
+        raise HostUnavailable("any")
 
     def port(self, host: str) -> HostPort:
         """The port of a host."""
@@ -279,8 +356,10 @@ class Gateway:
 
     async def drained(self) -> None:
         """Return when every command taken has been answered."""
-        for outbox in list(self._outboxes.values()):
-            await outbox.drained()
+        while self._running:
+            for outbox in list(self._outboxes.values()):
+                await outbox.drained()
+            await asyncio.sleep(_DRAIN_POLL_S if self._homeless else 0)
 
     def _outbox(self, host: str) -> Outbox:
         outbox = self._outboxes.get(host)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,17 +20,17 @@ _CHECK_S_MAX: Final = 5.0
 class Health:
     """Asks every host of shards; answers from a cache of one second."""
 
-    def __init__(self, gateway: Gateway, hosts: Sequence[str], *, clock: Clock) -> None:
-        """A health check over these hosts."""
+    def __init__(self, gateway: Gateway, *, clock: Clock) -> None:
+        """A health check over the hosts that the gateway reaches."""
         self._gateway = gateway
-        self._hosts = hosts
         self._clock = clock
         self._checked_ms = 0
         self._problems: list[str] = []
+        self._working = 0
         self._lock = asyncio.Lock()
 
     async def detail(self) -> str | None:
-        """None when every host answers and its log takes writes, else what does not."""
+        """None when every shard has a host that answers and whose log takes writes, else why."""
         return "; ".join(await self._check()) or None
 
     async def unready(self) -> str | None:
@@ -41,19 +40,25 @@ class Health:
         hosts: where some still work, taking the edges out would end the service of those, too.
         """
         problems = await self._check()
-        return "; ".join(problems) if len(problems) == len(self._hosts) else None
+        return None if self._working else "; ".join(problems) or "no host is known"
 
     async def _check(self) -> list[str]:
         async with self._lock:
             if abs(self._clock() - self._checked_ms) >= _CACHE_MS:
-                found = await asyncio.gather(*[self._problem(host) for host in self._hosts])
+                hosts = self._gateway.routes.hosts()
+                found = await asyncio.gather(*[self._problem(host) for host in hosts])
                 self._problems = [problem for problem in found if problem is not None]
+                self._working = len(hosts) - len(self._problems)
+                unowned = self._gateway.routes.unowned()
+                if unowned:
+                    self._problems.append(f"{unowned} shards have no host")
                 self._checked_ms = self._clock()
             return self._problems
 
     async def figures(self) -> dict[str, Any]:
         """What the hosts hold and have done since they started."""
-        stats = [s for s in await asyncio.gather(*[self._stats(h) for h in self._hosts]) if s]
+        hosts = self._gateway.routes.hosts()
+        stats = [s for s in await asyncio.gather(*[self._stats(host) for host in hosts]) if s]
         logs = [s.log for s in stats if s.log is not None]
         newest = max(logs, key=lambda log: log.log_position, default=None)
         figures: dict[str, Any] = {} if newest is None else msgspec.to_builtins(newest)
@@ -74,7 +79,7 @@ class Health:
             for s in stats
         ]
         figures["shards"] = [
-            {"shard": partition, "host": s.name}
+            {"shard": partition, "host": s.name, "node": s.node}
             for s in stats
             for partition in sorted(s.partitions, key=lambda name: (len(name), name))
         ]

@@ -7,7 +7,7 @@ and every listener takes from it what is for its protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextvars import Context
 from typing import Final, Protocol
 
@@ -50,8 +50,8 @@ class Hub:
 
     def hosts(self) -> set[str]:
         """The hosts that keep sessions for this edge."""
-        placement = self._gateway.placement
-        return {placement.host_of(placement.partition_of(did)) for did in self._listeners}
+        hosts = {self._host_of(did) for did in self._listeners}
+        return {host for host in hosts if host is not None}
 
     def add(self, did: str, listener: Listener) -> None:
         """Tell the listener what happens to the identity from now on."""
@@ -86,10 +86,20 @@ class Hub:
         A push may be missing since the host failed, so going on silently could hide a message
         until the next query.
         """
-        placement = self._gateway.placement
         for did in list(self._listeners):
-            if placement.host_of(placement.partition_of(did)) == host:
+            if self._host_of(did) == host:
                 self._close(self._listeners[did], SERVICE_RESTART)
+
+    def close_sessions_of(self, partitions: Collection[str]) -> None:
+        """The sessions of these partitions were lost: what holds for those of a host."""
+        placement = self._gateway.placement
+        for did in list(self._listeners) if partitions else ():
+            if placement.partition_of(did) in partitions:
+                self._close(self._listeners[did], SERVICE_RESTART)
+
+    def _host_of(self, did: str) -> str | None:
+        routes = self._gateway.routes
+        return routes.host_of(routes.placement.partition_of(did))
 
     def close_all(self) -> None:
         """The edge is going away."""

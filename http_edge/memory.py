@@ -7,7 +7,6 @@ one edge answers one question at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,6 +22,7 @@ from actors.inspection import (
     Residents,
     StatesDescribed,
 )
+from actors.partitions import is_shard
 from http_edge.gateway import Gateway
 
 TARGETS_MAX: Final = 256
@@ -42,10 +42,9 @@ class QuestionRefused(Exception):
 class Memory:
     """Asks the hosts of one mediator, one question at a time."""
 
-    def __init__(self, gateway: Gateway, hosts: Sequence[str]) -> None:
-        """The memory of these hosts, and of those with one identity each."""
+    def __init__(self, gateway: Gateway) -> None:
+        """The memory of the hosts of shards, and of those with one identity each."""
         self._gateway = gateway
-        self._hosts = hosts
         self._alone = asyncio.Lock()
         self._calls = asyncio.Semaphore(_CALLS_MAX)
 
@@ -68,14 +67,14 @@ class Memory:
             case DescribeStates():
                 return await self._states(question)
             case ListResidents():
-                asking = [self._call(host, question, Residents) for host in self._hosts]
+                hosts = self._gateway.routes.hosts()
+                asking = [self._call(host, question, Residents) for host in hosts]
                 answers = await asyncio.gather(*asking)
                 return Residents([target for found in answers for target in found.targets])
             case DescribeNonces():
-                host = self._gateway.placement.host_of(question.partition)
-                if host not in self._hosts:
+                if not is_shard(question.partition):
                     raise QuestionRefused
-                return await self._call(host, question, NoncesHeld)
+                return await self._call(self._owner(question.partition), question, NoncesHeld)
 
     async def _states(self, question: DescribeStates) -> StatesDescribed:
         targets = question.targets
@@ -86,7 +85,7 @@ class Memory:
         by_host: dict[str, list[tuple[str, str]]] = {}
         for target in targets:
             partition = placement.partition_of(target)
-            by_host.setdefault(placement.host_of(partition), []).append((target, partition))
+            by_host.setdefault(self._owner(partition), []).append((target, partition))
         answers = await asyncio.gather(
             *[self._describe(host, pairs, question) for host, pairs in by_host.items()]
         )
@@ -100,6 +99,12 @@ class Memory:
     ) -> StatesDescribed:
         asked = DescribeStates([t for t, _ in pairs], question.bytes_max, [p for _, p in pairs])
         return await self._call(host, asked, StatesDescribed)
+
+    def _owner(self, partition: str) -> str:
+        host = self._gateway.routes.host_of(partition)
+        if host is None:
+            raise HostUnavailable(partition)
+        return host
 
     async def _call(self, host: str, question: Question, kind: type[_A]) -> _A:
         async with self._calls:

@@ -7,7 +7,6 @@ here, and no page in a browser of this machine can empty one.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Final
@@ -49,30 +48,28 @@ class OperatorFront:
         keys: MediatorKeys,
         gateway: Gateway,
         identities: Identities,
-        hosts: Sequence[str],
         *,
         clock: Clock,
         new_id: NewId,
     ) -> None:
-        """A front of a mediator with these hosts of shards."""
+        """A front of the mediator behind a gateway."""
         self._authorization = f"Bearer {operator_token(keys)}".encode()
         self._gateway = gateway
         self._identities = identities
-        self._host = hosts[0]  # each reads the whole log
-        self._memory = Memory(gateway, hosts)
+        self._memory = Memory(gateway)
         self._clock = clock
         self._new_id = new_id
 
     async def show(self, request: web.Request) -> web.Response:
         """``GET /queues``: what waits longest; with ``did`` the one queue in full."""
-        self._authorize(request)
+        self.authorize(request)
         did = request.query.get("did")
         try:
             limit = min(int(request.query.get("limit", "100")), QUEUES_MAX)
         except ValueError:
             raise web.HTTPBadRequest from None
         try:
-            port = self._gateway.port(self._host)
+            port = self._gateway.any_port()
             queues = _DECODER.decode(await port.queues(max(limit, 0), did=did))
         except HostUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
@@ -83,7 +80,7 @@ class OperatorFront:
 
     async def purge(self, request: web.Request) -> web.Response:
         """``POST /queues/purge?did=``: remove all that waits; its owner never gets it."""
-        self._authorize(request)
+        self.authorize(request)
         did = request.query.get("did", "")
         if not did.startswith("did:"):
             raise web.HTTPBadRequest
@@ -96,7 +93,7 @@ class OperatorFront:
 
     async def inspect(self, request: web.Request) -> web.Response:
         """``POST /memory``: what the hosts know; msgpack of ``actors.inspection``."""
-        self._authorize(request)
+        self.authorize(request)
         try:
             answer = await self._memory.answer(await request.read())
         except QuestionRefused as error:
@@ -105,7 +102,12 @@ class OperatorFront:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return web.Response(body=answer, content_type="application/msgpack")
 
-    def _authorize(self, request: web.Request) -> None:
+    def authorize(self, request: web.Request) -> None:
+        """Let nobody pass without the operator's token.
+
+        Raises:
+            HTTPUnauthorized: the request carries another one, or none.
+        """
         given = request.headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._authorization):
             raise web.HTTPUnauthorized

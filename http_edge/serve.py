@@ -20,7 +20,7 @@ import click
 from ray import exceptions as ray_errors
 
 from actors import ray_cluster
-from actors.clock import system_clock
+from actors.clock import new_id, system_clock
 from actors.identity_host import HostOptions
 from actors.limits import HostLimits, IdentityLimits
 from actors.partitions import host_name
@@ -28,14 +28,15 @@ from eventstore.errors import LogError, LogUnfinished, UnsafeLog
 from eventstore.open_log import open_log
 from http_edge import edge as edges
 from http_edge.cli.output import Exit, Stop, unfinished
+from http_edge.cluster_node import ClusterNode, node_name
 from http_edge.config import Settings
 from http_edge.config_sources import Loaded
 from http_edge.data_dir import locked, make_data_dir
 from http_edge.event_logging import configure
 from http_edge.exporting import ExportProcess
 from http_edge.log_pipe import LogPipe
-from http_edge.mediator_keys import KeyFileRefused, load_or_create
-from http_edge.ray_edge import start_edge
+from http_edge.mediator_keys import KeyFileRefused, MediatorKeys, load_or_create
+from http_edge.ray_edge import edge_name, start_edge
 from http_edge.scrape import AskEdge, AskHost, Scrape, listener, showing
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
 _STOP_HOSTS_S_MAX: Final = 1.5
 _ADDRESS_S_MAX: Final = 20.0
+_NAME_S: Final = 3.0
+_NAME_S_MAX: Final = 30.0
+"""Ray notices after 15 s by default that a whole node has died; its names are taken until then."""
 
 
 def run(loaded: Loaded) -> int:
@@ -59,6 +63,14 @@ def run(loaded: Loaded) -> int:
             "A Ray cluster cannot share a log in SQLite, which is a file of one machine.",
             "Name a PostgreSQL log with --log, or leave --ray-address out.",
         )
+    if settings.ray_address is not None and (
+        settings.placement == "dedicated" or settings.dedicated_dids
+    ):
+        raise Stop(
+            Exit.USAGE,
+            "A Ray cluster places identities in shards alone.",
+            "Leave placement and dedicated_dids out, or --ray-address.",
+        )
     make_data_dir(settings.data_dir)
     with (
         locked(settings.data_dir) as was_killed,
@@ -66,11 +78,18 @@ def run(loaded: Loaded) -> int:
         listener(settings.metrics_listen) as metrics,
     ):
         settings = settings.bound_to(port)
-        _check_keys(settings)
-        _check_log(settings)
-        ray_cluster.start(settings.ray_address)
+        keys = _checked_keys(settings)
+        log_id = _check_log(settings)
+        node = None
+        if settings.ray_address is not None:
+            settings = settings.on_node(settings.node or node_name())
+            node = ClusterNode(settings, log_id, keys)
+        _start_ray(settings)
         try:
-            return asyncio.run(_Mediator(settings, metrics).serve())
+            mediator = _Mediator(
+                settings, metrics, node, name_s_max=_NAME_S_MAX if was_killed else _NAME_S
+            )
+            return asyncio.run(mediator.serve())
         finally:
             ray_cluster.stop()
 
@@ -78,9 +97,19 @@ def run(loaded: Loaded) -> int:
 class _Mediator:
     """The hosts and edges of one ``poste serve``."""
 
-    def __init__(self, settings: Settings, metrics: socket.socket | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: socket.socket | None,
+        node: ClusterNode | None,
+        *,
+        name_s_max: float,
+    ) -> None:
+        """One that serves alone without ``node``; an earlier one may die for ``name_s_max``."""
         self._settings = settings
         self._metrics = metrics
+        self._node = node
+        self._name_s_max = name_s_max
         self._prepare = LogPipe().prepare(settings.log_level)
         self._stopping = asyncio.Event()
         self._exit = Exit.OK
@@ -91,15 +120,14 @@ class _Mediator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        options = [host_options(self._settings, i) for i in range(self._settings.hosts)]
-        self._hosts = [ray_cluster.start_host(option, self._prepare) for option in options]
-        settings_json = self._settings.model_dump_json()
-        names = [f"edge-{i}" for i in range(self._settings.edges)]
-        self._edges = [start_edge(name, settings_json, options[0], self._prepare) for name in names]
+        if self._node is not None:
+            await self._node.join(self._prepare)
+        await self._start()
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         exporting = asyncio.create_task(self._keep_exporting())
-        ask_hosts = {o.name: _ask_host(h) for o, h in zip(options, self._hosts, strict=True)}
-        ask_edges = {name: _ask_edge(e) for name, e in zip(names, self._edges, strict=True)}
+        node = self._settings.node or ""
+        ask_hosts = {host_name(i, node): _ask_host(h) for i, h in enumerate(self._hosts)}
+        ask_edges = {edge_name(i, node): _ask_edge(e) for i, e in enumerate(self._edges)}
         scrape = Scrape(self._settings, ask_hosts, ask_edges, clock=system_clock)
         try:
             async with showing(scrape, self._metrics):
@@ -111,6 +139,29 @@ class _Mediator:
             await self._stop(serving)
             await exporting
         return int(self._exit)
+
+    async def _start(self) -> None:
+        """Start hosts and edges; those of this name that are dying yet are waited for."""
+        deadline = time.monotonic() + self._name_s_max
+        options = [host_options(self._settings, i) for i in range(self._settings.hosts)]
+        settings_json = self._settings.model_dump_json()
+        while True:
+            try:
+                for option in options[len(self._hosts) :]:
+                    self._hosts.append(ray_cluster.start_host(option, self._prepare))
+                for i in range(len(self._edges), self._settings.edges):
+                    name = edge_name(i, self._settings.node or "")
+                    self._edges.append(start_edge(name, settings_json, options[0], self._prepare))
+            except ray_cluster.NameTaken as error:
+                if time.monotonic() > deadline:
+                    raise Stop(
+                        Exit.USAGE,
+                        f"Another node of the cluster has the name of this one: {error} lives.",
+                        "Give each node a name of its own: --set node=NAME.",
+                    ) from error
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
 
     def _announce(self) -> None:
         """What a newcomer needs next, then the one line that programs wait for."""
@@ -126,6 +177,8 @@ class _Mediator:
         try:
             async with asyncio.timeout(_READY_S_MAX):
                 await asyncio.gather(*[host.ping.remote() for host in self._hosts])
+                if self._node is not None:
+                    await self._node.until_served()
                 await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
         except (ray_errors.RayError, TimeoutError) as error:
             raise Stop(
@@ -153,8 +206,14 @@ class _Mediator:
             await ExportProcess(self._settings).run(self._stopping)
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._settings.limits.drain_s_max
+        if self._node is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.limits.drain_s_max / 2):
+                    await self._node.leave()
         with contextlib.suppress(TimeoutError, ray_errors.RayError):
-            async with asyncio.timeout(self._settings.limits.drain_s_max):
+            async with asyncio.timeout_at(ends_at):
                 await asyncio.gather(*[edge.stop.remote() for edge in self._edges])
         with contextlib.suppress(TimeoutError, ray_errors.RayError):
             async with asyncio.timeout(_STOP_HOSTS_S_MAX):
@@ -175,12 +234,14 @@ def _ask_edge(edge: Any) -> AskEdge:
 
 
 def host_options(settings: Settings, index: int) -> HostOptions:
-    """What the host with this index starts with."""
+    """What the host with this index starts with; in a cluster the placer says what it owns."""
     limits = settings.limits
+    is_alone = settings.ray_address is None
     return HostOptions(
-        name=host_name(index),
+        name=host_name(index, settings.node or ""),
         dsn=settings.log_dsn,
-        partitions=list(edges.placement_of(settings).partitions_of(index)),
+        partitions=edges.placement_of(settings).partitions_of(index) if is_alone else [],
+        node=settings.node or "",
         limits=HostLimits(
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
             nonces_per_shard_max=limits.nonces_per_shard_max,
@@ -250,15 +311,26 @@ def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socke
     return reserved
 
 
-def _check_keys(settings: Settings) -> None:
+def _checked_keys(settings: Settings) -> MediatorKeys:
     try:
-        load_or_create(settings.keys_path)
+        return load_or_create(settings.keys_path)
     except KeyFileRefused as error:
         raise Stop(Exit.UNSAFE, str(error)) from error
 
 
-def _check_log(settings: Settings) -> None:
-    """Open the log once, and hold it to what was fixed when it was created."""
+def _start_ray(settings: Settings) -> None:
+    try:
+        ray_cluster.start(settings.ray_address, node_ip=settings.ray_node_ip)
+    except ray_cluster.ClusterRefused as error:
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"The Ray cluster at {settings.ray_address} cannot be joined: {error}.",
+            "Start a Ray node on this machine with: ray start --address=HOST:PORT.",
+        ) from error
+
+
+def _check_log(settings: Settings) -> str:
+    """Open the log once, and hold it to what was fixed when it was created; its id."""
     try:
         log = open_log(settings.log_dsn)
     except UnsafeLog as error:
@@ -281,3 +353,4 @@ def _check_log(settings: Settings) -> None:
                     f"The log was created with {name} {fixed}, not {value}.",
                     f"Set {'--shards' if name == 'shards' else '--did'} {fixed}.",
                 )
+        return log.setting("log_id", new_id())

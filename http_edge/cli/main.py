@@ -21,6 +21,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "status": "Show what a running mediator holds and does.",
     "invite": "Make an invitation to this mediator, as a URL and a QR code for wallets.",
     "queue": "Show what waits for whom in a running mediator; empty a queue.",
+    "shards": "Show where the shards of a running mediator are; move them.",
     "demo": "Walk two people through a whole protocol against a running mediator.",
     "bench": "Measure a mediator on this machine; other machines are refused.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",

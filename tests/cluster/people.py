@@ -141,6 +141,14 @@ class Socket:
                 code: int | None = frame.data
                 return code if frame.type is aiohttp.WSMsgType.CLOSE else None
 
+    async def closed_within(self, seconds: float) -> int | None:
+        """The code in the mediator's close frame; None when it says nothing for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.close_code()
+        except TimeoutError:
+            return None
+
     async def close(self) -> None:
         """Close from this side."""
         await self._socket.close()

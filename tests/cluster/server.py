@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -45,6 +45,7 @@ class Server:
 
     def __init__(self, data_dir: Path, **settings: str) -> None:
         self.data_dir = data_dir
+        self.environment: Mapping[str, str] = own_environment()
         self.url = ""
         self._listen = "127.0.0.1:0"
         self._settings = {"did": MEDIATOR_DID, **_UNLIMITED, **settings}
@@ -75,7 +76,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 stderr=words,
-                env=own_environment(),
+                env=self.environment,
                 start_new_session=True,
             )
         # A number is free for others as soon as nothing is left of its session.
@@ -104,15 +105,7 @@ class Server:
 
     def processes(self) -> Iterator[tuple[int, str]]:
         """Every process of the server that lives, Ray's included, with its title."""
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                try:
-                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                    command = (entry / "cmdline").read_text(errors="replace").split("\0")[0]
-                except (FileNotFoundError, ProcessLookupError):
-                    continue  # it ended since the directory was read
-                if int(fields[_SESSION]) in self._sessions and fields[_STATE] != "Z":
-                    yield int(entry.name), Path(command.strip()).name
+        return processes_of(self._sessions)
 
     def kill(self) -> None:
         """``kill -9`` of the main process alone; the rest has to end by itself."""
@@ -178,6 +171,19 @@ def ready_url(said: IO[bytes]) -> str:
         if not line or line.startswith(b"ready "):
             return line.decode().partition(" ")[2].split(" ")[0].strip()
     return ""
+
+
+def processes_of(sessions: Collection[int]) -> Iterator[tuple[int, str]]:
+    """Every living process of these sessions, with its title."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_text(errors="replace").split("\0")[0]
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended since the directory was read
+            if int(fields[_SESSION]) in sessions and fields[_STATE] != "Z":
+                yield int(entry.name), Path(command.strip()).name
 
 
 def serve_command(data_dir: Path, **settings: str) -> list[str]:

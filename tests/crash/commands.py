@@ -26,6 +26,7 @@ from tests.crash.owner import PARTITION
 READER: Final = "did:test:reader"
 WRITER: Final = "did:test:writer"
 UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 _NEVER_S: Final = 4_000_000_000
 
 
@@ -55,13 +56,13 @@ def message(text: str) -> Submission:
 
 
 def accepted(texts: Iterable[str], replies: Iterable[Sequence[Reply] | None]) -> list[str]:
-    """The messages that were accepted; no reply may be another than that or "unknown"."""
+    """The messages that were accepted; others are unknown, or for another owner."""
     kept: list[str] = []
     for text, reply in zip(texts, replies, strict=True):
         match reply:
             case [MessageAccepted()]:
                 kept.append(text)
-            case None | [Refused(Refusal.TEMPORARILY_UNAVAILABLE)]:
+            case None | [Refused(Refusal.TEMPORARILY_UNAVAILABLE | Refusal.NOT_OWNER)]:
                 pass
             case _:
                 raise AssertionError(f"{text}: {reply}")

@@ -24,7 +24,7 @@ TEXTS: Final = sorted(
     for pattern in ("**/*.md", "**/*.yaml", "**/*.service", "**/NOTES.txt", "**/*.env")
     for path in DEPLOY.glob(pattern)
 )
-PENDING_COMMANDS: Final = {"shards"}
+PENDING_COMMANDS: Final[set[str]] = set()
 PENDING_SETTINGS: Final[set[str]] = set()
 PENDING_ROUTES: Final[set[str]] = set()
 """What is told of already and comes with the next merge; a test says when an entry is over."""

@@ -22,6 +22,7 @@ from eventstore.open_log import open_log
 from http_edge.config import Settings
 from http_edge.edge import Edge
 from http_edge.mediator_keys import MediatorKeys
+from http_edge.routes import Routes
 from tests.edge.local_host import LocalHosts
 from tests.edge.people import Json, Person, public_event, registration, signed_contract
 
@@ -111,11 +112,16 @@ class Mediator:
         self.hosts.start()
         for index in range(self.settings.edges):
             name = f"edge-{index}"
-            edge = Edge(name, self.settings, KEYS, self.hosts.ports_of(name), clock=self.clock)
+            ports = self.hosts.ports_of(name)
+            edge = Edge(name, self.settings, KEYS, ports, routes=self.routes(), clock=self.clock)
             self.hosts.attach(name, edge.take_push)
             self.edges.append(edge)
             self.ports.append(await edge.start())
         self._session = aiohttp.ClientSession(auto_decompress=False)
+
+    def routes(self) -> Routes | None:
+        """The routes of one edge; None for those that the settings fix."""
+        return None
 
     async def stop(self) -> None:
         """Stop everything; the log and the keys stay."""

@@ -86,3 +86,25 @@ async def test_queues_that_cannot_be_read_are_unavailable(mediator: Mediator) ->
     assert (await mediator.get("/queues", headers=AS_OPERATOR)).status == 503
     answer = await mediator.request("POST", "/queues/purge?did=did:x:y", headers=AS_OPERATOR)
     assert answer.status == 503
+
+
+async def test_a_mediator_alone_shows_its_shards_and_moves_none(mediator: Mediator) -> None:
+    answer = await mediator.get("/shards", headers=AS_OPERATOR)
+    assert answer.json["shards"][0] == {
+        "shard": "shard-0",
+        "host": "host-0",
+        "node": "",
+        "to": None,
+    }
+    assert sum(host["shards"] for host in answer.json["hosts"]) == len(answer.json["shards"])
+    for order in ("move?shard=shard-0&to=host-1", "drain?node=here", "undrain?node=here"):
+        answer = await mediator.request("POST", f"/shards/{order}", headers=AS_OPERATOR)
+        assert answer.json == {"placed": "NO_CLUSTER"}
+
+
+async def test_nobody_without_the_keys_sees_or_moves_shards(mediator: Mediator) -> None:
+    wrong = {"Authorization": "Bearer 0"}
+    assert (await mediator.get("/shards", headers=wrong)).status == 401
+    assert (await mediator.get("/shards")).status == 401
+    for order in ("move?shard=shard-0&to=host-1", "drain?node=here", "undrain?node=here"):
+        assert (await mediator.request("POST", f"/shards/{order}", headers=wrong)).status == 401

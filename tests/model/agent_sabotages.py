@@ -16,6 +16,7 @@ from actors.commands import (
     ReleaseKey,
     RemoveMessages,
     SetQueuePolicy,
+    Submission,
 )
 from actors.decision import Accepted, Decision, DeliveryRefs, Moment
 from actors.host import Host
@@ -23,11 +24,13 @@ from actors.identity import Identity, QueuedMessage
 from actors.leases import Leases
 from actors.live import goes_live, queued_live
 from actors.page_reader import PageReader
+from actors.refusals import Refusal
 from actors.replies import EnvelopeQueued, QueueState
 from actors.sessions import LiveMode, Sessions
 from actors.transaction import Transaction
 from eventstore.events import Event, MessageQueued, MessagesRemoved, QueueRefused
 from tests.model import systems
+from tests.model.systems import PLACEMENT
 
 Sabotage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 _replace = msgspec.structs.replace
@@ -267,18 +270,26 @@ def keep_leases_of_a_failed_append(patch: pytest.MonkeyPatch) -> None:
 def lease_after_the_transaction(patch: pytest.MonkeyPatch) -> None:
     append = Host._append
 
-    def note(_self: Host, gathered: Transaction, did: str, decision: Accepted) -> None:
+    def note(_self: Host, gathered: Transaction, asked: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:
-            gathered.leased.append((did, decision.leasing))
+            gathered.leased.append((asked.target_did, decision.leasing))
 
-    def late(self: Host, gathered: Transaction) -> bool:
-        stored = append(self, gathered)
-        for did, leasing in gathered.leased if stored else ():
-            self._leases.grant(did, leasing.message_ids, leasing.lease)
-        return stored
+    def late(self: Host, gathered: Transaction) -> Refusal | None:
+        refusal = append(self, gathered)
+        for did, leasing in gathered.leased if refusal is None else ():
+            self._presence.lease(did, PLACEMENT.partition_of(did), leasing)
+        return refusal
 
     patch.setattr(Host, "_lease", note)
     patch.setattr(Host, "_append", late)
+
+
+def hand_over_no_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leases, "put", lambda _self, _did, _taken: None)
+
+
+def hand_over_no_sessions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sessions, "put", lambda _self, _did, _taken: None)
 
 
 def never_end_a_lease(patch: pytest.MonkeyPatch) -> None:
@@ -355,6 +366,8 @@ IN_THE_HOST: Final[Sequence[Sabotage]] = (
     lease_after_the_transaction,
     keep_what_a_session_holds_that_ended,
     keep_what_was_in_flight_at_a_takeover,
+    hand_over_no_leases,
+    hand_over_no_sessions,
     deliver_another_payload,
     leave_out_the_removal_of_what_expired,
 )

@@ -29,7 +29,7 @@ from tests.model.machine import (
     tags,
 )
 from tests.model.reference import public_events, saved_events
-from tests.model.systems import UNAVAILABLE, HostSystem
+from tests.model.systems import NOT_OWNER, HostSystem
 
 bounds_s = st.none() | moments_s
 
@@ -134,9 +134,23 @@ class MediatorMachine(AgentMachine):
         for _ in range(2):
             ids = self.fresh_ids(batch)
             answered = self.system.ask_former(former, batch, ids)
-            assert answered == [UNAVAILABLE] * len(batch)
+            assert answered == [NOT_OWNER] * len(batch)
         self.commit()
         self.send(batch[0])
+
+    @rule(who=people)
+    def hand_over(self, who: str) -> None:
+        """Sessions, leases and nonces go along; what the former owner refuses it has not done."""
+        self.put(who, c.QueueEnvelope("", b"to lease"))
+        self.put(who, c.DeliverMessages("phone", "pickup/2.0", 10, 1_000, 340_000))
+        self.commit()
+        former = self.system.hand_over()
+        self.room = 2
+        self.ask(who, who, c.QueryMessages(c.Page(0, 10)))
+        (asked,) = self.waiting
+        assert self.system.ask_former(former, [asked], ["none"]) == [NOT_OWNER]
+        self.commit()
+        self.replay()
 
     def teardown(self) -> None:
         """What is wrong in a log stays wrong: one look at the end sees every step."""

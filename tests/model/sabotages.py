@@ -37,15 +37,14 @@ _FIRST: Final = "did:example:alice"
 def reply_whatever_the_append_says(patch: pytest.MonkeyPatch) -> None:
     append = Host._append
 
-    def careless(self: Host, gathered: Transaction) -> bool:
+    def careless(self: Host, gathered: Transaction) -> None:
         append(self, gathered)
-        return True
 
     patch.setattr(Host, "_append", careless)
 
 
 def take_every_conflict_for_our_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Host, "_resolve_conflict", lambda _self, _gathered: True)
+    patch.setattr(Host, "_resolve_conflict", lambda _self, _gathered: None)
 
 
 def keep_the_partition_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
@@ -63,11 +62,11 @@ def keep_the_states_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
 def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> None:
     resolve = Host._resolve_conflict
 
-    def stubborn(self: Host, gathered: Transaction) -> bool:
-        assigned = set(self._assigned)
-        ours = resolve(self, gathered)
-        self._assigned |= assigned
-        return ours
+    def stubborn(self: Host, gathered: Transaction) -> Refusal | None:
+        assigned = set(self._ownership._assigned)
+        refusal = resolve(self, gathered)
+        self._ownership._assigned |= assigned
+        return refusal
 
     patch.setattr(Host, "_resolve_conflict", stubborn)
 

@@ -82,6 +82,7 @@ PARTITIONS: Final = PLACEMENT.partitions_of(0)
 HOST_LIMITS: Final = HostLimits(snapshot_after_events=4, identity_idle_s=60, identity=LIMITS)
 EDGE: Final = "edge-0"
 UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 
 class System(ABC):
@@ -312,6 +313,12 @@ class HostSystem(System):
         former = self._host
         former.assign(PARTITIONS)
         self.restart()
+        return former
+
+    def hand_over(self) -> Host:
+        """Let another host have everything that this one knows; the former owner."""
+        former, self._host = self._host, self._new_host()
+        self._host.adopt(PARTITIONS, former.release(PARTITIONS))
         return former
 
     def ask_former(

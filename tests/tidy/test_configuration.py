@@ -37,6 +37,7 @@ def test_every_setting_is_used_somewhere() -> None:
     # Some are read through a property of Settings that says what holds when they are unset.
     through = {
         "data_dir": {"keys_path", "log_dsn"},
+        "keys_file": {"keys_path"},
         "listen": {"listen_host", "listen_port", "local_url"},
         "public_url": {"url"},
         "did": {"mediator_did"},

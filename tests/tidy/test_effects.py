@@ -42,6 +42,7 @@ MAY_TOUCH_THE_ENVIRONMENT = {
 MAY_IMPORT_RAY = {
     "actors/ray_cluster.py": "the cluster and the hosts in it",
     "actors/ray_dedicated.py": "hosts of one identity",
+    "actors/ray_placer.py": "the placer as a Ray actor",
     "http_edge/ray_edge.py": "edges as Ray actors",
     "http_edge/serve.py": "starts and stops them all",
 }
@@ -60,6 +61,7 @@ PURE = (
     "actors/message_queue.py",
     "actors/nonces.py",
     "actors/partitions.py",
+    "actors/placement_table.py",
     "actors/refusals.py",
     "actors/replies.py",
     "eventstore/events.py",

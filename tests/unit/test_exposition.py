@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"poste_[a-z0-9_]+")
 
 
 def host(*partitions: str, log: LogFigures | None = None) -> HostReport:
-    stats = HostStats("host-0", list(partitions), leases=3)
+    stats = HostStats("host-0", partitions=list(partitions), leases=3)
     return HostReport(stats=stats, measures=HostMeasures(), use=_USE, log=log)
 
 

@@ -16,6 +16,7 @@ from tests.unit.actors.given import contract, host, registration, run, submissio
 ME, FRIEND = "did:x:me", "did:x:friend"
 ALL = Page(0, 100)
 UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+NOT_OWNER = Refused(Refusal.NOT_OWNER)
 MESSAGE = QueueMessage(FRIEND, b"hi")
 
 
@@ -37,7 +38,7 @@ def test_the_stale_owner_is_told_by_the_log_and_stops(log: EventLog) -> None:
     assert isinstance(accepted, MessageAccepted)
     for command in (MESSAGE, QueryMessages(ALL), MESSAGE):
         sender = FRIEND if command is MESSAGE else ME
-        assert run(stale, submission(ME, command, sender=sender)) == [UNAVAILABLE]
+        assert run(stale, submission(ME, command, sender=sender)) == [NOT_OWNER]
     assert stale.snapshot_stats().partitions_lost >= 1
     (page,) = run(new, submission(ME, QueryMessages(ALL)))
     assert isinstance(page, MessagesPage)
@@ -50,7 +51,7 @@ def test_what_the_stale_owner_lost_it_gives_up_and_the_rest_it_keeps(log: EventL
     people = [f"did:x:{number}" for number in range(8)]
     replies = [run(stale, submission(did, registration(did)))[0] for did in people]
     again = [run(stale, submission(did, registration(did)))[0] for did in people]
-    assert [reply == UNAVAILABLE for reply in replies] == [reply == UNAVAILABLE for reply in again]
+    assert [reply == NOT_OWNER for reply in replies] == [reply == NOT_OWNER for reply in again]
     assert {type(reply) for reply in again} > {Refused}
     stats = stale.snapshot_stats()
     assert stats.partitions == ["shard-1"]
@@ -63,7 +64,7 @@ def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) 
     before = log.position()
     people = [f"did:x:{number}" for number in range(8)]
     replies = run(stale, *[submission(did, registration(did)) for did in people])
-    assert replies == [UNAVAILABLE] * 8
+    assert replies == [NOT_OWNER] * 8
     assert log.position() == before
 
 
@@ -94,7 +95,7 @@ def test_two_owners_that_take_turns_lose_and_fork_nothing(log: EventLog) -> None
     accepted: list[str] = []
     for turn in range(10):
         owner = owners[turn % 2]
-        assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+        assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [NOT_OWNER]
         owner.assign(["shard-0", "shard-1"])
         (reply,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
         assert isinstance(reply, MessageAccepted)
@@ -115,7 +116,7 @@ def test_an_owner_whose_append_failed_before_it_was_replaced_does_not_come_back(
     assert run(stale, submission(ME, registration(ME))) == [UNAVAILABLE]
     new = host(log, name="new")
     for _ in range(2):
-        assert run(stale, submission(ME, registration(ME))) == [UNAVAILABLE]
+        assert run(stale, submission(ME, registration(ME))) == [NOT_OWNER]
     (renewed,) = run(new, submission(ME, registration(ME)))
     assert renewed != UNAVAILABLE
     assert stale.snapshot_stats().partitions_lost >= 1

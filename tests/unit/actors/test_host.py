@@ -160,9 +160,7 @@ def test_a_full_store_of_nonces_refuses(log: EventLog) -> None:
 
 def test_a_partition_that_is_not_owned_is_not_served(log: EventLog) -> None:
     owner = host(log, shards=[])
-    assert run(owner, submission(ME, registration(ME))) == [
-        Refused(Refusal.TEMPORARILY_UNAVAILABLE)
-    ]
+    assert run(owner, submission(ME, registration(ME))) == [Refused(Refusal.NOT_OWNER)]
     assert log.position() == 0
 
 

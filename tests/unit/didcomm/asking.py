@@ -23,6 +23,7 @@ from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.messages import Json, Message, read_message
 from http_edge.edge import placement_of
 from http_edge.gateway import Gateway, GatewayLimits
+from http_edge.routes import FixedRoutes
 from tests.edge.local_host import LocalHosts
 
 NEW: Final = "https://didcomm.org/"
@@ -31,7 +32,11 @@ MESSAGE_ID: Final = "message-1"
 REPLY_ID: Final = "reply-1"
 NOW_MS: Final = 1_800_000_000_000
 _LIMITS: Final = GatewayLimits(
-    outbox_items_max=1_000, batch_items_max=100, batch_bytes_max=100_000, reads_in_flight_max=2
+    outbox_items_max=1_000,
+    batch_items_max=100,
+    batch_bytes_max=100_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
 )
 _R = TypeVar("_R", bound=Reply)
 
@@ -135,7 +140,7 @@ async def agents_of(data_dir: Path, **settings: Any) -> AsyncIterator[Agents]:
     ports: dict[str, HostPort] = {}
     find = hosts.ports_of("edge-0")
     gateway = Gateway(
-        placement_of(read),
+        FixedRoutes(placement_of(read)),
         lambda host: ports.setdefault(host, find(host)),
         _LIMITS,
         on_push=lambda _: None,

@@ -40,6 +40,7 @@ from http_edge.didcomm.waiting import Waiting, Wake
 from http_edge.edge import placement_of
 from http_edge.gateway import Gateway, GatewayLimits
 from http_edge.hub import Hub
+from http_edge.routes import FixedRoutes
 from tests.edge.local_host import LocalHosts
 from tests.edge.mediator import HandClock
 
@@ -52,7 +53,11 @@ _R = TypeVar("_R", bound=Reply)
 _COMMAND: Final = b"c" * 16
 _MEDIATOR_KEY: Final = b"m" * 32
 _LIMITS: Final = GatewayLimits(
-    outbox_items_max=1_000, batch_items_max=100, batch_bytes_max=100_000, reads_in_flight_max=2
+    outbox_items_max=1_000,
+    batch_items_max=100,
+    batch_bytes_max=100_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
 )
 
 
@@ -85,7 +90,7 @@ class Holder:
         ports: dict[str, Any] = {}
         find = self.hosts.ports_of(EDGE)
         self.gateway = Gateway(
-            placement_of(self.settings),
+            FixedRoutes(placement_of(self.settings)),
             lambda host: ports.setdefault(host, find(host)),
             _LIMITS,
             on_push=self._push,

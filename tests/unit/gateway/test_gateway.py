@@ -13,10 +13,15 @@ from actors.partitions import Placement, host_name
 from actors.refusals import Refusal
 from actors.replies import BatchResult, ContractsUpdated, Done, Push, Refused, Reply
 from http_edge.gateway import Gateway, GatewayLimits
+from http_edge.routes import FixedRoutes, Routes
 
 _SUBMISSIONS = msgspec.msgpack.Decoder(list[Submission])
 _LIMITS = GatewayLimits(
-    outbox_items_max=8, batch_items_max=4, batch_bytes_max=1_000, reads_in_flight_max=2
+    outbox_items_max=8,
+    batch_items_max=4,
+    batch_bytes_max=1_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
 )
 
 
@@ -71,12 +76,12 @@ class RecordingHost:
 class Setting:
     """A gateway over recording hosts."""
 
-    def __init__(self, hosts: int = 1) -> None:
+    def __init__(self, hosts: int = 1, routes: Routes | None = None) -> None:
         self.hosts = {host_name(index): RecordingHost() for index in range(hosts)}
         self.pushed: list[Push] = []
         self.restarted: list[str] = []
         self.gateway = Gateway(
-            Placement(shards=16, hosts=hosts),
+            routes or FixedRoutes(Placement(shards=16, hosts=hosts)),
             self.hosts.__getitem__,
             _LIMITS,
             on_push=self.pushed.append,
@@ -242,7 +247,7 @@ async def test_outboxes_of_hosts_that_nobody_needs_any_more_are_forgotten() -> N
         return RecordingHost()
 
     gateway = Gateway(
-        Placement(shards=16, hosts=1, dedicate_all=True),
+        FixedRoutes(Placement(shards=16, hosts=1, dedicate_all=True)),
         port,
         _LIMITS,
         on_push=lambda _: None,

@@ -19,13 +19,18 @@ from http_edge.edge import placement_of
 from http_edge.gateway import Gateway, GatewayLimits
 from http_edge.refusal_counts import RefusalCounts
 from http_edge.refusal_log import RefusalLog
+from http_edge.routes import FixedRoutes
 from tests.edge.local_host import LocalHostPort, LocalHosts
 from tests.unit.actors.given import HandClock
 
 EDGE = "edge-0"
 HOST = "host-0"
 LIMITS = GatewayLimits(
-    outbox_items_max=8, batch_items_max=4, batch_bytes_max=1_000, reads_in_flight_max=2
+    outbox_items_max=8,
+    batch_items_max=4,
+    batch_bytes_max=1_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
 )
 
 
@@ -52,7 +57,7 @@ class Scene:
         self.hosts = LocalHosts(self.settings, clock=self.clock, new_id=lambda: next(ids))
         self.port = LossyPort(self.hosts, EDGE, HOST)
         self.gateway = Gateway(
-            placement_of(self.settings),
+            FixedRoutes(placement_of(self.settings)),
             self._port,
             LIMITS,
             on_push=lambda _: None,

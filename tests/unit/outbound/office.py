@@ -34,13 +34,18 @@ from http_edge.gateway import Gateway, GatewayLimits
 from http_edge.outbound.courier import Courier
 from http_edge.outbound.delivery import Deliveries
 from http_edge.outbound.rounds import Office
+from http_edge.routes import FixedRoutes
 from tests.edge.local_host import LocalHosts
 from tests.unit.outbound.agent_host import WAIT_S
 
 LOOPBACK: Final = "127.0.0.1"
 _KEY: Final = b"c" * 16
 _LIMITS: Final = GatewayLimits(
-    outbox_items_max=10_000, batch_items_max=100, batch_bytes_max=10_000_000, reads_in_flight_max=2
+    outbox_items_max=10_000,
+    batch_items_max=100,
+    batch_bytes_max=10_000_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
 )
 _R = TypeVar("_R", bound=Reply)
 
@@ -124,7 +129,7 @@ class PostOffice:
             ports: dict[str, HostPort] = {}
             find = self.hosts.ports_of(edge)
             gateway = Gateway(
-                placement_of(self._settings),
+                FixedRoutes(placement_of(self._settings)),
                 lambda host: ports.setdefault(host, find(host)),
                 _LIMITS,
                 on_push=lambda _: None,

@@ -1,0 +1,177 @@
+"""Who is there for the identities of one host: their sessions, and what those hold.
+
+All of it is memory of the host. It can be lost, which costs sockets a reconnection and offers
+messages again; it can be handed over with its partition, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from actors.commands import (
+    CloseSession,
+    EndLive,
+    Listen,
+    OpenSession,
+    ReleaseLeases,
+    RemoveMessages,
+    StartLive,
+    Submission,
+)
+from actors.decision import Leasing
+from actors.leases import Lease, Leases
+from actors.replies import EnvelopeDelivered, Notice, Push, QueueState, Refused, Reply
+from actors.sessions import LiveMode, Sessions, SessionsOf
+
+
+class _Part(msgspec.Struct, array_like=True):
+    """What is handed over of one partition: by identity, but the id of it all.
+
+    ``offered_again`` are those that have to be told that a lease of theirs is over.
+    """
+
+    id: str
+    sessions: dict[str, SessionsOf] = {}
+    leases: dict[str, dict[str, Lease]] = {}
+    offered_again: list[str] = []
+
+
+_PARTS: Final = msgspec.msgpack.Decoder(dict[str, _Part])
+
+
+class Handover:
+    """What travels from the former owner of partitions to the next one."""
+
+    def __init__(self, packed: bytes | None) -> None:
+        """Read it; nothing travels with None.
+
+        Raises:
+            msgspec.DecodeError: it is none.
+        """
+        self.parts: Final = {} if packed is None else _PARTS.decode(packed)
+
+    def ids(self) -> Mapping[str, str]:
+        """The id of the sessions of each partition."""
+        return {name: part.id for name, part in self.parts.items()}
+
+
+class Presence:
+    """Sessions and leases of the identities of a host, and the partition of each."""
+
+    def __init__(self) -> None:
+        """Nobody is there."""
+        self.sessions = Sessions()
+        self.leases = Leases()
+        self._partitions: dict[str, str] = {}
+        self._offered_again: set[str] = set()
+
+    def __len__(self) -> int:
+        """How many identities have sockets somewhere."""
+        return len(self.sessions)
+
+    def lease(self, did: str, partition: str, leasing: Leasing) -> None:
+        """Leases hold at once: the next command of the batch must not hand out the same."""
+        self._partitions[did] = partition
+        self.leases.grant(did, leasing.message_ids, leasing.lease)
+
+    def unlease(self, did: str, leasing: Leasing) -> None:
+        """Nobody was handed anything: it is offered again at once."""
+        self.leases.end(did, leasing.message_ids)
+        self._offered_again.add(did)
+
+    def lose_leases(self) -> None:
+        """Everything that was handed out can be handed out again."""
+        self.leases = Leases()
+
+    def expire(self, now_ms: int) -> None:
+        """End the leases whose time is over."""
+        self._offered_again |= self.leases.expire(now_ms)
+
+    def follow(self, submission: Submission, reply: Reply) -> None:
+        """What the commands about sessions do, once they were accepted."""
+        did, command = submission.target_did, submission.command
+        if isinstance(command, CloseSession):
+            self.sessions.close(did, command.edge)
+        if isinstance(reply, Refused):
+            return
+        match command:
+            case OpenSession() | Listen():
+                self._partitions[did] = submission.partition
+                self.sessions.open(did, command.edge)
+            case StartLive() if isinstance(reply, QueueState):
+                self._partitions[did] = submission.partition
+                self._start_live(did, command, reply.version)
+            case EndLive():
+                self.sessions.end_live(did, command.session)
+            case ReleaseLeases():
+                self.sessions.end_live(did, command.session)
+                self.leases.release(did, command.session)
+            case RemoveMessages():
+                self.leases.end(did, command.message_ids)
+            case _:
+                pass
+
+    def pushes(self, did: str, notice: Notice) -> list[tuple[str, Push]]:
+        """Who has to hear of what happened to an identity, as (edge, push) pairs."""
+        push = Push(did, notice)
+        if isinstance(notice, EnvelopeDelivered):
+            return [(self.sessions.live_of(did).edge, push)]
+        return [(edge, push) for edge in self.sessions.edges_of(did)]
+
+    def offered_again(self) -> Collection[str]:
+        """The identities of which leases have ended by themselves since the last call."""
+        offered, self._offered_again = self._offered_again, set()
+        return offered
+
+    def sweep(self) -> None:
+        """Forget the partitions of identities that nobody is there for any more."""
+        self._partitions = {
+            did: partition
+            for did, partition in self._partitions.items()
+            if self.sessions.knows(did) or self.leases.of(did)
+        }
+
+    def hand_over(self, ids: Mapping[str, str]) -> bytes:
+        """Give away what belongs to partitions, whose sessions have these ids."""
+        parts = {name: _Part(id_) for name, id_ in ids.items() if id_}
+        for did in self._dids(ids):
+            part = parts.get(self._partitions.pop(did), _Part(""))
+            sessions, leases = self.sessions.take(did), self.leases.take(did)
+            if sessions is not None:
+                part.sessions[did] = sessions
+            if leases:
+                part.leases[did] = dict(leases)
+            if did in self._offered_again:
+                self._offered_again.discard(did)
+                part.offered_again.append(did)
+        return msgspec.msgpack.encode(parts)
+
+    def take_over(self, names: Sequence[str], handover: Handover) -> None:
+        """Go on with what was handed over of these partitions."""
+        for name in names:
+            part = handover.parts.get(name)
+            if part is None:
+                continue
+            for did, sessions in part.sessions.items():
+                self.sessions.put(did, sessions)
+            for did, leases in part.leases.items():
+                self.leases.put(did, leases)
+            self._partitions.update(dict.fromkeys([*part.sessions, *part.leases], name))
+            self._offered_again.update(part.offered_again)
+
+    def lose(self, names: Sequence[str]) -> None:
+        """Nobody is there any more for the identities of these partitions."""
+        self.hand_over(dict.fromkeys(names, ""))
+
+    def _dids(self, names: Collection[str]) -> list[str]:
+        return [did for did, partition in self._partitions.items() if partition in names]
+
+    def _start_live(self, did: str, command: StartLive, version: int) -> None:
+        self.sessions.open(did, command.edge)
+        mode = LiveMode(command.edge, command.session, version, command.lease_ms, command.bytes_max)
+        before = self.sessions.start_live(did, mode)
+        if before and self.leases.release(did, before):
+            self._offered_again.add(did)

@@ -1,0 +1,204 @@
+"""The placer as a Ray actor, and the way to it: one for the cluster, found by its name.
+
+It is detached, so that it outlives the ``poste serve`` that happened to start it, and Ray starts it
+anew when its process or its node dies. It prefers the head: without that there is no Ray anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+import ray
+from ray import exceptions as ray_errors
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.clock import system_clock
+from actors.host_port import HostUnavailable, OwnerPort
+from actors.partitions import HOST_PREFIX, shard_name
+from actors.placement_table import Table
+from actors.placer import Placer
+from actors.placer_port import Placed, PlacerUnavailable, Places
+from actors.ray_cluster import NAMESPACE, Caller, Prepare, RayHostPort
+
+_LOG = logging.getLogger(__name__)
+_NAME: Final = "placer"
+_TICK_S: Final = 0.5
+_TABLE_S: Final = 20.0
+"""How long a question for a newer table waits."""
+_ALONE_S_MAX: Final = 60.0
+"""A placer without any host ends after this: the next one may be for another log."""
+_ASKING_MAX: Final = 1_000
+_HEAD: Final = "node:__internal_head__"
+"""What Ray calls the resource that its head node alone has."""
+_TABLES: Final = msgspec.msgpack.Decoder(Table)
+_PLACES: Final = msgspec.msgpack.Decoder(Places)
+
+
+class PlacerOptions(msgspec.Struct, frozen=True):
+    """What a placer starts with; whoever joins its cluster must agree.
+
+    Attributes:
+        log_id: tells the logs of different mediators apart.
+        keys_id: tells the keys of different mediators apart; nobody learns them from it.
+        shards: how many shards the log has.
+        silent_s_max: a host that is silent for longer is given up.
+    """
+
+    log_id: str
+    keys_id: str
+    shards: int
+    silent_s_max: float
+
+
+class RayHosts:
+    """The hosts of shards among Ray's named actors.
+
+    The names are Ray's own table, one cheap question (0.7 ms): a name goes as soon as Ray knows
+    that the actor is dead for good, and comes before the actor has started.
+    """
+
+    def __init__(self, *, call_s_max: float) -> None:
+        """Hosts that answer a step of a move within ``call_s_max`` or have not done it."""
+        self._caller = Caller(_NAME, call_s_max, lambda _: None)
+
+    async def names(self) -> Collection[str]:
+        """The hosts that live or are being restarted. Raises: HostUnavailable."""
+        try:
+            names = await asyncio.to_thread(ray.util.list_named_actors)
+        except ray_errors.RayError as error:
+            raise HostUnavailable(_NAME) from error
+        return {name for name in names if name.startswith(HOST_PREFIX)}
+
+    def port(self, name: str) -> OwnerPort:
+        """The way to the host of this name."""
+        return RayHostPort(self._caller, name)
+
+
+class RayPlacer:
+    """The placer of a cluster; runs from the first call on, and edges never stop calling."""
+
+    def __init__(self, options: PlacerOptions, prepare: Prepare) -> None:
+        """A placer with these options, which knows of no host yet."""
+        prepare(_NAME)
+        self._options = options
+        self._placer = Placer(
+            [shard_name(index) for index in range(options.shards)],
+            RayHosts(call_s_max=options.silent_s_max),
+            silent_s_max=options.silent_s_max,
+            version=system_clock(),
+        )
+        self._running: asyncio.Task[None] | None = None
+
+    async def options(self) -> PlacerOptions:
+        """What this placer was started with."""
+        self._run()
+        return self._options
+
+    async def table(self, known_version: int) -> bytes:
+        """The msgpack of the newest ``Table``, as soon as it is another than the known one."""
+        self._run()
+        table = await self._placer.table(known_version, seconds_max=_TABLE_S)
+        return msgspec.msgpack.encode(table)
+
+    async def places(self) -> bytes:
+        """The msgpack of ``actors.placer.Places``."""
+        self._run()
+        return msgspec.msgpack.encode(self._placer.places())
+
+    async def move(self, shard: str, to: str) -> str:
+        """See ``Placer.move``."""
+        self._run()
+        return await self._placer.move(shard, to)
+
+    async def drain(self, node: str, draining: bool) -> str:  # noqa: FBT001 - Ray's calls
+        """See ``Placer.drain``."""
+        self._run()
+        return await self._placer.drain(node, draining=draining)
+
+    def _run(self) -> None:
+        if self._running is None:
+            self._running = asyncio.create_task(self._keep_ticking())
+
+    async def _keep_ticking(self) -> None:
+        needed_s = time.monotonic()
+        while time.monotonic() - needed_s < _ALONE_S_MAX:
+            try:
+                await self._placer.tick(time.monotonic())
+            except Exception:  # noqa: BLE001 - the next look may find what this one could not
+                _LOG.exception("placement not looked at")
+            if not self._placer.is_alone:
+                needed_s = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+        # By Ray's hand: it would start anew what ends by itself.
+        ray.kill(ray.get_actor(_NAME, namespace=NAMESPACE))
+
+
+class PlacerLink:
+    """The way to the placer of the cluster that this process has joined."""
+
+    def __init__(self, *, call_s_max: float) -> None:
+        """A link that finds the placer at the first call."""
+        self._call_s_max = call_s_max
+        self._handle: Any = None
+
+    async def options(self) -> PlacerOptions:
+        """What the placer was started with. Raises: PlacerUnavailable."""
+        options: PlacerOptions = await self._call(lambda placer: placer.options.remote())
+        return options
+
+    async def table(self, known_version: int) -> Table:
+        """See ``Placer.table``. Raises: PlacerUnavailable."""
+        said = await self._call(lambda p: p.table.remote(known_version), _TABLE_S)
+        return _TABLES.decode(said)
+
+    async def places(self) -> Places:
+        """See ``Placer.places``. Raises: PlacerUnavailable."""
+        return _PLACES.decode(await self._call(lambda placer: placer.places.remote()))
+
+    async def move(self, shard: str, to: str) -> Placed:
+        """See ``Placer.move``. Raises: PlacerUnavailable."""
+        return Placed(await self._call(lambda placer: placer.move.remote(shard, to)))
+
+    async def drain(self, node: str, *, draining: bool) -> Placed:
+        """See ``Placer.drain``. Raises: PlacerUnavailable."""
+        return Placed(await self._call(lambda placer: placer.drain.remote(node, draining)))
+
+    async def _call(self, ask: Callable[[Any], Any], longer_s: float = 0) -> Any:
+        try:
+            async with asyncio.timeout(self._call_s_max + longer_s):
+                if self._handle is None:
+                    self._handle = await asyncio.to_thread(
+                        ray.get_actor, _NAME, namespace=NAMESPACE
+                    )
+                return await ask(self._handle)
+        except (ray_errors.RayError, ValueError, TimeoutError) as error:
+            self._handle = None
+            raise PlacerUnavailable from error
+
+
+def start_placer(options: PlacerOptions, prepare: Prepare) -> None:
+    """Start the placer of the cluster, if there is none."""
+    remote = ray.remote(RayPlacer)
+    remote.options(
+        name=_NAME,
+        namespace=NAMESPACE,
+        get_if_exists=True,
+        lifetime="detached",
+        max_restarts=-1,
+        max_task_retries=0,
+        num_cpus=0,
+        max_concurrency=_ASKING_MAX,
+        scheduling_strategy=_near_the_head(),
+    ).remote(options, prepare)
+
+
+def _near_the_head() -> NodeAffinitySchedulingStrategy | None:
+    for node in ray.nodes():
+        if node["Alive"] and _HEAD in node["Resources"]:
+            return NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+    return None

@@ -1,0 +1,163 @@
+"""The roster: which hosts there are, what each said last of itself, and since when it is silent.
+
+Names come from Ray, everything else from the hosts themselves, so a roster that is made anew knows
+all of it again as soon as each host has answered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from actors.assignment import HostSeen
+from actors.host_port import HostUnavailable, OwnerPort
+from actors.placement_table import HostHolds
+
+_ANSWER_S: Final = 0.4
+"""How long everybody waits for an answer; a later one counts when it comes."""
+_HOLDS: Final = msgspec.msgpack.Decoder(HostHolds)
+
+
+class Hosts(Protocol):
+    """Where hosts of shards are found: Ray's names, or hosts in this process."""
+
+    async def names(self) -> Collection[str]:
+        """The hosts that live or are being restarted.
+
+        Raises:
+            HostUnavailable: nobody can tell now.
+        """
+
+    def port(self, name: str) -> OwnerPort:
+        """The way to the host of this name."""
+
+
+class _Entry(msgspec.Struct):
+    """One host. ``steps`` counts the beginnings and ends of moves that concern it."""
+
+    port: OwnerPort
+    heard_s: float
+    said: HostHolds | None = None
+    is_silent: bool = False
+    steps: int = 0
+    asking: asyncio.Task[None] | None = None
+
+
+class Roster:
+    """What is known of every host."""
+
+    def __init__(
+        self, hosts: Hosts, heed: Callable[[HostHolds], None], *, silent_s_max: float
+    ) -> None:
+        """An empty roster.
+
+        ``heed`` is told what a host says that it owns, unless a move has changed that meanwhile.
+        A host that said nothing for more than ``silent_s_max`` is given up until it is heard again.
+        """
+        self._hosts = hosts
+        self._heed = heed
+        self._silent_s_max = silent_s_max
+        self._entries: dict[str, _Entry] = {}
+        self._now_s = 0.0
+
+    async def ask(self, now_s: float) -> None:
+        """Look who there is, ask each what it owns, and note who has been silent for too long.
+
+        Raises:
+            HostUnavailable: who there is could not be found out; nothing has changed.
+        """
+        names = await self._hosts.names()
+        self._now_s = now_s
+        for name in self._entries.keys() - names:
+            asking = self._entries.pop(name).asking
+            if asking is not None:
+                asking.cancel()
+        for name in sorted(names - self._entries.keys()):
+            self._entries[name] = _Entry(self._hosts.port(name), now_s)
+        for entry in self._entries.values():
+            if entry.asking is None or entry.asking.done():
+                entry.asking = asyncio.create_task(self._hear(entry))
+        asked = [entry.asking for entry in self._entries.values() if entry.asking is not None]
+        if asked:
+            await asyncio.wait(asked, timeout=_ANSWER_S)
+        for entry in self._entries.values():
+            entry.is_silent = now_s - entry.heard_s > self._silent_s_max
+
+    def living(self) -> list[HostSeen]:
+        """The hosts that have answered and are not given up."""
+        return [
+            HostSeen(said.name, said.node, said.draining)
+            for entry in self._entries.values()
+            if (said := entry.said) is not None and not entry.is_silent
+        ]
+
+    def lives(self, name: str) -> bool:
+        """Has this host answered, and is it not given up?"""
+        entry = self._entries.get(name)
+        return entry is not None and entry.said is not None and not entry.is_silent
+
+    @property
+    def is_complete(self) -> bool:
+        """Has every host that there is either answered or been given up?"""
+        return all(entry.said or entry.is_silent for entry in self._entries.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there no host?"""
+        return not self._entries
+
+    def step(self, name: str) -> OwnerPort:
+        """The port of a host for a step of a move; answers from before count no more.
+
+        Raises:
+            HostUnavailable: there is no such host any more.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            raise HostUnavailable(name)
+        entry.steps += 1
+        return entry.port
+
+    def stepped(self, names: Sequence[str | None]) -> None:
+        """A step is over: answers from during it count no more."""
+        for name in names:
+            if name in self._entries:
+                self._entries[name].steps += 1
+
+    async def drain(self, name: str, *, draining: bool) -> None:
+        """Set or clear the flag of a host.
+
+        Raises:
+            HostUnavailable: it did not answer.
+        """
+        await self.step(name).drain(draining=draining)
+        entry = self._entries.get(name)
+        if entry is not None and entry.said is not None:
+            entry.said = msgspec.structs.replace(entry.said, draining=draining)
+            entry.steps += 1
+
+    async def _hear(self, entry: _Entry) -> None:
+        steps = entry.steps
+        try:
+            said = _HOLDS.decode(await entry.port.owned())
+            if self._forgot_to_drain(entry, said):
+                await entry.port.drain(draining=True)
+                said = msgspec.structs.replace(said, draining=True)
+        except HostUnavailable:
+            return
+        entry.heard_s = self._now_s
+        entry.is_silent = False
+        if entry.said is None or entry.steps == steps:
+            entry.said = said
+            self._heed(said)
+
+    @staticmethod
+    def _forgot_to_drain(entry: _Entry, said: HostHolds) -> bool:
+        """A host that was being emptied and started anew is to be emptied still."""
+        before = entry.said
+        if before is None or not before.draining or said.draining:
+            return False
+        return before.incarnation != said.incarnation

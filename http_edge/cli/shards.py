@@ -1,0 +1,147 @@
+"""``poste shards``: where the shards are, and the operator's way to move them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from actors.placer_port import Placed
+from http_edge.cli.nearby import ask
+from http_edge.cli.output import Exit, Stop, json_option, print_json, print_table
+from http_edge.cli.settings import with_settings
+from http_edge.config import Settings
+from http_edge.config_sources import Loaded
+from http_edge.mediator_keys import load_or_create
+from http_edge.operators import operator_token
+
+_SHARDS: Final = ("shard", "host", "node", "to")
+_HOSTS: Final = ("host", "node", "shards", "draining")
+_POLL_S: Final = 0.2
+_EMPTY_S_MAX: Final = 60.0
+_REFUSALS: Final = {
+    Placed.NO_SUCH_SHARD: "There is no such shard.",
+    Placed.NO_SUCH_HOST: "No host lives that has this name or is on a node of this name.",
+    Placed.NO_SUCH_NODE: "No host lives on a node of this name.",
+    Placed.MOVING_NOW: "The shard is moving just now.",
+    Placed.DID_NOT_ANSWER: "A host did not answer: the shard may have moved or not.",
+    Placed.NO_CLUSTER: "This mediator serves alone: its shards have nowhere to go.",
+}
+_url_option = click.option("--url", help="The mediator to ask; else the one of the settings.")
+
+
+@click.group()
+def shards() -> None:
+    """Show where the shards of a running mediator are; move them.
+
+    It answers on loopback only, and to whoever can read its key file.
+    """
+
+
+@shards.command("list")
+@json_option
+@_url_option
+@with_settings("listen", "data_dir")
+def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
+    """Show the host and node of every shard, and the shards of every host."""
+    answer = _places(loaded.settings, url)
+    if as_json:
+        print_json(answer)
+        return
+    for title, columns in (("Shards", _SHARDS), ("Hosts", _HOSTS)):
+        records = answer.get(title.lower(), [])
+        print_table(title, columns, [[record.get(c) for c in columns] for record in records])
+
+
+@shards.command()
+@click.argument("shard")
+@click.argument("host")
+@_url_option
+@with_settings("listen", "data_dir")
+def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
+    """Move SHARD to HOST, or to the emptiest host of the node HOST.
+
+    Commands wait meanwhile and none is refused. It stays there until a host comes or goes.
+    """
+    _order(loaded.settings, url, f"move?shard={quote(shard, safe='')}&to={quote(host, safe='')}")
+    click.echo(f"{shard} moved")
+
+
+@shards.command()
+@click.argument("node")
+@_url_option
+@with_settings("listen", "data_dir")
+def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
+    """Move all shards of NODE to other nodes and give it no new ones; wait until it is empty.
+
+    Then it can be stopped without anybody noticing. poste serve does this by itself at SIGTERM.
+    """
+    settings = loaded.settings
+    _order(settings, url, f"drain?node={quote(node, safe='')}")
+    _until_empty(settings, url, node)
+    click.echo(f"{node} has no shards")
+
+
+@shards.command()
+@click.argument("node")
+@_url_option
+@with_settings("listen", "data_dir")
+def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
+    """Give NODE its part of the shards again."""
+    _order(loaded.settings, url, f"undrain?node={quote(node, safe='')}")
+    click.echo(f"{node} takes shards again")
+
+
+def _until_empty(settings: Settings, url: str | None, node: str) -> None:
+    deadline = time.monotonic() + _EMPTY_S_MAX
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("Shards to move")
+        most = 0
+        while True:
+            hosts: list[dict[str, Any]] = _places(settings, url).get("hosts", [])
+            left = sum(host["shards"] for host in hosts if host["node"] == node)
+            most = max(most, left)
+            bars.update(bar, total=most, completed=most - left)
+            if not left:
+                return
+            if all(host["draining"] for host in hosts):
+                raise Stop(
+                    Exit.FINDING,
+                    "Every host is to be emptied, so nobody can take the shards.",
+                    "Start another node, or undrain one.",
+                )
+            if time.monotonic() > deadline:
+                raise Stop(
+                    Exit.FINDING,
+                    f"{node} still has {left} shards after {_EMPTY_S_MAX:.0f} s.",
+                    "They go on moving: see poste shards list.",
+                )
+            time.sleep(_POLL_S)
+
+
+def _places(settings: Settings, url: str | None) -> dict[str, Any]:
+    return ask("GET", url or settings.local_url, "/shards", token=_token(settings))
+
+
+def _order(settings: Settings, url: str | None, order: str) -> None:
+    """Give an order.
+
+    Raises:
+        Stop: it was not carried out; says why.
+    """
+    answer = ask("POST", url or settings.local_url, f"/shards/{order}", token=_token(settings))
+    placed = answer.get("placed")
+    if placed != Placed.DONE:
+        code = Exit.UNREACHABLE if placed == Placed.DID_NOT_ANSWER else Exit.USAGE
+        reasons = {refusal.value: reason for refusal, reason in _REFUSALS.items()}
+        reason = reasons.get(str(placed), "The mediator refused.")
+        raise Stop(code, reason, "See: poste shards list")
+
+
+def _token(settings: Settings) -> str:
+    return operator_token(load_or_create(settings.keys_path))

@@ -1,0 +1,84 @@
+"""What operators may see and order about shards: where they are, and where they are to go."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from actors.partitions import shard_name
+from actors.placer_port import (
+    HostPlace,
+    Placed,
+    PlacerPort,
+    PlacerUnavailable,
+    Places,
+    ShardPlace,
+)
+from http_edge.routes import Routes
+
+
+class FixedPlaces:
+    """What stands for a placer on one machine alone, where shards are placed once and for all."""
+
+    def __init__(self, routes: Routes) -> None:
+        """The places that these routes name."""
+        self._routes = routes
+
+    async def places(self) -> Places:
+        """Where every shard is, and every host."""
+        shards = [shard_name(index) for index in range(self._routes.placement.shards)]
+        owners = [self._routes.host_of(shard) for shard in shards]
+        return Places(
+            [ShardPlace(shard, owner, "") for shard, owner in zip(shards, owners, strict=True)],
+            [
+                HostPlace(host, "", owners.count(host), draining=False)
+                for host in self._routes.hosts()
+            ],
+        )
+
+    async def move(self, shard: str, to: str) -> Placed:
+        """Nothing moves here."""
+        del shard, to
+        return Placed.NO_CLUSTER
+
+    async def drain(self, node: str, *, draining: bool) -> Placed:
+        """Nothing moves here."""
+        del node, draining
+        return Placed.NO_CLUSTER
+
+
+class ShardFront:
+    """Answers operators about shards; the caller has made sure who asks."""
+
+    def __init__(self, placer: PlacerPort) -> None:
+        """A front of this placer."""
+        self._placer = placer
+
+    async def show(self) -> web.Response:
+        """``GET /shards``: every shard and every host."""
+        try:
+            places = await self._placer.places()
+        except PlacerUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json(msgspec.to_builtins(places))
+
+    async def order(self, request: web.Request) -> web.Response:
+        """``POST /shards/move?shard=&to=``, ``/shards/drain?node=``, ``/shards/undrain?node=``."""
+        query = request.query
+        order = request.match_info["order"]
+        try:
+            if order == "move":
+                placed = await self._placer.move(query.get("shard", ""), query.get("to", ""))
+            else:
+                node = query.get("node", "")
+                placed = await self._placer.drain(node, draining=order == "drain")
+        except PlacerUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"placed": placed.value})
+
+
+def _json(answer: object) -> web.Response:
+    return web.Response(body=orjson.dumps(answer), content_type="application/json")

@@ -1,0 +1,151 @@
+"""Nodes with one PostgreSQL: shards follow the nodes, and the loss of a node loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from http_edge.cli.output import Exit
+from http_edge.cli.shards import shards
+from http_edge.client import MediatorClient
+from tests.cluster.load import Load
+from tests.cluster.people import Socket, client, until
+from tests.cluster.ray_nodes import RayCluster
+from tests.postgres import Server as Postgres
+
+pytestmark = pytest.mark.cluster
+SHARDS = 8
+PAIRS = 8
+SERVED_S_MAX = 15.0
+SHORT_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    postgres_server: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RayCluster]:
+    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE nodes")
+    directory = tmp_path_factory.mktemp("nodes")
+    dsn = postgres_server.get_uri("nodes")
+    with RayCluster(directory, dsn, shards=str(SHARDS)) as cluster:
+        cluster.start_nodes(1, 2, 3)
+        with ThreadPoolExecutor() as both:
+            list(both.map(cluster.serve, [1, 2]))
+        yield cluster
+    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
+        connection.execute("DROP DATABASE nodes WITH (FORCE)")
+
+
+@pytest.fixture
+async def first(cluster: RayCluster) -> AsyncIterator[MediatorClient]:
+    async with client(cluster.servers[1].url) as mediator:
+        yield mediator
+
+
+@pytest.fixture
+async def second(cluster: RayCluster) -> AsyncIterator[MediatorClient]:
+    async with client(cluster.servers[2].url) as mediator:
+        yield mediator
+
+
+async def poste(cluster: RayCluster, *words: str) -> str:
+    """``poste shards`` as an operator on the first node runs it."""
+    options = [f"--set=keys_file={cluster.keys_file}", f"--url={cluster.servers[1].url}"]
+    done = await asyncio.to_thread(CliRunner().invoke, shards, [*words, *options])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+async def counts(cluster: RayCluster) -> dict[str, int]:
+    """How many shards each node has."""
+    listed: dict[str, Any] = json.loads(await poste(cluster, "list", "--json"))
+    nodes = dict.fromkeys((host["node"] for host in listed["hosts"]), 0)
+    for place in listed["shards"]:
+        if place["node"] is not None:
+            nodes[place["node"]] += 1
+    return nodes
+
+
+async def spread(cluster: RayCluster, *expected: int) -> None:
+    """Wait until the nodes have so many shards each."""
+
+    async def found() -> bool:
+        return sorted((await counts(cluster)).values()) == sorted(expected)
+
+    await until(found)
+
+
+async def test_who_does_not_agree_with_the_others_does_not_start(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    other_keys, same_name, no_cluster = await asyncio.gather(
+        asyncio.to_thread(cluster.refused, 3, keys_file=str(tmp_path / "keys.json")),
+        asyncio.to_thread(cluster.refused, 3, node="node-1"),
+        asyncio.to_thread(cluster.refused, 3, log=f"sqlite:{tmp_path}/log.db"),
+    )
+    assert (other_keys[0], same_name[0], no_cluster[0]) == (Exit.UNSAFE, Exit.USAGE, Exit.USAGE)
+    assert "The other nodes have other keys of the mediator than this one." in other_keys[1]
+    assert "Another node of the cluster has the name of this one" in same_name[1]
+    assert "cannot share a log in SQLite" in no_cluster[1]
+
+
+async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
+    cluster: RayCluster, first: MediatorClient, second: MediatorClient
+) -> None:
+    await spread(cluster, 4, 4)
+    load = await Load.of([first, second], PAIRS)
+    async with load:
+        await _a_node_comes_and_goes(cluster)
+    assert load.refusals() == []
+    await load.check()
+
+    load.write_to(first)
+    sockets = [await Socket.open(pair.reader) for pair in load.pairs]
+    async with load:
+        # Its main process alone: Ray ends the hosts and edges that it had started.
+        cluster.servers[3].kill()
+        await load.served_again(time.monotonic(), SERVED_S_MAX)
+        await spread(cluster, 4, 4)
+
+        cluster.nodes[2].kill()
+        cluster.servers[2].kill_everything()
+        await load.served_again(time.monotonic(), SERVED_S_MAX)
+        await spread(cluster, 8)
+    await load.check()
+
+    # Sockets on the node that is left were closed where sessions were lost, and no others.
+    closed = await asyncio.gather(*[socket.closed_within(SHORT_S) for socket in sockets])
+    assert set(closed) == {1012, None}
+    await Socket.open(load.pairs[0].reader)
+
+
+async def _a_node_comes_and_goes(cluster: RayCluster) -> None:
+    await asyncio.to_thread(cluster.serve, 3)
+    await spread(cluster, 3, 3, 2)
+
+    await poste(cluster, "drain", "node-3")
+    assert (await counts(cluster))["node-3"] == 0
+    await poste(cluster, "move", "shard-0", "node-3")
+    assert (await counts(cluster))["node-3"] == 1
+    options = [f"--set=keys_file={cluster.keys_file}", f"--url={cluster.servers[1].url}"]
+    for order in (["move", "shard-99", "node-1"], ["move", "shard-0", "x"], ["drain", "x"]):
+        refused = await asyncio.to_thread(CliRunner().invoke, shards, [*order, *options])
+        assert refused.exit_code == Exit.USAGE
+    await poste(cluster, "undrain", "node-3")
+    await spread(cluster, 3, 3, 2)
+
+    code, _ = await asyncio.to_thread(cluster.servers[3].terminate)
+    assert code == 0
+    await spread(cluster, 4, 4)
+    await asyncio.to_thread(cluster.serve, 3)
+    await spread(cluster, 3, 3, 2)

@@ -1,0 +1,229 @@
+"""Shards that change hands under load: nothing is refused, lost, doubled or put out of order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from http_edge.didcomm.keys import did_key
+from http_edge.hub import SERVICE_RESTART
+from tests.edge.didcomm.town import Bob, Town, free_port, ids
+from tests.edge.mediator import WAIT_S, HandClock, Mediator, Socket
+from tests.edge.moving import MovingMediator, NotedRoutes
+from tests.edge.people import Person
+
+MOVES = 200
+NO_RATES = {"per_sender_per_s": 0, "per_address_per_s": 0}
+ROOMY = {"page_size_max": 1_000}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def log_settings(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Where the log is: each store has locks of its own."""
+    if request.param == "sqlite":
+        return {}
+    return {"log": request.getfixturevalue("postgres_url")}
+
+
+@pytest.fixture
+def limits() -> dict[str, float]:
+    return {}
+
+
+@pytest.fixture
+async def moving(
+    tmp_path: Path, clock: HandClock, log_settings: dict[str, str], limits: dict[str, float]
+) -> AsyncIterator[MovingMediator]:
+    listen = f"127.0.0.1:{free_port()}"
+    settings: dict[str, Any] = {
+        "hosts": 2,
+        "listen": listen,
+        "public_url": f"http://{listen}",
+        "rates": NO_RATES,
+        "limits": {**ROOMY, **limits},
+        **log_settings,
+    }
+    mediator = MovingMediator(tmp_path, clock, **settings)
+    await mediator.start()
+    yield mediator
+    await mediator.stop()
+
+
+@pytest.fixture
+async def town(moving: MovingMediator) -> AsyncIterator[Town]:
+    async with aiohttp.ClientSession() as session:
+        yield Town(moving, session)
+
+
+def agent(bob: Bob) -> str:
+    """The identity that a wallet's messages wait for."""
+    return did_key(bob.connection.key.public)
+
+
+async def hears(socket: Socket) -> str:
+    """The text of the one message that a socket is told of next."""
+    (event,) = (await socket.hear())["events"]
+    return str(event["payload"])
+
+
+async def everything(mediator: Mediator, reader: Person) -> list[str]:
+    """The texts of all messages that wait for somebody."""
+    page = {"page": 0, "page_size": 1_000}
+    events = await mediator.records(reader, "QUERY_PENDING_EVENTS", pagination=page)
+    return [event["payload"] for event in events]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - what is waited for is on other threads
+            await asyncio.sleep(0.01)
+
+
+async def befriended(mediator: Mediator, reader: Person, writer: Person) -> None:
+    """The first may be written to by the second."""
+    await mediator.register(reader, writer)
+    await mediator.befriend(reader, writer)
+
+
+async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_nothing(
+    moving: MovingMediator, town: Town
+) -> None:
+    pairs = [(Person(f"reader-{n}"), Person(f"writer-{n}")) for n in range(3)]
+    for pair in pairs:
+        await befriended(moving, *pair)
+    bobs = await town.bobs(3)
+    is_over = False
+
+    async def write(reader: Person, writer: Person) -> list[str]:
+        texts: list[str] = []
+        while not is_over:
+            texts.append(f"{writer.name} {len(texts)}")
+            await moving.delivered(writer, reader, texts[-1])
+        return texts
+
+    async def send(number: int) -> list[str]:
+        texts: list[str] = []
+        while not is_over:
+            texts.append(f"letter {len(texts)}")
+            await town.write(bobs[number], texts[-1])
+        return texts
+
+    writing = [asyncio.create_task(write(*pair)) for pair in pairs]
+    sending = [asyncio.create_task(send(number)) for number in range(len(bobs))]
+    busy = [moving.shard_of(someone.did) for pair in pairs for someone in pair]
+    busy += [moving.shard_of(agent(bob)) for bob in bobs]
+    chance = random.Random(1)  # noqa: S311 - the same moves every time
+    try:
+        for _ in range(MOVES):
+            await moving.move(chance.choice(busy))
+    finally:
+        is_over = True
+    for (reader, _), texts in zip(pairs, await asyncio.gather(*writing), strict=True):
+        assert await everything(moving, reader) == texts
+    for bob, texts in zip(bobs, await asyncio.gather(*sending), strict=True):
+        assert await bob.drained() == texts
+    assert NotedRoutes.waits > 0
+
+
+async def test_sockets_stay_open_over_a_planned_move_and_hear_what_comes_next(
+    moving: MovingMediator, town: Town, alice: Person, bob: Person
+) -> None:
+    await befriended(moving, bob, alice)
+    wallet = await town.bob()
+    async with moving.socket(bob) as socket, wallet.wallet.live() as live:
+        for number in range(4):
+            await moving.move(moving.shard_of(bob.did))
+            await moving.move(moving.shard_of(agent(wallet)))
+            await moving.delivered(alice, bob, f"decentrl {number}")
+            assert await hears(socket) == f"decentrl {number}"
+            await town.write(wallet, f"didcomm {number}")
+            picked = await live.next(WAIT_S)
+            assert wallet.texts(picked) == [f"didcomm {number}"]
+            await live.received(ids(picked))
+
+
+async def test_what_is_leased_stays_leased_over_a_planned_move_until_its_time(
+    moving: MovingMediator, town: Town, clock: HandClock
+) -> None:
+    bob = await town.bob()
+    await town.write(bob, "one")
+    assert bob.texts(await bob.wallet.fetch(10)) == ["one"]
+    await moving.move(moving.shard_of(agent(bob)))
+    assert await bob.wallet.fetch(10) == []
+    clock.advance(moving.settings.didcomm.lease_s)
+    assert bob.texts(await bob.wallet.fetch(10)) == ["one"]
+
+
+async def test_what_a_live_session_holds_is_still_its_own_after_a_planned_move(
+    moving: MovingMediator, town: Town
+) -> None:
+    bob = await town.bob()
+    async with bob.wallet.live() as live:
+        await town.write(bob, "one")
+        picked = await live.next(WAIT_S)
+        await moving.move(moving.shard_of(agent(bob)))
+        assert await bob.wallet.fetch(10) == []
+        assert (await live.received(ids(picked))).message_count == 0
+
+
+async def test_after_an_unplanned_change_the_sockets_of_that_shard_close_and_no_others(
+    moving: MovingMediator, alice: Person, bob: Person, carol: Person
+) -> None:
+    await befriended(moving, alice, carol)
+    await befriended(moving, bob, carol)
+    lost, kept = moving.shard_of(alice.did), moving.shard_of(bob.did)
+    assert lost != kept
+    async with moving.socket(alice) as of_lost, moving.socket(bob) as of_kept:
+        await moving.seize(lost)
+        moving.tell()
+        assert await of_lost.closing() == SERVICE_RESTART
+        await moving.delivered(carol, bob, "still here")
+        assert await hears(of_kept) == "still here"
+    async with moving.socket(alice) as again:
+        await moving.delivered(carol, alice, "back again")
+        assert await hears(again) == "back again"
+
+
+async def test_an_owner_that_was_replaced_unawares_changes_nothing_and_says_whom_it_is_not(
+    moving: MovingMediator, alice: Person, bob: Person
+) -> None:
+    await befriended(moving, bob, alice)
+    await moving.delivered(alice, bob, "before")
+    shard = moving.shard_of(bob.did)
+    former = await moving.seize(shard)
+    assert shard in moving.held_by(former)
+    waits, facts = NotedRoutes.waits, moving.facts()
+    # The edge has not heard of it, so it asks the former owner, whose append the log refuses.
+    writing = asyncio.create_task(moving.delivered(alice, bob, "after"))
+    await until(lambda: NotedRoutes.waits > waits)
+    assert shard not in moving.held_by(former)
+    assert moving.facts() == facts  # the sender's nonce is in another shard, and used
+    moving.tell()
+    await writing
+    assert await moving.waiting(bob) == ["before", "after"]
+
+
+@pytest.mark.parametrize("limits", [{"move_wait_s_max": 0.3}])
+async def test_a_shard_that_nobody_owns_for_long_is_temporarily_unavailable(
+    moving: MovingMediator, town: Town, alice: Person, bob: Person
+) -> None:
+    await befriended(moving, bob, alice)
+    wallet = await town.bob()
+    for shard in {moving.shard_of(bob.did), moving.shard_of(agent(wallet))}:
+        await moving.release(moving.owners[shard].host, [shard])
+    refused = await moving.write(alice, bob, "to nobody")  # who owns it has let it go
+    assert refused.refusal == (503, "TEMPORARILY_UNAVAILABLE")
+    moving.tell()
+    assert (await moving.write(alice, bob, "to nobody")).status == HTTPStatus.SERVICE_UNAVAILABLE
+    letter = await town.letter(wallet.key, "to nobody")
+    assert letter.status == HTTPStatus.SERVICE_UNAVAILABLE
+    health = await moving.get("/health")
+    assert health.status == HTTPStatus.SERVICE_UNAVAILABLE

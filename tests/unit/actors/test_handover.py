@@ -1,0 +1,178 @@
+"""A shard changes hands: what goes with it, what does not, and what is refused where."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.commands import (
+    CloseSession,
+    Listen,
+    OpenSession,
+    Page,
+    QueryMessages,
+    QueueEnvelope,
+    QueueMessage,
+    SaveContract,
+    StartLive,
+)
+from actors.partitions import shard_of
+from actors.refusals import Refusal
+from actors.replies import EnvelopeDelivered, MessageAccepted, Refused
+from eventstore.errors import LogError
+from eventstore.log import EventLog
+from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
+from tests.unit.actors.didcomm import KEY, ME
+from tests.unit.actors.given import (
+    SHARDS,
+    HandClock,
+    contract,
+    delivery,
+    host,
+    pushed,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
+from tests.unit.actors.test_leases import queue, take
+
+MINE = shard_of(ME, SHARDS)
+ALL = ["shard-0", "shard-1"]
+NOT_OWNER = Refused(Refusal.NOT_OWNER)
+ENVELOPE = unclaimed(ME, QueueEnvelope(KEY, b"new"))
+
+
+def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> None:
+    former, clock = host(log, name="former"), HandClock()
+    (waiting,) = queue(former, b"1")
+    take(former, delivery("phone"))
+    run(former, unclaimed(ME, Listen("edge-1")))
+    run(former, unclaimed(ME, StartLive("edge-0", "phone", 60_000, 100)))
+    handover = former.release([MINE])
+    new = host(log, name="new", shards=[], clock=clock)
+    new.adopt([MINE], handover)
+    assert take(new, delivery("laptop")) == [[]]
+    ((edge, push),) = pushed(new, ENVELOPE)
+    assert (edge, type(push.notice)) == ("edge-0", EnvelopeDelivered)
+    assert set(new.sessions.edges_of(ME)) == {"edge-0", "edge-1"}
+    clock.now_ms += 60_000
+    assert take(new, delivery("laptop"))[0][0] == waiting
+
+
+def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
+    former = host(log, name="former")
+    queue(former, b"1")
+    take(former, delivery("phone"))
+    run(former, unclaimed(ME, Listen("edge-0")))
+    former.release([MINE])
+    assert not former.has_leases
+    assert len(former.sessions) == 0
+    assert former.residents() == []
+    assert MINE not in former.holdings
+
+
+def test_the_sessions_of_other_shards_stay(log: EventLog) -> None:
+    other = next(f"did:x:{n}" for n in range(9) if shard_of(f"did:x:{n}", SHARDS) != MINE)
+    former = host(log, name="former")
+    for did in (ME, other):
+        run(former, submission(did, registration(did)), unclaimed(did, OpenSession("edge-0")))
+    handover = former.release([MINE])
+    new = host(log, name="new", shards=[])
+    new.adopt([MINE], handover)
+    assert list(former.sessions.edges_of(other)) == ["edge-0"]
+    assert list(new.sessions.edges_of(other)) == []
+
+
+def test_a_lease_that_has_just_ended_is_told_by_the_next_owner(log: EventLog) -> None:
+    clock = HandClock()
+    former = host(log, name="former", clock=clock)
+    queue(former, b"1")
+    run(former, unclaimed(ME, Listen("edge-0")))
+    take(former, delivery("phone"))
+    clock.now_ms += 60_000
+    run(former, unclaimed(ME, CloseSession("edge-7")))  # a transaction ends what is over
+    new = host(log, name="new", shards=[], clock=clock)
+    new.adopt([MINE], former.release([MINE]))
+    assert former.due_pushes() == []
+    assert [(edge, push.did) for edge, push in new.due_pushes()] == [("edge-0", ME)]
+
+
+def test_the_id_of_sessions_changes_when_they_are_lost_and_only_then(log: EventLog) -> None:
+    first = host(log, name="first", shards=[])
+    before = dict(first.adopt(ALL, None))
+    second = host(log, name="second", shards=[])
+    assert second.adopt([MINE], first.release([MINE])) == {MINE: before[MINE]}
+    assert first.adopt([MINE], second.release([MINE])) == {MINE: before[MINE]}
+    assert dict(first.holdings) == before
+    seen = {before[MINE]}
+    for owner in (second, second, first):
+        ids = owner.adopt([MINE], None)
+        assert ids[MINE] not in seen
+        seen.add(ids[MINE])
+
+
+def test_the_id_of_sessions_outlives_a_failed_append(log: EventLog) -> None:
+    faulty = FaultyLog(log)
+    owner = host(faulty, shards=[])
+    before = dict(owner.adopt(ALL, None))
+    faulty.plan(FailNext(1))
+    run(owner, submission(ME, registration(ME)))
+    run(owner, submission(ME, registration(ME)))
+    assert dict(owner.holdings) == before
+
+
+@pytest.mark.parametrize("fault", [FailNext(1), StoredButFailed(1)])
+def test_who_could_not_claim_owns_nothing(log: EventLog, fault: FailNext | StoredButFailed) -> None:
+    faulty = FaultyLog(log)
+    owner = host(faulty, shards=[])
+    faulty.plan(fault)
+    with pytest.raises(LogError):
+        owner.adopt(ALL, None)
+    assert not owner.holdings
+    assert run(owner, submission(ME, registration(ME))) == [NOT_OWNER]
+    owner.adopt(ALL, None)
+    assert run(owner, submission(ME, registration(ME))) != [NOT_OWNER]
+
+
+def test_what_is_refused_for_its_owner_has_used_up_no_nonce(log: EventLog) -> None:
+    """Sent again as it is, it is accepted: by whoever owns both shards then."""
+    target = next(f"did:x:{n}" for n in range(9) if shard_of(f"did:x:{n}", SHARDS) != MINE)
+    former = host(log, name="former")
+    run(former, submission(target, registration(target)))
+    run(former, submission(target, SaveContract(contract(ME, target))))
+    asked = submission(target, QueueMessage(ME, b"hi"), sender=ME)
+    handover = former.release([shard_of(target, SHARDS)])
+    assert run(former, asked, asked) == [NOT_OWNER, NOT_OWNER]
+    former.adopt([shard_of(target, SHARDS)], handover)
+    first, second = run(former, asked, asked)
+    assert isinstance(first, MessageAccepted)
+    assert second == Refused(Refusal.DUPLICATE_NONCE)
+
+
+def test_nonces_are_known_to_the_next_owner(log: EventLog) -> None:
+    former = host(log, name="former")
+    asked = submission(ME, registration(ME))
+    run(former, asked)
+    new = host(log, name="new", shards=[])
+    new.adopt(ALL, former.release(ALL))
+    assert run(new, asked) == [Refused(Refusal.DUPLICATE_NONCE)]
+
+
+def test_a_fenced_owner_forgets_who_was_there(log: EventLog) -> None:
+    stale = host(log, name="stale", shards=[])
+    stale.adopt(ALL, None)
+    queue(stale, b"1")
+    run(stale, unclaimed(ME, Listen("edge-0")))
+    take(stale, delivery("phone"))
+    host(log, name="new", shards=[]).adopt(ALL, None)
+    assert run(stale, submission(ME, QueryMessages(Page(0, 1)))) == [NOT_OWNER]
+    assert not stale.has_leases
+    assert len(stale.sessions) == 0
+    assert stale.fenced == 0  # somebody else decides who owns it
+
+
+def test_releasing_what_is_not_owned_hands_nothing_over(log: EventLog) -> None:
+    nobody = host(log, shards=[])
+    (before,) = nobody.adopt([MINE], nobody.release([MINE])).values()
+    (after,) = nobody.adopt([MINE], nobody.release([])).values()
+    assert before != after

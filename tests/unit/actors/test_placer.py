@@ -1,0 +1,174 @@
+"""The placer: every shard has one owner, whoever comes, goes, falls silent or is emptied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from actors.placer_port import Placed
+from tests.unit.actors.cluster_of_hosts import SHARDS, SILENT_S, LocalCluster
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path)
+    yield cluster
+    await cluster.stop()
+
+
+@pytest.fixture
+async def pair(cluster: LocalCluster) -> LocalCluster:
+    """Two hosts on two nodes, with four shards each."""
+    cluster.start("host-a-0", "a")
+    cluster.start("host-b-0", "b")
+    await cluster.settle()
+    assert await cluster.counts() == {"host-a-0": 4, "host-b-0": 4}
+    return cluster
+
+
+async def test_a_joining_host_gets_its_part_with_the_sessions(pair: LocalCluster) -> None:
+    before = await pair.sessions()
+    pair.start("host-c-0", "c")
+    await pair.settle()
+    assert await pair.counts() == {"host-a-0": 3, "host-b-0": 3, "host-c-0": 2}
+    assert await pair.sessions() == before
+
+
+async def test_the_shards_of_a_dead_host_are_claimed_in_the_next_look(pair: LocalCluster) -> None:
+    before = await pair.sessions()
+    lost = [shard for shard, host in (await pair.table()).items() if host == "host-a-0"]
+    pair.kill("host-a-0")
+    await pair.tick()
+    assert await pair.counts() == {"host-b-0": 8}
+    after = await pair.sessions()
+    assert {shard for shard in SHARDS if after[shard] != before[shard]} == set(lost)
+
+
+async def test_a_host_that_starts_anew_gets_its_shards_back_without_sessions(
+    pair: LocalCluster,
+) -> None:
+    before, owners = await pair.sessions(), await pair.table()
+    pair.start("host-a-0", "a")  # in place of the first
+    await pair.settle()
+    assert await pair.table() == owners
+    after = await pair.sessions()
+    changed = {shard for shard in SHARDS if after[shard] != before[shard]}
+    assert changed == {shard for shard, host in owners.items() if host == "host-a-0"}
+
+
+async def test_a_silent_host_keeps_its_shards_for_a_while_and_then_loses_them(
+    pair: LocalCluster,
+) -> None:
+    pair.silence("host-a-0")
+    await pair.tick(SILENT_S)
+    assert await pair.counts() == {"host-a-0": 4, "host-b-0": 4}
+    await pair.tick(1)
+    await pair.tick()
+    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 8}
+
+    # The zombie still believes; it is told, and gets its part like a newcomer.
+    pair.wake("host-a-0")
+    await pair.settle()
+    assert await pair.counts() == {"host-a-0": 4, "host-b-0": 4}
+    assert ("release", "host-a-0") in {(step, host) for step, host, _ in pair.steps}
+
+
+async def test_a_drained_node_is_empty_and_gets_nothing_until_it_is_undrained(
+    pair: LocalCluster,
+) -> None:
+    before = await pair.sessions()
+    assert await pair.placer.drain("a", draining=True) is Placed.DONE
+    await pair.settle()
+    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 8}
+    pair.start("host-a-0", "a")  # a host that starts anew is to be emptied still
+    await pair.settle()
+    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 8}
+    assert await pair.placer.drain("a", draining=False) is Placed.DONE
+    await pair.settle()
+    assert await pair.counts() == {"host-a-0": 4, "host-b-0": 4}
+    assert await pair.sessions() == before
+
+
+async def test_draining_and_undraining_at_once_leaves_the_shards_even(pair: LocalCluster) -> None:
+    pair.start("host-c-0", "c")
+    await pair.settle()
+    await pair.placer.drain("c", draining=True)
+    await pair.tick()
+    await pair.placer.drain("c", draining=False)
+    await pair.settle()
+    assert sorted((await pair.counts()).values()) == [2, 3, 3]
+
+
+async def test_what_an_operator_moved_stays_until_a_host_comes_or_goes(pair: LocalCluster) -> None:
+    before = await pair.sessions()
+    shard = next(s for s, host in (await pair.table()).items() if host == "host-a-0")
+    assert await pair.placer.move(shard, "b") is Placed.DONE
+    await pair.settle()
+    assert await pair.counts() == {"host-a-0": 3, "host-b-0": 5}
+    assert await pair.sessions() == before
+    pair.start("host-c-0", "c")
+    await pair.settle()
+    assert sorted((await pair.counts()).values()) == [2, 3, 3]
+
+
+async def test_orders_that_cannot_be_carried_out_are_refused(pair: LocalCluster) -> None:
+    assert await pair.placer.move("shard-99", "b") is Placed.NO_SUCH_SHARD
+    assert await pair.placer.move("shard-0", "nobody") is Placed.NO_SUCH_HOST
+    assert await pair.placer.drain("nobody", draining=True) is Placed.NO_SUCH_NODE
+    assert await pair.placer.drain("host-a-0", draining=True) is Placed.NO_SUCH_NODE
+
+
+async def test_a_new_placer_learns_everything_from_the_hosts_and_moves_nothing(
+    pair: LocalCluster,
+) -> None:
+    owners, sessions = await pair.table(), await pair.sessions()
+    steps = list(pair.steps)
+    pair.new_placer()
+    await pair.settle()
+    assert (await pair.table(), await pair.sessions()) == (owners, sessions)
+    assert pair.steps == steps
+
+
+async def test_a_new_placer_claims_nothing_while_a_host_has_not_answered(
+    pair: LocalCluster,
+) -> None:
+    pair.silence("host-a-0")
+    steps = list(pair.steps)
+    pair.new_placer()
+    await pair.tick(SILENT_S)
+    assert pair.steps == steps
+    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 4}
+    await pair.tick(1 + SILENT_S)
+    await pair.tick()
+    assert await pair.counts() == {"host-a-0": 0, "host-b-0": 8}
+
+
+async def test_a_move_whose_target_dies_is_made_good(pair: LocalCluster) -> None:
+    pair.start("host-c-0", "c")
+    await pair.settle()
+    shard = next(s for s, host in (await pair.table()).items() if host == "host-a-0")
+    pair.silence("host-c-0")
+    pair.released.clear()
+    moving = asyncio.create_task(pair.placer.move(shard, "host-c-0"))
+    await pair.released.wait()
+    # Its former owner is what edges know until it has a new one: they wait as it refuses.
+    assert (await pair.table())[shard] == "host-a-0"
+    pair.kill("host-c-0")
+    pair.wake("host-c-0")
+    assert await moving is Placed.DID_NOT_ANSWER
+    await pair.settle()
+    assert await pair.counts() == {"host-a-0": 4, "host-b-0": 4}
+
+
+async def test_a_table_is_told_as_soon_as_it_changes(pair: LocalCluster) -> None:
+    known = await pair.placer.table(-1, seconds_max=0)
+    asking = asyncio.create_task(pair.placer.table(known.version, seconds_max=60))
+    await asyncio.sleep(0)
+    pair.kill("host-a-0")
+    await pair.tick()
+    told = await asking
+    assert told.version > known.version
+    assert (await pair.placer.table(told.version, seconds_max=0)).version >= told.version

@@ -1,0 +1,153 @@
+"""While a shard has no owner its commands wait, bounded in time and number, and go to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from actors.commands import Submission
+from actors.partitions import Placement, shard_name
+from actors.placement_table import Owner, Table
+from actors.refusals import Refusal
+from actors.replies import Done, Refused, Reply
+from http_edge.routes import LiveRoutes
+from tests.unit.gateway.test_gateway import RecordingHost, Setting
+
+HOSTS = ["host-0", "host-1"]
+SHARDS = [shard_name(index) for index in range(16)]
+NOT_OWNER = Refused(Refusal.NOT_OWNER)
+UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+
+
+def table(version: int, host: str | None, sessions: str = "1", **others: str) -> Table:
+    """A table in which one host owns all shards but those of others; nobody's are left out."""
+    owners = {s: Owner(host, sessions) for s in SHARDS if host is not None}
+    owners |= {s.replace("_", "-"): Owner(other, sessions) for s, other in others.items()}
+    return Table(version, owners, dict.fromkeys(HOSTS, "node"))
+
+
+def live(*, refusing: Callable[[str], bool] = lambda _: False) -> tuple[Setting, LiveRoutes]:
+    """A gateway that is told who owns what; those hosts refuse that own nothing themselves."""
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    setting = Setting(2, routes)
+
+    def reply_of(name: str) -> Callable[[Submission], Reply]:
+        return lambda _: NOT_OWNER if refusing(name) else Done()
+
+    setting.hosts |= {name: RecordingHost(reply_of(name)) for name in HOSTS}
+    setting.gateway._ports = setting.hosts.__getitem__
+    return setting, routes
+
+
+def asked(setting: Setting, number: int = 0, sender: str | None = None) -> asyncio.Task[Reply]:
+    submission = setting.submission(f"did:a:{number}", sender=sender)
+    return asyncio.create_task(setting.gateway.submit(submission))
+
+
+async def test_before_the_first_table_commands_wait_for_it() -> None:
+    setting, routes = live()
+    waiting = asked(setting)
+    await asyncio.sleep(0)
+    routes.update(table(1, "host-0"))
+    assert await waiting == Done()
+
+
+async def test_what_a_former_owner_refuses_goes_to_the_next_as_it_was() -> None:
+    setting, routes = live(refusing=lambda name: name == "host-0")
+    routes.update(table(1, "host-0"))
+    waiting = asked(setting, sender="did:a:1")
+    await setting.hosts["host-0"].called.wait()
+    routes.update(table(2, "host-1"))
+    assert await waiting == Done()
+    assert setting.hosts["host-1"].batches == setting.hosts["host-0"].batches
+
+
+async def test_an_owner_that_changes_its_mind_is_asked_again_without_a_new_table() -> None:
+    is_refusing = True
+    setting, routes = live(refusing=lambda _: is_refusing)
+    routes.update(table(1, "host-0"))
+    waiting = asked(setting)
+    await setting.hosts["host-0"].called.wait()
+    is_refusing = False
+    assert await waiting == Done()
+
+
+async def test_nobody_waits_longer_than_the_limit() -> None:
+    setting, routes = live(refusing=lambda _: True)
+    assert await asked(setting) == UNAVAILABLE
+    routes.update(table(1, "host-0"))
+    assert await asked(setting) == UNAVAILABLE
+    assert 1 < len(setting.hosts["host-0"].batches) < 9
+
+
+async def test_no_more_wait_than_the_limit() -> None:
+    setting, routes = live()
+    waiting = [asked(setting, number) for number in range(9)]
+    replies = asyncio.gather(*waiting)
+    await asyncio.sleep(0)
+    assert await waiting[-1] == UNAVAILABLE
+    routes.update(table(1, "host-0"))
+    assert (await replies)[:8] == [Done()] * 8
+
+
+async def test_no_nonce_is_claimed_as_long_as_the_owner_of_the_target_is_unknown() -> None:
+    setting, routes = live()
+    placement = routes.placement
+    target, sender = "did:a:0", "did:a:1"
+    assert placement.partition_of(target) != placement.partition_of(sender)
+    shard = placement.partition_of(sender).replace("-", "_")
+    routes.update(table(1, None, **{shard: "host-0"}))
+    waiting = asked(setting, sender=sender)
+    await asyncio.sleep(0.05)
+    assert setting.hosts["host-0"].batches == []
+    routes.update(table(2, "host-1", **{shard: "host-0"}))
+    assert await waiting == Done()
+    ((claiming,),), ((acting,),) = setting.hosts["host-0"].batches, setting.hosts["host-1"].batches
+    assert (claiming.command, acting.claim) == (None, None)
+
+
+async def test_where_owners_are_fixed_who_is_none_is_unavailable_at_once() -> None:
+    setting = Setting()
+    setting.hosts["host-0"] = RecordingHost(lambda _: NOT_OWNER)
+    assert await setting.gateway.submit(setting.submission("did:a:0")) == UNAVAILABLE
+    assert len(setting.hosts["host-0"].batches) == 1
+
+
+async def test_drained_waits_for_those_who_wait_for_an_owner() -> None:
+    setting, routes = live()
+    waiting = asked(setting)
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(setting.gateway.drained())
+    await asyncio.sleep(0.05)
+    assert not draining.done()
+    routes.update(table(1, "host-0"))
+    await draining
+    assert waiting.done()
+
+
+def test_sessions_are_lost_with_a_new_id_also_when_nobody_owned_them_between() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    assert not routes.update(table(1, "host-0", "1"))
+    assert not routes.update(table(2, "host-1", "1"))
+    assert not routes.update(table(3, None))
+    assert not routes.update(table(4, "host-0", "1"))
+    assert not routes.update(table(5, None))
+    assert set(routes.update(table(6, "host-1", "2"))) == set(SHARDS)
+
+
+def test_shards_that_left_a_host_are_remembered_until_a_broken_line_to_it_is_noticed() -> None:
+    now_s = 0.0
+    routes = LiveRoutes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)
+    routes.update(table(1, "host-0"))
+    routes.update(table(2, "host-0", shard_3="host-1"))
+    assert list(routes.just_left("host-0")) == ["shard-3"]
+    assert list(routes.just_left("host-1")) == []
+    now_s = 60
+    assert list(routes.just_left("host-0")) == []
+
+
+def test_dedicated_hosts_need_no_table() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1, dedicated=frozenset({"did:a:b"})))
+    host = routes.host_of("did:a:b")
+    assert host == "identity:did:a:b"
+    assert routes.unowned() == len(SHARDS)
