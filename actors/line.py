@@ -45,6 +45,11 @@ class Line(asyncio.Protocol):
         await self._welcome
 
     @property
+    def has_missed(self) -> bool:
+        """Were there pushes before the line was opened?"""
+        return self._welcome.result().has_missed
+
+    @property
     def incarnation(self) -> str:
         """That of a line that was opened."""
         return self._welcome.result().incarnation

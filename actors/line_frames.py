@@ -47,9 +47,11 @@ class Welcome(msgspec.Struct, frozen=True):
     """The first frame of a host: the line is open.
 
     No other line has this incarnation: whoever sees another one knows that pushes may be lost.
+    ``has_missed``: there were pushes for the edge before it had this line, or any.
     """
 
     incarnation: str
+    has_missed: bool
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -128,6 +128,7 @@ class LineServer:
         self._token = secrets.token_bytes(32)
         self._id = secrets.token_hex(8)
         self._lines: dict[str, EdgeLine] = {}
+        self._missing: set[str] = set()
         self._lock = threading.Lock()
         self._opened = 0
         self._strangers = threading.BoundedSemaphore(_STRANGERS_MAX)
@@ -148,10 +149,18 @@ class LineServer:
         return LineAddress(address, listener.getsockname()[1], self._token)
 
     def push(self, edge: str, pushes: list[Push]) -> None:
-        """Hand pushes to an edge; one that is gone loses hints, never messages."""
+        """Hand pushes to an edge; one without a line hears that it has missed some when it has one.
+
+        Hints are lost with that, never messages: they tell of what is in the log.
+        """
         line = self._lines.get(edge)
-        if line is not None:
-            line.send(PUSH, msgspec.msgpack.encode(pushes))
+        if line is None:
+            with self._lock:
+                line = self._lines.get(edge)
+                if line is None:
+                    self._missing.add(edge)
+                    return
+        line.send(PUSH, msgspec.msgpack.encode(pushes))
 
     def close(self) -> None:
         """End every line."""
@@ -207,12 +216,16 @@ class LineServer:
             self._opened += 1
             line = EdgeLine(connection, edge, f"{self._id}-{self._opened}", self._unsent_bytes_max)
             before = self._lines.get(edge)
+            has_missed = edge in self._missing
+            self._missing.discard(edge)
             if before is not None:
-                # Its sessions end before the first batch of the new line is read.
                 before.close()
+            if before is not None or has_missed:
+                # Its sessions end before the first batch of the new line is read.
                 self._lost(edge)
+            # The first frame: pushes wait for the lock, or find the line.
+            line.send(PUSH, msgspec.msgpack.encode(Welcome(line.incarnation, has_missed)))
             self._lines[edge] = line
-        line.send(PUSH, msgspec.msgpack.encode(Welcome(line.incarnation)))
         return line
 
     def _close(self, line: EdgeLine) -> None:

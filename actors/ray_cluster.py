@@ -173,6 +173,8 @@ class Caller(NamedTuple):
     edge: str
     call_s_max: float
     on_pushes: TakePushes
+    on_missed: Callable[[str], None]
+    """Hears the name of a host that had pushes for the edge before there was a line."""
 
 
 class RayHostPort:
@@ -301,6 +303,8 @@ class RayHostPort:
             if self._line is None or not self._line.is_open:
                 address = await self._line_address()
                 self._line = await open_line(address, self._caller.edge, self._caller.on_pushes)
+                if self._line.has_missed:
+                    self._caller.on_missed(self._name)
             return self._line
 
     async def _line_address(self) -> LineAddress:

@@ -64,7 +64,7 @@ class RayHosts:
 
     def __init__(self, *, call_s_max: float) -> None:
         """Hosts that answer a step of a move within ``call_s_max`` or have not done it."""
-        self._caller = Caller(_NAME, call_s_max, lambda _: None)
+        self._caller = Caller(_NAME, call_s_max, lambda _: None, lambda _: None)
 
     async def names(self) -> Collection[str]:
         """The hosts that live or are being restarted. Raises: HostUnavailable."""

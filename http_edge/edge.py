@@ -97,7 +97,7 @@ class Edge:
             ports,
             _gateway_limits(limits),
             on_push=self.take_push,
-            on_new_incarnation=self._host_restarted,
+            on_new_incarnation=self.host_forgot,
             measures=self._measures,
         )
         counts = _refusal_counts(settings.audit, clock)
@@ -245,8 +245,9 @@ class Edge:
             _LOG.warning("sessions lost of %s", ", ".join(sorted(lost)))
             self._hub.close_sessions_of(lost)
 
-    def _host_restarted(self, host: str) -> None:
-        _LOG.warning("host %s started anew", host)
+    def host_forgot(self, host: str) -> None:
+        """A host does not know the sessions of this edge any more, or could not push to it."""
+        _LOG.warning("sessions at host %s are lost", host)
         self._hub.close_sessions_on(host)
         self._hub.close_sessions_of(self._gateway.routes.just_left(host))
 

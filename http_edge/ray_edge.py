@@ -106,7 +106,7 @@ class RayEdge:
 
     def _port(self, host: str) -> HostPort:
         limits = self._settings.limits
-        caller = Caller(self._name, limits.host_call_s_max, self._take_pushes)
+        caller = Caller(self._name, limits.host_call_s_max, self._take_pushes, self._host_forgot)
         did = dedicated_did(host)
         if did is None:
             return RayHostPort(caller, host)
@@ -119,6 +119,10 @@ class RayEdge:
             self._port(shard),
             prepare=self._prepare,
         )
+
+    def _host_forgot(self, host: str) -> None:
+        if self._edge is not None:
+            self._edge.host_forgot(host)
 
     def _take_pushes(self, pushes: bytes) -> None:
         if self._edge is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -34,7 +35,8 @@ class Host:
         self.address = self.server.listen("127.0.0.1")
 
     def _from_thread(self, queue: asyncio.Queue[Any], item: object) -> None:
-        self._loop.call_soon_threadsafe(queue.put_nowait, item)
+        with contextlib.suppress(RuntimeError):  # the test is over
+            self._loop.call_soon_threadsafe(queue.put_nowait, item)
 
     async def next(self) -> tuple[str, bytes, Answer, str]:
         async with asyncio.timeout(WAIT_S):
@@ -73,12 +75,24 @@ async def test_pushes_reach_the_edge_they_are_for_alone(host: Host) -> None:
     line = await open_line(host.address, EDGE, came.put_nowait)
     other = await open_line(host.address, "edge-1", nowhere)
     pushes = [Push("did:x:me", EnvelopesWaiting())]
-    host.server.push("edge-2", pushes)
     host.server.push(EDGE, pushes)
     pushed = await asyncio.wait_for(came.get(), WAIT_S)
     assert msgspec.msgpack.decode(pushed, type=list[Push]) == pushes
     line.close()
     other.close()
+
+
+async def test_an_edge_without_a_line_hears_that_it_has_missed_pushes_once(host: Host) -> None:
+    host.server.push(EDGE, [Push("did:x:me", EnvelopesWaiting())])
+    missed = await open_line(host.address, EDGE, nowhere)
+    assert missed.has_missed
+    # The host has forgotten its sessions: nobody may believe that they go on.
+    assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+    missed.close()
+    assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+    again = await open_line(host.address, EDGE, nowhere)
+    assert not again.has_missed
+    again.close()
 
 
 async def test_whoever_has_not_the_token_opens_no_line(host: Host) -> None:
