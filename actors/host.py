@@ -37,7 +37,7 @@ from actors.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
 from actors.residency import Residency, Resident
 from actors.sessions import Sessions
 from actors.transaction import Transaction, request_ids
-from eventstore.errors import AppendConflict, LogError
+from eventstore.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log import EventLog, LogFigures, Snapshot
 
 _LOG = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Host:
                 # Pages are read whole: many large ones together would fill the memory.
                 replies.append(_UNAVAILABLE)
             else:
-                replies.append(self._reply(outcome, submission.request_id))
+                replies.append(self._reply(transaction, outcome, submission.request_id))
             if outcome.leasing is not None and isinstance(replies[-1], Refused):
                 self._presence.unlease(submission.target_did, outcome.leasing)
             self._presence.follow(submission, replies[-1])
@@ -277,6 +277,8 @@ class Host:
         return self._limits.timestamp_window_ms
 
     def _run(self, transaction: Transaction, submission: Submission) -> _Outcome:
+        if transaction.log_failed:
+            return _Outcome(_UNAVAILABLE)
         try:
             return self._decide(transaction, submission)
         except LogError as error:
@@ -285,6 +287,7 @@ class Host:
                 type(error).__name__,
                 extra={"request_id": submission.request_id},
             )
+            transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
             return _Outcome(_UNAVAILABLE)
 
     def _decide(self, transaction: Transaction, submission: Submission) -> _Outcome:
@@ -417,10 +420,12 @@ class Host:
             self._ownership.forget(partition.name)
             self._residency.drop_partition(partition.name)
 
-    def _reply(self, outcome: _Outcome, request_id: str) -> Reply:
+    def _reply(self, transaction: Transaction, outcome: _Outcome, request_id: str) -> Reply:
         reply = outcome.reply
         if not isinstance(reply, Refs):
             return reply
+        if transaction.log_failed:
+            return _UNAVAILABLE
         assert outcome.resident is not None
         try:
             return self._pages.fill(outcome.resident.stream, reply)
@@ -430,4 +435,5 @@ class Host:
                 type(error).__name__,
                 extra={"request_id": request_id},
             )
+            transaction.log_failed = isinstance(error, LogUnavailable)
             return _UNAVAILABLE

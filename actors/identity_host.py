@@ -29,6 +29,7 @@ from eventstore.codec import identity_stream
 from eventstore.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log import EventLog, PublicEventsFilter, PublicEventsPage, SavedEventsPage
 from eventstore.open_log import open_log
+from eventstore.postgres_bounds import PostgresBounds
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
@@ -50,6 +51,16 @@ class HostOptions(msgspec.Struct, frozen=True):
     partitions: Sequence[str]
     limits: HostLimits
     node: str = ""
+    postgres: PostgresBounds = PostgresBounds()
+    allow_unsafe: bool = False
+
+    def open_log(self) -> EventLog:
+        """The log of the host.
+
+        Raises:
+            LogError: as ``eventstore.open_log.open_log``.
+        """
+        return open_log(self.dsn, allow_unsafe=self.allow_unsafe, postgres=self.postgres)
 
 
 class IdentityHost:
@@ -71,7 +82,7 @@ class IdentityHost:
             UnsafeLog: its settings do not keep what an acknowledgement promises.
             UnknownTopic, CorruptRow: a partition's seals cannot be understood.
         """
-        self._log = log or open_log(options.dsn)
+        self._log = log or options.open_log()
         self._name, self._node = options.name, options.node
         self._draining = False
         self._incarnation = new_id()

@@ -35,9 +35,14 @@ def shard_of(did: str, shards: int) -> str:
     return shard_name(int.from_bytes(digest[:8], "big") % shards)
 
 
-def host_name(index: int, node: str = "") -> str:
-    """The name of a host that owns shards; in a cluster it tells the node too."""
-    return f"{HOST_PREFIX}{node}-{index}" if node else f"{HOST_PREFIX}{index}"
+def host_name(index: int, node: str = "", database: int | None = None) -> str:
+    """The name of a host that owns shards; in a cluster it tells the node too.
+
+    Where the log has several databases, it tells which of them the host works on.
+    """
+    on_node = f"{node}-" if node else ""
+    of_database = "" if database is None else f"{database}-"
+    return f"{HOST_PREFIX}{on_node}{of_database}{index}"
 
 
 def dedicated_host_name(did: str) -> str:
@@ -51,16 +56,18 @@ def dedicated_did(host: str) -> str | None:
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Which host owns which partition.
+    """Which host owns which partition, and which database of the log holds it.
 
     ``dedicate_all`` places every registered identity on a host of its own; ``dedicated`` names
-    single identities for that while the rest stays in shards.
+    single identities for that while the rest stays in shards. A host works on one database;
+    ``hosts`` is their number for each. Where there is one database, no name tells of it.
     """
 
     shards: int
     hosts: int
     dedicate_all: bool = False
     dedicated: frozenset[str] = frozenset()
+    databases: int = 1
 
     def partition_of(self, did: str) -> str:
         """The partition that holds the state of an identity."""
@@ -73,12 +80,64 @@ class Placement(msgspec.Struct, frozen=True):
         """The partition that holds the nonces of a sender."""
         return shard_of(did, self.shards)
 
+    def database_of(self, did: str) -> int:
+        """The database with all that there is of an identity, its nonces included."""
+        return database_of_shard(shard_of(did, self.shards), self.databases)
+
+    def database_of_partition(self, partition: str) -> int:
+        """The database that holds a partition."""
+        if is_shard(partition):
+            return database_of_shard(partition, self.databases)
+        return self.database_of(partition)
+
+    def database_of_host(self, host: str) -> int:
+        """The database that a host of shards works on, by its name."""
+        return database_of_host(host, self.databases)
+
     def host_of(self, partition: str) -> str:
         """The host that owns a partition."""
-        if is_shard(partition):
-            return host_name(int(partition.removeprefix(_SHARD)) % self.hosts)
-        return dedicated_host_name(partition)
+        if not is_shard(partition):
+            return dedicated_host_name(partition)
+        turn, database = divmod(_number(partition), self.databases)
+        return self._host_name(database, turn % self.hosts)
+
+    @property
+    def host_names(self) -> Sequence[str]:
+        """The hosts of shards: those of the first database, then those of the next."""
+        return self.host_names_on("")
+
+    def host_names_on(self, node: str) -> Sequence[str]:
+        """The same on a node of a cluster."""
+        return [
+            self._host_name(database, index, node)
+            for database in range(self.databases)
+            for index in range(self.hosts)
+        ]
 
     def partitions_of(self, index: int) -> Sequence[str]:
-        """The shards that the host with this index owns."""
-        return [shard_name(shard) for shard in range(index, self.shards, self.hosts)]
+        """The shards that the host with this index in ``host_names`` owns."""
+        database, turn = divmod(index, self.hosts)
+        first = turn * self.databases + database
+        return [shard_name(n) for n in range(first, self.shards, self.hosts * self.databases)]
+
+    def _host_name(self, database: int, index: int, node: str = "") -> str:
+        return host_name(index, node, None if self.databases == 1 else database)
+
+
+def database_of_host(host: str, databases: int) -> int:
+    """The database that a host of shards works on, by its name."""
+    return int(host.rsplit("-", 2)[-2]) if databases > 1 else 0
+
+
+def database_of_shard(shard: str, databases: int) -> int:
+    """The database that holds a shard."""
+    return _number(shard) % databases
+
+
+def shards_of_database(database: int, databases: int, shards: int) -> Sequence[str]:
+    """The shards that one database of several holds: every so manieth."""
+    return [shard_name(number) for number in range(database, shards, databases)]
+
+
+def _number(shard: str) -> int:
+    return int(shard.removeprefix(_SHARD))

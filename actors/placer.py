@@ -6,6 +6,8 @@ the next one asks everybody and goes on, and meanwhile every host keeps what it 
 
 Shards without an owner are claimed at once. Those that have one are moved only when a host comes or
 goes or is to be emptied; what an operator moved stays until then.
+
+A host works on one database of the log, so each database is placed by itself, over its own hosts.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import msgspec
 
 from actors.assignment import HostSeen, Move, assign
 from actors.host_port import HostUnavailable
+from actors.partitions import database_of_host, database_of_shard
 from actors.placement_table import HostHolds, Owner, Table
 from actors.placer_port import HostPlace, Placed, Places, ShardPlace
 from actors.roster import Hosts, Roster
@@ -34,7 +37,13 @@ class Placer:
     """Decides and carries out who owns which shard."""
 
     def __init__(
-        self, shards: Sequence[str], hosts: Hosts, *, silent_s_max: float, version: int
+        self,
+        shards: Sequence[str],
+        hosts: Hosts,
+        *,
+        silent_s_max: float,
+        version: int,
+        databases: int = 1,
     ) -> None:
         """A placer that knows of no host yet; see ``tick``.
 
@@ -43,8 +52,13 @@ class Placer:
             hosts: where hosts are found.
             silent_s_max: a host that is silent for longer is given up.
             version: of the first table; above that of every earlier placer.
+            databases: how many the log has; the names of hosts and shards tell which is theirs.
         """
         self._shards = shards
+        self._databases = databases
+        self._by_database: list[list[str]] = [[] for _ in range(databases)]
+        for shard in shards:
+            self._by_database[database_of_shard(shard, databases)].append(shard)
         self._roster = Roster(hosts, self._heed, silent_s_max=silent_s_max)
         self._owners: dict[str, Owner] = {}
         self._seen_owned: set[str] = set()
@@ -105,6 +119,10 @@ class Placer:
         )
         if not hosts:
             return Placed.NO_SUCH_HOST
+        database = database_of_shard(shard, self._databases)
+        hosts = [h for h in hosts if database_of_host(h.host, self._databases) == database]
+        if not hosts:
+            return Placed.OTHER_DATABASE
         if shard in self._moving:
             return Placed.MOVING_NOW
         owner = self._owners.get(shard)
@@ -158,7 +176,10 @@ class Placer:
         living = self._roster.living()
         owners = {shard: owner.host for shard, owner in self._owners.items()}
         owners |= {shard: move.to for shard, move in self._moving.items()}
-        moves = assign(self._shards, owners, living)
+        moves: list[Move] = []
+        for database, shards in enumerate(self._by_database):
+            hosts = [h for h in living if database_of_host(h.name, self._databases) == database]
+            moves += assign(shards, owners, hosts)
         if frozenset(living) != self._spread_over:
             self._spread_over = frozenset(living)
             self._is_spread = False

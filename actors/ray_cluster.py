@@ -25,7 +25,6 @@ from actors.line_frames import LineAddress
 from actors.line_server import Answer, LineServer
 from eventstore.errors import LogUnavailable
 from eventstore.log import EventLog
-from eventstore.open_log import open_log
 
 _LOG = logging.getLogger(__name__)
 _REOPEN_S: Final = 1.0
@@ -107,7 +106,7 @@ class RayIdentityHost(IdentityHost):
         """Prepare the process, then start as the options say; see ``IdentityHost``."""
         prepare(options.name)
         self._lines = LineServer(self.take, self.forget_edge)
-        super().__init__(options, self._lines.push, log=_opened(options.dsn))
+        super().__init__(options, self._lines.push, log=_opened(options))
         self._line_address = self._lines.listen(ray.util.get_node_ip_address())
 
     def line(self) -> LineAddress:
@@ -125,7 +124,7 @@ class RayIdentityHost(IdentityHost):
         self._lines.close()
 
 
-def _opened(dsn: str) -> EventLog:
+def _opened(options: HostOptions) -> EventLog:
     """The log, as soon as it can be opened: Ray does not start an actor again that failed to start.
 
     Raises:
@@ -133,7 +132,7 @@ def _opened(dsn: str) -> EventLog:
     """
     while True:
         try:
-            return open_log(dsn)
+            return options.open_log()
         except LogUnavailable as error:
             _LOG.error("log not opened yet: %s", error)
             time.sleep(_REOPEN_S)

@@ -46,12 +46,14 @@ class PlacerOptions(msgspec.Struct, frozen=True):
         log_id: tells the logs of different mediators apart.
         keys_id: tells the keys of different mediators apart; nobody learns them from it.
         shards: how many shards the log has.
+        databases: how many databases the log has.
         silent_s_max: a host that is silent for longer is given up.
     """
 
     log_id: str
     keys_id: str
     shards: int
+    databases: int
     silent_s_max: float
 
 
@@ -91,6 +93,7 @@ class RayPlacer:
             RayHosts(call_s_max=options.silent_s_max),
             silent_s_max=options.silent_s_max,
             version=system_clock(),
+            databases=options.databases,
         )
         self._running: asyncio.Task[None] | None = None
 

@@ -34,6 +34,10 @@ class Transaction:
 
     States and nonce windows are advanced at once, so the next command of the batch sees them; if
     the append fails, everything touched has to be dropped.
+
+    Attributes:
+        log_failed: Could the log not be read or written? Then nothing more is asked of it: each
+            question may take as long as the log's time-out, and everybody waits for the sum.
     """
 
     def __init__(self, now_ms: int, window_ms: int) -> None:
@@ -45,6 +49,7 @@ class Transaction:
         self.leased: list[tuple[str, Leasing]] = []
         self.items: Sequence[tuple[str, Submission]] = ()
         """What is run in it, each with the edge that asks."""
+        self.log_failed = False
 
     @property
     def partitions(self) -> Sequence[Partition]:

@@ -7,6 +7,7 @@ LogError
 ├── LogUnavailable   reading failed; try again
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
+├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
 ├── NotAsSealed      rows are not as they were sealed; names the position
 ├── UnknownTopic     a row names an event type that this release does not know
@@ -44,6 +45,20 @@ class UnsafeLog(LogError):
 
 class LogUnfinished(LogError):
     """A restore into this log has not come to its end: what it holds is a part of something."""
+
+
+class WrongDatabase(LogError):
+    """A database does not have the place in its log that it was named at.
+
+    Attributes:
+        place: Where it was named: its number, from 0.
+        what: What it is instead.
+    """
+
+    def __init__(self, place: int, what: str) -> None:
+        super().__init__(f"database {place} is {what}")
+        self.place = place
+        self.what = what
 
 
 class ImportRefused(LogError):

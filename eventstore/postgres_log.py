@@ -8,7 +8,7 @@ them after a lost connection and could report a conflict with itself.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -22,31 +22,21 @@ from eventsourcing.persistence import (
     Subscription,
 )
 from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
-from psycopg import Connection, Cursor, ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import DictRow, TupleRow, dict_row, tuple_row
+from psycopg import Cursor, OperationalError, ProgrammingError
+from psycopg.rows import DictRow, TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
 from eventstore import queue_depths, read_models
-from eventstore.errors import LogUnavailable, UnsafeLog
+from eventstore.errors import LogUnavailable
 from eventstore.events import Event
 from eventstore.log import LogRow, QueueDepth
+from eventstore.postgres_bounds import PostgresBounds
+from eventstore.postgres_connections import BoundedConnection, Datastore
 from eventstore.read_models import READ_MODELS
 from eventstore.session import LogSession, Store, StoredPosting
 
-CONNECT_TIMEOUT_S: Final = 5
-LOCK_TIMEOUT_S: Final = 10
-IDLE_IN_TRANSACTION_S: Final = 15
-"""A host that is paused inside an append holds the lock of all; the server ends its session."""
-CONNECTIONS_KEPT: Final = 2
-CONNECTIONS_MORE: Final = 14
-
-_SAFE: Final[Mapping[str, Collection[str]]] = {
-    "fsync": ("on",),
-    "full_page_writes": ("on",),
-    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
-}
+_BOUNDS: Final = PostgresBounds()
 _CREATION_LOCK: Final = int.from_bytes(b"poste", "big")
 _TABLES: Final = (
     """
@@ -88,29 +78,29 @@ lock, doing it waits for every reader and lets nobody write meanwhile."""
 _IS_CURRENT: Final = "SELECT to_regclass('outbound_queues') IS NOT NULL AS current"
 
 
-def open_postgres_store(conninfo: str, *, allow_unsafe: bool = False) -> Store:
+def open_postgres_store(
+    conninfo: str, *, allow_unsafe: bool = False, bounds: PostgresBounds = _BOUNDS
+) -> Store:
     """The store in this database (a ``postgresql://`` URL), whose tables are made if missing.
 
     Raises:
-        LogUnavailable: the server cannot be reached or refuses.
+        LogUnavailable: no server can be reached, or it refuses.
         UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
     """
     try:
-        store = PostgresStore(conninfo)
+        return PostgresStore(conninfo, allow_unsafe=allow_unsafe, bounds=bounds)
     except (EventSourcingError, ProgrammingError) as error:
         raise LogUnavailable(f"PostgreSQL: {error}") from error
-    unsafe = store.unsafe_settings()
-    if unsafe and not allow_unsafe:
-        store.close()
-        raise UnsafeLog(f"PostgreSQL settings {unsafe} lose confirmed commits in a power cut")
-    return store
 
 
 class PostgresStore(Store):
     """A ``Store`` on a pool of connections."""
 
-    def __init__(self, conninfo: str) -> None:
-        self._datastore = _Datastore(conninfo)
+    def __init__(
+        self, conninfo: str, *, allow_unsafe: bool = False, bounds: PostgresBounds = _BOUNDS
+    ) -> None:
+        """See ``open_postgres_store``."""
+        self._datastore = Datastore(conninfo, bounds, allow_unsafe=allow_unsafe)
         try:
             self.recorder: ApplicationRecorder = self._create_recorder()
         except BaseException:
@@ -134,14 +124,6 @@ class PostgresStore(Store):
     def close(self) -> None:
         self._datastore.close()
 
-    def unsafe_settings(self) -> dict[str, str]:
-        """The server's durability settings that do not keep a confirmed commit."""
-        with self.reading() as session:
-            found = session.rows(
-                "SELECT name, setting FROM pg_settings WHERE name = ANY(?)", (list(_SAFE),)
-            )
-        return {name: setting for name, setting in found if setting not in _SAFE[name]}
-
     def _create_recorder(self) -> PostgresRecorder:
         # IF NOT EXISTS does not keep two processes from making the same table at the same time.
         with self._datastore.get_connection() as connection:
@@ -151,6 +133,9 @@ class PostgresStore(Store):
                 recorder.create_table()
                 current = connection.execute(_IS_CURRENT).fetchone()
                 if current is None or not current["current"]:
+                    # An index takes as long as its table is large.
+                    assert isinstance(connection, BoundedConnection)
+                    connection.answer_s_max = None
                     for statement in _LATER:
                         connection.execute(statement)
             finally:
@@ -186,15 +171,17 @@ class PostgresRecorder(PostgresApplicationRecorder):
         # No pipeline: with a large batch both sides can block writing to each other.
         if not stored_events:
             return []
-        with (
-            self.datastore.get_connection() as connection,
-            connection.transaction(),
-            connection.cursor() as cursor,
-        ):
-            self._lock_table(cursor)
-            self._insert_stored_events(cursor, stored_events)
-            positions = [row["notification_id"] for row in cursor]
-            self._insert_events(cursor, stored_events, **kwargs)
+        with self.datastore.get_connection() as connection:
+            assert isinstance(connection, BoundedConnection)
+            connection.warned = False
+            with connection.transaction(), connection.cursor() as cursor:
+                self._lock_table(cursor)
+                self._insert_stored_events(cursor, stored_events)
+                positions = [row["notification_id"] for row in cursor]
+                self._insert_events(cursor, stored_events, **kwargs)
+            if connection.warned:
+                # A commit whose wait for the standby was cancelled succeeds with a warning.
+                raise OperationalError("the server warned of the commit")
         return positions
 
     @override
@@ -322,38 +309,6 @@ class _Session(LogSession):
                 SQL(", ").join(map(Identifier, ("stored_events", *READ_MODELS)))
             )
         )
-
-
-class _Datastore(PostgresDatastore):
-    """The library's datastore for any connection string, with bounded waits."""
-
-    def __init__(self, conninfo: str) -> None:
-        parameters = conninfo_to_dict(conninfo, connect_timeout=CONNECT_TIMEOUT_S)
-        super().__init__(
-            dbname="",
-            host="",
-            port="",
-            user="",
-            password="",
-            connect_timeout=CONNECT_TIMEOUT_S,
-            idle_in_transaction_session_timeout=IDLE_IN_TRANSACTION_S,
-            pool_size=CONNECTIONS_KEPT,
-            max_overflow=CONNECTIONS_MORE,
-            pre_ping=True,
-        )
-        # The library names five parameters; a connection string has more (TLS, a socket path).
-        self.pool.kwargs = {**parameters, "row_factory": dict_row}
-
-    @override
-    def after_connect_func(self) -> Callable[[Connection[Any]], None]:
-        configure = super().after_connect_func()
-        lock_timeout = SQL("SET lock_timeout = '{}s'").format(LOCK_TIMEOUT_S)
-
-        def bound_waits(connection: Connection[Any]) -> None:
-            configure(connection)
-            connection.execute(lock_timeout)
-
-        return bound_waits
 
 
 @lru_cache(maxsize=256)

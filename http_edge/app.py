@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 from aiohttp import hdrs, web
@@ -225,10 +225,17 @@ class HttpSurface:
         if self._mediation is not None:
             figures["outbound"] = self._mediation.outbound()
         if self._settings.export.to is not None:
-            figures["export"] = export_status.figures(
-                self._settings.data_dir, figures.get("log_position"), self._clock()
-            )
+            figures["export"] = self._export_figures(figures.get("log_position"))
         return web.Response(body=orjson.dumps(figures), content_type=JSON)
+
+    def _export_figures(self, log_position: int | None) -> dict[str, Any]:
+        """Of several databases each has its own: the sum of positions compares with none."""
+        data_dir, now_ms = self._settings.data_dir, self._clock()
+        count = len(self._settings.log_dsns)
+        if count == 1:
+            return export_status.figures(data_dir, log_position, now_ms)
+        each = [export_status.figures(data_dir, None, now_ms, n) for n in range(count)]
+        return {"databases": each}
 
     async def _command(self, request: web.Request) -> web.StreamResponse:
         return await self._work(request, self._answer_command)

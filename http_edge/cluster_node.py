@@ -40,7 +40,11 @@ class ClusterNode:
         """A node that has not joined yet; ``settings.node`` is its name."""
         self.name = settings.node or node_name()
         self._options = PlacerOptions(
-            log_id, keys.signing_public.hex(), settings.shards, settings.limits.host_silent_s_max
+            log_id,
+            keys.signing_public.hex(),
+            settings.shards,
+            len(settings.log_dsns),
+            settings.limits.host_silent_s_max,
         )
         self._placer = PlacerLink(call_s_max=settings.limits.host_call_s_max)
 

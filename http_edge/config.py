@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from http_edge.config_audit import Audit
 from http_edge.config_didcomm import DidComm, Outbound
 from http_edge.config_export import Export
+from http_edge.config_postgres import Postgres
 from http_edge.config_types import (
     KIB,
     MIB,
@@ -43,6 +44,7 @@ __all__ = [
     "Export",
     "Limits",
     "Outbound",
+    "Postgres",
     "Protocol",
     "Rates",
     "Section",
@@ -278,15 +280,16 @@ class Settings(Section):
     URL."""
     log: LogAddress | None = Field(default=None, repr=False)
     """The event log. Unset: log.db in data_dir. Keep a password out of it (PGPASSFILE), or give it
-    by environment or file: command lines are public on a machine."""
+    by environment or file: command lines are public on a machine. Several PostgreSQL databases,
+    with spaces between, share the log's shards; their number and order are fixed for its life."""
     placement: Literal["sharded", "dedicated"] = "sharded"
     """sharded: each host owns shards of identities. dedicated: one Ray actor per identity, 60 MB
     each, for few and heavy ones."""
     dedicated_dids: tuple[Did, ...] = ()
     """Identities that get a Ray actor of their own; the rest stays sharded."""
     hosts: int = Field(default=1, ge=1, le=256)
-    """Processes that own shards. One group commit serves a host; a second host pays on PostgreSQL
-    with cores to spare."""
+    """Processes that own shards, for each database of the log. One group commit serves a host; a
+    second host pays on PostgreSQL with cores to spare."""
     edges: int = Field(default=1, ge=1, le=256)
     """Processes that speak HTTP on the same port. Parsing and signatures fill about one core
     each."""
@@ -314,12 +317,20 @@ class Settings(Section):
     did_web: DidWeb = DidWeb()
     didcomm: DidComm = DidComm()
     outbound: Outbound = Outbound()
+    postgres: Postgres = Postgres()
     export: Export = Export()
     audit: Audit = Audit()
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         at_most(self, "hosts", "shards")
+        if self.hosts * len(self.log_dsns) > self.shards:
+            names: dict[str, object] = {
+                "smaller": "hosts",
+                "larger": "shards",
+                "times": len(self.log_dsns),
+            }
+            raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
         # A delivery is base64 within an envelope: not twice as long as what it carries.
         self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
         self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
@@ -362,9 +373,27 @@ class Settings(Section):
 
     @property
     def log_dsn(self) -> str:
-        """The event log: as set, else SQLite in the data directory."""
+        """The event log, or its first database: as set, else SQLite in the data directory."""
+        return self.log_dsns[0]
+
+    @property
+    def log_dsns(self) -> tuple[str, ...]:
+        """The databases of the event log, in their order."""
         path = quote(str(self.data_dir / "log.db"))
-        return self.log or (f"sqlite://{path}" if path.startswith("/") else f"sqlite:{path}")
+        log = self.log or (f"sqlite://{path}" if path.startswith("/") else f"sqlite:{path}")
+        return (log,) if log.startswith("sqlite:") else tuple(log.split())
+
+    def each_database(self) -> list[Settings]:
+        """These settings for whoever works with one database at a time; with one, themselves.
+
+        The export of each goes to a folder of its own: ``db-0``, ``db-1`` and so on.
+        """
+        if len(self.log_dsns) == 1:
+            return [self]
+        return [
+            self.model_copy(update={"log": dsn, "export": self.export.of_database(number)})
+            for number, dsn in enumerate(self.log_dsns)
+        ]
 
     @property
     def keys_path(self) -> Path:

@@ -35,3 +35,14 @@ class Export(Section):
     them to its end."""
     retry_s_max: float = Field(default=60, gt=0, le=3_600)
     """Longest wait before an export that failed is tried again; the mediator serves meanwhile."""
+
+    def of_database(self, number: int) -> Export:
+        """The same for one database of several."""
+        to = None if self.to is None else folder_of_database(self.to, number)
+        return self.model_copy(update={"to": to})
+
+
+def folder_of_database(place: str, number: int) -> str:
+    """The place within ``place``, a path or URI, where one database of several is exported to."""
+    path, mark, query = place.partition("?")
+    return f"{path.rstrip('/')}/db-{number}{mark}{query}"

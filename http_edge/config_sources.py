@@ -90,7 +90,7 @@ def load_settings(
 def shown(settings: Settings) -> dict[str, Any]:
     """Every value in force by name, fit to be shown: a password in an address is masked."""
     values = settings.model_dump(mode="json")
-    log = _masked(settings.log_dsn)
+    log = " ".join(map(_masked, settings.log_dsns))
     values |= {"public_url": settings.url, "did": settings.mediator_did, "log": log}
     if settings.export.to is not None:
         values["export"]["to"] = _masked(settings.export.to)

@@ -65,7 +65,7 @@ Did: TypeAlias = Annotated[
 LogAddress: TypeAlias = Annotated[
     str,
     Field(
-        pattern=r"^(sqlite:(//)?/.+|postgres(ql)?://.+)$",
+        pattern=r"^(sqlite:(//)?/.+|postgres(ql)?://\S+( +postgres(ql)?://\S+)*)$",
         json_schema_extra={
             "expected": "sqlite:///absolute/path.db or postgresql://user@host/database"
         },

@@ -23,7 +23,6 @@ from actors.partitions import Placement
 from actors.placement_table import Table
 from actors.placer_port import PlacerPort
 from actors.replies import Push
-from eventstore.log import WaitingQueue
 from http_edge import connections
 from http_edge.app import HttpSurface
 from http_edge.config import Audit, DidWeb, Limits, Rates, Settings
@@ -49,12 +48,12 @@ from http_edge.refusal_counts import RefusalCounts
 from http_edge.refusal_log import RefusalLog
 from http_edge.routes import FixedRoutes, LiveRoutes, Routes
 from http_edge.shards import FixedPlaces, ShardFront
+from http_edge.whole_log import waiting_queues
 
 _LOG = logging.getLogger(__name__)
 _PROBE_S: Final = 1.0
 _MISSING_S_MAX: Final = 30.0
 """A DID document that was not there may have been published meanwhile."""
-_QUEUES: Final = msgspec.msgpack.Decoder(list[WaitingQueue])
 _PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
 
 
@@ -65,6 +64,7 @@ def placement_of(settings: Settings) -> Placement:
         hosts=settings.hosts,
         dedicate_all=settings.placement == "dedicated",
         dedicated=frozenset(settings.dedicated_dids),
+        databases=len(settings.log_dsns),
     )
 
 
@@ -269,9 +269,8 @@ class Edge:
         """Find what should be on its way and is not: left over by an edge that died, or refused."""
         while True:
             try:
-                host = self._gateway.any_port()
                 agents_max = self._settings.outbound.agents_max
-                waiting = _QUEUES.decode(await host.queues(agents_max, outbound_only=True))
+                waiting = await waiting_queues(self._gateway, agents_max, outbound_only=True)
                 self._courier.found_waiting([queue.did for queue in waiting])
             except HostUnavailable:
                 pass

@@ -15,7 +15,8 @@ import msgspec
 from actors.clock import Clock
 from eventstore.parquet.exporter import Exported
 
-NAME: Final = "export-status.json"
+NAME: Final = "export-status{}.json"
+"""With the number of the database where the log has several."""
 
 
 class ExportStatus(msgspec.Struct, kw_only=True):
@@ -36,9 +37,9 @@ class ExportStatus(msgspec.Struct, kw_only=True):
 class Reporter:
     """Keeps the file up to date. A file that cannot be written stops no export."""
 
-    def __init__(self, data_dir: Path, clock: Clock) -> None:
-        """Replaces what an earlier process told."""
-        self._path = data_dir / NAME
+    def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
+        """Replaces what an earlier process told, of one database where there are several."""
+        self._path = data_dir / _name(database)
         self._clock = clock
         self._status = ExportStatus()
         self._write()
@@ -72,14 +73,16 @@ class Reporter:
             draft.replace(self._path)
 
 
-def figures(data_dir: Path, log_position: int | None, now_ms: int) -> dict[str, Any]:
+def figures(
+    data_dir: Path, log_position: int | None, now_ms: int, database: int | None = None
+) -> dict[str, Any]:
     """How the export stands, as ``/status`` shows it; ages in seconds.
 
     ``rows_behind`` counts positions of the log, of which PostgreSQL leaves some out; it is None
     where either end is not known. ``caught_up_age_s``: since when something may be missing.
     """
     try:
-        status = msgspec.json.decode((data_dir / NAME).read_bytes(), type=ExportStatus)
+        status = msgspec.json.decode((data_dir / _name(database)).read_bytes(), type=ExportStatus)
     except (OSError, msgspec.DecodeError):
         # Edges on other machines have no such file.
         trouble = "the exporting process is not on this machine or has not started"
@@ -97,3 +100,7 @@ def figures(data_dir: Path, log_position: int | None, now_ms: int) -> dict[str, 
         "trouble": status.trouble,
         "trouble_age_s": age_s(status.trouble_since_ms),
     }
+
+
+def _name(database: int | None) -> str:
+    return NAME.format("" if database is None else f"-{database}")

@@ -26,7 +26,6 @@ import base58
 from actors.clock import system_clock
 from eventstore.errors import LogError
 from eventstore.log import EventLog
-from eventstore.open_log import open_log
 from eventstore.parquet.errors import ExportError, ExportRefused
 from eventstore.parquet.exporter import Exported, Exporter, Owner
 from eventstore.parquet.files import ExportPlace, open_place
@@ -36,6 +35,7 @@ from http_edge import signatures
 from http_edge.config import Settings
 from http_edge.event_logging import configure
 from http_edge.export_status import Reporter
+from http_edge.log_reading import opened_to_read
 from http_edge.mediator_keys import KeyFileRefused, load_or_create
 
 _LOG = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class ContinuousExport:
         export = self._settings.export
         steps = 0
         with (
-            contextlib.closing(open_log(self._settings.log_dsn, allow_unsafe=True)) as log,
+            contextlib.closing(opened_to_read(self._settings)) as log,
             exporter_of(self._settings, log, open_place(self._target)) as exporter,
         ):
             while not stopping.is_set():
@@ -144,15 +144,19 @@ class ContinuousExport:
 class ExportProcess:
     """The child process of ``poste serve`` that exports to ``settings.export.to``."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, database: int | None = None) -> None:
+        """A child for the log in ``settings``, one database of several where it has a number."""
         self._settings = settings
+        self._child = CHILD if database is None else (*CHILD, str(database))
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Keep the child running until ``stopping`` is set; then end it and wait for its end."""
         settings_line = self._settings.model_dump_json().encode() + b"\n"
         stopped = asyncio.create_task(stopping.wait())
         while not stopping.is_set():
-            child = await asyncio.create_subprocess_exec(*CHILD, stdin=asyncio.subprocess.PIPE)
+            child = await asyncio.create_subprocess_exec(
+                *self._child, stdin=asyncio.subprocess.PIPE
+            )
             ended = asyncio.create_task(child.wait())
             try:
                 assert child.stdin is not None
@@ -182,7 +186,8 @@ def main() -> None:
     # Ctrl-C reaches the whole group of processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_until_end, args=(sys.stdin.buffer, stopping), daemon=True).start()
-    reporter = Reporter(settings.data_dir, system_clock)
+    (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
+    reporter = Reporter(settings.data_dir, system_clock, database)
 
     def on_step(step: Exported) -> None:
         _log_step(step)

@@ -28,6 +28,7 @@ from actors.host_report import HostReport
 from actors.measures import Histogram, Tally
 from eventstore.log import LogFigures
 from http_edge.edge_report import EdgeReport
+from http_edge.whole_log import total
 
 _BY: Final = ["process"]
 _SHARD: Final = "shard-"
@@ -93,9 +94,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log(self) -> LogFigures | None:
-        """The figures of the log, from the host that was asked for them."""
+        """The figures of the log, from the host of each database that was asked for them."""
         told = [report.log for report in self.hosts.values() if report is not None]
-        return next((log for log in told if log is not None), None)
+        return total([log for log in told if log is not None])
 
 
 def exposition(seen: Seen, accept: str) -> tuple[bytes, str]:

@@ -333,16 +333,6 @@ class Gateway:
         """How many submissions wait for a call to their host."""
         return sum(len(outbox) for outbox in self._outboxes.values())
 
-    def any_port(self) -> HostPort:
-        """The port of some host of shards: each of them reads the whole log.
-
-        Raises:
-            HostUnavailable: none is known to live.
-        """
-        for host in self.routes.hosts():
-            return self.port(host)
-        raise HostUnavailable("any")
-
     def port(self, host: str) -> HostPort:
         """The port of a host."""
         return self._outbox(host).port

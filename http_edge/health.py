@@ -11,6 +11,7 @@ from actors.clock import Clock
 from actors.host import HostStats
 from actors.host_port import HostUnavailable
 from http_edge.gateway import Gateway
+from http_edge.whole_log import log_figures
 
 _CACHE_MS: Final = 1_000
 """A check writes to the log: strangers asking for health must not be able to keep it busy."""
@@ -59,9 +60,8 @@ class Health:
         """What the hosts hold and have done since they started."""
         hosts = self._gateway.routes.hosts()
         stats = [s for s in await asyncio.gather(*[self._stats(host) for host in hosts]) if s]
-        logs = [s.log for s in stats if s.log is not None]
-        newest = max(logs, key=lambda log: log.log_position, default=None)
-        figures: dict[str, Any] = {} if newest is None else msgspec.to_builtins(newest)
+        log = log_figures(self._gateway.placement, stats)
+        figures: dict[str, Any] = {} if log is None else msgspec.to_builtins(log)
         oldest_ms = figures.pop("queue_oldest_at_ms", None)
         waiting = oldest_ms is not None
         figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None

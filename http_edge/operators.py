@@ -11,7 +11,6 @@ from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Final
 
-import msgspec
 import orjson
 from aiohttp import hdrs, web
 
@@ -26,12 +25,12 @@ from http_edge.didcomm.identities import Identities
 from http_edge.gateway import Gateway
 from http_edge.mediator_keys import MediatorKeys
 from http_edge.memory import Memory, QuestionRefused
+from http_edge.whole_log import waiting_queues
 
 _PERSON: Final = b"poste-operator"
 _TOKEN_BYTES: Final = 32
 QUEUES_MAX: Final = 10_000
 """Queues in one answer; an operator looks at those that wait longest."""
-_DECODER: Final = msgspec.msgpack.Decoder(list[WaitingQueue])
 
 
 def operator_token(keys: MediatorKeys) -> str:
@@ -69,8 +68,7 @@ class OperatorFront:
         except ValueError:
             raise web.HTTPBadRequest from None
         try:
-            port = self._gateway.any_port()
-            queues = _DECODER.decode(await port.queues(max(limit, 0), did=did))
+            queues = await waiting_queues(self._gateway, max(limit, 0), did=did)
         except HostUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         answer: dict[str, Any] = {"queues": [self._row(queue) for queue in queues]}

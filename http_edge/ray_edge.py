@@ -112,10 +112,11 @@ class RayEdge:
             return RayHostPort(caller, host)
         placement = placement_of(self._settings)
         shard = placement.host_of(placement.nonce_partition_of(did))
+        dsn = self._settings.log_dsns[placement.database_of(did)]
         return RayDedicatedPort(
             caller,
             did,
-            self._template,
+            msgspec.structs.replace(self._template, dsn=dsn),
             self._port(shard),
             prepare=self._prepare,
         )

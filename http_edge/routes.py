@@ -12,12 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from actors.partitions import (
-    Placement,
-    dedicated_host_name,
-    host_name,
-    is_shard,
-)
+from actors.partitions import Placement, dedicated_host_name, is_shard
 from actors.placement_table import Owner, Table
 
 _NOTICED_S_MAX: Final = 15.0
@@ -58,7 +53,7 @@ class FixedRoutes:
     def __init__(self, placement: Placement) -> None:
         """The routes of a placement with a fixed number of hosts."""
         self.placement: Final = placement
-        self._hosts = [host_name(index) for index in range(placement.hosts)]
+        self._hosts = placement.host_names
 
     def hosts(self) -> Sequence[str]:
         """The hosts of shards."""

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from eventstore.log import LogFigures
 from http_edge import export_status
 from http_edge.cli.output import Exit, Stop
 from http_edge.config import Settings, split_listen
+from http_edge.edge import placement_of
 from http_edge.edge_report import EdgeReport
 from http_edge.exposition import Seen, exposition
 
@@ -53,6 +54,7 @@ class Scrape:
     ) -> None:
         """A scrape that has asked nobody yet."""
         self._settings = settings
+        self._placement = placement_of(settings)
         self._hosts = hosts
         self._edges = edges
         self._clock = clock
@@ -70,11 +72,11 @@ class Scrape:
             return self._seen
 
     async def _ask(self) -> Seen:
-        # The log is the same for all, and its figures are a look at every queue: one host asks.
-        reader = self._reader()
+        # A database is the same for all, and its figures are a look at every queue: one host asks.
+        readers = self._readers()
         hosts, edges = await asyncio.gather(
             asyncio.gather(
-                *[_told(ask(name == reader), HostReport) for name, ask in self._hosts.items()]
+                *[_told(ask(name in readers), HostReport) for name, ask in self._hosts.items()]
             ),
             asyncio.gather(*[_told(ask(), EdgeReport) for ask in self._edges.values()]),
         )
@@ -87,16 +89,17 @@ class Scrape:
         )
         return msgspec.structs.replace(seen, export=self._export(seen.log))
 
-    def _reader(self) -> str | None:
-        """The host to ask for the figures of the log: one that answered the last time."""
+    def _readers(self) -> Collection[str]:
+        """The host of each database to ask for its figures: one that answered the last time."""
         last = self._seen.hosts if self._seen is not None else {}
-        return next(
-            (name for name in self._hosts if last.get(name) is not None),
-            next(iter(self._hosts), None),
-        )
+        readers: dict[int, str] = {}
+        for name in sorted(self._hosts, key=lambda name: last.get(name) is None):
+            readers.setdefault(self._placement.database_of_host(name), name)
+        return readers.values()
 
     def _export(self, log: LogFigures | None) -> dict[str, Any] | None:
-        if self._settings.export.to is None:
+        if self._settings.export.to is None or self._placement.databases > 1:
+            # Each database has an export of its own: see /status.
             return None
         position = None if log is None else log.log_position
         return export_status.figures(self._settings.data_dir, position, self._clock())

@@ -23,8 +23,10 @@ from actors import ray_cluster
 from actors.clock import new_id, system_clock
 from actors.identity_host import HostOptions
 from actors.limits import HostLimits, IdentityLimits
-from actors.partitions import host_name
-from eventstore.errors import LogError, LogUnfinished, UnsafeLog
+from actors.partitions import shards_of_database
+from eventstore import databases
+from eventstore.errors import LogError, LogUnfinished, UnsafeLog, WrongDatabase
+from eventstore.log import EventLog
 from eventstore.open_log import open_log
 from http_edge import edge as edges
 from http_edge.cli.output import Exit, Stop, unfinished
@@ -126,7 +128,8 @@ class _Mediator:
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         exporting = asyncio.create_task(self._keep_exporting())
         node = self._settings.node or ""
-        ask_hosts = {host_name(i, node): _ask_host(h) for i, h in enumerate(self._hosts)}
+        names = edges.placement_of(self._settings).host_names_on(node)
+        ask_hosts = {n: _ask_host(h) for n, h in zip(names, self._hosts, strict=True)}
         ask_edges = {edge_name(i, node): _ask_edge(e) for i, e in enumerate(self._edges)}
         scrape = Scrape(self._settings, ask_hosts, ask_edges, clock=system_clock)
         try:
@@ -143,7 +146,8 @@ class _Mediator:
     async def _start(self) -> None:
         """Start hosts and edges; those of this name that are dying yet are waited for."""
         deadline = time.monotonic() + self._name_s_max
-        options = [host_options(self._settings, i) for i in range(self._settings.hosts)]
+        hosts = self._settings.hosts * len(self._settings.log_dsns)
+        options = [host_options(self._settings, i) for i in range(hosts)]
         settings_json = self._settings.model_dump_json()
         while True:
             try:
@@ -203,7 +207,13 @@ class _Mediator:
 
     async def _keep_exporting(self) -> None:
         if self._settings.export.to is not None:
-            await ExportProcess(self._settings).run(self._stopping)
+            each = self._settings.each_database()
+            children = (
+                [ExportProcess(settings, number) for number, settings in enumerate(each)]
+                if len(each) > 1
+                else [ExportProcess(self._settings)]
+            )
+            await asyncio.gather(*[child.run(self._stopping) for child in children])
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -234,13 +244,19 @@ def _ask_edge(edge: Any) -> AskEdge:
 
 
 def host_options(settings: Settings, index: int) -> HostOptions:
-    """What the host with this index starts with; in a cluster the placer says what it owns."""
-    limits = settings.limits
+    """What the host with this index in ``Placement.host_names`` starts with.
+
+    In a cluster the placer says what it owns.
+    """
+    limits, placement = settings.limits, edges.placement_of(settings)
     is_alone = settings.ray_address is None
+    name = placement.host_names_on(settings.node or "")[index]
     return HostOptions(
-        name=host_name(index, settings.node or ""),
-        dsn=settings.log_dsn,
-        partitions=edges.placement_of(settings).partitions_of(index) if is_alone else [],
+        name=name,
+        dsn=settings.log_dsns[placement.database_of_host(name)],
+        postgres=settings.postgres.bounds,
+        allow_unsafe=settings.postgres.unsafe_ok,
+        partitions=placement.partitions_of(index) if is_alone else [],
         node=settings.node or "",
         limits=HostLimits(
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
@@ -331,26 +347,58 @@ def _start_ray(settings: Settings) -> None:
 
 def _check_log(settings: Settings) -> str:
     """Open the log once, and hold it to what was fixed when it was created; its id."""
+    postgres, dsns = settings.postgres, settings.log_dsns
+    count = len(dsns)
+    own = [shards_of_database(place, count, settings.shards) for place in range(count)]
+    with _explained(), contextlib.ExitStack() as opened:
+        logs = [
+            opened.enter_context(
+                contextlib.closing(
+                    open_log(dsn, allow_unsafe=postgres.unsafe_ok, postgres=postgres.bounds)
+                )
+            )
+            for dsn in dsns
+        ]
+        databases.agree(logs, own, new_id=new_id())
+        for log in logs:
+            _check_constants(log, settings)
+        return logs[0].setting("log_id", new_id())
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do about a log that cannot be used."""
     try:
-        log = open_log(settings.log_dsn)
+        yield
+    except WrongDatabase as error:
+        raise Stop(
+            Exit.USAGE,
+            f"{error}.",
+            "Name all databases of the log with --log, in the order in which it was created.",
+        ) from error
     except UnsafeLog as error:
-        raise Stop(Exit.UNSAFE, str(error)) from error
+        raise Stop(
+            Exit.UNSAFE,
+            f"{error}.",
+            "Set it right, or, to experiment, --set postgres.unsafe_ok=on.",
+        ) from error
     except LogUnfinished as error:
         raise unfinished(error) from error
     except LogError as error:
         raise Stop(
             Exit.UNREACHABLE, f"The event log cannot be opened: {error}.", "See --log."
         ) from error
-    with contextlib.closing(log):
-        for name, value in (
-            ("shards", str(settings.shards)),
-            ("mediator_did", settings.mediator_did),
-        ):
-            fixed = log.setting(name, value)
-            if fixed != value:
-                raise Stop(
-                    Exit.USAGE,
-                    f"The log was created with {name} {fixed}, not {value}.",
-                    f"Set {'--shards' if name == 'shards' else '--did'} {fixed}.",
-                )
-        return log.setting("log_id", new_id())
+
+
+def _check_constants(log: EventLog, settings: Settings) -> None:
+    for name, value in (
+        ("shards", str(settings.shards)),
+        ("mediator_did", settings.mediator_did),
+    ):
+        fixed = log.setting(name, value)
+        if fixed != value:
+            raise Stop(
+                Exit.USAGE,
+                f"The log was created with {name} {fixed}, not {value}.",
+                f"Set {'--shards' if name == 'shards' else '--did'} {fixed}.",
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -14,7 +14,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from eventstore.open_log import open_log
 from eventstore.parquet.errors import (
     ExportDamaged,
     ExportError,
@@ -23,13 +22,14 @@ from eventstore.parquet.errors import (
     LogNotAsSealed,
 )
 from eventstore.parquet.exporter import Exported, Exporter
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.files import open_place
 from http_edge.cli.log import require_existing
 from http_edge.cli.output import Exit, Stop, escaped, json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
 from http_edge.config import Settings
 from http_edge.config_sources import Loaded
 from http_edge.exporting import ContinuousExport, exporter_of
+from http_edge.log_reading import opened_to_read
 
 _TWO: Final = 2
 _Shown: TypeAlias = Callable[[Exported], None]
@@ -60,27 +60,34 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
 
     Continues where the last export to this place ended, up to where the log ends now. May run
     beside a running mediator, with SQLite on its machine. A place is a folder or a URI that
-    pyarrow knows, for example s3://bucket/folder?region=eu-west-1.
+    pyarrow knows, for example s3://bucket/folder?region=eu-west-1. Where the log has several
+    databases, each is an export of its own in a folder there: db-0, db-1 and so on.
     """
     settings = loaded.settings
-    target = to or settings.export.to
-    if target is None:
+    if to is not None:
+        export = settings.export.model_copy(update={"to": to})
+        settings = settings.model_copy(update={"export": export})
+    if settings.export.to is None:
         raise Stop(Exit.USAGE, "where to export to is not said", "Name a folder or URI with --to.")
     require_existing(settings.log_dsn)
+    each = settings.each_database()
     if watch:
-        _watch(settings, target, as_json=as_json)
+        _watch(each, as_json=as_json)
         return Exit.OK
     with _explained():
-        _export(settings, open_place(target), compacting=compacting, as_json=as_json)
+        records = [_export(one, compacting=compacting, is_quiet=as_json) for one in each]
+    if as_json:
+        print_json(records[0] if len(records) == 1 else {"databases": records})
     return Exit.OK
 
 
-def _export(settings: Settings, place: ExportPlace, *, compacting: bool, as_json: bool) -> None:
+def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str, Any]:
     written = _Written()
+    assert settings.export.to is not None
+    place = open_place(settings.export.to)
     started = time.monotonic()
     with (
-        # Reading asks nothing of the store's durability.
-        closing(open_log(settings.log_dsn, allow_unsafe=True)) as log,
+        closing(opened_to_read(settings)) as log,
         exporter_of(settings, log, place) as exporter,
         _progress_bar(exporter.catalog.last, log.position()) as shown,
     ):
@@ -94,10 +101,9 @@ def _export(settings: Settings, place: ExportPlace, *, compacting: bool, as_json
         record = _record(exporter, written, seconds) | {"place": place.address()}
     if compacting:
         record["steps_put_together"] = fewer
-    if as_json:
-        print_json(record)
-    else:
+    if not is_quiet:
         print_record("The log is exported", record)
+    return record
 
 
 def _compact(exporter: Exporter) -> int:
@@ -123,21 +129,38 @@ def _record(exporter: Exporter, written: _Written, seconds: float) -> dict[str, 
     }
 
 
-def _watch(settings: Settings, target: str, *, as_json: bool) -> None:
+def _watch(each: Sequence[Settings], *, as_json: bool) -> None:
     """Export until interrupted; a line for each step."""
+    stopping = threading.Event()
+    exports = [
+        _watching(settings, "" if len(each) == 1 else f"db-{number}: ", as_json=as_json)
+        for number, settings in enumerate(each)
+    ]
+    others = [
+        threading.Thread(target=export.run, args=(stopping,), daemon=True) for export in exports[1:]
+    ]
+    for other in others:
+        other.start()
+    with suppress(KeyboardInterrupt):
+        exports[0].run(stopping)
+    stopping.set()
+    for other in others:
+        other.join()
 
+
+def _watching(settings: Settings, title: str, *, as_json: bool) -> ContinuousExport:
     def on_step(step: Exported) -> None:
         if as_json:
             click.echo(json.dumps(step._asdict()))
         else:
-            click.echo(f"position {step.last}: {step.rows} events, {step.bytes} bytes")
+            click.echo(f"{title}position {step.last}: {step.rows} events, {step.bytes} bytes")
 
     def on_trouble(error: Exception) -> None:
-        click.echo(f"poste: the export waits: {escaped(str(error))}", err=True)
+        click.echo(f"poste: {title}the export waits: {escaped(str(error))}", err=True)
 
-    export = ContinuousExport(settings, target, on_step=on_step, on_trouble=on_trouble)
-    with suppress(KeyboardInterrupt):
-        export.run(threading.Event())
+    target = settings.export.to
+    assert target is not None
+    return ContinuousExport(settings, target, on_step=on_step, on_trouble=on_trouble)
 
 
 @contextmanager

@@ -14,12 +14,14 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from actors.partitions import Placement
 from eventstore import verify as verification
-from eventstore.open_log import open_log
 from eventstore.verify import Finding, Head, Summary
 from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record, print_table
 from http_edge.cli.settings import with_settings
+from http_edge.config import Settings
 from http_edge.config_sources import Loaded
+from http_edge.log_reading import opened_to_read
 
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
@@ -44,13 +46,34 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     Exit code 1 when a row was changed, removed, added or moved; the first such row is named. May
     run beside a running mediator: it checks up to where the log ends now.
     """
-    dsn = loaded.settings.log_dsn
-    require_existing(dsn)
+    settings = loaded.settings
+    require_existing(settings.log_dsn)
     known_heads = heads_of(known) if known else None
+    each = settings.each_database()
+    placement = Placement(shards=settings.shards, hosts=1, databases=len(each))
+    checked = []
+    for number, one in enumerate(each):
+        own = known_heads and {
+            partition: head
+            for partition, head in known_heads.items()
+            if placement.database_of_partition(partition) == number
+        }
+        findings, summary = _check(one, own)
+        checked.append({"summary": _summary(summary), "findings": list(map(_finding, findings))})
+        if not as_json:
+            _print(findings, summary, "" if len(each) == 1 else f"Database {number}: ")
+    if as_json:
+        print_json(checked[0] if len(checked) == 1 else {"databases": checked})
+    wrong = any(one["findings"] for one in checked)
+    return Exit.FINDING if wrong else Exit.OK
+
+
+def _check(
+    settings: Settings, known_heads: Mapping[str, Head] | None
+) -> tuple[list[Finding], Summary]:
     findings: list[Finding] = []
     summary: Summary | None = None
-    # Reading asks nothing of the store's durability.
-    with closing(open_log(dsn, allow_unsafe=True)) as opened, _progress_bar() as progress:
+    with closing(opened_to_read(settings)) as opened, _progress_bar() as progress:
         for item in verification.verify(opened, known_heads=known_heads, progress=progress):
             match item:
                 case Finding() if len(findings) < _KEPT_MAX:
@@ -60,11 +83,7 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
                 case _:
                     pass
     assert summary is not None
-    if as_json:
-        print_json({"summary": _summary(summary), "findings": list(map(_finding, findings))})
-    else:
-        _print(findings, summary)
-    return Exit.FINDING if summary.findings else Exit.OK
+    return findings, summary
 
 
 def require_existing(dsn: str) -> None:
@@ -87,11 +106,11 @@ def _progress_bar() -> Iterator[verification.Progress]:
         yield lambda reached, end: bar.update(task, completed=reached, total=end)
 
 
-def _print(findings: list[Finding], summary: Summary) -> None:
+def _print(findings: list[Finding], summary: Summary, title: str) -> None:
     if findings:
         first = findings[0]
         click.echo(
-            f"First bad row: position {first.first_position} ({first.fault.value}, found in "
+            f"{title}First bad row: position {first.first_position} ({first.fault.value}, found in "
             f"stream {first.stream}, version {first.version}): {first.explanation}"
         )
         print_table(
@@ -107,7 +126,7 @@ def _print(findings: list[Finding], summary: Summary) -> None:
                 for finding in islice(findings, _SHOWN_MAX)
             ],
         )
-    title = "Something is wrong with this log" if findings else "Every row is as it was sealed"
+    title += "Something is wrong with this log" if findings else "Every row is as it was sealed"
     print_record(title, {name: v for name, v in _summary(summary).items() if name != "heads"})
 
 
@@ -145,10 +164,11 @@ def heads_of(path: Path) -> Mapping[str, Head]:
         Stop: the file is no such JSON.
     """
     try:
-        heads = json.loads(path.read_bytes())["summary"]["heads"]
+        told = json.loads(path.read_bytes())
         return {
             partition: Head(head["version"], bytes.fromhex(head["digest"]))
-            for partition, head in heads.items()
+            for database in told.get("databases", [told])
+            for partition, head in database["summary"]["heads"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         remedy = "Make one with: poste log verify --json"

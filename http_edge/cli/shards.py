@@ -27,6 +27,7 @@ _REFUSALS: Final = {
     Placed.NO_SUCH_SHARD: "There is no such shard.",
     Placed.NO_SUCH_HOST: "No host lives that has this name or is on a node of this name.",
     Placed.NO_SUCH_NODE: "No host lives on a node of this name.",
+    Placed.OTHER_DATABASE: "The host works on another database than that of the shard.",
     Placed.MOVING_NOW: "The shard is moving just now.",
     Placed.DID_NOT_ANSWER: "A host did not answer: the shard may have moved or not.",
     Placed.NO_CLUSTER: "This mediator serves alone: its shards have nowhere to go.",

@@ -18,7 +18,6 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from eventstore.open_log import open_log
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.export_findings import ExportFinding, ExportSummary
 from eventstore.parquet.files import ExportPlace, open_place
@@ -36,6 +35,7 @@ from http_edge.config_sources import Loaded
 from http_edge.live.collect import Collector, NotNow, NotServed, exported_identities
 from http_edge.live.coverage import covered
 from http_edge.live.dump import DumpWriter
+from http_edge.log_reading import opened_to_read
 from http_edge.mediator_keys import load_or_create
 from http_edge.operators import operator_token
 
@@ -87,6 +87,12 @@ def verify(  # noqa: PLR0913 - one for each option
     target = source or settings.export.to
     if target is None:
         raise Stop(Exit.USAGE, "which export is not said", "Name a folder or URI with --from.")
+    if live and len(settings.log_dsns) > 1:
+        raise Stop(
+            Exit.USAGE,
+            "the memory is compared with the export of a log in one database",
+            "Leave --live out, and check the export of each database with --from.",
+        )
     known_heads = heads_of(known) if known else {}
     spark = ["--master", master] if master else []
     spark += ["--memory-mib", str(memory_mib)] if memory_mib else []
@@ -117,7 +123,7 @@ def verify(  # noqa: PLR0913 - one for each option
 def _export_rest(settings: Settings, place: ExportPlace) -> None:
     """Export what is missing, as far as the export is sound; if it is not, the check says so."""
     require_existing(settings.log_dsn)
-    with closing(open_log(settings.log_dsn, allow_unsafe=True)) as log, _bar("Exporting"):
+    with closing(opened_to_read(settings)) as log, _bar("Exporting"):
         try:
             covered(settings, log, place, log.position())
         except ExportDamaged:
@@ -182,7 +188,7 @@ def _dump(settings: Settings, place: ExportPlace, url: str, folder: Path) -> Non
         refuse_unless_ok(status, url, "/memory")
         return answer
 
-    with closing(open_log(settings.log_dsn, allow_unsafe=True)) as log:
+    with closing(opened_to_read(settings)) as log:
         after = log.position()
         catalog = covered(settings, log, place, after)
         assert catalog.head is not None

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
@@ -143,13 +143,21 @@ class Load:
             self.ledger.remove(ids)
         return bool(page.items)
 
-    async def kill(self, target: Target) -> None:
-        """Kill after a random number of further acknowledgements."""
-        due = len(self.bodies) + self.chance.randrange(*FURTHER_ACKS)
+    async def further(self) -> None:
+        """Wait for a random number of further acknowledgements."""
+        await self.accepted(self.chance.randrange(*FURTHER_ACKS))
+
+    async def accepted(self, more: int) -> None:
+        """Wait until so many more were acknowledged."""
+        due = len(self.bodies) + more
         async with asyncio.timeout(120):
             while len(self.bodies) < due:
                 self.progress.clear()
                 await self.progress.wait()
+
+    async def kill(self, target: Target) -> None:
+        """Kill after a random number of further acknowledgements."""
+        await self.further()
         match target:
             case Target.EVERYTHING:
                 self.server.kill_everything()
@@ -185,12 +193,26 @@ class Load:
 
 async def run(server: Server, kills: int, seed: int) -> Outcomes:
     """Load, kills, and the reckoning; the server runs already."""
-    load, started = Load(server, random.Random(seed)), time.monotonic()  # noqa: S311 - repeatable
-    targets = load.chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=kills - 1)
+    chance = random.Random(seed)  # noqa: S311 - repeatable
+    targets = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=kills - 1)
     # At the end of it all a mediator is asked that knows nothing but the log.
     targets.append(Target.EVERYTHING)
+
+    async def kill_all(load: Load) -> None:
+        for target in targets:
+            await load.kill(target)
+
+    counts = {target.value: targets.count(target) for target in Target}
+    return await endure(Load(server, chance), kill_all, counts)
+
+
+async def endure(
+    load: Load, faults: Callable[[Load], Awaitable[None]], counts: dict[str, int]
+) -> Outcomes:
+    """Load, faults, and the reckoning; ``counts`` says how many of which kind they are."""
+    started = time.monotonic()
     async with AsyncExitStack() as opened:
-        mediator = await opened.enter_async_context(client(server.url))
+        mediator = await opened.enter_async_context(client(load.server.url))
         readers = [await newcomer(mediator, f"reader-{n}") for n in range(READERS)]
         writers = [await newcomer(mediator, f"writer-{n}") for n in range(WRITERS)]
         for writer, reader in itertools.product(writers, readers):
@@ -198,8 +220,7 @@ async def run(server: Server, kills: int, seed: int) -> Outcomes:
         working = [asyncio.create_task(load.write(writer, readers)) for writer in writers]
         working += [asyncio.create_task(load.read(reader)) for reader in readers]
         try:
-            for target in targets:
-                await load.kill(target)
+            await faults(load)
         finally:
             load.stopping = True
             await asyncio.gather(*working)
@@ -207,12 +228,12 @@ async def run(server: Server, kills: int, seed: int) -> Outcomes:
         for reader in readers:
             await load.drain(reader)
         replayed, replays_accepted = await load.replay(mediator)
-    log = server.log()
+    log = load.server.log()
     findings = [found for found in verify(log) if isinstance(found, Finding)]
     log.close()
     ledger = load.ledger
     return Outcomes(
-        kills={target.value: targets.count(target) for target in Target},
+        kills=counts,
         accepted=ledger.count(Outcome.ACCEPTED),
         unknown=ledger.count(Outcome.UNKNOWN),
         delivered=len({delivery.event_id for delivery in ledger.deliveries}),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
@@ -14,11 +16,21 @@ from eventstore.codec import encode
 from eventstore.errors import AppendConflict, AppendUnknown, LogUnavailable, UnsafeLog
 from eventstore.log import EventLog, QueueDepth, WaitingQueue
 from eventstore.open_log import open_log
+from eventstore.postgres_bounds import PostgresBounds
 from eventstore.postgres_log import PostgresRecorder, PostgresStore
+from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def server_of_its_own() -> Iterator[DatabaseServer]:
+    with database_directory() as directory:
+        server = DatabaseServer.new(directory / "one")
+        server.start()
+        yield server
 
 
 @pytest.fixture
@@ -85,6 +97,86 @@ def test_only_a_server_that_loses_no_confirmed_commit_is_used(
         append(log, OWNER, message())
 
 
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+def test_a_server_that_loses_commits_in_a_power_cut_is_refused_also_later(
+    server_of_its_own: DatabaseServer, setting: str
+) -> None:
+    url = server_of_its_own.url
+    bounds = PostgresBounds(connect_s_max=1)
+    with closing(open_log(url, postgres=bounds)) as log:
+        append(log, OWNER, message())
+        server_of_its_own.run(f"ALTER SYSTEM SET {setting} = off")
+        server_of_its_own.stop()
+        server_of_its_own.start()
+        with pytest.raises(UnsafeLog, match=f"{setting}=off"):
+            open_log(url)
+        # As after a fail-over to a server that is set up in another way.
+        with pytest.raises(AppendUnknown):
+            log.append([encode(OWNER, 2, message())], [message()])
+        with closing(open_log(url, allow_unsafe=True)) as careless:
+            assert len(careless.read_stream(OWNER)) == 1
+
+
+def test_a_commit_that_did_not_wait_for_its_standby_is_unknown(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    database = server_of_its_own
+    with closing(open_log(database.url)) as log, ThreadPoolExecutor(1) as thread:
+        append(log, OWNER, message())
+        # The standby never comes: the commit waits, and somebody loses patience.
+        database.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        database.run("SELECT pg_reload_conf()")
+        appended = thread.submit(log.append, [encode(OWNER, 2, message())], [message()])
+        cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        deadline = time.monotonic() + 10
+        while not database.run(cancel):
+            assert time.monotonic() < deadline
+        with pytest.raises(AppendUnknown):
+            appended.result()
+        database.run("ALTER SYSTEM RESET synchronous_standby_names")
+        database.run("SELECT pg_reload_conf()")
+        assert len(log.read_stream(OWNER)) == 2
+
+
+def test_a_fail_over_that_may_lose_commits_is_warned_of(
+    server_of_its_own: DatabaseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_log(server_of_its_own.url_with(server_of_its_own)).close()
+    assert "synchronous_standby_names is empty" in caplog.text
+
+
+def test_a_server_that_stands_still_is_given_up_in_time(server_of_its_own: DatabaseServer) -> None:
+    bounds = PostgresBounds(connect_s_max=1, lock_s_max=1, answer_s_max=1)
+    with closing(open_log(server_of_its_own.url, postgres=bounds)) as log:
+        append(log, OWNER, message())
+        server_of_its_own.pause()
+        started = time.monotonic()
+        with pytest.raises(AppendUnknown):
+            log.append([encode(OWNER, 2, message())], [message()])
+        with pytest.raises(LogUnavailable):
+            log.position()
+        assert time.monotonic() - started < 8
+        server_of_its_own.resume()
+        append(log, OWNER, message())
+        assert len(log.read_stream(OWNER)) == 2
+
+
+def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
+    bounds = PostgresBounds(connections_kept=1, connections_max=2, connect_s_max=1)
+    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
+        with store.reading(), store.reading():
+            with pytest.raises(PersistenceError), store.reading():
+                pytest.fail("a third connection")
+            ((found,),) = run_sql(
+                postgres_url,
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            )
+            assert found == 2
+        with store.reading() as session:
+            assert session.rows("SELECT 1")
+
+
 def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
     url = f"{postgres_url}&application_name=from-the-url"
     with closing(PostgresStore(url)) as store, store.reading() as session:
@@ -146,15 +238,21 @@ def test_the_recorder_does_not_pretend_to_notify(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://user:secret@127.0.0.1:1/none", "postgresql://[", "postgresql://?port=x"]
+    ("url", "why"),
+    [
+        ("postgresql://user:secret@127.0.0.1:1/none", "refused"),
+        ("postgresql://user:secret@127.0.0.1:1,127.0.0.1:2/none", "port 2 failed"),
+        ("postgresql://[", "not a URL"),
+        ("postgresql://?port=x", "invalid integer"),
+    ],
 )
-def test_a_server_that_cannot_be_reached_is_unavailable(
-    url: str, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_cannot_be_reached_is_unavailable_at_once_and_says_why(
+    url: str, why: str
 ) -> None:
-    monkeypatch.setattr("eventstore.postgres_log.CONNECT_TIMEOUT_S", 1)
-    with pytest.raises(LogUnavailable) as unavailable:
+    with pytest.raises(LogUnavailable, match=why) as unavailable:
         open_log(url)
     assert "secret" not in str(unavailable.value)
+    assert "\n" not in str(unavailable.value)
 
 
 def test_a_row_at_a_position_is_in_one_append_even_after_a_failed_one(log: EventLog) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from actors.host_port import HostUnavailable, OwnerPort
 from actors.identity_host import HostOptions, IdentityHost
 from actors.limits import HostLimits
+from actors.partitions import database_of_host
 from actors.placer import Placer
 from eventstore.errors import LogError
 
@@ -19,8 +20,8 @@ SILENT_S = 10.0
 class LocalCluster:
     """Hosts of one log, found by name, and a placer that knows of nothing but them."""
 
-    def __init__(self, directory: Path) -> None:
-        self._dsn = f"sqlite:{directory / 'log.db'}"
+    def __init__(self, directory: Path, databases: int = 1) -> None:
+        self._dsns = [f"sqlite:{directory / f'log-{place}.db'}" for place in range(databases)]
         self._silent: dict[str, asyncio.Event] = {}
         self._every: list[IdentityHost] = []
         self.hosts: dict[str, IdentityHost] = {}
@@ -31,12 +32,15 @@ class LocalCluster:
 
     def new_placer(self) -> Placer:
         """A placer that knows nothing, in place of the last."""
-        self.placer = Placer(SHARDS, self, silent_s_max=SILENT_S, version=1)
+        self.placer = Placer(
+            SHARDS, self, silent_s_max=SILENT_S, version=1, databases=len(self._dsns)
+        )
         return self.placer
 
     def start(self, name: str, node: str) -> None:
         """A new host, which owns nothing."""
-        options = HostOptions(name, self._dsn, [], HostLimits(), node)
+        dsn = self._dsns[database_of_host(name, len(self._dsns))]
+        options = HostOptions(name, dsn, [], HostLimits(), node)
         self.hosts[name] = IdentityHost(options, lambda *_: None)
         self._every.append(self.hosts[name])
 

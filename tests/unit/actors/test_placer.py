@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.partitions import shards_of_database
 from actors.placer_port import Placed
 from tests.unit.actors.cluster_of_hosts import SHARDS, SILENT_S, LocalCluster
 
@@ -27,6 +28,24 @@ async def pair(cluster: LocalCluster) -> LocalCluster:
     await cluster.settle()
     assert await cluster.counts() == {"host-a-0": 4, "host-b-0": 4}
     return cluster
+
+
+DATABASES = 2
+
+
+@pytest.fixture
+async def divided(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    """Two nodes with a host for each of two databases, and two shards on each host."""
+    cluster = LocalCluster(tmp_path, DATABASES)
+    for name, node in (("a-0", "a"), ("a-1", "a"), ("b-0", "b"), ("b-1", "b")):
+        cluster.start(f"host-{name}-0", node)
+    await cluster.settle()
+    yield cluster
+    await cluster.stop()
+
+
+def hosts_of_database(database: int, owners: dict[str, str]) -> set[str]:
+    return {owners[s] for s in shards_of_database(database, DATABASES, len(SHARDS))}
 
 
 async def test_a_joining_host_gets_its_part_with_the_sessions(pair: LocalCluster) -> None:
@@ -172,3 +191,54 @@ async def test_a_table_is_told_as_soon_as_it_changes(pair: LocalCluster) -> None
     told = await asking
     assert told.version > known.version
     assert (await pair.placer.table(told.version, seconds_max=0)).version >= told.version
+
+
+async def test_a_shard_is_with_a_host_of_its_database_whoever_comes_and_goes(
+    divided: LocalCluster,
+) -> None:
+    async def placed() -> tuple[set[str], set[str]]:
+        owners = await divided.table()
+        return hosts_of_database(0, owners), hosts_of_database(1, owners)
+
+    assert set((await divided.counts()).values()) == {2}
+    assert await placed() == ({"host-a-0-0", "host-b-0-0"}, {"host-a-1-0", "host-b-1-0"})
+    before = await divided.sessions()
+    # What belongs to the other database has nothing to do with it.
+    divided.start("host-c-1-0", "c")
+    await divided.settle()
+    assert sorted((await divided.counts()).values()) == [1, 1, 2, 2, 2]
+    assert await divided.sessions() == before
+    divided.kill("host-b-0-0")
+    await divided.settle()
+    assert await placed() == ({"host-a-0-0"}, {"host-a-1-0", "host-b-1-0", "host-c-1-0"})
+    divided.kill("host-a-0-0")
+    await divided.settle()
+    owners = await divided.table()
+    assert owners.keys() == set(shards_of_database(1, DATABASES, len(SHARDS)))
+    divided.start("host-a-0-0", "a")
+    await divided.settle()
+    assert await placed() == ({"host-a-0-0"}, {"host-a-1-0", "host-b-1-0", "host-c-1-0"})
+
+
+async def test_a_drained_node_gives_each_database_to_its_hosts_elsewhere(
+    divided: LocalCluster,
+) -> None:
+    before = await divided.sessions()
+    assert await divided.placer.drain("a", draining=True) is Placed.DONE
+    await divided.settle()
+    assert await divided.counts() == {
+        "host-a-0-0": 0,
+        "host-a-1-0": 0,
+        "host-b-0-0": 4,
+        "host-b-1-0": 4,
+    }
+    assert await divided.sessions() == before
+
+
+async def test_a_shard_is_not_moved_to_a_host_of_another_database(divided: LocalCluster) -> None:
+    owners = await divided.table()
+    assert await divided.placer.move("shard-0", "host-a-1-0") is Placed.OTHER_DATABASE
+    assert await divided.table() == owners
+    to = "b" if owners["shard-0"] == "host-a-0-0" else "a"
+    assert await divided.placer.move("shard-0", to) is Placed.DONE
+    assert (await divided.table())["shard-0"] == f"host-{to}-0-0"

@@ -1,0 +1,191 @@
+"""``poste serve`` on a log of two databases: one mediator to everybody, two stores to keep."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from actors.partitions import Placement
+from eventstore.open_log import open_log
+from http_edge.cli.output import Exit
+from http_edge.client import Account, Identity, MediatorClient
+from tests.cluster.load import Load
+from tests.cluster.people import (
+    befriend,
+    client,
+    message,
+    post,
+    register,
+    until,
+    waiting_payloads,
+)
+from tests.cluster.ray_nodes import RayCluster
+from tests.cluster.server import MEDIATOR_DID, Server, own_environment
+from tests.cluster.test_start_and_stop import refusal
+from tests.postgres import Server as Postgres
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
+SHARDS = 4
+PLACEMENT = Placement(shards=SHARDS, hosts=1, databases=2)
+PAIRS = 6
+SERVED_S_MAX = 15.0
+SETTINGS = {"shards": str(SHARDS), "did": MEDIATOR_DID}
+
+
+@pytest.fixture
+def four(postgres_server: Postgres) -> Iterator[list[str]]:
+    """The URLs of four empty databases."""
+    names = [f"log_{uuid4().hex}" for _ in range(4)]
+    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
+        for name in names:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        yield [postgres_server.get_uri(name) for name in names]
+        for name in names:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def poste(*arguments: str | Path) -> dict[str, Any]:
+    """Run a command with ``--json``: what it printed."""
+    ended = run_poste(*arguments, "--json")
+    assert ended.returncode == Exit.OK, ended.stderr.decode()
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def run_poste(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    """Run a command."""
+    program = "from http_edge.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        env=own_environment(),
+        timeout=120,
+    )
+
+
+async def person_in(database: int, mediator: MediatorClient) -> Account:
+    """A registered identity whose shard is in this database."""
+    while True:
+        identity = Identity.create("person", MEDIATOR_DID)
+        if PLACEMENT.database_of(identity.did) == database:
+            return await register(mediator.as_(identity))
+
+
+async def test_people_of_two_databases_meet_and_are_restored_database_by_database(
+    tmp_path: Path, four: list[str]
+) -> None:
+    log, data_dir = " ".join(four[:2]), tmp_path / "data"
+    with Server(data_dir, log=log, **SETTINGS) as server:
+        async with client(server.url) as mediator:
+            here, there = await person_in(0, mediator), await person_in(1, mediator)
+            await befriend(here, there)
+            await befriend(there, here)
+            sent = message(here, there, "to the second")
+            assert (await post(mediator, sent))[0] == 200
+            assert await there.send(here.identity.did, "to the first")
+            assert await waiting_payloads(there) == ["to the second"]
+        queues = poste("queue", "show", "--url", server.url, "--data-dir", data_dir)["queues"]
+        assert {queue["did"] for queue in queues} == {here.identity.did, there.identity.did}
+        status = poste("status", "--url", server.url)
+        assert (status["identities"], status["queue_messages"]) == (2, 2)
+        assert {row["shard"]: row["host"] for row in status["shards"]} == {
+            "shard-0": "host-0-0",
+            "shard-1": "host-1-0",
+            "shard-2": "host-0-0",
+            "shard-3": "host-1-0",
+        }
+    for number, dsn in enumerate(four[:2]):
+        with closing(open_log(dsn)) as opened:
+            assert opened.figures().identities == 1
+            assert opened.settings()["database"] == str(number)
+
+    named: list[str | Path] = ["--log", log, "--data-dir", data_dir]
+    checked = poste("log", "verify", *named, "--set", f"shards={SHARDS}")["databases"]
+    assert [one["summary"]["findings"] for one in checked] == [0, 0]
+    known = tmp_path / "known.json"
+    known.write_text(json.dumps({"databases": checked}))
+    poste("log", "verify", *named, "--set", f"shards={SHARDS}", "--known", known)
+    exported = poste("export", *named, "--to", tmp_path / "export", "--set", f"did={MEDIATOR_DID}")
+    assert len(exported["databases"]) == 2
+
+    new = tmp_path / "new"
+    for number, dsn in enumerate(four[2:]):
+        export = tmp_path / "export" / f"db-{number}"
+        poste("verify", "--from", export, "--data-dir", data_dir)
+        keys = data_dir / "mediator-keys.json"
+        poste("restore", "--from", export, "--to", dsn, "--data-dir", new, "--keys", keys)
+    assert "belongs elsewhere" in refusal(
+        tmp_path / "other", log=" ".join(four[:1:-1]), listen="127.0.0.1:0", **SETTINGS
+    )
+    with Server(new, log=" ".join(four[2:]), **SETTINGS) as restored:
+        async with client(restored.url) as again:
+            assert await waiting_payloads(again.as_(here.identity)) == ["to the first"]
+            assert await waiting_payloads(again.as_(there.identity)) == ["to the second"]
+            status_code, answer = await post(again, sent)
+            assert (status_code, answer["code"]) == (401, "DUPLICATE_NONCE")
+
+
+def test_the_databases_of_a_log_are_named_all_and_in_their_order(
+    tmp_path: Path, four: list[str]
+) -> None:
+    first, second, third, _ = four
+    with Server(tmp_path / "data", log=f"{first} {second}", **SETTINGS):
+        pass
+    for wrong in (f"{second} {first}", first, f"{first} {second} {third}", f"{first} {third}"):
+        said = refusal(tmp_path / "data", log=wrong, listen="127.0.0.1:0", **SETTINGS)
+        assert "in the order in which it was created" in said, wrong
+
+
+async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_both(
+    tmp_path: Path, four: list[str]
+) -> None:
+    with RayCluster(tmp_path, " ".join(four[:2]), shards=str(SHARDS)) as cluster:
+        cluster.start_nodes(1, 2)
+        url = (await asyncio.to_thread(cluster.serve, 1)).url
+        await asyncio.to_thread(cluster.serve, 2)
+        named = [f"--set=keys_file={cluster.keys_file}", f"--url={url}"]
+
+        async def placed(*expected: set[str]) -> None:
+            """Wait until these are the hosts of the shards, database by database."""
+
+            async def found() -> bool:
+                shards = (await asyncio.to_thread(poste, "shards", "list", *named))["shards"]
+                return [{s["host"] for s in shards[place::2]} for place in (0, 1)] == [*expected]
+
+            await until(found)
+
+        def of_nodes(place: int, *nodes: int) -> set[str]:
+            return {f"host-node-{node}-{place}-0" for node in nodes}
+
+        await placed(of_nodes(0, 1, 2), of_nodes(1, 1, 2))
+
+        async def order(*words: str) -> int:
+            return (await asyncio.to_thread(run_poste, "shards", *words, *named)).returncode
+
+        async with client(url) as mediator:
+            load = await Load.of([mediator], PAIRS)
+            async with load:
+                assert await order("drain", "node-1") == Exit.OK
+                await placed(of_nodes(0, 2), of_nodes(1, 2))
+                assert await order("move", "shard-0", "host-node-1-1-0") == Exit.USAGE
+                assert await order("undrain", "node-1") == Exit.OK
+                await placed(of_nodes(0, 1, 2), of_nodes(1, 1, 2))
+            assert load.refusals() == []
+            async with load:
+                cluster.nodes[2].kill()
+                cluster.servers[2].kill_everything()
+                await load.served_again(time.monotonic(), SERVED_S_MAX)
+                await placed(of_nodes(0, 1), of_nodes(1, 1))
+            await load.check()

@@ -1,0 +1,177 @@
+"""PostgreSQL is restarted, killed, paused and failed over under load: it costs time, nothing else.
+
+Nobody tells the mediator of any of it. Every command is answered within a bound meanwhile, and
+service returns by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from http_edge.client import Account
+from tests.cluster.people import befriend, client, message, newcomer, post
+from tests.cluster.server import Server
+from tests.crash.conftest import Report
+from tests.crash.kill_under_load import Load, Outcomes, Target, endure
+from tests.database_server import DatabaseServer, database_directory
+
+pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
+ANSWERED_S_MAX: Final = 35.0
+"""``limits.host_call_s_max`` and a little."""
+SERVED_AGAIN_S_MAX: Final = 15.0
+SERVED_AFTER_PAUSE_S_MAX: Final = 45.0
+"""The statement that was under way is given up after ``postgres.answer_s_max``, and then each
+idle connection is found to be dead."""
+FURTHER_ACKS: Final = 40
+SETTINGS: Final = {"hosts": "2", "edges": "2"}
+_AWAY_S: Final = 6.0
+_PAUSED_S: Final = 3.0
+_PROBE_S: Final = 0.1
+
+
+class Watch:
+    """Sends a message every moment, and keeps how long each answer took and how it was."""
+
+    def __init__(self, writer: Account, reader: Account) -> None:
+        self._writer, self._reader = writer, reader
+        self._working: set[asyncio.Task[None]] = set()
+        self.longest_s = 0.0
+        self.statuses: set[int] = set()
+
+    async def run(self) -> None:
+        """Send until it is cancelled."""
+        try:
+            while True:
+                self._working.add(task := asyncio.create_task(self._ask()))
+                task.add_done_callback(self._working.discard)
+                await asyncio.sleep(_PROBE_S)
+        finally:
+            await asyncio.gather(*self._working)
+
+    async def _ask(self) -> None:
+        started = time.monotonic()
+        body = message(self._writer, self._reader, "watched")
+        status, _ = await post(self._writer.mediator, body)
+        self.longest_s = max(self.longest_s, time.monotonic() - started)
+        self.statuses.add(status)
+
+
+class Outage:
+    """Measures the time from a fault's end until the load is served again."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self.seconds: dict[str, float] = {}
+
+    async def is_over(self, name: str, within_s: float) -> None:
+        """Wait until the load is served, and then for some more."""
+        started = time.monotonic()
+        await self._load.accepted(1)
+        self.seconds[name] = time.monotonic() - started
+        assert self.seconds[name] <= within_s, str(self)
+        await self._load.accepted(FURTHER_ACKS)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with database_directory() as found:
+        yield found
+
+
+@pytest.fixture
+def database(directory: Path) -> DatabaseServer:
+    server = DatabaseServer.new(directory / "one")
+    server.start()
+    return server
+
+
+@pytest.mark.timeout(300)
+async def test_restarts_kills_and_pauses_of_the_database_cost_time_alone(
+    tmp_path: Path, database: DatabaseServer, report: Report
+) -> None:
+    async def restart(away_s: float) -> None:
+        await asyncio.to_thread(database.stop)
+        await asyncio.sleep(away_s)
+        await asyncio.to_thread(database.start)
+
+    async def faults(load: Load, outage: Outage) -> None:
+        await restart(0)
+        await outage.is_over("restart", SERVED_AGAIN_S_MAX)
+        database.kill()
+        await asyncio.to_thread(database.start)
+        await outage.is_over("kill -9", SERVED_AGAIN_S_MAX)
+        database.pause()
+        await asyncio.sleep(_PAUSED_S)
+        database.resume()
+        await outage.is_over(f"{_PAUSED_S:.0f} s paused", SERVED_AGAIN_S_MAX)
+        await restart(_AWAY_S)
+        await outage.is_over(f"{_AWAY_S:.0f} s away", SERVED_AGAIN_S_MAX)
+
+    with Server(tmp_path / "data", log=database.url, **SETTINGS) as server:
+        assert (await endured(server, faults, report)).is_clean
+
+
+@pytest.mark.timeout(300)
+async def test_a_fail_over_to_a_synchronous_standby_costs_time_alone(
+    tmp_path: Path, directory: Path, database: DatabaseServer, report: Report
+) -> None:
+    first, second = database, database.standby(directory / "two")
+    second.start()
+    first.require_standby()
+
+    async def faults(load: Load, outage: Outage) -> None:
+        first.kill()
+        await asyncio.to_thread(second.promote)
+        await outage.is_over("primary killed", SERVED_AGAIN_S_MAX)
+        third = second.standby(directory / "three", port=first.port)
+        await asyncio.to_thread(third.start)
+        await asyncio.to_thread(second.require_standby)
+        await load.accepted(FURTHER_ACKS)
+        second.pause()
+        await asyncio.to_thread(third.promote)
+        await outage.is_over("primary paused", SERVED_AFTER_PAUSE_S_MAX)
+        # Two primaries: what the old one was about to confirm, nobody waits for any more.
+        second.resume()
+        await load.accepted(FURTHER_ACKS)
+
+    with Server(tmp_path / "data", log=first.url_with(second), **SETTINGS) as server:
+        assert (await endured(server, faults, report)).is_clean
+
+
+async def endured(
+    server: Server, faults: Callable[[Load, Outage], Awaitable[None]], report: Report
+) -> Outcomes:
+    """The reckoning after these faults under load, every answer of which came in time."""
+    load = Load(server, random.Random(1))  # noqa: S311 - repeatable
+    outage = Outage(load)
+
+    async def watched(load: Load) -> None:
+        async with client(server.url) as mediator:
+            writer, reader = await newcomer(mediator, "watcher"), await newcomer(mediator, "seen")
+            await befriend(writer, reader)
+            watch = Watch(writer, reader)
+            watching = asyncio.create_task(watch.run())
+            try:
+                await load.accepted(FURTHER_ACKS)
+                await faults(load, outage)
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        report(f"served again: {outage}; longest answer {watch.longest_s:.1f} s")
+        assert watch.statuses <= {200, 503}
+        assert watch.longest_s <= ANSWERED_S_MAX
+        await load.kill(Target.EVERYTHING)
+
+    outcomes = await endure(load, watched, {Target.EVERYTHING.value: 1})
+    report(str(outcomes))
+    return outcomes

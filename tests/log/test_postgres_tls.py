@@ -1,0 +1,114 @@
+"""TLS to a PostgreSQL log: the URL asks for it, and then nobody else is believed.
+
+The embedded server is built without TLS, so a front gives it: what counts here is what the client
+asks for, whom it believes, and that it does not go on in the clear.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from eventstore.errors import LogUnavailable
+from eventstore.open_log import open_log
+from tests.cluster.people import befriend, client, newcomer, waiting_payloads
+from tests.cluster.server import Server
+from tests.log.samples import OWNER, append, message
+from tests.tls_front import TLS_PLEASE, Authority, TlsFront
+
+pytestmark = pytest.mark.postgres
+_MORE_BYTES = 1_000
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.new(tmp_path / "authority.crt")
+
+
+@contextmanager
+def in_front(postgres_url: str, files: tuple[Path, Path]) -> Iterator[TlsFront]:
+    (folder,) = parse_qs(urlsplit(postgres_url).query)["host"]
+    with TlsFront(f"{folder}/.s.PGSQL.5432", files).running() as front:
+        yield front
+
+
+def secured(postgres_url: str, front: TlsFront, authority: Authority) -> str:
+    """The URL of the log behind the front, as ``--log`` takes it."""
+    database = urlsplit(postgres_url).path
+    tls = f"sslmode=verify-full&sslrootcert={authority.path}"
+    return f"postgresql://postgres@localhost:{front.port}{database}?{tls}"
+
+
+def test_a_log_is_read_and_written_over_verified_tls(
+    tmp_path: Path, postgres_url: str, authority: Authority
+) -> None:
+    with in_front(postgres_url, authority.server_files(tmp_path, "localhost")) as front:
+        with closing(open_log(secured(postgres_url, front, authority))) as log:
+            append(log, OWNER, message(bytes(100_000)))
+            assert len(log.read_stream(OWNER)) == 1
+        assert front.handshakes >= 2
+
+
+def test_a_server_of_another_name_is_not_believed(
+    tmp_path: Path, postgres_url: str, authority: Authority
+) -> None:
+    with (
+        in_front(postgres_url, authority.server_files(tmp_path, "elsewhere")) as front,
+        pytest.raises(LogUnavailable, match=r"elsewhere.*does not match host name"),
+    ):
+        open_log(secured(postgres_url, front, authority))
+
+
+def test_a_server_of_another_authority_is_not_believed(
+    tmp_path: Path, postgres_url: str, authority: Authority
+) -> None:
+    stranger = Authority.new(tmp_path / "stranger.crt")
+    with (
+        in_front(postgres_url, stranger.server_files(tmp_path, "localhost")) as front,
+        pytest.raises(LogUnavailable, match="certificate verify failed"),
+    ):
+        open_log(secured(postgres_url, front, authority))
+
+
+def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) -> None:
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as plain, ThreadPoolExecutor(1) as thread:
+
+        def refuse() -> None:
+            caller, _ = plain.accept()
+            with caller:
+                heard.append(caller.recv(_MORE_BYTES))
+                caller.sendall(b"N")
+                heard.append(caller.recv(_MORE_BYTES))
+
+        refusing = thread.submit(refuse)
+        port = plain.getsockname()[1]
+        with pytest.raises(LogUnavailable, match="does not support SSL"):
+            open_log(
+                f"postgresql://user:secret@127.0.0.1:{port}/postgres"
+                f"?sslmode=verify-full&sslrootcert={authority.path}"
+            )
+        refusing.result()
+    assert heard == [TLS_PLEASE, b""]
+
+
+@pytest.mark.cluster
+async def test_poste_serves_from_a_log_over_verified_tls(
+    tmp_path: Path, postgres_url: str, authority: Authority
+) -> None:
+    with in_front(postgres_url, authority.server_files(tmp_path, "localhost")) as front:
+        log = secured(postgres_url, front, authority)
+        with Server(tmp_path / "data", log=log) as server:
+            async with client(server.url) as mediator:
+                writer = await newcomer(mediator, "writer")
+                reader = await newcomer(mediator, "reader")
+                await befriend(writer, reader)
+                assert await writer.send(reader.identity.did, "over TLS")
+                assert await waiting_payloads(reader) == ["over TLS"]
+        assert front.handshakes >= 3

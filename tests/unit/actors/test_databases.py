@@ -1,0 +1,130 @@
+"""Several databases as one log: what belongs where, and that nobody mistakes one for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.partitions import Placement, dedicated_host_name, shard_name, shards_of_database
+from eventstore.databases import agree
+from eventstore.errors import WrongDatabase
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from tests.unit.actors.given import host
+
+SHARDS = 8
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> Placement:
+    databases, hosts = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    shards = draw(st.integers(databases * hosts, 64))
+    return Placement(shards=shards, hosts=hosts, databases=databases)
+
+
+@given(placements())
+def test_every_shard_has_one_host_and_it_works_on_the_database_of_the_shard(
+    placement: Placement,
+) -> None:
+    owned = [placement.partitions_of(index) for index in range(len(placement.host_names))]
+    assert sorted(s for shards in owned for s in shards) == sorted(
+        shard_name(number) for number in range(placement.shards)
+    )
+    assert len(set(placement.host_names)) == placement.hosts * placement.databases
+    for name, shards in zip(placement.host_names, owned, strict=True):
+        for shard in shards:
+            assert placement.host_of(shard) == name
+            assert placement.database_of_partition(shard) == placement.database_of_host(name)
+    sizes = [len(shards) for shards in owned]
+    assert min(sizes) >= 1
+    for database in range(placement.databases):
+        here = sizes[database * placement.hosts :][: placement.hosts]
+        assert max(here) - min(here) <= 1
+
+
+@given(placements(), st.text())
+def test_an_identity_is_in_the_database_of_its_nonces(placement: Placement, did: str) -> None:
+    nonces = placement.nonce_partition_of(did)
+    database = placement.database_of(did)
+    assert placement.database_of_partition(nonces) == database
+    assert placement.database_of_host(placement.host_of(nonces)) == database
+    assert nonces in shards_of_database(database, placement.databases, placement.shards)
+
+
+@given(placements(), st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,8}[a-z0-9])?", fullmatch=True))
+def test_the_name_of_a_host_tells_its_database_on_every_node(
+    placement: Placement, node: str
+) -> None:
+    names = placement.host_names_on(node)
+    assert len(set(names)) == placement.hosts * placement.databases
+    for name, alone in zip(names, placement.host_names, strict=True):
+        assert node in name
+        assert placement.database_of_host(name) == placement.database_of_host(alone)
+
+
+def test_with_one_database_names_are_what_they_were() -> None:
+    placement = Placement(shards=4, hosts=3)
+    assert placement.host_names == ["host-0", "host-1", "host-2"]
+    assert [placement.host_of(shard_name(n)) for n in range(4)] == [*placement.host_names, "host-0"]
+    assert placement.host_of("did:x:me") == dedicated_host_name("did:x:me")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[list[EventLog]]:
+    with ExitStack() as opened:
+        yield [
+            opened.enter_context(closing(open_log(f"sqlite:{tmp_path}/{number}.db")))
+            for number in range(3)
+        ]
+
+
+def own(databases: int) -> list[list[str]]:
+    return [list(shards_of_database(place, databases, SHARDS)) for place in range(databases)]
+
+
+def test_databases_keep_their_number_and_order(logs: list[EventLog]) -> None:
+    agree(logs[:2], own(2), new_id="log")
+    agree(logs[:2], own(2), new_id="another")
+    with pytest.raises(WrongDatabase, match="database 0 is database 1, not 0"):
+        agree([logs[1], logs[0]], own(2), new_id="log")
+    with pytest.raises(WrongDatabase, match="one of 2 databases, not of 3"):
+        agree(logs, own(3), new_id="log")
+    with pytest.raises(WrongDatabase, match="not the only one"):
+        agree(logs[:1], own(1), new_id="log")
+
+
+def test_databases_of_two_logs_are_not_taken_for_one(logs: list[EventLog]) -> None:
+    agree(logs[:2], own(2), new_id="log")
+    # What one alone has filled has shards of every place.
+    host(logs[2])
+    with pytest.raises(WrongDatabase, match="holds shard-1, which belongs elsewhere"):
+        agree([logs[2], logs[1]], own(2), new_id="other")
+
+
+def test_parts_of_two_logs_of_equal_numbers_are_not_taken_for_one(tmp_path: Path) -> None:
+    with ExitStack() as opened:
+        four = [opened.enter_context(closing(open_log(f"sqlite:{tmp_path}/{n}"))) for n in range(4)]
+        agree(four[:2], own(2), new_id="log")
+        agree(four[2:], own(2), new_id="other")
+        with pytest.raises(WrongDatabase, match="a part of another log"):
+            agree([four[0], four[3]], own(2), new_id="log")
+
+
+def test_a_database_that_was_alone_takes_no_other_beside_it(logs: list[EventLog]) -> None:
+    agree(logs[:1], own(1), new_id="log")
+    assert logs[0].settings() == {}
+
+
+def test_an_empty_database_does_not_stand_in_for_a_lost_one(logs: list[EventLog]) -> None:
+    agree(logs[:2], own(2), new_id="log")
+    agree(logs[:2], own(2), new_id="log")
+    host(logs[0])
+    with pytest.raises(WrongDatabase, match="database 1 is empty, and the others are not"):
+        agree([logs[0], logs[2]], own(2), new_id="log")
+    # Made, and killed before its first host came: it is a part all the same.
+    agree(logs[:2], own(2), new_id="log")
