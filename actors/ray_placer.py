@@ -44,14 +44,12 @@ class PlacerOptions(msgspec.Struct, frozen=True):
 
     Attributes:
         log_id: tells the logs of different mediators apart.
-        keys_id: tells the keys of different mediators apart; nobody learns them from it.
         shards: how many shards the log has.
         databases: how many databases the log has.
         silent_s_max: a host that is silent for longer is given up.
     """
 
     log_id: str
-    keys_id: str
     shards: int
     databases: int
     silent_s_max: float

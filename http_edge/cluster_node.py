@@ -1,6 +1,6 @@
 """This node's part in a cluster: its name, its agreement with the others, its leave.
 
-A node joins by agreeing with the placer about the log and the keys, and leaves by giving its shards
+A node joins by agreeing with the placer about the log, and leaves by giving its shards
 away. In between its hosts and edges need nothing from here.
 """
 
@@ -17,7 +17,6 @@ from actors.ray_cluster import Prepare
 from actors.ray_placer import PlacerLink, PlacerOptions, start_placer
 from http_edge.cli.output import Exit, Stop
 from http_edge.config import Settings
-from http_edge.mediator_keys import MediatorKeys
 
 _JOIN_S_MAX: Final = 60.0
 _POLL_S: Final = 0.1
@@ -36,12 +35,11 @@ def node_name() -> str:
 class ClusterNode:
     """One node among others."""
 
-    def __init__(self, settings: Settings, log_id: str, keys: MediatorKeys) -> None:
+    def __init__(self, settings: Settings, log_id: str) -> None:
         """A node that has not joined yet; ``settings.node`` is its name."""
         self.name = settings.node or node_name()
         self._options = PlacerOptions(
             log_id,
-            keys.signing_public.hex(),
             settings.shards,
             len(settings.log_dsns),
             settings.limits.host_silent_s_max,
@@ -52,7 +50,7 @@ class ClusterNode:
         """Find the placer or start it, and agree with it.
 
         Raises:
-            Stop: the cluster serves another log or has other keys, or the placer does not answer.
+            Stop: the cluster serves another log, or the placer does not answer.
         """
         found = await self._agree(prepare)
         if found.log_id != self._options.log_id:
@@ -60,12 +58,6 @@ class ClusterNode:
                 Exit.USAGE,
                 "The Ray cluster serves another log already.",
                 "Name the log of the cluster with --log, or join another one with --ray-address.",
-            )
-        if found.keys_id != self._options.keys_id:
-            raise Stop(
-                Exit.UNSAFE,
-                "The other nodes have other keys of the mediator than this one.",
-                "Give every node the same key file: --set keys_file=PATH.",
             )
 
     async def until_served(self) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import base58
 import click
 from ray import exceptions as ray_errors
 
@@ -37,7 +38,7 @@ from http_edge.data_dir import locked, make_data_dir
 from http_edge.event_logging import configure
 from http_edge.exporting import ExportProcess
 from http_edge.log_pipe import LogPipe
-from http_edge.mediator_keys import KeyFileRefused, MediatorKeys, load_or_create
+from http_edge.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.ray_edge import edge_name, start_edge
 from http_edge.scrape import AskEdge, AskHost, Scrape, listener, showing
 
@@ -80,12 +81,11 @@ def run(loaded: Loaded) -> int:
         listener(settings.metrics_listen) as metrics,
     ):
         settings = settings.bound_to(port)
-        keys = _checked_keys(settings)
         log_id = _check_log(settings)
         node = None
         if settings.ray_address is not None:
             settings = settings.on_node(settings.node or node_name())
-            node = ClusterNode(settings, log_id, keys)
+            node = ClusterNode(settings, log_id)
         _start_ray(settings)
         try:
             mediator = _Mediator(
@@ -327,11 +327,28 @@ def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socke
     return reserved
 
 
-def _checked_keys(settings: Settings) -> MediatorKeys:
+def _check_keys(settings: Settings, log: EventLog) -> None:
+    """Hold the keys to those of the log, or make some for a log that has none yet."""
+    path, known = settings.keys_path, log.settings().get("mediator_key")
+    if known is not None and not path.exists():
+        raise Stop(
+            Exit.UNSAFE,
+            f"The key file {path} is missing, and the log belongs to the key {known}.",
+            "Restore it from a backup, or name it with --set keys_file=PATH.",
+        )
     try:
-        return load_or_create(settings.keys_path)
+        keys = load_or_create(path)
     except KeyFileRefused as error:
         raise Stop(Exit.UNSAFE, str(error)) from error
+    own = base58.b58encode(keys.signing_public).decode()
+    known = log.setting("mediator_key", own)
+    if known != own:
+        raise Stop(
+            Exit.UNSAFE,
+            f"The log belongs to the mediator with the key {known}; {path} holds {own}.",
+            "Restore the key file of this log from a backup, on every node the same: contracts are"
+            " bound to it.",
+        )
 
 
 def _start_ray(settings: Settings) -> None:
@@ -362,6 +379,7 @@ def _check_log(settings: Settings) -> str:
         databases.agree(logs, own, new_id=new_id())
         for log in logs:
             _check_constants(log, settings)
+        _check_keys(settings, logs[0])
         return logs[0].setting("log_id", new_id())
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from http_edge.cli.output import Exit
 from http_edge.client import EventToSave
+from http_edge.mediator_keys import create, new_keys
 from tests.cluster.people import (
     SOURCES,
     Socket,
@@ -35,7 +37,7 @@ REFUSED_S_MAX = 60.0
 DRAINED_S_MAX = 10.0
 
 
-def refusal(data_dir: Path, **settings: str) -> str:
+def refusal(data_dir: Path, /, *codes: Exit, **settings: str) -> str:
     """Why this start is refused as a mistake of its settings."""
     ended = subprocess.run(
         serve_command(data_dir, **settings),
@@ -45,7 +47,8 @@ def refusal(data_dir: Path, **settings: str) -> str:
         env=own_environment(),
         timeout=REFUSED_S_MAX,
     )
-    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    (code,) = codes or (Exit.USAGE,)
+    assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
     assert "Traceback" not in ended.stderr
     return ended.stderr
 
@@ -73,6 +76,23 @@ def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:
 def test_a_data_directory_in_use_is_refused(server: Server) -> None:
     reason = refusal(server.data_dir, listen="127.0.0.1:0")
     assert f"Another mediator is running on {server.data_dir}" in reason
+
+
+def test_a_log_is_not_served_with_other_keys_and_none_are_made_for_it(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        server.terminate()
+        keys = tmp_path / "mediator-keys.json"
+        backup = keys.rename(tmp_path / "backup.json")
+        assert "is missing, and the log belongs to the key" in refusal(
+            tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did="did:web:mediator.test"
+        )
+        assert not keys.exists()
+        create(keys, new_keys())
+        assert "The log belongs to the mediator with the key" in refusal(
+            tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did="did:web:mediator.test"
+        )
+        backup.rename(keys)
+        server.start()
 
 
 async def test_sigterm_lets_commands_in_flight_finish(tmp_path: Path) -> None:
