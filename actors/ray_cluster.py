@@ -88,6 +88,21 @@ def stop() -> None:
     ray.shutdown()
 
 
+def is_lost() -> bool:
+    """Has the head been replaced by one that does not know this process?
+
+    Ray lets such a process call dead actors for ever. As long as no head answers, this waits;
+    after 60 s Ray itself ends the process.
+    """
+    try:
+        ray.util.list_named_actors()
+    except ray_errors.AuthenticationError:
+        return True  # what Ray makes of "WrongClusterID"
+    except ray_errors.RayError:
+        return False
+    return False
+
+
 Prepare: TypeAlias = Callable[[str], None]
 """Called with the name of an actor in its new process, before it starts: sets up logging."""
 

@@ -203,6 +203,11 @@ class _Mediator:
                 self._stopping.set()
             except ray_errors.RayError as error:
                 _LOG.error("edge failed: %s", type(error).__name__)
+                if await asyncio.to_thread(ray_cluster.is_lost):
+                    # The actors will never be restarted: the head that was to do it is no more.
+                    _LOG.error("Ray's head has come back without knowing this node")
+                    self._exit = Exit.INTERNAL
+                    self._stopping.set()
                 await asyncio.sleep(_RETRY_S)
 
     async def _keep_exporting(self) -> None:

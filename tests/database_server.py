@@ -34,17 +34,23 @@ _USER: Final = "embedded_postgres"
 class DatabaseServer:
     """A server on loopback with a data directory of its own."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, address: str = "127.0.0.1") -> None:
         """The server that is in this directory; see ``new`` and ``standby``."""
         self._directory = directory
         self.port = port
+        self._address = address
 
     @classmethod
-    def new(cls, directory: Path) -> Self:
-        """Make a server with an empty database ``postgres``; it does not run yet."""
+    def new(cls, directory: Path, address: str = "127.0.0.1") -> Self:
+        """Make a server with an empty database ``postgres``; it does not run yet.
+
+        It will listen at ``address``, and trust everybody in the network of that.
+        """
         _own(directory)
         _run("initdb", "--auth=trust", "--no-sync", "-U", "postgres", "-D", str(directory))
-        return cls(directory, _free_port())
+        with (directory / "pg_hba.conf").open("a") as trusted:
+            trusted.write("host all all samenet trust\n")
+        return cls(directory, _free_port(), address)
 
     def standby(self, directory: Path, *, port: int | None = None) -> Self:
         """Copy this server, which runs, into one that follows it; it does not run yet.
@@ -60,7 +66,7 @@ class DatabaseServer:
     @property
     def url(self) -> str:
         """The address of its database."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        return f"postgresql://postgres@{self._address}:{self.port}/postgres"
 
     def url_with(self, other: DatabaseServer) -> str:
         """The address of whichever of two servers is the primary."""
@@ -69,7 +75,7 @@ class DatabaseServer:
 
     def start(self) -> None:
         """Start, and return when it takes connections."""
-        options = f"-p {self.port} -h 127.0.0.1 -k ''"
+        options = f"-p {self.port} -h {self._address} -k ''"
         log = self._directory / "log"
         try:
             self._control("start", "-w", "-l", str(log), "-o", options)

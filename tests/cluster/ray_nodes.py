@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import secrets
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tests.cluster.server import (
     GONE_S_MAX,
@@ -35,10 +38,26 @@ _HEALTH: Final = {
 }
 
 
+class Place(NamedTuple):
+    """Where a node is: its address in the cluster, where it listens, what its commands run in."""
+
+    ip: str
+    listen: str = "127.0.0.1:0"
+    prefix: Sequence[str] = ()
+
+
 class RayNode:
     """One ``ray start`` in a session of its own; the first of a cluster is its head."""
 
-    def __init__(self, ip: str, address: str, environment: Mapping[str, str], logs: Path) -> None:
+    def __init__(
+        self,
+        ip: str,
+        address: str,
+        environment: Mapping[str, str],
+        logs: Path,
+        *,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.ip = ip
         host, _, port = address.partition(":")
         is_head = host == ip
@@ -50,7 +69,7 @@ class RayNode:
         command = ["start", "--block", "--disable-usage-stats", "--num-cpus=1", *role]
         options = [f"--node-ip-address={ip}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ray.scripts.scripts", *command, *options],
+            [*prefix, sys.executable, "-m", "ray.scripts.scripts", *command, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -72,9 +91,18 @@ class RayNode:
                 break
         raise AssertionError(b"".join(lines).decode())
 
+    @property
+    def has_ended(self) -> bool:
+        """Has Ray given up this node? Then not all of its processes are left."""
+        return self._process.poll() is not None
+
     def processes(self) -> list[int]:
         """Every process of the node, that of actors included."""
-        return [pid for pid, _ in processes_of([self._process.pid])]
+        return [pid for pid, _ in self.titled_processes()]
+
+    def titled_processes(self) -> Iterator[tuple[int, str]]:
+        """The same with the title of each."""
+        return processes_of([self._process.pid])
 
     def send(self, number: signal.Signals) -> None:
         """A signal to every process of the node."""
@@ -99,7 +127,15 @@ class RayCluster:
     A context manager that leaves no process behind, whatever a test did.
     """
 
-    def __init__(self, directory: Path, dsn: str, **settings: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        dsn: str,
+        *,
+        places: Mapping[int, Place] | None = None,
+        **settings: str,
+    ) -> None:
+        """A cluster without nodes; where ``places`` says nothing, they are on loopback."""
         self._directory = directory
         self.keys_file = directory / "mediator-keys.json"
         self._settings = {"log": dsn, "keys_file": str(self.keys_file), **settings}
@@ -110,34 +146,51 @@ class RayCluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
-        self._address = f"{_ip(1)}:{_free_port(_ip(1))}"
+        self._places = places or {}
+        head = self.place(1).ip
+        self._address = f"{head}:{free_port(head)}"
         # The paths of Ray's sockets must be short.
         self._rays_own = tempfile.TemporaryDirectory(prefix="ray-")
         self.nodes: dict[int, RayNode] = {}
         self.servers: dict[int, Server] = {}
+        self._starting = threading.Lock()
+        self.exit_codes: list[int | None] = []
+        """Of the mediators that were started again."""
 
     def start_nodes(self, *numbers: int) -> None:
         """Start Ray nodes; number 1 is the head and comes first.
 
         One after the other: two that start at once may choose the same names for their sockets.
         """
+        rays_own = Path(self._rays_own.name)
+        if 1 in numbers:
+            # Ray would take what others of its kind on this machine know for a head that lives.
+            (rays_own / "ray_current_cluster").unlink(missing_ok=True)
         for number in numbers:
+            place = self.place(number)
             self.nodes[number] = RayNode(
-                _ip(number), self._address, self._environment, Path(self._rays_own.name)
+                place.ip,
+                self._address,
+                self._environment,
+                rays_own,
+                prefix=place.prefix,
             )
             self.nodes[number].until_started()
 
     def serve(self, number: int) -> Server:
         """Start ``poste serve`` on a node, once more if it was there before."""
         if number not in self.servers:
+            place = self.place(number)
             self.servers[number] = Server(
                 self._directory / f"data-{number}",
                 ray_address=self._address,
-                ray_node_ip=_ip(number),
+                ray_node_ip=place.ip,
+                listen=place.listen,
                 node=f"node-{number}",
                 **self._settings,
             )
             self.servers[number].environment = self._environment
+            self.servers[number].prefix = place.prefix
         self.servers[number].start()
         return self.servers[number]
 
@@ -159,10 +212,76 @@ class RayCluster:
         )
         return ended.returncode, ended.stderr
 
+    def processes(self, number: int, title: str) -> list[int]:
+        """The processes of Ray with this title on a node, oldest first."""
+        named = self.nodes[number].titled_processes()
+        return sorted(pid for pid, found in named if found.startswith(title))
+
+    def send(self, number: int, what: signal.Signals) -> None:
+        """A signal to every process of a node with a mediator, Ray's and the mediator's."""
+        self.nodes[number].send(what)
+        for pid, _ in self.servers[number].processes():
+            send(pid, what)
+
+    def mend(self) -> bool:
+        """Start again what has ended by now, as supervisors do: was there nothing to be done?
+
+        A node's unit is its mediator: Ray beside it is started with it, and a mediator whose Ray
+        has ended has to end by itself. The head runs nothing of the mediator.
+        """
+        codes = {number: server.exit_code(0) for number, server in self.servers.items()}
+        ended = [number for number, code in codes.items() if code is not None]
+        self.exit_codes += [codes[number] for number in ended]
+        heads = [number for number in self.nodes if number not in self.servers]
+        with ThreadPoolExecutor() as at_once:
+            list(at_once.map(self._restart, heads))
+            list(at_once.map(self._restart, ended))
+        return not ended and not any(node.has_ended for node in self.nodes.values())
+
+    def _restart(self, number: int) -> None:
+        if self.nodes[number].has_ended:
+            self.nodes[number].kill()
+            with self._starting:
+                self.start_nodes(number)
+        if number in self.servers:
+            self.serve(number)
+
+    def kill_everything(self) -> None:
+        """``kill -9`` of every process of every node."""
+        for server in self.servers.values():
+            server.kill_everything()
+        for node in self.nodes.values():
+            node.kill()
+
+    def lose_everything(self) -> None:
+        """``kill -9`` of every process of every node, and nothing of their disks is left."""
+        self.kill_everything()
+        for server in self.servers.values():
+            shutil.rmtree(server.data_dir)
+        self._rays_own.cleanup()
+        self._rays_own = tempfile.TemporaryDirectory(prefix="ray-")
+
+    def start_everything(self) -> None:
+        """Start every node that there was."""
+        self.start_nodes(*sorted(self.nodes))
+        with ThreadPoolExecutor() as at_once:
+            list(at_once.map(self.serve, list(self.servers)))
+
+    def url(self, number: int) -> str:
+        """Where a node listens, if its place says so."""
+        return f"http://{self.place(number).listen}"
+
+    def place(self, number: int) -> Place:
+        """Where a node is."""
+        return self._places.get(number, Place(_ip(number)))
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for number in self.nodes:
+            # What stands still cannot be ended in order.
+            self.nodes[number].send(signal.SIGCONT)
         for server in self.servers.values():
             server.__exit__(None, None, None)
         for node in self.nodes.values():
@@ -175,7 +294,8 @@ def _ip(number: int) -> str:
     return f"127.0.7.{number}"
 
 
-def _free_port(ip: str) -> int:
+def free_port(ip: str = "127.0.0.1") -> int:
+    """A port that nobody listens on at this address."""
     with socket.socket() as probe:
         probe.bind((ip, 0))
         port: int = probe.getsockname()[1]

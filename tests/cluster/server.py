@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -46,8 +46,10 @@ class Server:
     def __init__(self, data_dir: Path, **settings: str) -> None:
         self.data_dir = data_dir
         self.environment: Mapping[str, str] = own_environment()
+        self.prefix: Sequence[str] = ()
+        """Before its command: where it is to run."""
         self.url = ""
-        self._listen = "127.0.0.1:0"
+        self._listen = settings.pop("listen", "127.0.0.1:0")
         self._settings = {"did": MEDIATOR_DID, **_UNLIMITED, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._sessions: list[int] = []
@@ -72,7 +74,10 @@ class Server:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with (self.data_dir / "stderr").open("ab") as words:
             self._process = subprocess.Popen(
-                serve_command(self.data_dir, listen=self._listen, **self._settings),
+                [
+                    *self.prefix,
+                    *serve_command(self.data_dir, listen=self._listen, **self._settings),
+                ],
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 stderr=words,
@@ -86,7 +91,8 @@ class Server:
         with self._process.stdout as said:
             self.url = ready_url(said)
         assert self.url, (self.data_dir / "stderr").read_text()
-        self._listen = self.url.removeprefix("http://")
+        if self._listen.endswith(":0"):
+            self._listen = self.url.removeprefix("http://")
 
     def pids(self, title: str) -> list[int]:
         """The server's processes with this title, which Ray lengthens by the task, oldest first."""
@@ -129,6 +135,14 @@ class Server:
         started = time.monotonic()
         self._process.terminate()
         return self._process.wait(GONE_S_MAX), time.monotonic() - started
+
+    def exit_code(self, seconds_max: float) -> int | None:
+        """With what the main process has ended by itself; None when it lives for so long."""
+        assert self._process is not None
+        try:
+            return self._process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            return None
 
     def wait_until_gone(self, *, but: tuple[str, ...] = ()) -> None:
         """Return when no process of the server lives, but those with these titles."""

@@ -19,8 +19,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+from eventstore.log import EventLog
 from eventstore.verify import Finding, verify
 from http_edge.client import (
     Account,
@@ -89,16 +90,35 @@ class Outcomes:
         )
 
 
+class Mediator(Protocol):
+    """Whoever is under load."""
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+
+    def log(self) -> EventLog:
+        """Its log, opened beside it."""
+
+
 @dataclass(slots=True)
 class Load:
-    """The clients of one run, and what they know."""
+    """The clients of one run, and what they know.
 
-    server: Server
+    ``pause_s`` is how long a writer rests between two messages. ``accepted_at`` has, of each pair
+    of a sender and a recipient, when the last message was sent that was accepted.
+    """
+
+    server: Mediator
     chance: random.Random
     ledger: Ledger = field(default_factory=Ledger)
     bodies: list[tuple[float, bytes]] = field(default_factory=list)
     progress: asyncio.Event = field(default_factory=asyncio.Event)
+    accepted_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    pause_s: float = 0.0
     stopping: bool = False
+    readers: list[Account] = field(default_factory=list)
+    writers: list[Account] = field(default_factory=list)
 
     async def write(self, writer: Account, readers: Sequence[Account]) -> None:
         """Send one message after the other; each intent is noted before it is sent."""
@@ -110,18 +130,20 @@ class Load:
             filler = "x" * self.chance.randrange(_TEXT_BYTES_MAX)
             text = f"{number} of {did} {filler}"
             attempt = self.ledger.intend(did, reader.identity.did, text)
-            body = message(writer, reader, text)
+            body, sent_at = message(writer, reader, text), time.monotonic()
             try:
                 await writer.mediator.transport.post(body)
             except MediatorUnreachable:
                 attempt.outcome = Outcome.UNSENT
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(max(self.pause_s, _PAUSE_S))
             except OutcomeUnknown:
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(max(self.pause_s, _PAUSE_S))
             else:
                 attempt.outcome = Outcome.ACCEPTED
                 self.bodies.append((time.monotonic(), body))
+                self.accepted_at[did, reader.identity.did] = sent_at
                 self.progress.set()
+                await asyncio.sleep(self.pause_s)
 
     async def read(self, reader: Account) -> None:
         """Take what waits and acknowledge it, some of it later."""
@@ -155,17 +177,6 @@ class Load:
                 self.progress.clear()
                 await self.progress.wait()
 
-    async def kill(self, target: Target) -> None:
-        """Kill after a random number of further acknowledgements."""
-        await self.further()
-        match target:
-            case Target.EVERYTHING:
-                self.server.kill_everything()
-                await asyncio.to_thread(self.server.start)
-            case _:
-                title = EDGE if target is Target.EDGE else HOST
-                send(self.chance.choice(self.server.pids(title)), signal.SIGKILL)
-
     async def drain(self, reader: Account) -> None:
         """Take all that waits, until nothing was there twice; what comes back ends it too."""
         empty = 0
@@ -191,6 +202,16 @@ class Load:
         return len(bodies), wrong
 
 
+async def kill(server: Server, target: Target, chance: random.Random) -> None:
+    """Kill, and start again what does not start by itself."""
+    if target is Target.EVERYTHING:
+        server.kill_everything()
+        await asyncio.to_thread(server.start)
+    else:
+        title = EDGE if target is Target.EDGE else HOST
+        send(chance.choice(server.pids(title)), signal.SIGKILL)
+
+
 async def run(server: Server, kills: int, seed: int) -> Outcomes:
     """Load, kills, and the reckoning; the server runs already."""
     chance = random.Random(seed)  # noqa: S311 - repeatable
@@ -200,7 +221,8 @@ async def run(server: Server, kills: int, seed: int) -> Outcomes:
 
     async def kill_all(load: Load) -> None:
         for target in targets:
-            await load.kill(target)
+            await load.further()
+            await kill(server, target, chance)
 
     counts = {target.value: targets.count(target) for target in Target}
     return await endure(Load(server, chance), kill_all, counts)
@@ -213,8 +235,9 @@ async def endure(
     started = time.monotonic()
     async with AsyncExitStack() as opened:
         mediator = await opened.enter_async_context(client(load.server.url))
-        readers = [await newcomer(mediator, f"reader-{n}") for n in range(READERS)]
-        writers = [await newcomer(mediator, f"writer-{n}") for n in range(WRITERS)]
+        load.readers += [await newcomer(mediator, f"reader-{n}") for n in range(READERS)]
+        load.writers += [await newcomer(mediator, f"writer-{n}") for n in range(WRITERS)]
+        readers, writers = load.readers, load.writers[:]
         for writer, reader in itertools.product(writers, readers):
             await befriend(writer, reader)
         working = [asyncio.create_task(load.write(writer, readers)) for writer in writers]

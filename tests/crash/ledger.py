@@ -51,6 +51,8 @@ class Ledger:
     deliveries: list[Delivery] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     undone: list[Delivery] = field(default_factory=list)
+    unknown_may_come_late: bool = False
+    """Where commands wait for a new owner, one that its sender gave up may come after the next."""
 
     def intend(self, sender: str, recipient: str, text: str) -> Attempt:
         """A message is about to be sent; no other has its text."""
@@ -137,8 +139,10 @@ def _disordered(ledger: Ledger) -> Iterator[str]:
     numbers = {attempt.text: number for number, attempt in enumerate(ledger.attempts)}
     newest: dict[tuple[str, str], int] = {}
     seen: set[str] = set()
+    late = {a.text for a in ledger.attempts if a.outcome is Outcome.UNKNOWN}
+    late = late if ledger.unknown_may_come_late else set()
     for delivery in ledger.deliveries:
-        if delivery.text in seen or delivery.text not in numbers:
+        if delivery.text in seen or delivery.text in late or delivery.text not in numbers:
             continue
         seen.add(delivery.text)
         pair = delivery.sender, delivery.recipient

@@ -74,7 +74,7 @@ class Picker(ABC):
             except WalletError:
                 found = False
             if not found:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(max(load.pause_s, PAUSE_S))
 
     async def drain(self, load: WalletLoad) -> None:
         """Take turns until nothing waits, leased or not. Raises: WalletError, TimeoutError."""

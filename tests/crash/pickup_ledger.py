@@ -89,6 +89,8 @@ class PickupLedger:
 
     lease_s: float
     kills: int = 0
+    is_troubled: bool = False
+    """Are there faults now, any of which may end leases at any time? See ``trouble``."""
     sent: list[Sent] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     removed: dict[Message, float] = field(default_factory=dict)
@@ -97,6 +99,13 @@ class PickupLedger:
     changed: list[str] = field(default_factory=list)
     _by_message: dict[Message, Sent] = field(default_factory=dict)
     _holders: dict[Message, Offer] = field(default_factory=dict)
+
+    def trouble(self, *, begins: bool) -> None:
+        """A fault begins that lasts, or ends; leases from before and during it are not held to."""
+        self.kills += begins
+        self.is_troubled = begins
+        if not begins:
+            self._holders.clear()
 
     def intend(self, sent: Sent) -> Sent:
         """An envelope is about to be sent; no other has its text."""
@@ -113,12 +122,12 @@ class PickupLedger:
         message = offer.wallet, offer.text
         self.offers.append(offer)
         removed_s = self.removed.get(message)
-        if removed_s is not None and (
-            offer.session.opened_s > removed_s or not offer.session.shared
-        ):
+        # Two requests at a time, or one that waited for a new owner who knows of no lease.
+        may_be_late = offer.session.shared or self.is_troubled
+        if removed_s is not None and (offer.session.opened_s > removed_s or not may_be_late):
             self.undone.append(offer.text)
         before = self._holders.get(message)
-        if before is not None and self._is_leased(before, offer.at_s):
+        if before and not self.is_troubled and self._is_leased(before, offer.at_s):
             self.repeated_early.append((before, offer))
         self._holders[message] = offer
 

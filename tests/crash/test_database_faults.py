@@ -19,7 +19,7 @@ from http_edge.client import Account
 from tests.cluster.people import befriend, client, message, newcomer, post
 from tests.cluster.server import Server
 from tests.crash.conftest import Report
-from tests.crash.kill_under_load import Load, Outcomes, Target, endure
+from tests.crash.kill_under_load import Load, Outcomes, Target, endure, kill
 from tests.database_server import DatabaseServer, database_directory
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
@@ -170,7 +170,7 @@ async def endured(
         report(f"served again: {outage}; longest answer {watch.longest_s:.1f} s")
         assert watch.statuses <= {200, 503}
         assert watch.longest_s <= ANSWERED_S_MAX
-        await load.kill(Target.EVERYTHING)
+        await kill(server, Target.EVERYTHING, load.chance)
 
     outcomes = await endure(load, watched, {Target.EVERYTHING.value: 1})
     report(str(outcomes))

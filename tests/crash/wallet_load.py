@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -27,6 +28,7 @@ from tests.crash.pickup_ledger import Fate, PickupLedger, Sent
 FILLER_CHARS_MAX: Final = 1_000
 FOR_TWO: Final = 0.1
 PAUSE_S: Final = 0.03
+_MORE_S_MAX: Final = 120.0
 _BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
 
 
@@ -39,14 +41,28 @@ class Mailbox(NamedTuple):
 
 @dataclass(slots=True)
 class WalletLoad:
-    """What everybody in one run shares."""
+    """What everybody in one run shares.
+
+    ``pause_s`` is how long a sender rests between two messages. ``accepted_at`` has, of each
+    wallet, when the last message was sent to it that was accepted.
+    """
 
     session: aiohttp.ClientSession
     ledger: PickupLedger
     chance: random.Random
     accepted: int = 0
     progress: asyncio.Event = field(default_factory=asyncio.Event)
+    accepted_at: dict[str, float] = field(default_factory=dict)
+    pause_s: float = 0.0
     stopping: bool = False
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more were accepted. Raises: TimeoutError."""
+        due = self.accepted + count
+        async with asyncio.timeout(_MORE_S_MAX):
+            while self.accepted < due:
+                self.progress.clear()
+                await self.progress.wait()
 
     async def write(self, name: str, mailboxes: Sequence[Mailbox]) -> None:
         """Send one message after the other until the run stops."""
@@ -59,8 +75,8 @@ class WalletLoad:
                 others = [box for box in mailboxes if box.wallet != to[0].wallet]
                 to.append(self.chance.choice(others))
             filler = "x" * self.chance.randrange(FILLER_CHARS_MAX)
-            if not await self.send(name, sender, f"{number} of {name} {filler}", to):
-                await asyncio.sleep(PAUSE_S)
+            done = await self.send(name, sender, f"{number} of {name} {filler}", to)
+            await asyncio.sleep(self.pause_s if done else max(self.pause_s, PAUSE_S))
 
     async def send(self, name: str, sender: KeyPair, text: str, to: Sequence[Mailbox]) -> bool:
         """Send a text to one or two wallets, once: was it accepted?"""
@@ -74,11 +90,13 @@ class WalletLoad:
             self.ledger.intend(Sent(name, box.wallet, base58(key), text, envelope))
             for box, key in zip(to, keys, strict=True)
         ]
+        sent_at = time.monotonic()
         fate = await self._post(mediation.endpoint, body)
         for intent in intents:
             intent.fate = fate
         if fate is Fate.ACCEPTED:
             self.accepted += 1
+            self.accepted_at.update((box.wallet, sent_at) for box in to)
             self.progress.set()
         return fate is Fate.ACCEPTED
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,8 @@ import aiohttp
 from eventstore.verify import Finding, verify
 from http_edge.didcomm.keys import KeyPair
 from http_edge.wallet import Wallet, WalletError, fetch_invitation
-from tests.cluster.server import EDGE, HOST, Server, send
-from tests.crash.kill_under_load import WEIGHTS, Target
+from tests.cluster.server import Server
+from tests.crash.kill_under_load import WEIGHTS, Mediator, Target, kill
 from tests.crash.pickers import GENERATIONS, ByAll, ByPickup2, ByTwoDevices, Picker
 from tests.crash.pickup_ledger import Fate, PickupLedger, PickupVerdict, judge_pickup, kept_in
 from tests.crash.registrar import Registrar
@@ -48,7 +47,7 @@ _SERVED_S_MAX: Final = 60.0
 class PickupOutcomes:
     """What a run came to."""
 
-    kills: Counter[Target]
+    kills: Counter[str]
     accepted: int
     unknown: int
     offered: int
@@ -66,7 +65,7 @@ class PickupOutcomes:
         return self.verdict.is_clean and not self.findings and not self.broken
 
     def __str__(self) -> str:
-        killed = ", ".join(f"{target.value} {self.kills[target]}" for target in Target)
+        killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
         return (
             f"{self.kills.total()} kills ({killed}) in {self.seconds:.0f} s,"
             f" {self.accepted} accepted, {self.unknown} unknown, {self.offered} offered,"
@@ -80,37 +79,19 @@ class PickupOutcomes:
 class Town:
     """Everybody in a run."""
 
-    server: Server
     load: WalletLoad
     pickers: Sequence[Picker]
     registrar: Registrar
 
-    async def kill(self, target: Target) -> None:
-        """Kill after a random number of further forwards."""
-        load = self.load
-        due = load.accepted + load.chance.randrange(*FURTHER_FORWARDS)
-        async with asyncio.timeout(120):
-            while load.accepted < due:
-                load.progress.clear()
-                await load.progress.wait()
-        load.ledger.kills += 1
-        if target is Target.EVERYTHING:
-            self.server.kill_everything()
-            await asyncio.to_thread(self.server.start)
-        else:
-            title = EDGE if target is Target.EDGE else HOST
-            send(load.chance.choice(self.server.pids(title)), signal.SIGKILL)
-
-    async def work(self, targets: Sequence[Target]) -> None:
-        """Everybody works while one thing after the other is killed."""
+    async def work(self, faults: Callable[[], Awaitable[None]]) -> None:
+        """Everybody works while these faults happen."""
         mailboxes = [box for picker in self.pickers for box in picker.mailboxes]
         names = [f"sender-{number}" for number in range(SENDERS)]
         working = [asyncio.create_task(self.load.write(name, mailboxes)) for name in names]
         working += [asyncio.create_task(picker.work(self.load)) for picker in self.pickers]
         working.append(asyncio.create_task(self.registrar.work(self.load)))
         try:
-            for target in targets:
-                await self.kill(target)
+            await faults()
         finally:
             self.load.stopping = True
             await asyncio.gather(*working)
@@ -144,20 +125,42 @@ class Town:
 
 async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
     """Load, kills, and the reckoning; the server runs already, with ``SETTINGS``."""
-    chance, started = random.Random(seed), time.monotonic()  # noqa: S311 - repeatable
+    chance = random.Random(seed)  # noqa: S311 - repeatable
     targets = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=kills - 1)
     # At the end of it all a mediator is asked that knows nothing but the log.
     targets.append(Target.EVERYTHING)
+
+    async def kill_all(town: Town) -> None:
+        load = town.load
+        for target in targets:
+            await load.more(chance.randrange(*FURTHER_FORWARDS))
+            load.ledger.kills += 1
+            await kill(server, target, chance)
+
+    return await endure(server, kill_all, Counter(target.value for target in targets), chance)
+
+
+async def endure(
+    mediator: Mediator,
+    faults: Callable[[Town], Awaitable[None]],
+    counts: Counter[str],
+    chance: random.Random,
+    *,
+    pause_s: float = 0.0,
+) -> PickupOutcomes:
+    """Load, faults, and the reckoning; ``counts`` says how many of which kind they are."""
+    started = time.monotonic()
     ledger = PickupLedger(LEASE_S)
     async with aiohttp.ClientSession() as session:
-        town = await _settlers(server, WalletLoad(session, ledger, chance))
-        await town.work(targets)
+        load = WalletLoad(session, ledger, chance, pause_s=pause_s)
+        town = await _settlers(mediator, load)
+        await town.work(lambda: faults(town))
         await town.settle()
-    with closing(server.log()) as log:
+    with closing(mediator.log()) as log:
         findings = [found for found in verify(log) if isinstance(found, Finding)]
         verdict = judge_pickup(ledger, kept_in(log))
     return PickupOutcomes(
-        kills=Counter(targets),
+        kills=counts,
         accepted=ledger.count(Fate.ACCEPTED),
         unknown=ledger.count(Fate.UNKNOWN),
         offered=len(ledger.offers),
@@ -171,7 +174,7 @@ async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
     )
 
 
-async def _settlers(server: Server, load: WalletLoad) -> Town:
+async def _settlers(server: Mediator, load: WalletLoad) -> Town:
     """One wallet for each generation, one that uses all of them, and who changes keylists."""
     invitation = await fetch_invitation(load.session, f"{server.url}/invitation")
     pickers: list[Picker] = []
@@ -184,7 +187,7 @@ async def _settlers(server: Server, load: WalletLoad) -> Town:
     stranger = await Wallet.connect(invitation, session=load.session)
     await stranger.request_mediation()
     registrar = Registrar(owner, stranger, await owner.request_mediation(), invitation)
-    return Town(server, load, pickers, registrar)
+    return Town(load, pickers, registrar)
 
 
 def main() -> None:

@@ -1,0 +1,52 @@
+"""What the hosts of a running mediator have in memory of identities, to compare it."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from actors.evolution import from_snapshot
+from actors.inspection import Answer, DescribeStates, ListResidents, Residents, StatesDescribed
+from actors.state_rows import state_rows
+from http_edge.cli.nearby import exchange
+from http_edge.memory import STATE_BYTES_MAX
+
+_ANSWERS: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
+
+State: TypeAlias = tuple[int, list[tuple[str, list[Any]]]]
+"""The version of an identity, and the rows of each table of its state."""
+
+
+class Memory:
+    """Asks as an operator does; ``url`` is on loopback."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._token = token
+
+    def residents(self) -> Sequence[str]:
+        """The identities that are in memory."""
+        answer = self._ask(ListResidents())
+        assert isinstance(answer, Residents), answer
+        return answer.targets
+
+    def states(self, targets: Sequence[str]) -> Mapping[str, State]:
+        """The states of those of these identities that are in memory."""
+        answer = self._ask(DescribeStates(list(targets), STATE_BYTES_MAX))
+        assert isinstance(answer, StatesDescribed), answer
+        found: dict[str, State] = {}
+        for described in answer.states:
+            state = from_snapshot(described.state)
+            assert state is not None, described.target
+            tables = [(table, sorted(map(repr, rows))) for table, rows in state_rows(state)]
+            found[described.target] = (described.version, sorted(tables))
+        return found
+
+    def _ask(self, question: ListResidents | DescribeStates) -> Answer:
+        body = msgspec.msgpack.encode(question)
+        status, answer = exchange("POST", self._url, "/memory", token=self._token, body=body)
+        assert status == http.client.OK, (status, answer)
+        return _ANSWERS.decode(answer)

@@ -1,0 +1,98 @@
+"""A network namespace in which a node runs, joined to the others by two links that can be cut.
+
+One is the network of the cluster, the other that of clients and of the database, so a node can lose
+its cluster and still write and be asked: whatever it believes then, the log has to decide.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import Final, Self
+
+_NAME: Final = f"poste{os.getpid()}"
+_PREFIX_BITS: Final = 24
+
+
+class Link:
+    """One network between the machine and a namespace; the machine has two addresses in it."""
+
+    def __init__(self, name: str, network: str) -> None:
+        """The link ``name`` in the namespace; ``network`` is the three first bytes of addresses."""
+        self._device = f"{name}{os.getpid()}"
+        self._network = network
+
+    def address(self, number: int) -> str:
+        """1 and 2 are here, 3 is in the namespace."""
+        return f"{self._network}.{number}"
+
+    def make(self) -> None:
+        """Make both ends. Raises: CalledProcessError."""
+        here, there = self._device, f"{self._device}n"
+        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", _NAME)
+        for number in (1, 2):
+            _ip("addr", "add", f"{self.address(number)}/{_PREFIX_BITS}", "dev", here)
+        _ip("link", "set", here, "up")
+        # On its loopback, so that the node can still talk to itself when the link is cut.
+        _ip("-n", _NAME, "addr", "add", f"{self.address(3)}/32", "dev", "lo")
+        self.heal()
+
+    def remove(self) -> None:
+        """Remove both ends, if they are there."""
+        subprocess.run(["ip", "link", "del", self._device], check=False, capture_output=True)
+
+    def cut(self) -> None:
+        """Nothing comes through any more, and no connection is told so."""
+        _ip("-n", _NAME, "link", "set", f"{self._device}n", "down")
+
+    def heal(self) -> None:
+        """Everything comes through again."""
+        there = f"{self._device}n"
+        _ip("-n", _NAME, "link", "set", there, "up")
+        whole = f"{self.address(0)}/{_PREFIX_BITS}"
+        _ip("-n", _NAME, "route", "add", whole, "dev", there, "src", self.address(3))
+
+
+class Namespace:
+    """A namespace with its two links; a context manager. Raises: CalledProcessError."""
+
+    def __init__(self) -> None:
+        """Not made yet."""
+        self.cluster = Link("pc", f"10.77.{os.getpid() % 256}")
+        self.clients = Link("pd", f"10.78.{os.getpid() % 256}")
+
+    @property
+    def prefix(self) -> Sequence[str]:
+        """Before a command that is to run in it."""
+        return ["nsenter", f"--net=/run/netns/{_NAME}"]
+
+    def __enter__(self) -> Self:
+        _ip("netns", "add", _NAME)
+        try:
+            _ip("-n", _NAME, "link", "set", "lo", "up")
+            self.cluster.make()
+            self.clients.make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Their other ends go with the namespace too, but only some time later.
+        self.cluster.remove()
+        self.clients.remove()
+        _ip("netns", "del", _NAME)
+
+
+def is_permitted() -> bool:
+    """May this process make network namespaces?"""
+    try:
+        with Namespace():
+            return True
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)

@@ -1,0 +1,147 @@
+"""The faults of a cluster: what is killed, paused or cut off, and how that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from enum import Enum
+from typing import Final
+
+from http_edge.cli.nearby import ask
+from http_edge.cli.output import Stop
+from http_edge.mediator_keys import load_or_create
+from http_edge.operators import operator_token
+from tests.cluster.namespace import Namespace
+from tests.cluster.ray_nodes import RayCluster
+from tests.cluster.server import EDGE, HOST, send
+from tests.database_server import DatabaseServer
+
+HEAD: Final = 1
+FIRST: Final = 2
+SECOND: Final = 3
+DATABASE_PAUSED_S: Final = 4.0
+ZOMBIE_S: Final = 12.0
+"""Longer than every time-out: Ray's for a node, that of a line (11 s), those of hosts."""
+
+
+class Fault(Enum):
+    """What happens to which part."""
+
+    EDGE = "edge-killed"
+    HOST = "host-killed"
+    SERVE = "serve-killed"
+    NODE = "node-killed"
+    HEAD = "head-killed"
+    DATABASE = "database-killed"
+    PAUSED_DATABASE = "database-paused"
+    PAUSED_NODE = "node-paused"
+    CUT_NODE = "node-cut-off"
+    EVERYTHING = "everything-killed"
+
+    @property
+    def is_total(self) -> bool:
+        """Does nobody serve as long as it lasts?"""
+        return self in {Fault.DATABASE, Fault.PAUSED_DATABASE}
+
+    @property
+    def lasts(self) -> bool:
+        """Do the others serve while it lasts?"""
+        return self in {Fault.PAUSED_NODE, Fault.CUT_NODE}
+
+
+NEEDS_NAMESPACE: Final = frozenset({Fault.CUT_NODE})
+
+
+class Harm:
+    """Does harm to a cluster, and ends what does not end by itself."""
+
+    def __init__(
+        self,
+        nodes: RayCluster,
+        database: DatabaseServer,
+        namespace: Namespace | None,
+        chance: random.Random,
+    ) -> None:
+        """Without a namespace nothing can be cut off."""
+        self._nodes = nodes
+        self._database = database
+        self._namespace = namespace
+        self._began_s = 0.0
+        self.chance = chance
+
+    @property
+    def can_cut(self) -> bool:
+        """Can a node be cut off?"""
+        return self._namespace is not None
+
+    async def begin(self, fault: Fault) -> None:
+        """Let it happen."""
+        self._began_s = time.monotonic()
+        await asyncio.to_thread(self._begin, fault)
+
+    def _begin(self, fault: Fault) -> None:
+        nodes = self._nodes
+        match fault:
+            case Fault.EDGE | Fault.HOST:
+                title = EDGE if fault is Fault.EDGE else HOST
+                node = self.chance.choice([FIRST, SECOND])
+                send(self.chance.choice(nodes.processes(node, title)), signal.SIGKILL)
+            case Fault.SERVE:
+                nodes.servers[FIRST].kill()
+            case Fault.NODE:
+                nodes.nodes[FIRST].kill()
+            case Fault.HEAD:
+                nodes.nodes[HEAD].kill()
+            case Fault.DATABASE:
+                self._database.kill()
+            case Fault.PAUSED_DATABASE:
+                self._database.pause()
+            case Fault.PAUSED_NODE:
+                nodes.send(SECOND, signal.SIGSTOP)
+            case Fault.CUT_NODE:
+                assert self._namespace is not None
+                self._namespace.cluster.cut()
+            case Fault.EVERYTHING:
+                nodes.lose_everything()
+
+    async def end(self, fault: Fault) -> None:
+        """End it, in due time."""
+        lasts_s = {
+            Fault.PAUSED_DATABASE: DATABASE_PAUSED_S,
+            Fault.PAUSED_NODE: ZOMBIE_S,
+            Fault.CUT_NODE: ZOMBIE_S,
+        }.get(fault, 0.0)
+        await asyncio.sleep(max(0.0, self._began_s + lasts_s - time.monotonic()))
+        await asyncio.to_thread(self._end, fault)
+
+    def _end(self, fault: Fault) -> None:
+        match fault:
+            case Fault.DATABASE:
+                self._database.start()
+            case Fault.PAUSED_DATABASE:
+                self._database.resume()
+            case Fault.PAUSED_NODE:
+                self._nodes.send(SECOND, signal.SIGCONT)
+            case Fault.CUT_NODE:
+                assert self._namespace is not None
+                self._namespace.cluster.heal()
+            case _:
+                pass
+
+    def token(self) -> str:
+        """What an operator shows."""
+        return operator_token(load_or_create(self._nodes.keys_file))
+
+    async def counts(self) -> Counter[str]:
+        """How many shards each node has; nothing as long as that cannot be told."""
+        url, token = self._nodes.url(FIRST), self.token()
+        try:
+            listed = await asyncio.to_thread(ask, "GET", url, "/shards", token=token)
+        except Stop:
+            return Counter()
+        counts = Counter({host["node"]: 0 for host in listed["hosts"]})
+        counts.update(place["node"] for place in listed["shards"])
+        return Counter() if None in counts else counts

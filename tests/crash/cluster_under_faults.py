@@ -1,0 +1,373 @@
+"""A cluster under load loses one part after the other, and both protocol families keep count.
+
+``python -m tests.crash.cluster_under_faults --rounds 20 --seed 7`` runs for long. Three Ray nodes:
+the head, and two with a mediator each, behind a load balancer, with a PostgreSQL of their own. The
+last node is in a network namespace where that is permitted. Some clients, the strays, know nothing
+but that node, so there is always somebody to ask a zombie.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from eventstore.log import EventLog
+from eventstore.open_log import open_log
+from http_edge.didcomm.keys import did_key
+from tests.cluster.balancer import Balancer
+from tests.cluster.memory import Memory
+from tests.cluster.namespace import Namespace, is_permitted
+from tests.cluster.people import befriend, client, newcomer, until
+from tests.cluster.ray_nodes import Place, RayCluster, free_port
+from tests.cluster.wallets import served
+from tests.crash import kill_under_load, wallets_under_kills
+from tests.crash.cluster_faults import FIRST, HEAD, NEEDS_NAMESPACE, SECOND, Fault, Harm
+from tests.crash.kill_under_load import Load
+from tests.crash.ledger import Ledger, Outcome
+from tests.crash.wallets_under_kills import Town
+from tests.database_server import DatabaseServer, database_directory
+
+_LOG = logging.getLogger(__name__)
+SERVED_S_MAX: Final = 60.0
+MENDED_S_MAX: Final = 180.0
+FURTHER: Final = 20
+STRAYS: Final = 3
+PAUSE_S: Final = 0.15
+SETTINGS: Final = wallets_under_kills.SETTINGS | {
+    "shards": "8",
+    # A third of what they are by default, or else every fault would take three times as long.
+    "limits.host_call_s_max": "8",
+    "limits.host_silent_s_max": "4",
+}
+_POLL_S: Final = 0.1
+_QUIET_S: Final = 1.5
+_INSIDE_PORT: Final = 8080
+
+
+@dataclass(slots=True)
+class Faulted:
+    """What one fault came to; seconds until everybody was served again."""
+
+    fault: Fault
+    served_s: float = 0.0
+    mended_s: float = 0.0
+    strays: Counter[Outcome] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        strays = "/".join(f"{self.strays[outcome]}" for outcome in Outcome)
+        return f"{self.fault.value} {self.served_s:.1f} s (mended {self.mended_s:.0f} s, {strays})"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to."""
+
+    faulted: Sequence[Faulted]
+    commands: kill_under_load.Outcomes
+    wallets: wallets_under_kills.PickupOutcomes
+    fenced: int
+    exit_codes: Sequence[int | None]
+    compared: int
+    differing: Sequence[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Was every promise kept?"""
+        return self.commands.is_clean and self.wallets.is_clean and not self.differing
+
+    def __str__(self) -> str:
+        told = ", ".join(map(str, self.faulted))
+        return (
+            f"served again after: {told}; {self.fenced} partitions given up by zombies,"
+            f" exit codes {sorted(map(str, self.exit_codes))},"
+            f" {self.compared} states compared, {len(self.differing)} differ {self.differing or ''}"
+            f"\n  commands: {self.commands}\n  wallets: {self.wallets}"
+        )
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The cluster of one run."""
+
+    nodes: RayCluster
+    balancer: Balancer
+    harm: Harm
+    dsn: str
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        return self.balancer.url
+
+    def log(self) -> EventLog:
+        """Its log, opened beside it."""
+        return open_log(self.dsn)
+
+    def memory(self) -> Memory:
+        """What its hosts have in memory."""
+        return Memory(self.nodes.url(FIRST), self.harm.token())
+
+    def fenced(self) -> int:
+        """How many partitions its hosts found to have another owner."""
+        words = [s.data_dir / "stderr" for s in self.nodes.servers.values()]
+        return sum(path.read_text().count("has another owner, given up") for path in words)
+
+
+@asynccontextmanager
+async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
+    """A cluster that serves."""
+    async with AsyncExitStack() as opened:
+        balancer = await opened.enter_async_context(Balancer())
+        with ExitStack() as stack:
+            namespace = stack.enter_context(Namespace()) if is_permitted() else None
+            places: dict[int, Place] = {}
+            address = "127.0.0.1"
+            if namespace is not None:
+                near, far = namespace.cluster.address, namespace.clients.address
+                address = far(1)
+                places = {number: Place(near(number)) for number in (HEAD, FIRST)}
+                places[FIRST] = Place(near(FIRST), f"127.0.0.1:{free_port()}")
+                places[SECOND] = Place(near(SECOND), f"{far(3)}:{_INSIDE_PORT}", namespace.prefix)
+            else:
+                for number in (FIRST, SECOND):
+                    listen = f"127.0.0.1:{free_port()}"
+                    places[number] = Place(f"127.0.8.{number}", listen)
+                places[HEAD] = Place(f"127.0.8.{HEAD}")
+            folder = stack.enter_context(database_directory())
+            database = DatabaseServer.new(folder / "one", address)
+            await asyncio.to_thread(database.start)
+            nodes = stack.enter_context(
+                RayCluster(
+                    directory, database.url, places=places, public_url=balancer.url, **SETTINGS
+                )
+            )
+            await asyncio.to_thread(nodes.start_nodes, HEAD, FIRST, SECOND)
+            await asyncio.gather(*[asyncio.to_thread(nodes.serve, n) for n in (FIRST, SECOND)])
+            balancer.serve(*[nodes.url(number) for number in (FIRST, SECOND)])
+            chance = random.Random(seed)  # noqa: S311 - repeatable
+            harm = Harm(nodes, database, namespace, chance)
+            cluster = Cluster(nodes, balancer, harm, database.url)
+            async with client(cluster.url) as mediator:
+                await until(mediator.health)
+            yield cluster
+
+
+class Ordeal:
+    """Faults one after the other, while everybody works."""
+
+    def __init__(self, cluster: Cluster, faults: Sequence[Fault]) -> None:
+        self._cluster = cluster
+        self._faults = faults
+        self._load: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
+        self._town: asyncio.Future[Town] = asyncio.get_running_loop().create_future()
+        self._over = asyncio.Event()
+        self._is_last = False
+        self._strays: list[str] = []
+        self.faulted: list[Faulted] = []
+        self.fenced = 0
+        self.compared = 0
+        self.differing: list[str] = []
+
+    async def of_commands(self, load: Load) -> None:
+        """The faults, as those see them who send commands."""
+        self._load.set_result(load)
+        await self._over.wait()
+
+    async def of_wallets(self, town: Town) -> None:
+        """The faults, as wallets see them."""
+        self._town.set_result(town)
+        await self._over.wait()
+
+    async def run(self) -> None:
+        """Everything, from the first fault to the loss of all but the database."""
+        try:
+            load, town = await self._load, await self._town
+            straying = client(self._cluster.nodes.url(SECOND))
+            async with straying, client(self._cluster.url) as mediator:
+                working = []
+                for number in range(STRAYS):
+                    stray = await newcomer(mediator, f"stray-{number}")
+                    await befriend(stray, load.readers[0])
+                    self._strays.append(stray.identity.did)
+                    lost = straying.as_(stray.identity)
+                    working.append(asyncio.create_task(load.write(lost, load.readers[:1])))
+                for number, fault in enumerate(self._faults):
+                    self._is_last = number == len(self._faults) - 1
+                    await load.accepted(FURTHER)
+                    await town.load.more(FURTHER)
+                    await self._suffer(fault, load, town)
+                await load.accepted(FURTHER)
+                await town.load.more(FURTHER)
+                load.stopping = town.load.stopping = True
+                await asyncio.gather(*working)
+                self.fenced = self._cluster.fenced()
+                await self._lose_everything(load, town)
+        finally:
+            self._over.set()
+
+    async def _suffer(self, fault: Fault, load: Load, town: Town) -> None:
+        harm, faulted, ledger = self._cluster.harm, Faulted(fault), town.load.ledger
+        before = self._answers(load)
+        ledger.trouble(begins=True)
+        since = time.monotonic()
+        await harm.begin(fault)
+        if fault.is_total:
+            await harm.end(fault)
+            since = time.monotonic()
+        elif fault.lasts:
+            faulted.served_s = await self._served_again(load, town, since)
+            await harm.end(fault)
+        mending = asyncio.create_task(self._mended(fault))
+        try:
+            if fault is Fault.HEAD:
+                await mending
+            if not fault.lasts:
+                faulted.served_s = await self._served_again(load, town, since)
+            await mending
+        finally:
+            mending.cancel()
+            await asyncio.gather(mending, return_exceptions=True)
+        faulted.mended_s = time.monotonic() - since
+        # With everything back, everybody is asked once more.
+        await self._served_again(load, town, time.monotonic())
+        faulted.strays = self._answers(load) - before
+        ledger.trouble(begins=False)
+        self.faulted.append(faulted)
+        _LOG.info("%s", faulted)
+
+    def _answers(self, load: Load) -> Counter[Outcome]:
+        """What those were told who know the second node alone."""
+        return Counter(a.outcome for a in load.ledger.attempts if a.sender in self._strays)
+
+    async def _mended(self, fault: Fault) -> None:
+        """Start again what ended, until nothing more ends and every node has its share."""
+        nodes = self._cluster.nodes
+        if fault.lasts and self._is_last:
+            # Everything is lost next; but the zombie has to end by itself, and as a failure.
+            code = await asyncio.to_thread(nodes.servers[SECOND].exit_code, MENDED_S_MAX)
+            nodes.exit_codes.append(code)
+            return
+        # A head that comes back knows nobody: all that were there before have to end.
+        ends = len(nodes.exit_codes) + len(nodes.servers) * (fault is Fault.HEAD)
+        async with asyncio.timeout(MENDED_S_MAX):
+            while True:
+                is_whole = await asyncio.to_thread(nodes.mend)
+                if is_whole and len(nodes.exit_codes) >= ends and await self._spread():
+                    return
+                await asyncio.sleep(_POLL_S)
+
+    async def _spread(self) -> bool:
+        counts = await self._cluster.harm.counts()
+        return len(counts) == len(self._cluster.nodes.servers) and min(counts.values()) > 0
+
+    async def _served_again(self, load: Load, town: Town, since: float) -> float:
+        """Seconds until somebody was accepted by every one who is not a stray."""
+        async with asyncio.timeout(SERVED_S_MAX):
+            while True:
+                at = [v for (who, _), v in load.accepted_at.items() if who not in self._strays]
+                at += town.load.accepted_at.values()
+                if min(at) >= since:
+                    return time.monotonic() - since
+                await asyncio.sleep(_POLL_S)
+
+    async def _lose_everything(self, load: Load, town: Town) -> None:
+        """Nothing but the database is left, and what comes back has the same in memory."""
+        await self._is_quiet()
+        faulted = Faulted(Fault.EVERYTHING)
+        before = await self._states(load, town)
+        town.load.ledger.trouble(begins=True)
+        await asyncio.to_thread(self._cluster.nodes.lose_everything)
+        since = time.monotonic()
+        await asyncio.to_thread(self._cluster.nodes.start_everything)
+        after = await self._states(load, town)
+        faulted.served_s = faulted.mended_s = time.monotonic() - since
+        town.load.ledger.trouble(begins=False)
+        self.compared = len(before)
+        self.differing = [did for did in before if before[did] != after.get(did)]
+        self.faulted.append(faulted)
+
+    async def _is_quiet(self) -> None:
+        log = await asyncio.to_thread(self._cluster.log)
+        position, before = log.position(), -1
+        while position != before:
+            await asyncio.sleep(_QUIET_S)
+            position, before = log.position(), position
+        log.close()
+
+    async def _states(self, load: Load, town: Town) -> dict[str, object]:
+        """The states of all identities, each of which is woken for it."""
+
+        async def woken() -> bool:
+            for account in (*load.readers, *load.writers):
+                await account.query_pending_events()
+            for picker in town.pickers:
+                await picker.wallet.status()
+            return True
+
+        async with asyncio.timeout(SERVED_S_MAX):
+            await served(lambda: until(woken))
+        memory = self._cluster.memory()
+        dids = [account.identity.did for account in (*load.readers, *load.writers)]
+        dids += [did_key(picker.wallet.connection.key.public) for picker in town.pickers]
+        return dict(await asyncio.to_thread(memory.states, dids))
+
+
+async def run(directory: Path, faults: Sequence[Fault], seed: int) -> Report:
+    """Load, faults, and the reckoning of both protocol families."""
+    async with running(directory, seed) as cluster:
+        faults = [f for f in faults if f not in NEEDS_NAMESPACE or cluster.harm.can_cut]
+        ordeal = Ordeal(cluster, faults)
+        counts = Counter(fault.value for fault in (*faults, Fault.EVERYTHING))
+        chance = cluster.harm.chance
+        ledger = Ledger(unknown_may_come_late=True)
+        load = Load(cluster, chance, ledger, pause_s=PAUSE_S)
+        commands, wallets, _ = await asyncio.gather(
+            kill_under_load.endure(load, ordeal.of_commands, dict(counts)),
+            wallets_under_kills.endure(cluster, ordeal.of_wallets, counts, chance, pause_s=PAUSE_S),
+            ordeal.run(),
+        )
+        report = Report(
+            faulted=ordeal.faulted,
+            commands=commands,
+            wallets=wallets,
+            fenced=ordeal.fenced,
+            exit_codes=cluster.nodes.exit_codes,
+            compared=ordeal.compared,
+            differing=ordeal.differing,
+        )
+        await asyncio.to_thread(cluster.nodes.kill_everything)
+        return report
+
+
+def main() -> None:
+    """Run with the arguments of the command line; exit code 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1, help="how often each fault happens")
+    parser.add_argument("--faults", nargs="*", default=[], choices=[f.value for f in Fault])
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    chosen = [Fault(name) for name in arguments.faults] or [
+        fault for fault in Fault if fault is not Fault.EVERYTHING
+    ]
+    faults = chosen * arguments.rounds
+    random.Random(arguments.seed).shuffle(faults)  # noqa: S311 - repeatable
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    with tempfile.TemporaryDirectory(prefix="poste-faults-") as directory:
+        report = asyncio.run(run(Path(directory), faults, arguments.seed))
+    sys.stdout.write(f"{report}\n")
+    sys.exit(0 if report.is_clean else 1)
+
+
+if __name__ == "__main__":
+    main()

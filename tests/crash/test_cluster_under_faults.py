@@ -1,0 +1,41 @@
+"""A cluster loses one part after the other under load, at last all but its database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from http_edge.cli.output import Exit
+from tests.cluster.namespace import is_permitted
+from tests.crash.cluster_faults import Fault
+from tests.crash.cluster_under_faults import run
+from tests.crash.conftest import Report
+
+pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
+SERVED_AGAIN_S_MAX: Final = 25.0
+"""10 s until Ray notices that a node is gone, and 15 s."""
+FAULTS: Final = [
+    Fault.HOST,
+    Fault.EDGE,
+    Fault.DATABASE,
+    Fault.PAUSED_DATABASE,
+    Fault.CUT_NODE if is_permitted() else Fault.PAUSED_NODE,
+]
+"""After these everything but the database is lost, the head included. There are more, and any
+number of them, in ``python -m tests.crash.cluster_under_faults``."""
+
+
+@pytest.mark.timeout(300)
+async def test_no_fault_of_a_cluster_costs_either_protocol_family_anything_but_time(
+    tmp_path: Path, report: Report
+) -> None:
+    outcomes = await run(tmp_path, FAULTS, seed=1)
+    report(str(outcomes))
+    assert outcomes.is_clean, str(outcomes)
+    served_s = {faulted.fault: faulted.served_s for faulted in outcomes.faulted}
+    served_s.pop(Fault.EVERYTHING)
+    assert max(served_s.values()) <= SERVED_AGAIN_S_MAX
+    assert outcomes.fenced > 0
+    assert outcomes.exit_codes == [Exit.INTERNAL]
