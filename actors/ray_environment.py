@@ -14,6 +14,8 @@ def prepare(*, own_ray: bool) -> None:
     joined has its own.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing here reaches the internet
+    # Ray's default of 15 is for batch work: hosts and edges would wait for everything else.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     if own_ray:
         # Ray's switch for machines without a cluster: its ports then listen on loopback alone.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

@@ -93,6 +93,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
         return self._answer
 
+    @property
+    def is_open(self) -> bool:
+        """May a request be sent, as far as is known?"""
+        return self._transport is not None and not self._transport.is_closing()
+
     def close(self) -> None:
         """Close at once."""
         if self._transport is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+CPU_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PARENT, _TIMES = 1, slice(11, 15)
 """Fields of /proc/<pid>/stat after the command's name: ppid; utime, stime, cutime, cstime."""
 
@@ -23,7 +23,7 @@ class ProcessTree:
     def pids(self) -> list[int]:
         """The root and all its descendants."""
         children: dict[int, list[int]] = {}
-        for pid, fields in _processes():
+        for pid, fields in processes():
             children.setdefault(int(fields[_PARENT]), []).append(pid)
         found, waiting = [], [self.root]
         while waiting:
@@ -35,8 +35,8 @@ class ProcessTree:
     def cpu_s(self) -> float:
         """CPU seconds so far, those of children that ended and were waited for included."""
         wanted = set(self.pids())
-        ticks = sum(sum(map(int, fields[_TIMES])) for pid, fields in _processes() if pid in wanted)
-        return ticks / _TICKS_PER_S
+        ticks = sum(sum(map(int, fields[_TIMES])) for pid, fields in processes() if pid in wanted)
+        return ticks / CPU_TICKS_PER_S
 
     def memory_bytes(self) -> int:
         """Proportional set size: pages that processes share are counted once in all."""
@@ -53,7 +53,8 @@ class ProcessTree:
         )
 
 
-def _processes() -> Iterator[tuple[int, list[str]]]:
+def processes() -> Iterator[tuple[int, list[str]]]:
+    """Every living process: its id and the fields of its ``stat`` after the command's name."""
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             try:

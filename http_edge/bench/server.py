@@ -32,7 +32,7 @@ _SERVE: Final = ("-c", "from http_edge.cli.main import main; main()", "serve")
 _ECHO: Final = ("-m", "http_edge.bench.echo_edge")
 _DID: Final = "did:web:bench.test"
 """Fixed, because the port is not, and a log belongs to one mediator for ever."""
-_UNLIMITED: Final[Mapping[str, str]] = {
+UNLIMITED: Final[Mapping[str, str]] = {
     # One address and few senders make all of the load; rates are tested elsewhere.
     "rates.per_address_per_s": "0",
     "rates.per_sender_per_s": "0",
@@ -148,7 +148,7 @@ class OwnServer(OwnProcess):
     ) -> None:
         command = [sys.executable, *(_ECHO if echo else _SERVE)]
         facts = {"listen": f"{LOOPBACK}:0", "data_dir": str(data_dir), "did": _DID}
-        for name, value in {**facts, **_UNLIMITED, **(settings or {})}.items():
+        for name, value in {**facts, **UNLIMITED, **(settings or {})}.items():
             command += ["--set", f"{name}={value}"]
         super().__init__(command, data_dir / "server.out")
 

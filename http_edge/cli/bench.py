@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from http_edge.bench import acapy_peer
+from http_edge.bench import cluster as cluster_bench
 from http_edge.bench import didcomm as didcomm_bench
+from http_edge.bench import failover as failover_bench
 from http_edge.bench import projections as projections_bench
 from http_edge.bench.decentrl import plan, run
 from http_edge.bench.measurement import Measurement
@@ -142,6 +144,45 @@ def projections(*, events: int, serving: bool, keep: Path | None, as_json: bool)
             lambda bar: projections_bench.run(wanted, folder, bar, told),
             as_json=as_json,
         )
+
+
+_log = click.option(
+    "--log", help="An empty PostgreSQL database; else a server is started for this."
+)
+
+
+@bench.command()
+@_log
+@_quick
+@click.option(
+    "--moves", type=click.IntRange(1, 100_000), help="Shards moved under load.  [default: 1000]"
+)
+@json_option
+def cluster(log: str | None, *, quick: bool, moves: int | None, as_json: bool) -> Exit:
+    """Measure a cluster of two nodes on this machine.
+
+    Starts Ray nodes and a mediator on each. Messages of both protocols accepted by one node and by
+    two in turns and what each layer spends on them; then shards moved under load: what was lost,
+    not accepted or doubled, and how long commands took meanwhile.
+    """
+    wanted = cluster_bench.plan(quick=quick, moves=moves)
+    return _report(None, lambda bar: cluster_bench.run(log, wanted, bar), as_json=as_json)
+
+
+@bench.command()
+@_log
+@_quick
+@json_option
+def failover(log: str | None, *, quick: bool, as_json: bool) -> Exit:
+    """Measure how soon everybody is served again after a fault.
+
+    Starts Ray nodes and a mediator on each, and kills a host, an edge, a serve process, a whole
+    node and PostgreSQL, one after the other, while people of both protocols write; then drains a
+    node and stops it. After each everything is fetched and held against what was accepted.
+    A database that is named with --log is not killed.
+    """
+    wanted = failover_bench.plan(quick=quick)
+    return _report(None, lambda bar: failover_bench.run(log, wanted, bar), as_json=as_json)
 
 
 @contextmanager
