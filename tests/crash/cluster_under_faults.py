@@ -334,7 +334,14 @@ async def run(directory: Path, faults: Sequence[Fault], seed: int) -> Report:
         load = Load(cluster, chance, ledger, pause_s=PAUSE_S)
         commands, wallets, _ = await asyncio.gather(
             kill_under_load.endure(load, ordeal.of_commands, dict(counts)),
-            wallets_under_kills.endure(cluster, ordeal.of_wallets, counts, chance, pause_s=PAUSE_S),
+            wallets_under_kills.endure(
+                cluster,
+                ordeal.of_wallets,
+                counts,
+                chance,
+                pause_s=PAUSE_S,
+                unknown_may_come_late=True,
+            ),
             ordeal.run(),
         )
         report = Report(

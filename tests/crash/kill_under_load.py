@@ -84,7 +84,8 @@ class Outcomes:
             f"{sum(self.kills.values())} kills ({killed}) in {self.seconds:.0f} s,"
             f" {self.accepted} accepted, {self.unknown} unknown, {self.delivered} delivered,"
             f" {self.removed} removed; lost {wrong.lost or 0}, duplicated {len(wrong.duplicated)},"
-            f" undone {len(wrong.undone)}, disordered {len(wrong.disordered)},"
+            f" undone {len(wrong.undone)}, disordered {len(wrong.disordered)}"
+            f" ({wrong.late} unknown late),"
             f" strange {len(wrong.strange)}; {self.replayed} replays,"
             f" {len(self.replays_accepted)} accepted; {len(self.findings)} findings in the log"
         )

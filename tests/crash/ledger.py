@@ -79,7 +79,8 @@ class Ledger:
 class Verdict:
     """What is wrong; nothing, if all of it is empty.
 
-    ``lost`` counts by where the missing messages stand among those of their recipient.
+    ``lost`` counts by where the missing messages stand among those of their recipient; ``late``
+    are the unknown ones that came after a later one and may have.
     """
 
     lost: dict[str, int]
@@ -87,6 +88,7 @@ class Verdict:
     strange: list[str]
     undone: list[str]
     disordered: list[str]
+    late: int = 0
 
     @property
     def is_clean(self) -> bool:
@@ -101,6 +103,9 @@ def judge(ledger: Ledger) -> Verdict:
     for delivery in ledger.deliveries:
         key = delivery.sender, delivery.recipient, delivery.text
         copies.setdefault(key, set()).add(delivery.event_id)
+    disordered = list(_disordered(ledger))
+    unknown = {a.text for a in ledger.attempts if a.outcome is Outcome.UNKNOWN}
+    late = unknown if ledger.unknown_may_come_late else set[str]()
     return Verdict(
         lost=dict(Counter(_places_of_the_lost(ledger, {text for _, _, text in copies}))),
         duplicated=[text for (_, _, text), ids in copies.items() if len(ids) > 1],
@@ -110,7 +115,8 @@ def judge(ledger: Ledger) -> Verdict:
             if (attempt := sent.get(key)) is None or attempt.outcome is Outcome.UNSENT
         ],
         undone=[delivery.text for delivery in ledger.undone],
-        disordered=list(_disordered(ledger)),
+        disordered=[text for text in disordered if text not in late],
+        late=len(late.intersection(disordered)),
     )
 
 
@@ -139,10 +145,8 @@ def _disordered(ledger: Ledger) -> Iterator[str]:
     numbers = {attempt.text: number for number, attempt in enumerate(ledger.attempts)}
     newest: dict[tuple[str, str], int] = {}
     seen: set[str] = set()
-    late = {a.text for a in ledger.attempts if a.outcome is Outcome.UNKNOWN}
-    late = late if ledger.unknown_may_come_late else set()
     for delivery in ledger.deliveries:
-        if delivery.text in seen or delivery.text in late or delivery.text not in numbers:
+        if delivery.text in seen or delivery.text not in numbers:
             continue
         seen.add(delivery.text)
         pair = delivery.sender, delivery.recipient

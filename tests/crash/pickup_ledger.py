@@ -91,6 +91,8 @@ class PickupLedger:
     kills: int = 0
     is_troubled: bool = False
     """Are there faults now, any of which may end leases at any time? See ``trouble``."""
+    unknown_may_come_late: bool = False
+    """Where commands wait for a new owner, one that its sender gave up may come after the next."""
     sent: list[Sent] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     removed: dict[Message, float] = field(default_factory=dict)
@@ -210,6 +212,8 @@ class PickupVerdict:
     undone: list[str]
     twice: list[str]
     disordered: list[str]
+    late: int = 0
+    """Unknown ones that came after a later one, and may have."""
 
     @property
     def is_clean(self) -> bool:
@@ -234,7 +238,7 @@ class PickupVerdict:
             "disordered": self.disordered,
         }
         told = [f"{name} {_shown(texts)}" for name, texts in found.items()]
-        return ", ".join([f"lost {self.lost or 0}", *told])
+        return ", ".join([f"lost {self.lost or 0}", *told, f"{self.late} unknown late"])
 
 
 def _shown(texts: Sequence[str]) -> str:
@@ -256,6 +260,9 @@ def judge_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupVerdict:
     strange += [payload.decode() for key, payload in by_bytes.keys() - known]
     doubled = [ones[0].payload.decode() for ones in by_bytes.values() if len(ones) > 1]
     doubled += [one.payload.decode() for one in kept if len(one.removals) > 1]
+    disordered = list(_disordered(ledger, sent, by_bytes))
+    unknown = {one.text for one in ledger.sent if one.fate is Fate.UNKNOWN}
+    late = unknown if ledger.unknown_may_come_late else set[str]()
     return PickupVerdict(
         lost=dict(
             Counter(
@@ -269,7 +276,8 @@ def judge_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupVerdict:
         changed=ledger.changed,
         undone=ledger.undone,
         twice=ledger.twice(),
-        disordered=list(_disordered(ledger, sent, by_bytes)),
+        disordered=[text for text in disordered if text not in late],
+        late=len(late.intersection(disordered)),
     )
 
 

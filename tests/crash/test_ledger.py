@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.crash.ledger import Delivery, Ledger, Outcome, Verdict, judge
@@ -45,11 +48,11 @@ def test_an_accepted_message_that_is_not_delivered_is_lost(
     assert judge(ledger).lost == {place: len(missing)}
 
 
-def only(**wrong: list[str]) -> Verdict:
-    nothing: dict[str, list[str]] = {
-        name: [] for name in ("duplicated", "strange", "undone", "disordered")
-    }
-    return Verdict(lost={}, **(nothing | wrong))
+NOTHING_WRONG = Verdict({}, [], [], [], [])
+
+
+def only(**wrong: Any) -> Verdict:
+    return replace(NOTHING_WRONG, **wrong)
 
 
 def test_a_second_copy_under_another_id_is_found(ledger: Ledger) -> None:
@@ -81,3 +84,15 @@ def test_a_removal_that_is_undone_is_found(ledger: Ledger) -> None:
 def test_a_change_of_order_is_found(ledger: Ledger) -> None:
     ledger.deliveries.insert(0, ledger.deliveries.pop(2))
     assert judge(ledger) == only(disordered=["0", "1"])
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.UNKNOWN])
+def test_only_an_unknown_message_may_come_late_and_only_where_that_is_said(
+    ledger: Ledger, outcome: Outcome
+) -> None:
+    ledger.deliveries.append(ledger.deliveries.pop(2))
+    ledger.attempts[2].outcome = outcome
+    assert judge(ledger) == only(disordered=["2"])
+    ledger.unknown_may_come_late = True
+    is_late = outcome is Outcome.UNKNOWN
+    assert judge(ledger) == (replace(NOTHING_WRONG, late=1) if is_late else only(disordered=["2"]))

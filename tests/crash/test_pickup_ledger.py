@@ -124,6 +124,29 @@ def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Ru
     assert run.verdict == replace(CLEAN, undone=["1"])
 
 
+def test_amid_trouble_a_session_from_before_may_hear_late_of_what_was_acknowledged(
+    run: Run,
+) -> None:
+    run.ledger.trouble(begins=True)
+    run.ledger.remove("w", ["1"], 50)
+    run.kept[1].channels.append(ASKED)
+    run.offer(1, at_s=60, session=Session(0, 49))
+    assert run.verdict == CLEAN
+    run.offer(1, at_s=70, session=Session(0, 61))
+    assert run.verdict == replace(CLEAN, undone=["1"])
+
+
+def test_leases_are_not_held_to_amid_trouble_and_are_after_it(run: Run) -> None:
+    run.ledger.trouble(begins=True)
+    run.offer(4, at_s=41)
+    run.ledger.trouble(begins=False)
+    run.kept[4].channels += [ASKED, ASKED, ASKED]
+    run.offer(4, at_s=42)
+    assert run.verdict == CLEAN
+    run.offer(4, at_s=43)
+    assert run.verdict == replace(CLEAN, twice=["4"])
+
+
 def test_two_offers_at_a_time_are_found(run: Run) -> None:
     run.offer(4, at_s=41)
     assert run.verdict == replace(CLEAN, twice=["4"])

@@ -147,10 +147,11 @@ async def endure(
     chance: random.Random,
     *,
     pause_s: float = 0.0,
+    unknown_may_come_late: bool = False,
 ) -> PickupOutcomes:
     """Load, faults, and the reckoning; ``counts`` says how many of which kind they are."""
     started = time.monotonic()
-    ledger = PickupLedger(LEASE_S)
+    ledger = PickupLedger(LEASE_S, unknown_may_come_late=unknown_may_come_late)
     async with aiohttp.ClientSession() as session:
         load = WalletLoad(session, ledger, chance, pause_s=pause_s)
         town = await _settlers(mediator, load)
