@@ -32,6 +32,9 @@ class Registrar:
     owned: dict[bytes, Recipient] = field(default_factory=dict)
     released: list[bytes] = field(default_factory=list)
     unknown: list[KeyPair] = field(default_factory=list)
+    tried: set[bytes] = field(default_factory=set)
+    """What the stranger tried to claim without hearing what came of it. A command that waits for a
+    new owner may be late, and by then the key may be free: then it is hers."""
     limits: list[int] = field(default_factory=list)
     """Limits of its queue that were asked for since the last one that was confirmed, this first."""
     connected: list[Wallet] = field(default_factory=list)
@@ -73,7 +76,11 @@ class Registrar:
     async def _claim(self, load: WalletLoad) -> None:
         if self.owned:
             key = load.chance.choice(list(self.owned))
+            was_tried = key in self.tried
+            self.tried.add(key)
             (claimed,) = await self.stranger.update_keylist(add=[key])
+            if claimed.result != "server_error" and not was_tried:
+                self.tried.discard(key)
             if claimed.result in _DONE:
                 self.broken.append(f"a stranger claims a key amid kills: {claimed.result}")
 
@@ -118,7 +125,11 @@ class Registrar:
         await self._expect(self.stranger, taken, frozenset({"client_error"}), "keys of another")
         claimed = await self.stranger.update_keylist(add=self.released)
         pairs = zip(self.released, claimed, strict=True)
-        reserved = [key for key, changed in pairs if changed.result != "success"]
+        reserved = [
+            key
+            for key, changed in pairs
+            if changed.result not in (_DONE if key in self.tried else {"success"})
+        ]
         if len(reserved) > kills:
             self.broken.append(f"{len(reserved)} keys that were given up are reserved")
         await self._expect(self.owner, reserved, _DONE, "its own keys once more")
