@@ -208,8 +208,9 @@ def serve_command(data_dir: Path, **settings: str) -> list[str]:
 
 
 def own_environment() -> dict[str, str]:
-    """The environment without what the shell has set for another server."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("POSTE_")}
+    """The environment without what the shell, or Ray in this process, has set for itself."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("POSTE_")}
+    return {name: value for name, value in ours.items() if not name.startswith("RAY_")}
 
 
 def send(pid: int, number: signal.Signals) -> None:

@@ -94,7 +94,7 @@ async def test_who_does_not_agree_with_the_others_does_not_start(
         asyncio.to_thread(cluster.refused, 3, log=f"sqlite:{tmp_path}/log.db"),
     )
     assert (other_keys[0], same_name[0], no_cluster[0]) == (Exit.UNSAFE, Exit.USAGE, Exit.USAGE)
-    assert "The log belongs to the key" in other_keys[1]
+    assert "the log belongs to the key" in other_keys[1]
     assert "Another node of the cluster has the name of this one" in same_name[1]
     assert "cannot share a log in SQLite" in no_cluster[1]
 

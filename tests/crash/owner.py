@@ -69,8 +69,17 @@ class Owner:
         return None if result is None else _RESULT.decode(result).replies
 
     def signal(self, number: signal.Signals) -> None:
-        """A signal to the process and to the one that it may run under."""
+        """A signal to the process and the one that it may run under; after SIGKILL both are gone.
+
+        Signalled is not gone: what SQLite shares with a process that still ends is not read anew.
+        """
         os.killpg(self._process.pid, number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+            assert self._process.stdout is not None
+            # The one that runs under another program is not our child: its end closes the pipe.
+            while self._process.stdout.read(_LENGTH_BYTES):
+                pass
 
     def stop(self) -> int:
         """Let it end when all is answered: its exit code."""
