@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -17,6 +19,8 @@ _DEDICATED = "identity:"
 _SHARD = "shard-"
 HOST_PREFIX = "host-"
 """What the name of every host of shards begins with, and of nothing else."""
+_SHARDS_REMEMBERED_MAX: Final = 8_192
+"""Of how many DIDs the shard is remembered: every command asks for two or three."""
 
 
 def shard_name(index: int) -> str:
@@ -29,6 +33,7 @@ def is_shard(partition: str) -> bool:
     return partition.startswith(_SHARD)
 
 
+@lru_cache(_SHARDS_REMEMBERED_MAX)
 def shard_of(did: str, shards: int) -> str:
     """The shard of a DID: SHA-256 of its exact string, modulo the number of shards."""
     digest = hashlib.sha256(did.encode()).digest()

@@ -264,10 +264,11 @@ class HttpSurface:
             self._count(request, _NOT_BEGUN)
             return respond(_TOO_BUSY)
         started_s = perf_counter()
+        token = self.in_flight.begin(len(body))
         try:
-            with self.in_flight.working(len(body)):
-                return await answer(request, body)
+            return await answer(request, body)
         finally:
+            self.in_flight.end(token, len(body))
             self._measures.answer[_protocol(request)].observe(perf_counter() - started_s)
 
     async def _body(self, request: web.Request) -> bytes | web.Response:

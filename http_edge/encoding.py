@@ -6,10 +6,10 @@ DCTRL-0004 says "base64" and nothing more. One form is written (``WRITTEN``), al
 from __future__ import annotations
 
 import base64
-from binascii import a2b_base64
 from typing import Final, NamedTuple
 
 import base58
+import pybase64
 
 ED25519_PREFIX: Final = b"\xed\x01"
 """Multicodec prefix of an Ed25519 public key (as an unsigned varint)."""
@@ -47,8 +47,11 @@ def b64decode(text: str) -> bytes:
     padding = len(text) - len(digits)
     if padding and (padding > 2 or len(text) % 4):  # noqa: PLR2004 - RFC 4648: "=" or "=="
         raise ValueError("wrong base64 padding")
-    standard = digits.replace("-", "+").replace("_", "/")
-    return a2b_base64(standard + "=" * (-len(digits) % 4), strict_mode=True)
+    filled = digits + "=" * (-len(digits) % 4)
+    if "+" in digits or "/" in digits:
+        standard = filled.replace("-", "+").replace("_", "/")
+        return pybase64.b64decode(standard, validate=True)
+    return pybase64.b64decode(filled, WRITTEN.altchars, validate=True)
 
 
 def multibase_encode(prefix: bytes, key: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Final
 
 
@@ -32,18 +32,17 @@ class InFlight:
         """How many bytes their bodies have."""
         return self._bytes
 
-    @contextmanager
-    def working(self, size_bytes: int) -> Iterator[None]:
-        """Work on a request within the block."""
+    def begin(self, size_bytes: int) -> Token[InFlight | None]:
+        """A request is worked on from now until its token and size are given to ``end``."""
         self._requests += 1
         self._bytes += size_bytes
-        token = _CURRENT.set(self)
-        try:
-            yield
-        finally:
-            _CURRENT.reset(token)
-            self._requests -= 1
-            self._bytes -= size_bytes
+        return _CURRENT.set(self)
+
+    def end(self, token: Token[InFlight | None], size_bytes: int) -> None:
+        """The request that ``begin`` gave this token for is answered, whatever happened to it."""
+        _CURRENT.reset(token)
+        self._requests -= 1
+        self._bytes -= size_bytes
 
     @contextmanager
     def _parked(self) -> Iterator[None]:

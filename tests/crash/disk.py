@@ -43,9 +43,13 @@ class Cut(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Everything written to a file is on the disk."""
+    """What was written to a file by the first ``begun`` operations is on the disk.
+
+    What another thread wrote while it took place need not be.
+    """
 
     name: str
+    begun: int
 
 
 class Unlink(NamedTuple):
@@ -75,22 +79,30 @@ class Unsynced(Enum):
 
 def operations(trace: Path, directory: Path) -> Iterator[Operation]:
     """What a process did to the files of a directory, and said, by its trace."""
-    begun: dict[str, str] = {}
+    begun: dict[str, tuple[str, int]] = {}
+    done = 0
     for line in trace.read_text("ascii").splitlines():
         thread, _, call = line.partition(" ")
         call = call.strip()
         if call.endswith("<unfinished ...>"):
-            begun[thread] = call.removesuffix("<unfinished ...>")
+            begun[thread] = call.removesuffix("<unfinished ...>"), done
             continue
+        before = done
         if call.startswith("<..."):
-            call = begun.pop(thread) + call.partition("resumed>")[2]
+            start, before = begun.pop(thread)
+            call = start + call.partition("resumed>")[2]
         if match := _CALL.fullmatch(call):
             name, arguments, result = match.groups()
             if int(result) >= 0:
-                yield from _operation(name, arguments, int(result), directory)
+                for operation in _operation(name, arguments, int(result), directory, before):
+                    yield operation
+                    done += 1
 
 
-def _operation(call: str, arguments: str, result: int, directory: Path) -> Iterator[Operation]:
+def _operation(
+    call: str, arguments: str, result: int, directory: Path, begun: int
+) -> Iterator[Operation]:
+    """What a call did that began after so many operations."""
     if call in {"unlink", "unlinkat"}:
         path = _text(_TEXT.search(arguments))
         if Path(path).parent == directory:
@@ -113,7 +125,8 @@ def _operation(call: str, arguments: str, result: int, directory: Path) -> Itera
         case "ftruncate":
             yield Cut(name, int(rest.rpartition(",")[2]))
         case _:
-            yield Sync(name)
+            # It covers what came before its begin, not what came before its end.
+            yield Sync(name, begun)
 
 
 def after(
@@ -121,20 +134,22 @@ def after(
 ) -> Image:
     """The disk after a power cut that follows these operations."""
     disk = {name: bytearray(content) for name, content in base.items()}
-    waiting: dict[str, list[Write | Cut]] = {}
-    for operation in done:
+    waiting: dict[str, list[tuple[int, Write | Cut]]] = {}
+    for number, operation in enumerate(done):
         match operation:
             case Write(name) | Cut(name):
-                waiting.setdefault(name, []).append(operation)
-            case Sync(name):
-                for change in waiting.pop(name, []):
+                waiting.setdefault(name, []).append((number, operation))
+            case Sync(name, begun):
+                changes = waiting.pop(name, [])
+                for _, change in [c for c in changes if c[0] < begun]:
                     _apply(disk, change)
+                waiting[name] = [c for c in changes if c[0] >= begun]
             case Unlink(name):
                 disk.pop(name, None)
                 waiting.pop(name, None)
             case Said():
                 pass
-    for change in [change for changes in waiting.values() for change in changes]:
+    for _, change in [change for changes in waiting.values() for change in changes]:
         if kept := _kept(change, fate, chance):
             _apply(disk, kept)
     return disk

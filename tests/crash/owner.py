@@ -1,6 +1,7 @@
 """A host in a process of its own, without Ray: batches come in on stdin, answers go out on stdout.
 
-``python -m tests.crash.owner LOG [SYNCHRONOUS]`` is that process; ``Owner`` starts it and asks it.
+``python -m tests.crash.owner LOG [SYNCHRONOUS [CHECKPOINT_BYTES]]`` is that process; ``Owner``
+starts it and asks it.
 What has left its stdout is known outside, so whatever happens to it later, it has to hold.
 """
 
@@ -25,7 +26,7 @@ from actors.limits import HostLimits
 from actors.replies import BatchResult, Push, Reply
 from eventstore.log import EventLog
 from eventstore.recorder_log import RecorderLog
-from eventstore.sqlite_log import SqliteStore
+from eventstore.sqlite_log import CHECKPOINT_BYTES, SqliteStore
 
 PARTITION: Final = "shard-0"
 ANSWER_S_MAX: Final = 60.0
@@ -144,16 +145,20 @@ def _read(pipe: IO[bytes]) -> bytes | None:
     return message
 
 
-def _log_with(dsn: str, synchronous: str) -> EventLog:
-    """The log without the setting that it sets on each connection."""
-    store = SqliteStore(Path(dsn.removeprefix("sqlite:")))
+def _log_with(dsn: str, synchronous: str, checkpoint_bytes: int) -> EventLog:
+    """The log with another setting than the one that it sets on each connection."""
+    path = Path(dsn.removeprefix("sqlite:"))
+    store = SqliteStore(path, checkpoint_bytes=checkpoint_bytes)
     store._datastore._writer.execute(f"PRAGMA synchronous = {synchronous}")
     return RecorderLog(store)
 
 
-def main(dsn: str, synchronous: str | None = None) -> None:
+def main(
+    dsn: str, synchronous: str | None = None, checkpoint_bytes: str = f"{CHECKPOINT_BYTES}"
+) -> None:
     """Answer until stdin ends."""
-    with here(dsn, _log_with(dsn, synchronous) if synchronous else None) as host:
+    log = _log_with(dsn, synchronous, int(checkpoint_bytes)) if synchronous else None
+    with here(dsn, log) as host:
         asked = os.fdopen(0, "rb", buffering=0)
         while (batch := _read(asked)) is not None:
             answer = host.submit("edge", batch)

@@ -20,7 +20,7 @@ from eventstore.verify import Summary, verify
 from tests.crash import disk
 from tests.crash.commands import UNAVAILABLE, introduced, introduction, message
 from tests.crash.conftest import Report
-from tests.crash.disk import Operation, Said, Unsynced
+from tests.crash.disk import Operation, Said, Sync, Unsynced
 from tests.crash.owner import Owner, replies_in
 
 pytestmark = [
@@ -31,6 +31,8 @@ MESSAGES = 24
 TEXT_BYTES = 3_000
 SEED = 1
 STATES_MIN = 300
+CHECKPOINT_BYTES = 100_000
+CHECKPOINTS_MIN = 2
 
 
 class Written(NamedTuple):
@@ -118,6 +120,19 @@ def test_a_power_cut_at_any_moment_loses_nothing_that_was_accepted(
     assert len(list(accepted(written.done))) == MESSAGES
     found = cut_everywhere(written, tmp_path / "cut", list(Unsynced))
     report(f"{found.states} disks after a cut, {found.lost} with a loss, {found.damaged} damaged")
+    assert found.states >= STATES_MIN
+    assert (found.lost, found.damaged) == (0, 0)
+
+
+def test_a_power_cut_during_checkpoints_beside_the_writer_loses_nothing_either(
+    tmp_path: Path, report: Report
+) -> None:
+    written = write(tmp_path / "log", "FULL", f"{CHECKPOINT_BYTES}")
+    answered = max(n for n, done in enumerate(written.done) if isinstance(done, Said))
+    checkpoints = [d for d in written.done[:answered] if isinstance(d, Sync) and d.name == "log.db"]
+    found = cut_everywhere(written, tmp_path / "cut", list(Unsynced))
+    report(f"{found.states} disks after a cut, {found.lost} with a loss, {found.damaged} damaged")
+    assert len(checkpoints) >= CHECKPOINTS_MIN
     assert found.states >= STATES_MIN
     assert (found.lost, found.damaged) == (0, 0)
 

@@ -8,6 +8,8 @@ import os
 import signal
 import sqlite3
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
@@ -20,10 +22,12 @@ from eventstore.codec import encode, identity_stream
 from eventstore.errors import LogUnavailable, UnsafeLog
 from eventstore.log import QueueDepth, WaitingQueue
 from eventstore.open_log import open_log
+from eventstore.sqlite_checkpoint import Checkpointer
 from eventstore.sqlite_log import SqliteStore, connect, create_file
 from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 PROCESSES = multiprocessing.get_context("spawn")
+DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -221,3 +225,50 @@ def test_a_url_of_no_log_is_refused_without_telling_its_password(url: str) -> No
     with pytest.raises(LogUnavailable) as refused:
         open_log(url)
     assert "secret" not in str(refused.value)
+
+
+def test_what_is_committed_moves_into_the_file_while_the_writer_goes_on(path: Path) -> None:
+    create_file(path)
+    with closing(SqliteStore(path, checkpoint_bytes=64 * 1024)) as store:
+        before, written = begun_anew(path), 0
+        deadline = time.monotonic() + DEADLINE_S
+        while begun_anew(path) - before < 2:
+            assert time.monotonic() < deadline, "no checkpoint"
+            with store.writing() as session:
+                session.run_many(
+                    "INSERT INTO settings VALUES (?, ?)", [(b"%d" % written, bytes(8_192))]
+                )
+            written += 1
+    with closing(SqliteStore(path)) as store, store.reading() as session:
+        ((kept,),) = session.rows("SELECT COUNT(*) FROM settings")
+    assert kept == written
+
+
+def begun_anew(path: Path) -> int:
+    """How often the WAL was used from its beginning again, as its header tells."""
+    header = path.with_name(f"{path.name}-wal").read_bytes()[:32]
+    return int.from_bytes(header[12:16])
+
+
+def test_a_checkpoint_that_fails_is_made_the_next_time(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_file(path)
+    failed, opened = threading.Event(), threading.Event()
+
+    def open_for_one() -> sqlite3.Connection:
+        if not failed.is_set():
+            failed.set()
+            raise sqlite3.OperationalError("disk I/O error")
+        opened.set()
+        return connect(path)
+
+    with closing(connect(path)) as writer:
+        checkpointer = Checkpointer(open_for_one, writer, bytes_min=10)
+        for done in (failed, opened):
+            checkpointer.wrote(9)
+            assert not done.is_set()
+            checkpointer.wrote(1)
+            assert done.wait(DEADLINE_S)
+        checkpointer.stop()
+    assert [record.message for record in caplog.records] == ["no checkpoint: OperationalError"]
