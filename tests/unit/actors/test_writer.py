@@ -42,19 +42,22 @@ from tests.unit.actors.given import (
 
 ME, FRIEND = "did:x:me", "did:x:friend"
 WAIT_S = 10
+LONGER_THAN_A_TEST_S = 600.0
 
 
 class Running:
     """A writer that runs, and its answers."""
 
-    def __init__(self, owner: Host, log: EventLog, items_max: int = 100) -> None:
+    def __init__(
+        self, owner: Host, log: EventLog, items_max: int = 100, gather_s: float = 0.0
+    ) -> None:
         self.pushed_out: list[tuple[str, list[Push]]] = []
         self.writer = Writer(
             owner,
             log,
             incarnation="first",
             push_out=lambda edge, pushes: self.pushed_out.append((edge, pushes)),
-            limits=HostLimits(transaction_items_max=items_max),
+            limits=HostLimits(transaction_items_max=items_max, gather_s=gather_s),
         )
 
     def submit(self, *items: Submission, edge: str = "edge-0") -> Future[bytes]:
@@ -97,6 +100,26 @@ def test_a_transaction_takes_no_more_batches_than_its_bound(log: EventLog, owner
     assert len([result(answered) for answered in answers]) == 5
     running.writer.stop()
     assert owner.snapshot_stats().commits == 3
+
+
+def test_commands_wait_for_company_when_several_came_lately(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log, gather_s=LONGER_THAN_A_TEST_S)
+    for round_ in (1, 2):
+        answers = [running.submit(submission(ME, registration(ME))) for _ in range(5)]
+        if round_ == 1:
+            running.writer.start()
+        assert len([result(answered) for answered in answers]) == 5
+        assert owner.snapshot_stats().commits == round_
+    running.writer.stop()
+
+
+def test_one_client_alone_never_waits_for_company(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log, gather_s=LONGER_THAN_A_TEST_S)
+    running.writer.start()
+    for number in range(3):
+        running.ask(submission(ME, registration(ME)))
+        assert owner.snapshot_stats().commits == number + 1
+    running.writer.stop()
 
 
 def test_each_edge_gets_its_own_pushes_and_the_rest_is_sent_out(log: EventLog, owner: Host) -> None:
