@@ -27,14 +27,15 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per host process: what is kept in memory and how much one transaction takes.
 
-    ``gather_s`` is how long a transaction waits for company when several commands came lately.
+    When several commands came lately, a transaction waits for company as long as the last one took,
+    and no longer than ``gather_s_max``.
     """
 
     timestamp_window_ms: int = 300_000
     nonces_per_shard_max: int = 2_000_000
     transaction_items_max: int = 1_024
     transaction_bytes_max: int = 32 * 1024 * 1024
-    gather_s: float = 0.004
+    gather_s_max: float = 0.02
     pages_bytes_max: int = 64 * 1024 * 1024
     active_identities_max: int = 20_000
     active_bytes_max: int = 256 * 1024 * 1024

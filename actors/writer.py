@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from actors.commands import Submission
+from actors.company import Company
 from actors.host import Host
 from actors.limits import HostLimits
 from actors.refusals import Refusal
@@ -28,9 +29,6 @@ from eventstore.log import EventLog, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _HOUSEKEEPING_S: Final = 1.0
-_COMPANY_ITEMS: Final = 5.0
-"""So many commands lately are of several clients at once, who gain from waiting for one another;
-one client alone, who sends when it was answered, leaves two."""
 _DEFECT: Final = 70
 DONE: Final = "done"
 """The result of what was not refused."""
@@ -83,8 +81,7 @@ class Writer:
         self._push_out = push_out
         self._limits = limits
         self._on_defect = on_defect
-        self._lately = 0.0
-        """Commands of the last transactions, each half as much as the one after it."""
+        self._company = Company(limits.gather_s_max)
         self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
@@ -149,7 +146,7 @@ class Writer:
         items = size_bytes = 0
         try:
             work = self._inbox.get(timeout=_HOUSEKEEPING_S)
-            gather_until_s = perf_counter() + self._limits.gather_s
+            since_s = perf_counter()
             while True:
                 if work is None:
                     return batches, calls, True
@@ -164,25 +161,22 @@ class Writer:
                     or size_bytes >= self._limits.transaction_bytes_max
                 ):
                     break
-                work = self._next(items, gather_until_s)
+                work = self._next(items, since_s)
         except queue.Empty:
             pass
         return batches, calls, False
 
-    def _next(self, items: int, gather_until_s: float) -> _Batch | _Call | None:
-        """What else is to be taken: what waits, or what comes while it is worth to wait for it.
+    def _next(self, items: int, since_s: float) -> _Batch | _Call | None:
+        """What else waits, or comes while it is worth to wait for it.
 
         Raises:
             queue.Empty: nothing.
         """
-        left_s = gather_until_s - perf_counter()
-        if left_s > 0 and self._lately >= _COMPANY_ITEMS and items < self._lately:
-            return self._inbox.get(timeout=left_s)
-        return self._inbox.get_nowait()
+        wait_s = self._company.wait_s(items, perf_counter() - since_s)
+        return self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
 
     def _run(self, batches: Sequence[_Batch]) -> None:
         items = [(batch.edge, s) for batch in batches for s in batch.submissions]
-        self._lately = self._lately / 2 + len(items)
         started_s = perf_counter()
         try:
             replies, pushes = self._host.execute(items)
@@ -191,7 +185,9 @@ class Writer:
             _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
             self._host.forget_everything()
             replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
-        self._measure(batches, items, replies, started_s)
+        took_s = perf_counter() - started_s
+        self._company.committed(len(items), took_s)
+        self._measure(batches, items, replies, started_s, took_s)
         by_edge = _by_edge(pushes)
         start = 0
         for batch in batches:
@@ -209,9 +205,10 @@ class Writer:
         items: Sequence[tuple[str, Submission]],
         replies: Sequence[Reply],
         started_s: float,
+        took_s: float,
     ) -> None:
         measures = self._host.measures
-        measures.transaction.observe(perf_counter() - started_s)
+        measures.transaction.observe(took_s)
         measures.items.observe(len(items))
         measures.batch_bytes.observe(sum(batch.size_bytes for batch in batches))
         for batch in batches:

@@ -163,10 +163,11 @@ class Limits(Section):
     disk, and wait for the slowest among them."""
     transaction_bytes_max: int = Field(default=32 * MIB, ge=MIB, le=128 * MIB)
     """Bytes of the calls that one transaction takes together; a larger call is one alone."""
-    gather_s: float = Field(default=0.004, ge=0, le=0.1)
-    """Time that a transaction in PostgreSQL waits for more commands when several came lately; one
-    client alone never waits. A commit costs the host and the server 2.5 ms of CPU together, so that
-    two nodes with small transactions each would carry less than one. SQLite has no use for it."""
+    gather_s_max: float = Field(default=0.02, ge=0, le=1)
+    """Time that a transaction in PostgreSQL waits at most for more commands when several came
+    lately: as long as the last one took, and no longer than this; one client alone never waits. A
+    commit costs host and server 2.5 ms of CPU together, so that two nodes with small transactions
+    each would carry less than one. SQLite has no use for it."""
     host_call_s_max: float = Field(default=30, gt=0, le=600)
     """Time for a host to answer, then the outcome is unknown to the client. Covers the restart of
     a host with its shards."""

@@ -268,7 +268,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
             nonces_per_shard_max=limits.nonces_per_shard_max,
             transaction_items_max=limits.transaction_items_max,
             transaction_bytes_max=limits.transaction_bytes_max,
-            gather_s=0.0 if settings.log_dsn.startswith("sqlite:") else limits.gather_s,
+            gather_s_max=0.0 if settings.log_dsn.startswith("sqlite:") else limits.gather_s_max,
             pages_bytes_max=limits.pages_bytes_max,
             active_identities_max=limits.active_identities_max,
             active_bytes_max=limits.active_bytes_max,

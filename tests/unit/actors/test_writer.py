@@ -49,7 +49,7 @@ class Running:
     """A writer that runs, and its answers."""
 
     def __init__(
-        self, owner: Host, log: EventLog, items_max: int = 100, gather_s: float = 0.0
+        self, owner: Host, log: EventLog, items_max: int = 100, gather_s_max: float = 0.0
     ) -> None:
         self.pushed_out: list[tuple[str, list[Push]]] = []
         self.writer = Writer(
@@ -57,7 +57,7 @@ class Running:
             log,
             incarnation="first",
             push_out=lambda edge, pushes: self.pushed_out.append((edge, pushes)),
-            limits=HostLimits(transaction_items_max=items_max, gather_s=gather_s),
+            limits=HostLimits(transaction_items_max=items_max, gather_s_max=gather_s_max),
         )
 
     def submit(self, *items: Submission, edge: str = "edge-0") -> Future[bytes]:
@@ -102,19 +102,8 @@ def test_a_transaction_takes_no_more_batches_than_its_bound(log: EventLog, owner
     assert owner.snapshot_stats().commits == 3
 
 
-def test_commands_wait_for_company_when_several_came_lately(log: EventLog, owner: Host) -> None:
-    running = Running(owner, log, gather_s=LONGER_THAN_A_TEST_S)
-    for round_ in (1, 2):
-        answers = [running.submit(submission(ME, registration(ME))) for _ in range(5)]
-        if round_ == 1:
-            running.writer.start()
-        assert len([result(answered) for answered in answers]) == 5
-        assert owner.snapshot_stats().commits == round_
-    running.writer.stop()
-
-
 def test_one_client_alone_never_waits_for_company(log: EventLog, owner: Host) -> None:
-    running = Running(owner, log, gather_s=LONGER_THAN_A_TEST_S)
+    running = Running(owner, log, gather_s_max=LONGER_THAN_A_TEST_S)
     running.writer.start()
     for number in range(3):
         running.ask(submission(ME, registration(ME)))
