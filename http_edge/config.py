@@ -166,7 +166,7 @@ class Limits(Section):
     gather_s_max: float = Field(default=0.02, ge=0, le=1)
     """Time that a transaction in PostgreSQL waits at most for more commands when several came
     lately: as long as the last one took, and no longer than this; one client alone never waits. A
-    commit costs host and server 2.5 ms of CPU together, so that two nodes with small transactions
+    commit costs host and server 1.5 ms of CPU together, so that two nodes with small transactions
     each would carry less than one. SQLite has no use for it."""
     host_call_s_max: float = Field(default=30, gt=0, le=600)
     """Time for a host to answer, then the outcome is unknown to the client. Covers the restart of
