@@ -24,8 +24,8 @@ setup: .venv/installed ## Make .venv with the pinned versions; again only when t
 serve: setup ## Run the mediator on http://127.0.0.1:8080.
 	$(BIN)/poste serve
 
-test: setup ## Run all tests.
-	$(BIN)/python -m pytest
+test: setup ## Run all tests, in two processes.
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 quick: setup ## Run the tests that need no Ray and no PostgreSQL: under a minute.
 	$(BIN)/python -m pytest $(wildcard tests/unit tests/model tests/tidy) -m 'not cluster and not postgres'

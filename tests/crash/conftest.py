@@ -11,14 +11,14 @@ import pytest
 
 Report: TypeAlias = Callable[[str], None]
 DISK_BYTES: Final = 8 * 1024 * 1024
-_FIGURES = pytest.StashKey[list[str]]()
+_FIGURES: Final = "figures"
 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
     """Takes one line of figures."""
-    lines = request.config.stash.setdefault(_FIGURES, [])
-    return lambda line: lines.append(f"{request.node.name}: {line}")
+    # A property of the test, so that it comes with its result from another process, too.
+    return lambda line: request.node.user_properties.append((_FIGURES, line))
 
 
 @pytest.fixture
@@ -33,10 +33,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    lines = config.stash.get(_FIGURES, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = [
+        f"{result.nodeid.rpartition('::')[2]}: {line}"
+        for results in terminalreporter.stats.values()
+        for result in results
+        if getattr(result, "when", None) == "call"
+        for name, line in result.user_properties
+        if name == _FIGURES
+    ]
     if lines:
         terminalreporter.section("figures")
         terminalreporter.write("\n".join([*sorted(lines), ""]))
