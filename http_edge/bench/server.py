@@ -21,7 +21,7 @@ from http_edge.bench.target import Target
 
 READY_S_MAX: Final = 180.0
 LOOPBACK: Final = "127.0.0.1"
-_OTHERS: Final = re.compile(r"POSTE_|ACAPY_|.*_proxy\Z", re.IGNORECASE)
+_OTHERS: Final = re.compile(r"POSTE_|RAY_|ACAPY_|.*_proxy\Z", re.IGNORECASE)
 """Variables that are meant for other servers, or lead elsewhere."""
 _STOP_S_MAX: Final = 30.0
 _POLL_S: Final = 0.05
@@ -161,7 +161,7 @@ class OwnServer(OwnProcess):
 
 
 def own_environment() -> dict[str, str]:
-    """Our own environment without what the shell has set for another server."""
+    """Our own environment without what was set for another server, or for Ray in this process."""
     return {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
 
 

@@ -158,6 +158,8 @@ def logging_as_before() -> Iterator[None]:
     root, raising = logging.getLogger(), logging.raiseExceptions
     handlers, level = root.handlers[:], root.level
     root.handlers.clear()
+    # What a test before this one has begun to capture would not be captured anew.
+    logging.captureWarnings(capture=False)
     yield
     logging.captureWarnings(capture=False)
     for handler in root.handlers:
