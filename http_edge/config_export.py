@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from eventstore.parquet.database_folders import folder_of_database
 from http_edge.config_types import MIB, Section
 
 
@@ -40,9 +41,3 @@ class Export(Section):
         """The same for one database of several."""
         to = None if self.to is None else folder_of_database(self.to, number)
         return self.model_copy(update={"to": to})
-
-
-def folder_of_database(place: str, number: int) -> str:
-    """The place within ``place``, a path or URI, where one database of several is exported to."""
-    path, mark, query = place.partition("?")
-    return f"{path.rstrip('/')}/db-{number}{mark}{query}"

@@ -21,6 +21,8 @@ import base58
 from eventstore.log_import import LogImport
 from eventstore.open_log import open_log, open_store
 from eventstore.parquet.catalog import catalog_of
+from eventstore.parquet.database_exports import exports_in
+from eventstore.parquet.database_folders import folder_name
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import parse_head
 from eventstore.parquet.rows import exported_sections
@@ -104,6 +106,7 @@ def opened_source(
         if _is_log(text) or Path(text).is_file():
             source = stack.enter_context(_log_source(text, target))
         else:
+            _refuse_several(text)
             source = _export_source(open_place(text), keys, until)
         if until is not None and until > source.last:
             raise Stop(
@@ -163,6 +166,18 @@ def _log_source(text: str, target: Target) -> Iterator[Source]:
 def _is_served_elsewhere(data_dir: Path, target: Target) -> bool:
     """Whether mediators work in this directory, and the restore itself does not."""
     return (data_dir / "lock").exists() and data_dir.resolve() != target.data_dir.resolve()
+
+
+def _refuse_several(text: str) -> None:
+    """A log of several databases is restored database by database, each into one of its own."""
+    found = exports_in(text)
+    if found not in ([], [text]):
+        raise Stop(
+            Exit.USAGE,
+            f"{open_place(text).address()} holds the exports of {len(found)} databases of one log",
+            f"Restore each of its folders {folder_name(0)} to {folder_name(len(found) - 1)} into an"
+            " empty database of its own, and name these in the same order with --log.",
+        )
 
 
 def _export_source(place: ExportPlace, keys: MediatorKeys, until: int | None) -> Source:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.queues import QUEUES
-from projections.read import Export
+from projections.read import Export, Position
 from projections.step import Step
 
 REPLAYS: Final = ("DUPLICATE_NONCE", "TIMESTAMP_OUT_OF_RANGE")
@@ -42,11 +42,12 @@ class Period(NamedTuple):
 EVER: Final = Period()
 
 
-def events_until(spark: SparkSession, export: Export, position: int) -> Step:
+def events_until(spark: SparkSession, export: Export, position: Position) -> Step:
     """All events up to a position; ``at_ms`` is when the last ones were recorded."""
-    events, types = export.events(spark, 0, position), export.types(0, position)
+    events = export.events(spark, until=position)
+    types, at_ms = export.types(export.start, position), export.at_ms(spark, position)
     # Each audit asks for one or two types: the rare ones need no reading of their own.
-    return Step(events, events, types, {}, export.at_ms(spark, position), 0)
+    return Step(events, events, types, {}, at_ms, 0, databases=len(position))
 
 
 def message_life(step: Step, message_id: str) -> DataFrame:
@@ -61,7 +62,7 @@ def message_life(step: Step, message_id: str) -> DataFrame:
         step.of("message-queued", "messages-delivered", "messages-removed")
         .where((F.col("message_id") == message_id) | is_named)
         .select(
-            "position",
+            *step.shown_place,
             "recorded_at",
             F.regexp_extract("type", "[a-z]+$", 0).alias("event"),
             F.coalesce("channel", "reason").alias("by"),

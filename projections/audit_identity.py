@@ -71,14 +71,14 @@ def identity_history(step: Step, did: str) -> DataFrame:
     return (
         own.unionByName(_keys(step, did))
         .select(
-            "position",
+            *step.shown_place,
             "recorded_at",
             "type",
             "version",
             "identity",
             F.struct(*_DETAILS).alias("details"),
         )
-        .orderBy(F.col("position").desc())
+        .orderBy(*[F.col(name).desc() for name in step.order])
     )
 
 

@@ -23,7 +23,7 @@ from projections.audit_identity import identity_history, identity_traffic
 from projections.listing import Listing, Record, listed, print_json, print_listing, print_record
 from projections.program import as_of_option, explaining, moment, pseudonymise_option, spark_options
 from projections.pseudonyms import PREFIX, fingerprint, pseudonym_of
-from projections.read import AsOf, open_export
+from projections.read import AsOf, Position, open_export, told
 from projections.session import open_session
 from projections.step import Step
 
@@ -51,7 +51,7 @@ class _Log(NamedTuple):
     """The log as it stood at the position; ``at_ms`` is that moment, Unix milliseconds."""
 
     step: Step
-    position: int
+    position: Position
     at_ms: int
 
 
@@ -106,7 +106,7 @@ def message_command(asked: _Asked, *, message_id: str) -> None:
     with _opened(asked) as log:
         events = listed(message_life(log.step, message_id), _EVENTS_MAX).records
         if not events:
-            raise click.ClickException(f"no such message up to position {log.position:,}")
+            raise click.ClickException(f"no such message up to position {told(log.position)}")
     message = {"message_id": message_id, **_summary(events, log.at_ms)}
     kept = [{n: v for n, v in event.items() if n not in _FROM_QUEUED} for event in events]
     if asked.as_json:
@@ -135,7 +135,7 @@ def identity_command(asked: _Asked, *, did: str, limit: int) -> None:
             "refused": listed(refused_commands(log.step, sender_did=name), limit),
         }
     if not any(listing.records for listing in found.values()):
-        raise click.ClickException(f"no such identity up to position {log.position:,}")
+        raise click.ClickException(f"no such identity up to position {told(log.position)}")
     titles = (
         "History, newest first",
         "Messages and events by day, newest first",
@@ -264,7 +264,8 @@ def _show(
 
 def _head(asked: _Asked, log: _Log) -> Record:
     return {
-        "position": log.position,
+        "position": sum(log.position),
+        **({"positions": list(log.position)} if len(log.position) > 1 else {}),
         "at": _time(log.at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "pseudonyms": fingerprint(asked.key),
     }

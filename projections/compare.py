@@ -27,7 +27,7 @@ from projections.differences import DIFFERENCE, differences, rows_as_text, unite
 from projections.identities import IDENTITIES, REGISTRATIONS
 from projections.keys import INVITATIONS, KEY_OWNERS
 from projections.queues import QUEUE_POLICIES, QUEUES
-from projections.read import Export, NotExported, spark_path
+from projections.read import Export, NotExported, Position, spark_path, told
 from projections.seals import NONCES, SEALS, unpacked
 from projections.step import Step, rare_events
 
@@ -81,10 +81,13 @@ class DumpDamaged(Exception):
 
 
 class Dump(msgspec.Struct, frozen=True):
-    """``dump.json``: the dump was made between these two positions of the log."""
+    """``dump.json``: the dump was made between these two positions of the log.
 
-    after: int
-    before: int
+    Each of them is one for each database.
+    """
+
+    after: Position
+    before: Position
     identities: int
     asleep: int
     rows: dict[str, int]
@@ -112,10 +115,12 @@ class ComparedTable(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """What was compared and what differs; ``listed`` holds the first of the differences.
 
-    ``asleep`` identities were in no process and were not compared.
+    ``asleep`` identities were in no process and were not compared. ``positions`` are those of the
+    log's databases at which the dump was complete, ``position`` is their sum.
     """
 
     position: int
+    positions: Position
     identities: int
     asleep: int
     differences: int
@@ -131,15 +136,20 @@ def compare(spark: SparkSession, export: Export, folder: str) -> Comparison:
         NotExported: the export does not reach the position at which the dump was complete.
     """
     dump = _read_dump(folder)
-    if export.catalog.last < dump.before:
+    if len(export.last) != len(dump.before):
         raise NotExported(
-            f"position {dump.before} of the dump: the export ends at {export.catalog.last}"
+            f"the export is of {len(export.last)} databases, the dump of {len(dump.before)}"
+        )
+    if any(last < before for last, before in zip(export.last, dump.before, strict=True)):
+        raise NotExported(
+            f"position {told(dump.before)} of the dump: the export ends at {told(export.last)}"
         )
     live = {
         name: _read_table(spark, Path(folder) / f"{name}.parquet")
         for name in (*_KEYS, "watermarks", "asleep", "unserved", "partitions")
     }
-    events, types = export.events(spark, 0, dump.before), export.types(0, dump.before)
+    events = export.events(spark, until=dump.before)
+    types = export.types(export.start, dump.before)
     names = [name for name in _KEYS if dump.rows[name] or not types.isdisjoint(_READS[name])]
     rebuilt, kept = _rebuilt(_step(events, types, live["watermarks"], dump), names)
     seals = events.where("type = 'batch-sealed'")
@@ -152,8 +162,8 @@ def compare(spark: SparkSession, export: Export, folder: str) -> Comparison:
     found = united(
         [
             differences(*sides),
-            _versions(live, events, dump.after),
-            _versions_of_seals(live["seals"], seals, dump.after),
+            _versions(live, events, export.is_until(dump.after)),
+            _versions_of_seals(live["seals"], seals, export.is_until(dump.after)),
         ]
     )
     try:
@@ -187,7 +197,8 @@ def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump:
         until = F.broadcast(until)
     seen = events.join(until, "stream").where("version <= asked_version").drop("asked_version")
     # No table that needs the time or the window is rebuilt from this.
-    return Step(seen, rare_events(seen), types, {}, at_ms=0, window_ms_max=0)
+    databases = len(dump.before)
+    return Step(seen, rare_events(seen), types, {}, at_ms=0, window_ms_max=0, databases=databases)
 
 
 def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:
@@ -245,11 +256,14 @@ def _name(identity: Column, stream: Column) -> Column:
     return F.coalesce(identity, F.concat(F.lit("stream:"), F.lower(F.hex(stream))))
 
 
-def _versions(live: Mapping[str, DataFrame], events: DataFrame, after: int) -> DataFrame:
-    """Identities that one side alone has, and versions that cannot be."""
+def _versions(live: Mapping[str, DataFrame], events: DataFrame, is_before: Column) -> DataFrame:
+    """Identities that one side alone has, and versions that cannot be.
+
+    ``is_before`` says which events were in the log when the mediator was asked.
+    """
     logged = events.where("type <> 'batch-sealed'").groupBy("stream").agg(
         F.max("identity").alias("logged_identity"),
-        F.max(F.when(F.col("position") <= after, F.col("version"))).alias("least"),
+        F.max(F.when(is_before, F.col("version"))).alias("least"),
         F.max("version").alias("most"),
     )  # fmt: skip
     asked = (
@@ -282,10 +296,10 @@ def _unlike(asked: DataFrame, table: str) -> DataFrame:
     )
 
 
-def _versions_of_seals(heads: DataFrame, seals: DataFrame, after: int) -> DataFrame:
+def _versions_of_seals(heads: DataFrame, seals: DataFrame, is_before: Column) -> DataFrame:
     """Partitions whose owner knows another newest seal than there can be."""
     logged = seals.groupBy("partition").agg(
-        F.max(F.when(F.col("position") <= after, F.col("version"))).alias("least"),
+        F.max(F.when(is_before, F.col("version"))).alias("least"),
         F.max("version").alias("most"),
     )
     asked = heads.select("partition", "version", F.lit(None).cast("string").alias("fault"))
@@ -326,7 +340,8 @@ def _told(found: DataFrame, dump: Dump) -> Comparison:
     else:
         counts = {row["table"]: row["count"] for row in found.groupBy("table").count().collect()}
     return Comparison(
-        position=dump.before,
+        position=sum(dump.before),
+        positions=dump.before,
         identities=dump.identities,
         asleep=dump.asleep,
         differences=sum(counts.values()),

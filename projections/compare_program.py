@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from projections.compare import Comparison, DumpDamaged, compare
 from projections.program import explaining, spark_options
-from projections.read import open_export
+from projections.read import open_export, told
 from projections.session import open_session
 
 _TRIES: Final = 3
@@ -52,8 +52,8 @@ def _compared(spark: SparkSession, source: str, folder: str) -> Comparison:
         try:
             return compare(spark, export, folder)
         except (PySparkException, Py4JError):
-            files = export.catalog.files
-            if files == open_export(source).catalog.files[: len(files)]:
+            later = open_export(source).files
+            if all(new[: len(old)] == old for old, new in zip(export.files, later, strict=True)):
                 raise
     return compare(spark, open_export(source), folder)
 
@@ -69,5 +69,5 @@ def _told(found: Comparison) -> str:
         f" live {each.live}, rebuilt {each.rebuilt}"
         for each in found.listed
     ]
-    head = f"{found.identities:,} identities, the log up to position {found.position:,}"
+    head = f"{found.identities:,} identities, the log up to position {told(found.positions)}"
     return "\n".join([head, *tables, *rows])

@@ -82,7 +82,12 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine."
         ),
-        click.option("--from", "source", required=True, help="The export: a folder or a URI."),
+        click.option(
+            "--from",
+            "source",
+            required=True,
+            help="The export, or the place of those of all databases: a folder or a URI.",
+        ),
     ):
         command = option(command)
     return command

@@ -37,9 +37,8 @@ def _queues(step: Step) -> DataFrame:
     """
     new = select_place(step.of("message-queued"), *_MESSAGE)
     rows = step.since("queues", new, but=_DELIVERIES)
-    return rows.join(step.at_hand(_waiting(step)), "position").select(
-        *PLACE, *_MESSAGE, *_DELIVERIES
-    )
+    waiting = step.at_hand(_waiting(step))
+    return rows.join(waiting, list(step.row_keys)).select(*PLACE, *_MESSAGE, *_DELIVERIES)
 
 
 def _waiting(step: Step) -> DataFrame:
@@ -73,7 +72,7 @@ def _waiting(step: Step) -> DataFrame:
         )
         .where("position IS NOT NULL")
         .where("removed_version IS NULL OR removed_version < version")
-        .select("position", *_DELIVERIES)
+        .select(*step.row_keys, *_DELIVERIES)
     )
 
 

@@ -6,11 +6,12 @@ names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 from pyspark.sql.types import (
     ArrayType,
@@ -25,12 +26,20 @@ from pyspark.sql.types import (
 )
 
 from eventstore.parquet.catalog import Catalog, DataFile, catalog_of
-from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.manifest import Verify
+from eventstore.parquet.database_exports import check_one_log, exports_in
+from eventstore.parquet.database_folders import folder_name
+from eventstore.parquet.files import EVENTS, ExportPlace, open_place
+from eventstore.parquet.manifest import ExportHead, Verify
 from projections.pseudonyms import pseudonymised
 
 AsOf: TypeAlias = datetime | int | None
 """A moment (with its zone) or a position of the log; None for all that is exported."""
+Position: TypeAlias = tuple[int, ...]
+"""How far a log is: the position of a row in each of its databases, in their order."""
+DATABASE: Final = "database"
+"""The column that tells the database of an event; there is none where the log has one."""
+_IN_DATABASE: Final = rf"/{folder_name(0)[:-1]}(\d+)/{EVENTS}/[^/]+/[^/]+$"
+"""What the path of a file ends with; the first part is the folder of its database."""
 
 _TEXTS: Final = ArrayType(StringType())
 _REFUSALS: Final = ArrayType(
@@ -76,85 +85,187 @@ class NotExported(Exception):
 
 
 @dataclass(frozen=True)
-class Export:
-    """An export at one moment: what it held when it was opened, whatever is added since.
-
-    With a key, all its rows have pseudonyms (``projections.pseudonyms``).
-    """
+class Part:
+    """The export of one database, and what it held when it was opened."""
 
     target: str
     place: ExportPlace
     catalog: Catalog
-    key: bytes | None = field(default=None, repr=False)
 
-    def types(self, after: int, until: int) -> frozenset[str]:
-        """Event types that may stand at ``after < position <= until``; no other ones do."""
-        return frozenset(
-            topic.rpartition(".")[0] for file in self._files(after, until) for topic in file.types
-        )
-
-    def _files(self, after: int, until: int) -> list[DataFile]:
+    def files(self, after: int, until: int) -> list[DataFile]:
+        """Those with rows at ``after < position <= until``."""
         return [f for f in self.catalog.files if f.last > after and f.first <= until]
 
-    def events(self, spark: SparkSession, after: int = 0, until: int | None = None) -> DataFrame:
-        """The rows with ``after < position <= until``, seals included, in no order."""
-        last = self.catalog.last if until is None else until
-        root, files = spark_path(self.target), self._files(after, last)
-        if not files:
-            return spark.createDataFrame([], SCHEMA)
-        rows = spark.read.schema(SCHEMA).parquet(*[f"{root}/{file.path}" for file in files])
-        if self.key is not None:
-            rows = pseudonymised(rows, self.key)
-        if all(after < file.first and file.last <= last for file in files):
-            return rows  # without a condition, positions that nobody asks for are not read
-        return rows.where((F.col("position") > after) & (F.col("position") <= last))
+    def paths(self, after: int, until: int) -> list[str]:
+        """The same as Spark finds them."""
+        root = spark_path(self.target)
+        return [f"{root}/{file.path}" for file in self.files(after, until)]
 
-    def position(self, spark: SparkSession, as_of: AsOf) -> int:
+    def is_whole(self, after: int, until: int) -> bool:
+        """Whether these have no other rows."""
+        return all(after < f.first and f.last <= until for f in self.files(after, until))
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export at one moment: what it held when it was opened, whatever is added since.
+
+    Where the log has several databases, all their exports are its parts, in their order. With a
+    key, all its rows have pseudonyms (``projections.pseudonyms``).
+    """
+
+    parts: Sequence[Part]
+    key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def head(self) -> ExportHead:
+        """Whose export it is."""
+        head = self.parts[0].catalog.head
+        assert head is not None
+        return head
+
+    @property
+    def files(self) -> list[list[DataFile]]:
+        """The data files of each part."""
+        return [part.catalog.files for part in self.parts]
+
+    @property
+    def start(self) -> Position:
+        """Before the first row."""
+        return (0,) * len(self.parts)
+
+    @property
+    def last(self) -> Position:
+        """Where the export ends."""
+        return tuple(part.catalog.last for part in self.parts)
+
+    def types(self, after: Position, until: Position) -> frozenset[str]:
+        """Event types that may stand at ``after < position <= until``; no other ones do."""
+        return frozenset(
+            topic.rpartition(".")[0]
+            for part, first, last in zip(self.parts, after, until, strict=True)
+            for file in part.files(first, last)
+            for topic in file.types
+        )
+
+    def events(
+        self, spark: SparkSession, after: Position | None = None, until: Position | None = None
+    ) -> DataFrame:
+        """The rows with ``after < position <= until``, seals included, in no order.
+
+        The rows of several databases tell in the column ``database`` which one they are of.
+        """
+        after, until = after or self.start, until or self.last
+        ends = list(zip(self.parts, after, until, strict=True))
+        rows = _rows(
+            spark, [path for part, first, last in ends for path in part.paths(first, last)]
+        )
+        if len(self.parts) == 1:
+            rows = rows.drop(DATABASE)
+        if not all(part.is_whole(first, last) for part, first, last in ends):
+            # Without a condition, positions that nobody asks for are not read.
+            rows = rows.where(~self.is_until(after) & self.is_until(until))
+        return rows if self.key is None else pseudonymised(rows, self.key)
+
+    def is_until(self, position: Position) -> Column:
+        """Whether one of the events stands at or before this position."""
+        if len(position) == 1:
+            return F.col("position") <= position[0]
+        reached = F.array(*map(F.lit, position))
+        return F.col("position") <= F.get(reached, F.col(DATABASE))
+
+    def position(self, spark: SparkSession, as_of: AsOf) -> Position:
         """The position that the log had reached at that moment.
 
-        Of a time: the last seal that was made until then, so that transactions are whole.
+        Of a time: the last seal that was made until then in each database, so that transactions
+        are whole.
 
         Raises:
-            NotExported: the export ends before that position.
+            NotExported: the export ends before that position, or a number names none.
         """
         if as_of is None:
-            return self.catalog.last
-        if isinstance(as_of, int):
-            if as_of > self.catalog.last:
-                raise NotExported(f"position {as_of}: the export ends at {self.catalog.last}")
-            return as_of
-        seals = self.events(spark).where(
-            (F.col("type") == "batch-sealed") & (F.col("recorded_at") <= F.lit(as_of))
-        )
-        reached = seals.agg(F.max("position")).first()
-        return int(reached[0] or 0) if reached is not None else 0
+            return self.last
+        if isinstance(as_of, datetime):
+            return tuple(_reached(spark, Export([part]), as_of) for part in self.parts)
+        if len(self.parts) > 1:
+            raise NotExported(
+                f"position {as_of}: the log has {len(self.parts)} databases, each with positions of"
+                " its own: name a time, or the export of one database"
+            )
+        if as_of > self.last[0]:
+            raise NotExported(f"position {as_of}: the export ends at {self.last[0]}")
+        return (as_of,)
 
-    def at_ms(self, spark: SparkSession, position: int) -> int:
+    def at_ms(self, spark: SparkSession, position: Position) -> int:
         """When the events just before a position were recorded, Unix milliseconds; 0 for none.
 
-        The latest time in the one file that holds the position: no other one is read.
+        The latest time in the one file of each database that holds it: no other one is read.
         """
-        file = max((f.first for f in self.catalog.files if f.first <= position), default=None)
-        if file is None:
-            return 0
-        rows = self.events(spark, file - 1, position)
-        newest = rows.agg(F.max(F.unix_millis("recorded_at"))).first()
-        return int(newest[0] or 0) if newest is not None else 0
+        ends = zip(self.parts, position, strict=True)
+        return max(_at_ms(spark, Export([part]), last) for part, last in ends)
+
+
+def _rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """All rows of these files, each with the number in the name of the folder of its database.
+
+    The files of all databases are read at once: each apart would make every plan so much larger.
+    """
+    if not paths:
+        return spark.createDataFrame([], SCHEMA).withColumn(DATABASE, F.lit(0))
+    number = F.regexp_extract("_metadata.file_path", _IN_DATABASE, 1).cast("int")
+    return spark.read.schema(SCHEMA).parquet(*paths).withColumn(DATABASE, number)
+
+
+def _reached(spark: SparkSession, export: Export, at: datetime) -> int:
+    """The position of the last seal of one database that was made until then."""
+    seals = export.events(spark).where(
+        (F.col("type") == "batch-sealed") & (F.col("recorded_at") <= F.lit(at))
+    )
+    reached = seals.agg(F.max("position")).first()
+    return int(reached[0] or 0) if reached is not None else 0
+
+
+def _at_ms(spark: SparkSession, export: Export, position: int) -> int:
+    """See ``Export.at_ms``, of one database."""
+    firsts = [file.first for files in export.files for file in files if file.first <= position]
+    if not firsts:
+        return 0
+    rows = export.events(spark, (max(firsts) - 1,), (position,))
+    newest = rows.agg(F.max(F.unix_millis("recorded_at"))).first()
+    return int(newest[0] or 0) if newest is not None else 0
 
 
 def open_export(target: str, verify: Verify | None = None, key: bytes | None = None) -> Export:
     """The export at a path of this machine or a URI; with pseudonyms by a key, if one is given.
 
+    Where the exports of several databases are there, all of them as one.
+
     Raises:
         NotExported: there is no export.
-        ExportDamaged: names the file and says what is wrong with it.
+        ExportDamaged: names the file and says what is wrong with it; also if an export of several
+            is missing.
         ExportUnavailable: the place cannot be read now.
     """
+    targets = exports_in(target)
+    parts = [_opened(one, verify) for one in targets or [target]]
+    if targets not in ([], [target]):
+        check_one_log([part.catalog for part in parts])
+    return Export(parts, key)
+
+
+def _opened(target: str, verify: Verify | None) -> Part:
     place = open_place(target)
     catalog = catalog_of(place, verify)
     if catalog.head is None:
         raise NotExported(f"{place.address()}: no export is here")
-    return Export(target, place, catalog, key)
+    return Part(target, place, catalog)
+
+
+def told(position: Position) -> str:
+    """A position in words; of several databases with the names of their exports."""
+    if len(position) == 1:
+        return f"{position[0]:,}"
+    return ", ".join(f"{folder_name(number)} {last:,}" for number, last in enumerate(position))
 
 
 def spark_path(target: str) -> str:

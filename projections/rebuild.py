@@ -19,7 +19,7 @@ from projections.identities import IDENTITIES, REGISTRATIONS
 from projections.keys import INVITATIONS, KEY_OWNERS
 from projections.pseudonyms import fingerprint
 from projections.queues import QUEUE_POLICIES, QUEUES
-from projections.read import AsOf, Export
+from projections.read import AsOf, Export, Position, told
 from projections.seals import NONCES, SEALS
 from projections.step import Projection, Step, rare_events
 from projections.tables import Table, Tables, TablesPlace
@@ -82,19 +82,19 @@ def rebuild(
     start = before if incremental else None
     if before is not None and start is not None:
         _check_continues(start, export, position)
-        if start.position == position:
+        if start.at == position:
             return start
     generation = before.generation + 1 if before else 1
     earlier = {table.name: table for table in start.tables} if start else {}
     step = _step(spark, export, position, start, place)
 
     tables = _write(step, place, generation, earlier, progress)
-    assert export.catalog.head is not None
     result = Tables(
-        mediator=export.catalog.head.mediator_did,
-        public_key=export.catalog.head.public_key,
+        mediator=export.head.mediator_did,
+        public_key=export.head.public_key,
         generation=generation,
-        position=position,
+        position=sum(position),
+        positions=list(position),
         at_ms=step.at_ms,
         window_ms_max=step.window_ms_max,
         pseudonyms=fingerprint(export.key),
@@ -153,18 +153,22 @@ def frames(spark: SparkSession, export: Export, as_of: AsOf = None) -> dict[str,
     return {projection.name: projection.rebuild(step) for projection in PROJECTIONS}
 
 
-def _check_continues(start: Tables, export: Export, position: int) -> None:
-    head = export.catalog.head
-    assert head is not None
+def _check_continues(start: Tables, export: Export, position: Position) -> None:
+    head = export.head
     if (start.mediator, start.public_key) != (head.mediator_did, head.public_key):
         raise RebuildRefused(f"the earlier tables are of {start.mediator}: rebuild them in full")
     if start.pseudonyms != fingerprint(export.key):
         kind = "pseudonyms by another key" if start.pseudonyms else "no pseudonyms"
         kind = kind if export.key is not None else "pseudonyms"
         raise RebuildRefused(f"the earlier tables have {kind}: rebuild them in full")
-    if start.position > position:
+    if len(start.at) != len(position):
         raise RebuildRefused(
-            f"the earlier tables stand at position {start.position}, after {position}:"
+            f"the earlier tables are of {len(start.at)} of the log's databases, the export is of"
+            f" {len(position)}: rebuild them in full"
+        )
+    if any(before > after for before, after in zip(start.at, position, strict=True)):
+        raise RebuildRefused(
+            f"the earlier tables stand at position {told(start.at)}, after {told(position)}:"
             " rebuild them in full"
         )
     if {table.name for table in start.tables} != {projection.name for projection in PROJECTIONS}:
@@ -174,22 +178,22 @@ def _check_continues(start: Tables, export: Export, position: int) -> None:
 def _step(
     spark: SparkSession,
     export: Export,
-    position: int,
+    position: Position,
     start: Tables | None = None,
     place: TablesPlace | None = None,
 ) -> Step:
-    after = start.position if start else 0
+    after = start.at if start else export.start
     events, types = export.events(spark, after, position), export.types(after, position)
     latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
     at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
-    rare = rare_events(events)
+    step = Step(
+        events, rare_events(events), types, {}, at_ms, window_ms_max, databases=len(position)
+    )
     if start is None or place is None:
-        return Step(events, rare, types, {}, at_ms, window_ms_max)
-    return Step(
-        events,
-        rare,
-        types,
-        {table.name: place.read(spark, table) for table in start.tables},
-        max(start.at_ms, at_ms),
-        max(start.window_ms_max, window_ms_max),
+        return step
+    return replace(
+        step,
+        earlier={table.name: place.read(spark, table) for table in start.tables},
+        at_ms=max(start.at_ms, at_ms),
+        window_ms_max=max(start.window_ms_max, window_ms_max),
     )

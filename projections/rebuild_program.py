@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from projections.program import as_of_option, explaining, pseudonymise_option, spark_options
-from projections.read import AsOf, open_export
+from projections.read import AsOf, open_export, told
 from projections.rebuild import PROJECTIONS, rebuild
 from projections.session import open_session
 from projections.tables import Tables
@@ -59,4 +59,4 @@ def _told(tables: Tables) -> str:
     at = datetime.fromtimestamp(tables.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     width = max(len(table.name) for table in tables.tables)
     rows = [f"  {table.name:{width}}  {table.rows:>12,}" for table in tables.tables]
-    return "\n".join([f"The log up to position {tables.position:,}, recorded {at}", *rows])
+    return "\n".join([f"The log up to position {told(tables.at)}, recorded {at}", *rows])

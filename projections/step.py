@@ -7,7 +7,7 @@ for the first time) and the events since then, so that many steps give the rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +39,8 @@ class Step:
     of them, which may be kept at hand; ``earlier`` are the tables by name, empty for the first
     step; ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the longest
     timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables are
-    written and says how many they are; None where nothing may be computed yet.
+    written and says how many they are; None where nothing may be computed yet. ``databases`` are
+    those of the log: with several, positions are not in one order, and events have a ``database``.
     """
 
     events: DataFrame
@@ -49,6 +50,22 @@ class Step:
     at_ms: int
     window_ms_max: int
     keep: Callable[[DataFrame], int] | None = None
+    databases: int = 1
+
+    @property
+    def row_keys(self) -> Sequence[str]:
+        """What tells a row from all others; a number alone is joined faster."""
+        return ("position",) if self.databases == 1 else ("stream", "position")
+
+    @property
+    def shown_place(self) -> Sequence[str]:
+        """The columns of an event that tell people where it stands."""
+        return ("position",) if self.databases == 1 else ("database", "position")
+
+    @property
+    def order(self) -> Sequence[str]:
+        """The columns of an event that say what came later."""
+        return ("position",) if self.databases == 1 else ("recorded_at", "position")
 
     def of(self, *types: str) -> DataFrame:
         """The new events of these types; where there are none, no file is read."""
@@ -87,7 +104,7 @@ PLACE = {
     "stream": "16-byte key of the identity's stream",
     "identity": "DID of the owner; key:…, invitation:… or edge:… for these",
     "version": "version of the event in the stream",
-    "position": "position of the event in the log",
+    "position": "position of the event in the log, in its database if there are several",
     "recorded_at": "when the event was decided",
 }
 """What the columns hold that say which event a row comes from."""

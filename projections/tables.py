@@ -17,7 +17,7 @@ from pyarrow.fs import FileSelector, FileType
 from pyspark.sql import DataFrame, SparkSession
 
 from eventstore.parquet.files import ExportPlace, FileMissing, open_place
-from projections.read import spark_path
+from projections.read import Position, spark_path
 from projections.step import Projection
 
 FORMAT: Final = 1
@@ -49,7 +49,8 @@ class Table(msgspec.Struct, frozen=True):
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """The catalog: tables as the log stood at one position.
 
-    ``at_ms`` is the latest recorded time up to ``position``, Unix milliseconds; ``window_ms_max``
+    ``positions`` are those of its databases, ``position`` is their sum. ``at_ms`` is the latest
+    recorded time up to there, Unix milliseconds; ``window_ms_max``
     the longest timestamp window of any seal. ``mediator`` and ``public_key`` name the export;
     ``pseudonyms`` is the fingerprint of the key that names were replaced by, empty for none.
     """
@@ -59,10 +60,16 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     public_key: str
     generation: int
     position: int
+    positions: Sequence[int] = ()
     at_ms: int
     window_ms_max: int
     pseudonyms: str = ""
     tables: Sequence[Table]
+
+    @property
+    def at(self) -> Position:
+        """The position; earlier releases knew one database."""
+        return tuple(self.positions) or (self.position,)
 
     def table(self, name: str) -> Table:
         """The table of this name.

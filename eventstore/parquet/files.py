@@ -81,6 +81,12 @@ class ExportPlace:
         start = len(self.root) + 1
         return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File}
 
+    def folders(self) -> list[str]:
+        """The names of the folders at the root."""
+        with _unavailable(self.root):
+            found = self.filesystem.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
+        return [info.base_name for info in found if info.type == fs.FileType.Directory]
+
     def written_s(self, paths: Sequence[str]) -> list[float]:
         """When each of these files was written, Unix seconds by the clock of the store."""
         if not paths:

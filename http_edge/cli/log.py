@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
-from actors.partitions import Placement
 from eventstore import verify as verification
 from eventstore.verify import Finding, Head, Summary
-from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record, print_table
+from http_edge.cli.output import (
+    Exit,
+    Stop,
+    json_option,
+    print_json,
+    print_record,
+    print_table,
+    progress_bar,
+)
 from http_edge.cli.settings import with_settings
 from http_edge.config import Settings
 from http_edge.config_sources import Loaded
@@ -48,17 +53,11 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     """
     settings = loaded.settings
     require_existing(settings.log_dsn)
-    known_heads = heads_of(known) if known else None
     each = settings.each_database()
-    placement = Placement(shards=settings.shards, hosts=1, databases=len(each))
+    known_heads = heads_of_each(known, len(each))
     checked = []
     for number, one in enumerate(each):
-        own = known_heads and {
-            partition: head
-            for partition, head in known_heads.items()
-            if placement.database_of_partition(partition) == number
-        }
-        findings, summary = _check(one, own)
+        findings, summary = _check(one, known_heads[number])
         checked.append({"summary": _summary(summary), "findings": list(map(_finding, findings))})
         if not as_json:
             _print(findings, summary, "" if len(each) == 1 else f"Database {number}: ")
@@ -68,12 +67,10 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     return Exit.FINDING if wrong else Exit.OK
 
 
-def _check(
-    settings: Settings, known_heads: Mapping[str, Head] | None
-) -> tuple[list[Finding], Summary]:
+def _check(settings: Settings, known_heads: Mapping[str, Head]) -> tuple[list[Finding], Summary]:
     findings: list[Finding] = []
     summary: Summary | None = None
-    with closing(opened_to_read(settings)) as opened, _progress_bar() as progress:
+    with closing(opened_to_read(settings)) as opened, progress_bar("Checking") as progress:
         for item in verification.verify(opened, known_heads=known_heads, progress=progress):
             match item:
                 case Finding() if len(findings) < _KEPT_MAX:
@@ -96,14 +93,6 @@ def require_existing(dsn: str) -> None:
     if parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file():
         remedy = "Name it with --log or --data-dir."
         raise Stop(Exit.UNREACHABLE, f"there is no log at {unquote(parts.path)}", remedy)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[verification.Progress]:
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Checking", total=None)
-        yield lambda reached, end: bar.update(task, completed=reached, total=end)
 
 
 def _print(findings: list[Finding], summary: Summary, title: str) -> None:
@@ -157,19 +146,30 @@ def _summary(summary: Summary) -> dict[str, Any]:
     }
 
 
-def heads_of(path: Path) -> Mapping[str, Head]:
-    """The heads in the JSON of an earlier check.
+def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, Head]]:
+    """The heads of each database in the JSON of an earlier check; none without one.
 
     Raises:
-        Stop: the file is no such JSON.
+        Stop: the file is no such JSON, or of another number of databases.
     """
+    if path is None:
+        return [{}] * databases
     try:
         told = json.loads(path.read_bytes())
-        return {
-            partition: Head(head["version"], bytes.fromhex(head["digest"]))
+        found = [
+            {
+                partition: Head(head["version"], bytes.fromhex(head["digest"]))
+                for partition, head in database["summary"]["heads"].items()
+            }
             for database in told.get("databases", [told])
-            for partition, head in database["summary"]["heads"].items()
-        }
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         remedy = "Make one with: poste log verify --json"
         raise Stop(Exit.USAGE, f"{path} is not the JSON of an earlier check", remedy) from None
+    if len(found) != databases:
+        raise Stop(
+            Exit.USAGE,
+            f"{path} is of {len(found)} databases of a log, and {databases} are to be checked",
+            "Check the same ones as then: --log names them all, or --from the folder of all.",
+        )
+    return found

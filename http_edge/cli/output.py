@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import IO, Any, Self
 
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -91,6 +93,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 def print_record(title: str, record: Mapping[str, object]) -> None:
     """Print one record as a table of names and values."""
     print_table(title, ["", ""], record.items())
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr within the block, on a terminal alone; told what is done and of how much."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _cell(value: object) -> Text:

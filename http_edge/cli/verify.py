@@ -2,55 +2,71 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import base58
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import Progress
 
+from eventstore.parquet.catalog import catalog_of
+from eventstore.parquet.database_exports import check_one_log, exports_in
+from eventstore.parquet.database_folders import folder_name
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
-from eventstore.parquet.export_findings import ExportFinding, ExportSummary
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.export_findings import ExportFinding, ExportSummary, finding_of
+from eventstore.parquet.files import open_place
 from eventstore.parquet.manifest import Verify
 from eventstore.parquet.verify_export import verify_export
 from eventstore.verify import Head
 from http_edge import signatures
-from http_edge.cli.log import heads_of, require_existing
-from http_edge.cli.nearby import exchange, refuse_unless_ok
-from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record, print_table
-from http_edge.cli.projections_program import answer_of_program
+from http_edge.cli.live_comparison import LiveOptions, compare_live, export_rest
+from http_edge.cli.log import heads_of_each
+from http_edge.cli.output import (
+    Exit,
+    Stop,
+    json_option,
+    print_json,
+    print_record,
+    print_table,
+    progress_bar,
+)
 from http_edge.cli.settings import with_settings
 from http_edge.config import Settings
 from http_edge.config_sources import Loaded
-from http_edge.live.collect import Collector, NotNow, NotServed, exported_identities
-from http_edge.live.coverage import covered
-from http_edge.live.dump import DumpWriter
-from http_edge.log_reading import opened_to_read
+from http_edge.live.collect import NotServed
 from http_edge.mediator_keys import load_or_create
-from http_edge.operators import operator_token
 
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
-_ANSWER_S_MAX: Final = 60.0
-_ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
 _COLUMNS: Final = ("table", "identity", "key", "column", "live", "rebuilt")
+_FIGURES: Final = ("position", "manifests", "files", "rows", "seals", "streams", "findings")
+_FINDING: Final = ("fault", "file", "row", "positions", "shard", "explanation")
 
 
-class _Live(NamedTuple):
-    """Where the live state is asked for, and how Spark is started."""
+class _Checked(NamedTuple):
+    """What the check of one export found; its name is empty where it is the only one."""
 
-    url: str
-    spark: list[str]
+    name: str
+    summary: ExportSummary
+    findings: list[ExportFinding]
+
+
+class _Found(NamedTuple):
+    """All that the check found; ``wrong`` is what is wrong with exports that are sound alone."""
+
+    checked: list[_Checked]
+    wrong: list[ExportFinding]
+
+    @property
+    def findings(self) -> int:
+        return sum(one.summary.findings for one in self.checked) + len(self.wrong)
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.findings
 
 
 @click.command()
@@ -82,65 +98,85 @@ def verify(  # noqa: PLR0913 - one for each option
     Of the export: signatures, manifests, files, rows and seals. With --live also whether each
     identity in the memory of the running mediator is as the export says. What is not exported yet
     is exported first; the mediator serves meanwhile. Exit code 1 when anything is wrong or differs.
+
+    Where the log has several databases, name the place of all their exports: each is checked, that
+    they are all of one log, and the memory against all of them together.
     """
     settings = loaded.settings
     target = source or settings.export.to
     if target is None:
         raise Stop(Exit.USAGE, "which export is not said", "Name a folder or URI with --from.")
-    if live and len(settings.log_dsns) > 1:
-        raise Stop(
-            Exit.USAGE,
-            "the memory is compared with the export of a log in one database",
-            "Leave --live out, and check the export of each database with --from.",
-        )
-    known_heads = heads_of(known) if known else {}
     spark = ["--master", master] if master else []
     spark += ["--memory-mib", str(memory_mib)] if memory_mib else []
+    compared = None
     with _explained():
-        place = open_place(target)
+        each = _databases(settings, target) if live else []
         if live:
-            _export_rest(settings, place)
-        findings, summary = _check(settings, place, known_heads)
-        compared = None
-        if live and not summary.findings:
-            options = _Live(url or settings.local_url, spark)
-            compared = _compare(settings, target, place, options)
-    if not summary.key_is_trusted:
+            export_rest(each)
+        found = _check_all(settings, target, known)
+        if live and found.is_sound:
+            options = LiveOptions(url or settings.local_url, spark)
+            compared = compare_live(each, target, options)
+    if not all(one.summary.key_is_trusted for one in found.checked):
         click.echo(
             "poste: the key is the one that the export itself names; this does not prove who"
             " wrote it\n  Name the mediator's data directory with --data-dir.",
             err=True,
         )
     if as_json:
-        said = {"summary": _summary(summary), "findings": list(map(_finding, findings))}
-        print_json(said | {"live": compared})
+        print_json(_document(found) | {"live": compared})
     else:
-        _print(findings, summary, compared, live=live)
+        _print(found)
+        if live:
+            _print_live(compared)
     differs = compared is not None and compared["differences"]
-    return Exit.FINDING if summary.findings or differs else Exit.OK
+    return Exit.OK if found.is_sound and not differs else Exit.FINDING
 
 
-def _export_rest(settings: Settings, place: ExportPlace) -> None:
-    """Export what is missing, as far as the export is sound; if it is not, the check says so."""
-    require_existing(settings.log_dsn)
-    with closing(opened_to_read(settings)) as log, _bar("Exporting"):
-        try:
-            covered(settings, log, place, log.position())
-        except ExportDamaged:
-            return
+def _databases(settings: Settings, target: str) -> list[Settings]:
+    """The settings of each database of the log, with the place of its export.
+
+    Raises:
+        Stop: other exports are there than those of this log.
+    """
+    export = settings.export.model_copy(update={"to": target})
+    each = settings.model_copy(update={"export": export}).each_database()
+    found = exports_in(target)
+    if not {*found} <= {one.export.to for one in each}:
+        is_one = found == [target]
+        what = "the export of one database" if is_one else f"exports of {len(found)} databases"
+        raise Stop(
+            Exit.USAGE,
+            f"{open_place(target).address()} holds {what}, and the mediator's log has {len(each)}",
+            "Name all databases of the log with --log, and with --from the place that poste export"
+            " wrote all of them to.",
+        )
+    return each
 
 
-def _check(
-    settings: Settings, place: ExportPlace, known_heads: Mapping[str, Head]
-) -> tuple[list[ExportFinding], ExportSummary]:
+def _check_all(settings: Settings, target: str, known: Path | None) -> _Found:
+    targets = exports_in(target)
+    is_one = targets in ([], [target])
+    names = [""] if is_one else [*map(folder_name, range(len(targets)))]
+    known_heads = heads_of_each(known, len(names))
+    checked = [
+        _check(settings, name, place, heads)
+        for name, place, heads in zip(names, targets or [target], known_heads, strict=True)
+    ]
+    if is_one or any(one.summary.findings for one in checked):
+        return _Found(checked, [])
+    return _Found(checked, _together(targets))
+
+
+def _check(settings: Settings, name: str, target: str, known_heads: Mapping[str, Head]) -> _Checked:
     trusted: Verify | None = None
     if settings.keys_path.exists():
         trusted = partial(signatures.verify, load_or_create(settings.keys_path).signing_public)
     findings: list[ExportFinding] = []
     summary: ExportSummary | None = None
-    with _bar("Checking the export") as progress:
+    with progress_bar(f"Checking the export {name}".rstrip()) as progress:
         for item in verify_export(
-            place,
+            open_place(target),
             trusted,
             key_of=lambda text: partial(signatures.verify, base58.b58decode(text)),
             known_heads=known_heads,
@@ -151,62 +187,16 @@ def _check(
             elif len(findings) < _KEPT_MAX:
                 findings.append(item)
     assert summary is not None
-    return findings, summary
+    return _Checked(name, summary, findings)
 
 
-def _compare(settings: Settings, target: str, place: ExportPlace, live: _Live) -> dict[str, Any]:
-    """What ``projections compare`` found; ``projections/compare.py`` says what is in it."""
-    with tempfile.TemporaryDirectory(prefix="poste-live-") as name:
-        _dump(settings, place, live.url, Path(name))
-        with _bar("Comparing"):
-            arguments = ["compare", "--from", target, "--live", name, "--json", *live.spark]
-            code, answer = answer_of_program(arguments)
+def _together(targets: Sequence[str]) -> list[ExportFinding]:
+    """What is wrong with sound exports as those of all databases of one log."""
     try:
-        compared = json.loads(answer)
-    except ValueError:
-        compared = None
-    if not isinstance(compared, dict):
-        raise Stop(Exit.INTERNAL, f"the comparison ended without an answer, exit code {code}")
-    return compared
-
-
-def _dump(settings: Settings, place: ExportPlace, url: str, folder: Path) -> None:
-    token = operator_token(load_or_create(settings.keys_path))
-
-    def ask(question: bytes) -> bytes:
-        status, answer = exchange(
-            "POST",
-            url,
-            "/memory",
-            token=token,
-            body=question,
-            seconds_max=_ANSWER_S_MAX,
-            bytes_max=_ANSWER_BYTES_MAX,
-        )
-        if status in {http.client.SERVICE_UNAVAILABLE, http.client.TOO_MANY_REQUESTS}:
-            raise NotNow(f"{url}/memory answered {status}")
-        refuse_unless_ok(status, url, "/memory")
-        return answer
-
-    with closing(opened_to_read(settings)) as log:
-        after = log.position()
-        catalog = covered(settings, log, place, after)
-        assert catalog.head is not None
-        with DumpWriter(folder) as writer, _bar("Asking the mediator") as progress:
-            targets = exported_identities(place)
-            Collector(ask, writer).collect(targets, catalog.head.shards, progress)
-        before = log.position()
-        with _bar("Exporting"):
-            covered(settings, log, place, before)
-    writer.finish(after=after, before=before)
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Any]:
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        check_one_log([catalog_of(open_place(target), None) for target in targets])
+    except ExportDamaged as error:
+        return [finding_of(error)]
+    return []
 
 
 @contextmanager
@@ -227,24 +217,41 @@ def _explained() -> Iterator[None]:
         raise Stop(Exit.UNSAFE, str(error), "See: poste log verify") from error
 
 
-def _print(
-    findings: list[ExportFinding],
-    summary: ExportSummary,
-    compared: dict[str, Any] | None,
-    *,
-    live: bool,
-) -> None:
-    if findings:
-        print_table(
-            f"{summary.findings} findings in the export",
-            ["fault", "file", "row", "positions", "shard", "explanation"],
-            [_shown(finding) for finding in islice(findings, _SHOWN_MAX)],
-        )
-    title = "Something is wrong with this export" if findings else "The export is as it was written"
-    print_record(title, {name: v for name, v in _summary(summary).items() if name != "heads"})
+def _document(found: _Found) -> dict[str, Any]:
+    each = [
+        {"summary": _summary(one.summary), "findings": [*map(_finding, one.findings)]}
+        for one in found.checked
+    ]
+    if not found.checked[0].name:
+        return each[0]
+    return {"databases": each, "findings": [*map(_finding, found.wrong)]}
+
+
+def _print(found: _Found) -> None:
+    several = bool(found.checked[0].name)
+    exports = "exports" if several else "export"
+    rows = [(one.name, finding) for one in found.checked for finding in one.findings]
+    rows += [("", finding) for finding in found.wrong]
+    if rows:
+        shown = [[name, *_shown(finding)][not several :] for name, finding in rows[:_SHOWN_MAX]]
+        columns = ("export", *_FINDING)[not several :]
+        print_table(f"{found.findings} findings in the {exports}", columns, shown)
+    if not found.is_sound:
+        title = f"Something is wrong with {'these' if several else 'this'} {exports}"
+    else:
+        are, they_were = ("are", "they were") if several else ("is", "it was")
+        title = f"The {exports} {are} as {they_were} written"
+    if several:
+        figures = [[o.name, *(getattr(o.summary, n) for n in _FIGURES)] for o in found.checked]
+        print_table(title, ("export", *_FIGURES), figures)
+    else:
+        summary = _summary(found.checked[0].summary)
+        print_record(title, {n: v for n, v in summary.items() if n != "heads"})
+
+
+def _print_live(compared: dict[str, Any] | None) -> None:
     if compared is None:
-        if live:
-            click.echo("The live state was not compared: the export is damaged.")
+        click.echo("The live state was not compared: the export is damaged.")
         return
     tables = [
         [table[name] for name in ("name", "rows", "differences")] for table in compared["tables"]
@@ -255,7 +262,8 @@ def _print(
     if not is_same:
         rows = [[each[name] for name in _COLUMNS] for each in compared["listed"][:_SHOWN_MAX]]
         print_table(f"{compared['differences']} differences", _COLUMNS, rows)
-    figures = ("position", "identities", "asleep", "differences")
+    several = len(compared["positions"]) > 1
+    figures = ("positions" if several else "position", "identities", "asleep", "differences")
     print_record("Compared", {name: compared[name] for name in figures})
 
 

@@ -62,11 +62,12 @@ _TABLES: Final = {name: ("identity", *columns) for name, columns in COLUMNS.item
 class Dumped(msgspec.Struct, frozen=True, kw_only=True):
     """What a dump holds; ``dump.json``.
 
-    It was made after the log had reached ``after`` and before it went beyond ``before``.
+    It was made after the log had reached ``after`` and before it went beyond ``before``, each of
+    its databases a position of its own.
     """
 
-    after: int
-    before: int
+    after: Sequence[int]
+    before: Sequence[int]
     identities: int
     asleep: int
     rows: dict[str, int]
@@ -136,7 +137,7 @@ class DumpWriter:
             if bucket >= first:
                 self._write("nonces", _nonces(held.partition, bucket, joined))
 
-    def finish(self, *, after: int, before: int) -> Dumped:
+    def finish(self, *, after: Sequence[int], before: Sequence[int]) -> Dumped:
         """Make the dump count; when all files are closed."""
         dumped = Dumped(
             after=after,

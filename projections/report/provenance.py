@@ -8,7 +8,7 @@ import base58
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
-from projections.read import Export, open_export
+from projections.read import Export, Position, open_export, told
 from projections.report import units
 
 _KEY_BYTES = 32
@@ -32,10 +32,8 @@ def open_signed_export(target: str) -> Export:
         ExportDamaged: names the file and says what is wrong with it, a wrong signature included.
         ExportUnavailable: the place cannot be read now.
     """
-    head = open_export(target).catalog.head
-    assert head is not None
     try:
-        key = base58.b58decode(head.public_key)
+        key = base58.b58decode(open_export(target).head.public_key)
     except ValueError:
         key = b""
 
@@ -54,28 +52,27 @@ def open_signed_export(target: str) -> Export:
 
 def notes(export: Export, *, is_pseudonymised: bool) -> list[Note]:
     """What is to be known of an export that ``open_signed_export`` opened."""
-    catalog = export.catalog
-    assert catalog.head is not None
-    manifests = len(catalog.statements)
+    catalogs = [part.catalog for part in export.parts]
+    manifests = sum(len(catalog.statements) for catalog in catalogs)
     named = (
         "every DID is replaced by its keyed hash; the same key gives the same ones elsewhere"
         if is_pseudonymised
         else "as they stand in the log"
     )
     return [
-        Note("Mediator", catalog.head.mediator_did),
-        Note("Log", _rows(catalog.last, catalog.rows)),
+        Note("Mediator", export.head.mediator_did),
+        Note("Log", _rows(export.last, sum(catalog.rows for catalog in catalogs))),
         Note(
             "Signatures",
             f"verified: {units.count(manifests)} manifest{'' if manifests == 1 else 's'}, signed"
-            f" by the key {catalog.head.public_key}, which has to be the mediator's",
+            f" by the key {export.head.public_key}, which has to be the mediator's",
         ),
         Note("Files", "sizes compared; hashes and the chain of the log are not: poste verify does"),
         Note("Names", named),
     ]
 
 
-def _rows(last: int, rows: int) -> str:
+def _rows(last: Position, rows: int) -> str:
     if not rows:
         return "no rows are exported yet"
-    return f"exported up to position {units.count(last)}, {units.count(rows)} rows"
+    return f"exported up to position {told(last)}, {units.count(rows)} rows"

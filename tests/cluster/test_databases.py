@@ -33,6 +33,7 @@ from tests.cluster.people import (
 from tests.cluster.ray_nodes import RayCluster
 from tests.cluster.server import MEDIATOR_DID, Server, own_environment
 from tests.cluster.test_start_and_stop import refusal
+from tests.cluster.test_verify_live import verify
 from tests.postgres import Server as Postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
@@ -83,6 +84,7 @@ async def person_in(database: int, mediator: MediatorClient) -> Account:
             return await register(mediator.as_(identity))
 
 
+@pytest.mark.spark
 async def test_people_of_two_databases_meet_and_are_restored_database_by_database(
     tmp_path: Path, four: list[str]
 ) -> None:
@@ -106,6 +108,13 @@ async def test_people_of_two_databases_meet_and_are_restored_database_by_databas
             "shard-2": "host-0-0",
             "shard-3": "host-1-0",
         }
+        code, said, err = await verify(server, tmp_path / "export", "--log", log)
+        assert (code, err) == (Exit.OK, ""), (said, err)
+        assert said["findings"] == said["databases"][0]["findings"] == []
+        compared = said["live"]
+        assert (compared["differences"], len(compared["positions"])) == (0, 2)
+        rows = {table["name"]: table["rows"] for table in compared["tables"]}
+        assert (rows["registrations"], rows["queues"], rows["seals"]) == (2, 2, SHARDS)
     for number, dsn in enumerate(four[:2]):
         with closing(open_log(dsn)) as opened:
             assert opened.figures().identities == 1

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 _PAUSE_S = 0.02
 
 
-async def verify(server: Server, export: Path) -> tuple[int, Any, str]:
+async def verify(server: Server, export: Path, *more: str) -> tuple[int, Any, str]:
     """Exit code, JSON and stderr of ``poste verify --live``."""
     code = "from http_edge.cli.main import main; main()"
     options = ["--live", "--json", "--master", "local[2]", "--memory-mib", "512"]
@@ -30,7 +30,7 @@ async def verify(server: Server, export: Path) -> tuple[int, Any, str]:
     (server.data_dir / "spark-defaults.conf").write_text(quick)
     environment = own_environment() | {"SPARK_CONF_DIR": str(server.data_dir)}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, "verify", *options, *places,
+        sys.executable, "-c", code, "verify", *options, *places, *more,
         stdout=PIPE, stderr=PIPE, env=environment,
     )  # fmt: skip
     out, err = await process.communicate()

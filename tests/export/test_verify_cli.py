@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
+from eventstore.open_log import open_log
 from http_edge.cli.output import Exit
 from http_edge.mediator_keys import load_or_create
+from tests.export.samples import registered
 from tests.export.test_cli import _mediator
+from tests.log.samples import SealedWriter
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
+TWO = "postgresql://127.0.0.1:9/one postgresql://127.0.0.1:9/two"
+"""A log that nobody serves."""
 
 
 def test_an_export_is_as_it_was_written(run: Run, tmp_path: Path) -> None:
@@ -54,6 +60,41 @@ def test_live_exports_the_rest_and_asks_a_mediator_that_runs(run: Run, tmp_path:
         ran = run("verify", "--data-dir", "data", "--from", "out", "--live", "--url", url)
         assert (ran.code, "no mediator answers" in ran.err) == (Exit.UNREACHABLE, True)
         assert list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_exports_of_several_databases_are_checked_one_by_one_and_together(
+    run: Run, tmp_path: Path
+) -> None:
+    keys = f"keys_file={tmp_path}/first/mediator-keys.json"
+    for number, name in enumerate(("first", "second")):
+        load_or_create(tmp_path / name / "mediator-keys.json")
+        with closing(open_log(f"sqlite:{tmp_path / name / 'log.db'}")) as log:
+            log.setting("mediator_did", "did:web:mediator.test")
+            log.setting("shards", "2")
+            writer = SealedWriter(log)
+            writer.commit({f"shard-{number}": [registered(number)]})
+        run("export", "--data-dir", name, "--to", f"out/db-{number}", "--set", keys)
+    check = ("verify", "--data-dir", "first", "--from", "out")
+    ran = run(*check, "--json")
+    said = json.loads(ran.out)
+    assert (ran.code, said["findings"], said["live"]) == (Exit.OK, [], None)
+    assert [one["summary"]["rows"] for one in said["databases"]] == [2, 2]
+    (tmp_path / "known.json").write_text(ran.out)
+    again = run(*check, "--known", "known.json")
+    assert (again.code, "The exports are as they were written" in again.out) == (Exit.OK, True)
+    one = run("verify", "--data-dir", "first", "--from", "out/db-0", "--known", "known.json")
+    assert (one.code, "is of 2 databases" in one.err) == (Exit.USAGE, True)
+    restored = run("restore", "--from", "out", "--to", "new", "--keys", "first/mediator-keys.json")
+    assert (restored.code, "folders db-0 to db-1" in restored.err) == (Exit.USAGE, True)
+    live = ("verify", "--data-dir", "first", "--live", "--from")
+    assert run(*live, "out", "--log", TWO).code == Exit.UNREACHABLE
+    part = run(*live, "out/db-0", "--log", TWO)
+    assert (part.code, "the export of one database" in part.err) == (Exit.USAGE, True)
+    several = run(*live, "out")
+    assert (several.code, "exports of 2 databases" in several.err) == (Exit.USAGE, True)
+    (tmp_path / "out" / "db-1").rename(tmp_path / "db-1")
+    lost = run(*check)
+    assert (lost.code, "1 findings in the exports" in lost.out) == (Exit.FINDING, True)
 
 
 def test_what_cannot_be_checked_has_its_exit_code(run: Run, tmp_path: Path) -> None:

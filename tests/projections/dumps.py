@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,20 @@ import pyarrow.parquet as pq
 from actors.host import Host
 from actors.inspection import DescribeStates, Inspector, Question
 from eventstore.log import EventLog
+from eventstore.parquet.database_exports import exports_in
 from eventstore.parquet.files import open_place
 from http_edge.live.collect import Collector, exported_identities
 from http_edge.live.dump import Dumped, DumpWriter
 from tests.projections.histories import PLACEMENT
 
 
-def dump_host(host: Host, log: EventLog, export: Path, folder: Path) -> Dumped:
-    """What the host has in memory, of the identities in the export and its own."""
+def dump_host(
+    host: Host, log: EventLog, export: Path, folder: Path, databases: Sequence[EventLog] = ()
+) -> Dumped:
+    """What the host has in memory, of the identities in the export and its own.
+
+    ``databases`` hold what the log has, if it is exported from there.
+    """
     inspector = Inspector(host, log, lambda run: run())
 
     def ask(question: bytes) -> bytes:
@@ -29,13 +36,14 @@ def dump_host(host: Host, log: EventLog, export: Path, folder: Path) -> Dumped:
             asked = DescribeStates(asked.targets, asked.bytes_max, partitions)
         return msgspec.msgpack.encode(inspector.answer(asked))
 
-    after = log.position()
-    place = open_place(str(export))
+    ends = databases or [log]
+    after = [one.position() for one in ends]
+    places = map(open_place, exports_in(str(export)))
     folder.mkdir()
     with DumpWriter(folder) as writer:
-        exported = exported_identities(place)
+        exported = {name for place in places for name in exported_identities(place)}
         Collector(ask, writer).collect(exported, PLACEMENT.shards, lambda _done, _all: None)
-    return writer.finish(after=after, before=log.position())
+    return writer.finish(after=after, before=[one.position() for one in ends])
 
 
 def rewrite(folder: Path, table: str, change: Any) -> None:

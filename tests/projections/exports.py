@@ -11,7 +11,9 @@ import base58
 from eventsourcing.persistence import StoredEvent
 from pyspark.sql import DataFrame
 
+from actors.partitions import Placement
 from eventstore.codec import decode
+from eventstore.events import BatchSealed
 from eventstore.log import EventLog
 from eventstore.open_log import open_log
 from eventstore.parquet.exporter import Exporter, Owner
@@ -50,6 +52,20 @@ def prefix_of(log: EventLog, position: int, path: Path) -> EventLog:
     prefix = open_log(f"sqlite:{path}")
     prefix.append(stored, [decode(row.topic, row.state) for row in rows])
     return prefix
+
+
+def share_out(
+    log: EventLog, databases: Sequence[EventLog], placement: Placement, *, after: int = 0
+) -> None:
+    """Append what follows a position to the databases, each what its own partitions sealed."""
+    section: list[StoredEvent] = []
+    for row in log.read_log(after=after, limit=1_000_000):
+        section.append(StoredEvent(row.originator_id, row.originator_version, row.topic, row.state))
+        events = [decode(stored.topic, stored.state) for stored in section]
+        if isinstance(events[-1], BatchSealed):
+            number = placement.database_of_partition(events[-1].partition)
+            databases[number].append(section, events)
+            section = []
 
 
 def rows_of(

@@ -99,7 +99,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
 @pytest.fixture(scope="module")
 def step(spark: SparkSession, town: Town) -> Step:
     export = open_export(str(town.export))
-    return events_until(spark, export, export.catalog.last)
+    return events_until(spark, export, export.last)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_rebuilt_tables_are_the_fold_of_the_log(spark: SparkSession, seed: int, 
 
 
 def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None:
-    with exported(1, acts=60) as (log, folder):
+    with exported(1, acts=60) as (_, folder):
         export = open_export(str(folder / "export"))
         seals = [
             (row.recorded_at.astimezone(UTC), row.position)
@@ -82,9 +82,9 @@ def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None
         ]
         for at in {at for at, _ in seals}:
             expected = max(position for made, position in seals if made <= at)
-            assert export.position(spark, at) == expected
-        assert export.position(spark, min(seals)[0] - timedelta(milliseconds=1)) == 0
-        assert export.position(spark, datetime(9000, 1, 1, tzinfo=UTC)) == log.position()
+            assert export.position(spark, at) == (expected,)
+        assert export.position(spark, min(seals)[0] - timedelta(milliseconds=1)) == (0,)
+        assert export.position(spark, datetime(9000, 1, 1, tzinfo=UTC)) == export.last
 
 
 def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSession) -> None:

@@ -216,8 +216,7 @@ def test_nothing_that_is_written_has_content_of_messages(report: Path) -> None:
 @pytest.mark.spark
 def test_the_page_says_which_export_it_is_of(report: Path, folder: Path, span: Span) -> None:
     texts = Page((report / PAGE).read_text()).texts
-    head = open_export(str(folder / "export")).catalog.head
-    assert head is not None
+    head = open_export(str(folder / "export")).head
     assert head.mediator_did in texts
     assert any("verified" in text and head.public_key in text for text in texts)
     for at_ms in (span.since_ms, span.until_ms):

@@ -71,14 +71,14 @@ def collected(
 
     with DumpWriter(folder) as writer:
         Collector(ask, writer).collect(targets, SHARDS, lambda _done, _all: None)
-    return writer.finish(after=1, before=2)
+    return writer.finish(after=[1], before=[2])
 
 
 def test_everybody_is_asked_once_in_bounded_parts(tmp_path: Path) -> None:
     targets = [f"did:example:{number}" for number in range(2 * TARGETS_MAX)] * 2
     dumped = collected(tmp_path, targets)
     assert dumped.identities == 2 * TARGETS_MAX + 1
-    assert json.loads((tmp_path / "dump.json").read_bytes())["before"] == 2
+    assert json.loads((tmp_path / "dump.json").read_bytes())["before"] == [2]
     watermarks = pq.read_table(tmp_path / "watermarks.parquet")
     assert set(watermarks["identity"].to_pylist()) == {*targets, RESIDENT}
     assert set(watermarks["version"].to_pylist()) == {1}
