@@ -225,17 +225,15 @@ class HttpSurface:
         if self._mediation is not None:
             figures["outbound"] = self._mediation.outbound()
         if self._settings.export.to is not None:
-            figures["export"] = self._export_figures(figures.get("log_position"))
+            figures["export"] = self._export_figures(figures)
         return web.Response(body=orjson.dumps(figures), content_type=JSON)
 
-    def _export_figures(self, log_position: int | None) -> dict[str, Any]:
-        """Of several databases each has its own: the sum of positions compares with none."""
+    def _export_figures(self, figures: dict[str, Any]) -> dict[str, Any]:
+        """Of several databases each has its own."""
+        positions = figures.get("log_positions", [figures.get("log_position")])
         data_dir, now_ms = self._settings.data_dir, self._clock()
-        count = len(self._settings.log_dsns)
-        if count == 1:
-            return export_status.figures(data_dir, log_position, now_ms)
-        each = [export_status.figures(data_dir, None, now_ms, n) for n in range(count)]
-        return {"databases": each}
+        each = export_status.figures_by_database(data_dir, positions, now_ms)
+        return each[0] if len(each) == 1 else {"databases": each}
 
     async def _command(self, request: web.Request) -> web.StreamResponse:
         return await self._work(request, self._answer_command)

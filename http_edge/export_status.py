@@ -7,6 +7,7 @@ on its machine read when they are asked for ``/status``.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +101,15 @@ def figures(
         "trouble": status.trouble,
         "trouble_age_s": age_s(status.trouble_since_ms),
     }
+
+
+def figures_by_database(
+    data_dir: Path, log_positions: Sequence[int | None], now_ms: int
+) -> list[dict[str, Any]]:
+    """The same of each database of the log, whose positions are given."""
+    if len(log_positions) == 1:
+        return [figures(data_dir, log_positions[0], now_ms)]
+    return [figures(data_dir, last, now_ms, n) for n, last in enumerate(log_positions)]
 
 
 def _name(database: int | None) -> str:

@@ -7,7 +7,7 @@ how it ended, both from lists of ours. No DID and no text of a stranger ever bec
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from http_edge.edge_report import EdgeReport
 from http_edge.whole_log import total
 
 _BY: Final = ["process"]
+_BY_DATABASE: Final = ["database"]
 _SHARD: Final = "shard-"
 _HOST_COUNTERS: Final = {
     "commits": ("poste_commits", "Transactions that the log has stored."),
@@ -66,7 +67,10 @@ _LOG_GAUGES: Final = {
     "queue_bytes": ("poste_queue_bytes", "Bytes of the messages that wait in all queues."),
 }
 _EXPORT_GAUGES: Final = {
-    "position": ("poste_export_position", "Position up to which the log is exported."),
+    "position": (
+        "poste_export_position",
+        "Position up to which the log, or one database of it, is exported.",
+    ),
     "rows_behind": ("poste_export_lag_rows", "Positions of the log that are not exported yet."),
     "caught_up_age_s": (
         "poste_export_caught_up_age_seconds",
@@ -82,21 +86,20 @@ _EXPORT_GAUGES: Final = {
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What every process told, None for one that did not answer.
 
-    ``shards`` is how many the log has. ``export`` is ``http_edge.export_status.figures``, None
-    where nothing is exported.
+    ``shards`` is how many the log has. ``exports`` are ``http_edge.export_status.figures``, one for
+    each of the log's databases; none where nothing is exported.
     """
 
     hosts: Mapping[str, HostReport | None]
     edges: Mapping[str, EdgeReport | None]
     shards: int
-    export: Mapping[str, Any] | None
+    exports: Sequence[Mapping[str, Any]]
     now_ms: int
 
     @property
     def log(self) -> LogFigures | None:
         """The figures of the log, from the host of each database that was asked for them."""
-        told = [report.log for report in self.hosts.values() if report is not None]
-        return total([log for log in told if log is not None])
+        return total(report.log for report in self.hosts.values() if report is not None)
 
 
 def exposition(seen: Seen, accept: str) -> tuple[bytes, str]:
@@ -128,7 +131,7 @@ def families(seen: Seen) -> Iterator[Metric]:
     shards = "Shards of the log, each of which needs an owner."
     yield GaugeMetricFamily("poste_shards", shards, seen.shards)
     yield from _of_the_log(seen)
-    yield from _of_the_export(seen)
+    yield from _of_the_exports(seen)
 
 
 def _of_processes(seen: Seen) -> Iterator[Metric]:
@@ -261,10 +264,15 @@ def _of_the_log(seen: Seen) -> Iterator[Metric]:
     )
 
 
-def _of_the_export(seen: Seen) -> Iterator[Metric]:
-    if seen.export is not None:
-        for field, (metric, text) in _EXPORT_GAUGES.items():
-            yield GaugeMetricFamily(metric, text, seen.export[field])
+def _of_the_exports(seen: Seen) -> Iterator[Metric]:
+    """With the number of the database where the log has several."""
+    labels = _BY_DATABASE if len(seen.exports) > 1 else []
+    for field, (metric, text) in _EXPORT_GAUGES.items() if seen.exports else ():
+        family = GaugeMetricFamily(metric, text, None, labels)
+        for number, export in enumerate(seen.exports):
+            if export[field] is not None:
+                family.add_metric([str(number)][: len(labels)], export[field])
+        yield family
 
 
 def _tallies(

@@ -11,7 +11,7 @@ from actors.clock import Clock
 from actors.host import HostStats
 from actors.host_port import HostUnavailable
 from http_edge.gateway import Gateway
-from http_edge.whole_log import log_figures
+from http_edge.whole_log import logs_by_database, total
 
 _CACHE_MS: Final = 1_000
 """A check writes to the log: strangers asking for health must not be able to keep it busy."""
@@ -60,8 +60,11 @@ class Health:
         """What the hosts hold and have done since they started."""
         hosts = self._gateway.routes.hosts()
         stats = [s for s in await asyncio.gather(*[self._stats(host) for host in hosts]) if s]
-        log = log_figures(self._gateway.placement, stats)
+        logs = logs_by_database(self._gateway.placement, ((s.name, s.log) for s in stats))
+        log = total(logs)
         figures: dict[str, Any] = {} if log is None else msgspec.to_builtins(log)
+        if len(logs) > 1:
+            figures["log_positions"] = [None if one is None else one.log_position for one in logs]
         oldest_ms = figures.pop("queue_oldest_at_ms", None)
         waiting = oldest_ms is not None
         figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None

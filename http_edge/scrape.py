@@ -11,7 +11,15 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -19,13 +27,13 @@ from aiohttp import hdrs, web
 
 from actors.clock import Clock
 from actors.host_report import HostReport
-from eventstore.log import LogFigures
 from http_edge import export_status
 from http_edge.cli.output import Exit, Stop
 from http_edge.config import Settings, split_listen
 from http_edge.edge import placement_of
 from http_edge.edge_report import EdgeReport
 from http_edge.exposition import Seen, exposition
+from http_edge.whole_log import logs_by_database
 
 _LOG = logging.getLogger(__name__)
 PATH: Final = "/metrics"
@@ -84,10 +92,10 @@ class Scrape:
             hosts=dict(zip(self._hosts, hosts, strict=True)),
             edges=dict(zip(self._edges, edges, strict=True)),
             shards=self._settings.shards,
-            export=None,
+            exports=[],
             now_ms=self._clock(),
         )
-        return msgspec.structs.replace(seen, export=self._export(seen.log))
+        return msgspec.structs.replace(seen, exports=self._exports(seen.hosts))
 
     def _readers(self) -> Collection[str]:
         """The host of each database to ask for its figures: one that answered the last time."""
@@ -97,12 +105,13 @@ class Scrape:
             readers.setdefault(self._placement.database_of_host(name), name)
         return readers.values()
 
-    def _export(self, log: LogFigures | None) -> dict[str, Any] | None:
-        if self._settings.export.to is None or self._placement.databases > 1:
-            # Each database has an export of its own: see /status.
-            return None
-        position = None if log is None else log.log_position
-        return export_status.figures(self._settings.data_dir, position, self._clock())
+    def _exports(self, hosts: Mapping[str, HostReport | None]) -> Sequence[dict[str, Any]]:
+        if self._settings.export.to is None:
+            return []
+        told = {name: report.log for name, report in hosts.items() if report is not None}
+        logs = logs_by_database(self._placement, told.items())
+        positions = [None if log is None else log.log_position for log in logs]
+        return export_status.figures_by_database(self._settings.data_dir, positions, self._clock())
 
 
 async def _told(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:

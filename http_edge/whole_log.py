@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from actors.host import HostStats
 from actors.host_port import HostUnavailable
 from actors.partitions import Placement
 from eventstore.log import LogFigures, WaitingQueue
@@ -44,30 +43,36 @@ async def waiting_queues(
     return sorted(found, key=lambda queue: queue.oldest_at_ms)[:limit]
 
 
-def log_figures(placement: Placement, stats: Iterable[HostStats]) -> LogFigures | None:
-    """The sums over the databases, each by its newest figures; None when no host has any.
+def logs_by_database(
+    placement: Placement, told: Iterable[tuple[str, LogFigures | None]]
+) -> list[LogFigures | None]:
+    """The newest figures of each database, None of one of which there are none.
+
+    ``told`` is what hosts told, each with its name.
+    """
+    newest: list[LogFigures | None] = [None] * placement.databases
+    for host, log in told:
+        database = placement.database_of_host(host)
+        known = newest[database]
+        if log is not None and (known is None or log.log_position > known.log_position):
+            newest[database] = log
+    return newest
+
+
+def total(logs: Iterable[LogFigures | None]) -> LogFigures | None:
+    """The sums over databases; None if no figures are known.
 
     With several databases ``log_position`` is the sum of their positions.
     """
-    newest: dict[int, LogFigures] = {}
-    for host in stats:
-        database = placement.database_of_host(host.name)
-        known = newest.get(database)
-        if host.log is not None and (known is None or host.log.log_position > known.log_position):
-            newest[database] = host.log
-    return total(newest.values())
-
-
-def total(logs: Collection[LogFigures]) -> LogFigures | None:
-    """The sums over databases; None of none."""
-    if not logs:
+    known = [log for log in logs if log is not None]
+    if not known:
         return None
-    oldest = [log.queue_oldest_at_ms for log in logs if log.queue_oldest_at_ms is not None]
+    oldest = [log.queue_oldest_at_ms for log in known if log.queue_oldest_at_ms is not None]
     return LogFigures(
-        log_position=sum(log.log_position for log in logs),
-        identities=sum(log.identities for log in logs),
-        queue_messages=sum(log.queue_messages for log in logs),
-        queue_bytes=sum(log.queue_bytes for log in logs),
+        log_position=sum(log.log_position for log in known),
+        identities=sum(log.identities for log in known),
+        queue_messages=sum(log.queue_messages for log in known),
+        queue_bytes=sum(log.queue_bytes for log in known),
         queue_oldest_at_ms=min(oldest, default=None),
     )
 

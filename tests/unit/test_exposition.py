@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors.host import HostStats
@@ -15,6 +16,7 @@ from http_edge.edge_report import EdgeMeasures, EdgeReport
 from http_edge.exposition import Seen, exposition
 
 _USE: Final = ProcessUse(1.5, 1_000)
+EXPORT: Final = {"position": 5, "rows_behind": 2, "caught_up_age_s": 1.0, "trouble_age_s": None}
 _NAME: Final = re.compile(r"poste_[a-z0-9_]+")
 
 
@@ -41,9 +43,8 @@ def edge() -> EdgeReport:
 
 
 def seen(*hosts: HostReport | None) -> Seen:
-    export = {"position": 5, "rows_behind": 2, "caught_up_age_s": 1.0, "trouble_age_s": None}
     named = {f"host-{index}": report for index, report in enumerate(hosts)}
-    return Seen(hosts=named, edges={"edge-0": edge()}, shards=16, export=export, now_ms=9_000)
+    return Seen(hosts=named, edges={"edge-0": edge()}, shards=16, exports=[EXPORT], now_ms=9_000)
 
 
 def samples(shown: Seen) -> dict[str, float]:
@@ -89,6 +90,19 @@ def test_a_process_that_told_nothing_is_down_and_the_others_are_shown() -> None:
     assert "poste_log_position" not in found
     assert found["poste_export_lag_rows"] == 2
     assert "poste_export_trouble_age_seconds" not in found
+
+
+def test_each_database_has_figures_of_its_own_export() -> None:
+    behind = {"position": 9, "rows_behind": None, "caught_up_age_s": None, "trouble_age_s": 4.0}
+    found = samples(msgspec.structs.replace(seen(host()), exports=[EXPORT, behind]))
+    told = {name: value for name, value in found.items() if name.startswith("poste_export")}
+    assert told == {
+        "poste_export_position[('database', '0')]": 5,
+        "poste_export_position[('database', '1')]": 9,
+        "poste_export_lag_rows[('database', '0')]": 2,
+        "poste_export_caught_up_age_seconds[('database', '0')]": 1,
+        "poste_export_trouble_age_seconds[('database', '1')]": 4,
+    }
 
 
 def test_the_age_of_the_oldest_message_is_0_where_nothing_waits() -> None:
