@@ -7,6 +7,7 @@ LogError
 ├── LogUnavailable   reading failed; try again
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
+├── HeldElsewhere    somebody else does what one alone may do with this log
 ├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
 ├── NotAsSealed      rows are not as they were sealed; names the position
@@ -45,6 +46,10 @@ class UnsafeLog(LogError):
 
 class LogUnfinished(LogError):
     """A restore into this log has not come to its end: what it holds is a part of something."""
+
+
+class HeldElsewhere(LogError):
+    """Somebody else, on this machine or another, does what one alone may do with this log."""
 
 
 class WrongDatabase(LogError):

@@ -134,6 +134,24 @@ class Datastore(PostgresDatastore):
             _LOG.warning("PostgreSQL: a fail-over may lose confirmed commits: %s", replication)
 
 
+def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
+    """A connection of its own, which no pool ends or gives to others.
+
+    Raises:
+        LogUnavailable: no server can be reached, or it refuses; says which and why.
+    """
+    try:
+        connection = BoundedConnection.connect(**_parameters(dsn, bounds))
+        try:
+            _bound(connection, bounds)
+        except BaseException:
+            connection.close()
+            raise
+    except (OperationalError, ProgrammingError) as error:
+        raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
+    return connection
+
+
 def unsafe_settings(connection: Connection[Any]) -> dict[str, str]:
     """The server's durability settings that do not keep a confirmed commit."""
     found = _settings(connection)

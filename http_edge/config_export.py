@@ -20,7 +20,8 @@ class Export(Section):
         },
     )
     """Where the log is exported to while the mediator serves. Unset: nowhere. Keep keys of a store
-    out of it; S3 finds them in its own environment variables and files."""
+    out of it; S3 finds them in its own environment variables and files. In a cluster every node may
+    have the same: one exports each database, the others stand by and take over within lag_s_max."""
     lag_s_max: float = Field(default=10, gt=0, le=86_400)
     """An event is exported at most this long after it was stored, plus the time to write it. Each
     time makes a file, if anything happened."""

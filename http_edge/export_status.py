@@ -25,7 +25,7 @@ class ExportStatus(msgspec.Struct, kw_only=True):
 
     ``position`` and ``caught_up_at_ms`` are None until this process has found the whole log
     exported or exported something itself, ``stepped_at_ms`` until it has exported something;
-    ``trouble`` is empty while nothing is wrong.
+    ``trouble`` is empty while nothing is wrong. While it stands by another process exports.
     """
 
     position: int | None = None
@@ -33,6 +33,7 @@ class ExportStatus(msgspec.Struct, kw_only=True):
     caught_up_at_ms: int | None = None
     trouble: str = ""
     trouble_since_ms: int | None = None
+    is_standing_by: bool = False
 
 
 class Reporter:
@@ -60,11 +61,18 @@ class Reporter:
         if not self._status.trouble:
             self._status.trouble_since_ms = self._clock()
         self._status.trouble = str(error)
+        self._status.is_standing_by = False
+        self._write()
+
+    def on_standby(self) -> None:
+        """Another process exports, which alone knows how far it is."""
+        self._status = ExportStatus(is_standing_by=True)
         self._write()
 
     def _reach(self, position: int) -> None:
         self._status.position = position
         self._status.trouble, self._status.trouble_since_ms = "", None
+        self._status.is_standing_by = False
         self._write()
 
     def _write(self) -> None:
@@ -81,6 +89,7 @@ def figures(
 
     ``rows_behind`` counts positions of the log, of which PostgreSQL leaves some out; it is None
     where either end is not known. ``caught_up_age_s``: since when something may be missing.
+    ``standby``: another process exports, perhaps on another machine, whose status tells the rest.
     """
     try:
         status = msgspec.json.decode((data_dir / _name(database)).read_bytes(), type=ExportStatus)
@@ -100,6 +109,7 @@ def figures(
         "caught_up_age_s": age_s(status.caught_up_at_ms),
         "trouble": status.trouble,
         "trouble_age_s": age_s(status.trouble_since_ms),
+        "standby": status.is_standing_by,
     }
 
 

@@ -24,7 +24,8 @@ from typing import IO, Final
 import base58
 
 from actors.clock import system_clock
-from eventstore.errors import LogError
+from eventstore.errors import HeldElsewhere, LogError
+from eventstore.hold import held
 from eventstore.log import EventLog
 from eventstore.parquet.errors import ExportError, ExportRefused
 from eventstore.parquet.exporter import Exported, Exporter, Owner
@@ -49,15 +50,15 @@ CHILD: Final = (sys.executable, "-c", "from http_edge.exporting import main; mai
 
 
 class OtherExporter(ExportRefused):
-    """Another process of this machine exports to the place."""
+    """Another process, of this machine or of another one, exports the log to the place."""
 
 
 @contextlib.contextmanager
 def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterator[Exporter]:
-    """The exporter of this mediator to a place, the only one of this machine while it is used.
+    """The exporter of this mediator to a place, the only one while it is used.
 
     Raises:
-        OtherExporter: another process of this machine exports there.
+        OtherExporter: another process exports there.
         ExportRefused: the place is of another mediator or log, or this mediator has no keys yet.
         ExportError, LogError, KeyFileRefused: as ``Exporter`` and ``load_or_create``.
     """
@@ -74,14 +75,17 @@ def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterat
     verify = partial(signatures.verify, keys.signing_public)
     bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max)
     kept_s = settings.export.replaced_kept_s
-    with _alone(settings, place):
-        exporter = Exporter(log, place, owner, signer, verify, bounds, replaced_kept_s=kept_s)
+    with _alone(settings, place) as own:
+        exporter = Exporter(log, own, owner, signer, verify, bounds, replaced_kept_s=kept_s)
         with contextlib.closing(exporter):
             yield exporter
 
 
 class ContinuousExport:
-    """Follows the log of a mediator and exports it, until it is told to stop."""
+    """Follows the log of a mediator and exports it, until it is told to stop.
+
+    Where another process exports to the same place, it stands by and takes over when that one ends.
+    """
 
     def __init__(
         self,
@@ -110,6 +114,12 @@ class ContinuousExport:
         while not stopping.is_set():
             try:
                 self._follow(stopping)
+            except OtherExporter as error:
+                # Ready to go on when that one ends: this one looks as often as that one writes.
+                self._tell(error)
+                stopping.wait(
+                    min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
+                )
             except (ExportError, LogError, KeyFileRefused, OSError) as error:
                 # Some of these somebody has to mend; whoever does need not restart the mediator.
                 self._tell(error)
@@ -194,8 +204,12 @@ def main() -> None:
         reporter.on_step(step)
 
     def on_trouble(error: Exception) -> None:
-        _log_trouble(error)
-        reporter.on_trouble(error)
+        if isinstance(error, OtherExporter):
+            reporter.on_standby()
+            _LOG.info("the export stands by: %s", error)
+        else:
+            reporter.on_trouble(error)
+            _LOG.error("the export waits: %s", error)
 
     ContinuousExport(
         settings,
@@ -215,17 +229,27 @@ def _log_step(step: Exported) -> None:
     _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
 
 
-def _log_trouble(error: Exception) -> None:
-    _LOG.error("the export waits: %s", error)
-
-
 @contextlib.contextmanager
-def _alone(settings: Settings, place: ExportPlace) -> Iterator[None]:
-    """Two exporters at one place would write over each other."""
+def _alone(settings: Settings, place: ExportPlace) -> Iterator[ExportPlace]:
+    """The place for one exporter alone: two would write over each other.
+
+    A file is locked against others of this machine, the place held in the database against those
+    of all machines. A hold that ended unnoticed is noticed before the next change.
+    """
     name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
     with (settings.data_dir / f"export-{name}.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise OtherExporter(f"another process exports to {place.address()}") from error
-        yield
+            raise _other(place) from error
+        with contextlib.ExitStack() as stack:
+            try:
+                what = f"export to {place.address()}"
+                check = stack.enter_context(held(settings.log_dsn, what, settings.postgres.bounds))
+            except HeldElsewhere as error:
+                raise _other(place) from error
+            yield place.held(check)
+
+
+def _other(place: ExportPlace) -> OtherExporter:
+    return OtherExporter(f"another process exports to {place.address()}")

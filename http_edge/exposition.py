@@ -80,6 +80,10 @@ _EXPORT_GAUGES: Final = {
         "poste_export_trouble_age_seconds",
         "Since when something keeps the export from going on; absent while nothing does.",
     ),
+    "standby": (
+        "poste_export_standby",
+        "1 while another process exports, 0 for the one that does.",
+    ),
 }
 
 

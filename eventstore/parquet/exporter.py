@@ -3,8 +3,8 @@
 A step is committed by its manifest: before, its data files count for nobody and are written
 again; after, the export has all rows up to the manifest's last position. So whatever is killed
 when, no row is missing and none is there twice. One exporter at a time may write to a place;
-callers see to it (``http_edge.exporting``), and a second one that writes all the same is noticed
-before a manifest is written.
+callers see to it (``http_edge.exporting``) and give a place that asks before each change whether it
+is still so; a second one that writes all the same is noticed before a manifest is written.
 """
 
 from __future__ import annotations
@@ -112,9 +112,10 @@ class Exporter:
             ExportUnavailable: the place cannot be written now (disk full, store gone).
             ExportRefused: somebody else writes to this place.
             ExportDamaged: the export was damaged since.
-            LogUnavailable: the log cannot be read now.
+            LogUnavailable: the log cannot be read now, or the place is not held any more.
             LogNotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
         """
+        self._place.check()
         self._recover(self._replaced_kept_s)
         before = self._catalog
         step = self._steps.after(before.last, before.heads)
@@ -170,6 +171,7 @@ class Exporter:
 
         Raises as ``step``.
         """
+        self._place.check()
         self._is_certain = False
         self._recover(replaced_kept_s)
 

@@ -10,7 +10,7 @@ manifest makes data files count (``eventstore.parquet.manifest``).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -32,19 +32,33 @@ class FileMissing(Exception):
     """There is no such file; the caller knows whether there should be."""
 
 
+def _free() -> None:
+    """Of a place that nobody holds: whoever writes to it sees to it that he is alone."""
+
+
 class ExportPlace:
     """A folder of any ``pyarrow.fs`` file system.
 
     Every method raises ``ExportUnavailable`` when the file system fails.
+
+    Attributes:
+        check: Raises where nothing may be written here now; asked before each change.
     """
 
-    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+    def __init__(
+        self, filesystem: fs.FileSystem, root: str, check: Callable[[], None] = _free
+    ) -> None:
         self.filesystem, self.root = _unwrapped(filesystem, root.rstrip("/"))
+        self.check = check
         self._is_local = isinstance(self.filesystem, fs.LocalFileSystem)
 
     def address(self) -> str:
         """What this place is, the same for all spellings of it."""
         return f"{self.filesystem.type_name}:{self.root}"
+
+    def held(self, check: Callable[[], None]) -> ExportPlace:
+        """The same place, where ``check`` is asked before each change."""
+        return ExportPlace(self.filesystem, self.root, check)
 
     def full_path(self, path: str) -> str:
         """The path as the file system knows it."""
@@ -66,6 +80,7 @@ class ExportPlace:
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Make or replace a file, whole and durable when this returns."""
+        self.check()
         with _unavailable(path):
             if self._is_local:
                 _write_local(Path(self.full_path(path)), content)
@@ -97,6 +112,7 @@ class ExportPlace:
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there, and on a local disk the folder that it leaves empty."""
+        self.check()
         with _unavailable(path):
             with suppress(FileNotFoundError):
                 self.filesystem.delete_file(self.full_path(path))

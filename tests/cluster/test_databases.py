@@ -18,8 +18,11 @@ import pytest
 
 from actors.partitions import Placement
 from eventstore.open_log import open_log
+from eventstore.parquet.catalog import read_catalog
+from eventstore.parquet.files import open_place
 from http_edge.cli.output import Exit
 from http_edge.client import Account, Identity, MediatorClient
+from http_edge.export_status import figures
 from tests.cluster.load import Load
 from tests.cluster.people import (
     befriend,
@@ -160,10 +163,11 @@ def test_the_databases_of_a_log_are_named_all_and_in_their_order(
 async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_both(
     tmp_path: Path, four: list[str]
 ) -> None:
-    with RayCluster(tmp_path, " ".join(four[:2]), shards=str(SHARDS)) as cluster:
+    settings = {"shards": str(SHARDS), "export.to": f"{tmp_path}/export", "export.lag_s_max": "1"}
+    with RayCluster(tmp_path, " ".join(four[:2]), places=None, **settings) as cluster:
         cluster.start_nodes(1, 2)
-        url = (await asyncio.to_thread(cluster.serve, 1)).url
         await asyncio.to_thread(cluster.serve, 2)
+        url = (await asyncio.to_thread(cluster.serve, 1)).url
         named = [f"--set=keys_file={cluster.keys_file}", f"--url={url}"]
 
         async def placed(*expected: set[str]) -> None:
@@ -174,6 +178,21 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
                 return [{s["host"] for s in shards[place::2]} for place in (0, 1)] == [*expected]
 
             await until(found)
+
+        async def stands_by() -> bool:
+            """Does the first node leave both exports to the second?"""
+            data_dir = cluster.servers[1].data_dir
+            return all(figures(data_dir, None, 0, number)["standby"] for number in (0, 1))
+
+        async def all_is_exported() -> bool:
+            """Whichever node exported what, nothing is missing and nothing is there twice."""
+            for number, dsn in enumerate(four[:2]):
+                place = open_place(f"{tmp_path}/export/db-{number}")
+                with closing(open_log(dsn)) as opened:
+                    catalog = read_catalog(place.filesystem, place.root, check_hashes=True)
+                    if catalog.last < opened.position():
+                        return False
+            return True
 
         def of_nodes(place: int, *nodes: int) -> set[str]:
             return {f"host-node-{node}-{place}-0" for node in nodes}
@@ -192,9 +211,12 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
                 assert await order("undrain", "node-1") == Exit.OK
                 await placed(of_nodes(0, 1, 2), of_nodes(1, 1, 2))
             assert load.refusals() == []
+            await until(stands_by)
             async with load:
                 cluster.nodes[2].kill()
                 cluster.servers[2].kill_everything()
                 await load.served_again(time.monotonic(), SERVED_S_MAX)
                 await placed(of_nodes(0, 1), of_nodes(1, 1))
             await load.check()
+            await until(all_is_exported)
+            assert not await stands_by()

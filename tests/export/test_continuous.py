@@ -124,6 +124,7 @@ def test_it_says_a_trouble_once_and_goes_on_when_it_is_over(
         "caught_up_age_s": 1.5,
         "trouble": "",
         "trouble_age_s": None,
+        "standby": False,
     }
 
 

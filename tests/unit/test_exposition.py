@@ -16,7 +16,13 @@ from http_edge.edge_report import EdgeMeasures, EdgeReport
 from http_edge.exposition import Seen, exposition
 
 _USE: Final = ProcessUse(1.5, 1_000)
-EXPORT: Final = {"position": 5, "rows_behind": 2, "caught_up_age_s": 1.0, "trouble_age_s": None}
+EXPORT: Final = {
+    "position": 5,
+    "rows_behind": 2,
+    "caught_up_age_s": 1.0,
+    "trouble_age_s": None,
+    "standby": False,
+}
 _NAME: Final = re.compile(r"poste_[a-z0-9_]+")
 
 
@@ -93,7 +99,7 @@ def test_a_process_that_told_nothing_is_down_and_the_others_are_shown() -> None:
 
 
 def test_each_database_has_figures_of_its_own_export() -> None:
-    behind = {"position": 9, "rows_behind": None, "caught_up_age_s": None, "trouble_age_s": 4.0}
+    behind = EXPORT | {"position": 9, "rows_behind": None, "trouble_age_s": 4.0, "standby": True}
     found = samples(msgspec.structs.replace(seen(host()), exports=[EXPORT, behind]))
     told = {name: value for name, value in found.items() if name.startswith("poste_export")}
     assert told == {
@@ -101,7 +107,10 @@ def test_each_database_has_figures_of_its_own_export() -> None:
         "poste_export_position[('database', '1')]": 9,
         "poste_export_lag_rows[('database', '0')]": 2,
         "poste_export_caught_up_age_seconds[('database', '0')]": 1,
+        "poste_export_caught_up_age_seconds[('database', '1')]": 1,
         "poste_export_trouble_age_seconds[('database', '1')]": 4,
+        "poste_export_standby[('database', '0')]": 0,
+        "poste_export_standby[('database', '1')]": 1,
     }
 
 

@@ -1,0 +1,74 @@
+"""What one alone may do with a log at a time, on whichever machine.
+
+In PostgreSQL a hold is an advisory lock of a session: the server lets go of it when the connection
+ends, whatever became of the process and of its machine. A log in SQLite is a file of one machine,
+where locks of files do the same. Whoever holds asks before each act that nobody may do twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Final, TypeAlias
+
+from psycopg import Error
+
+from eventstore.errors import HeldElsewhere, LogUnavailable
+from eventstore.postgres_bounds import PostgresBounds
+from eventstore.postgres_connections import BoundedConnection, connected
+
+_KEEPALIVES: Final = 3
+_BOUNDS: Final = PostgresBounds()
+
+Check: TypeAlias = Callable[[], None]
+"""Raises ``LogUnavailable`` if the hold has ended, or nobody knows."""
+
+
+@contextmanager
+def held(dsn: str, what: str, postgres: PostgresBounds = _BOUNDS) -> Iterator[Check]:
+    """Hold ``what`` in the database at this URL within the block; nobody else there holds it.
+
+    Raises:
+        HeldElsewhere: somebody else does.
+        LogUnavailable: the database cannot be reached.
+    """
+    if dsn.startswith("sqlite:"):
+        yield lambda: None
+        return
+    with closing(connected(dsn, postgres)) as connection:
+        try:
+            is_ours = _taken(connection, what, postgres)
+        except Error as error:
+            raise LogUnavailable(f"PostgreSQL: {error}") from error
+        if not is_ours:
+            raise HeldElsewhere(what)
+
+        def check() -> None:
+            # A session that answers has its locks yet.
+            try:
+                connection.execute("SELECT 1")
+            except Error as error:
+                why = next(iter(str(error).splitlines()), "")
+                raise LogUnavailable(f"PostgreSQL: the hold has ended: {why}") from error
+
+        yield check
+
+
+def _taken(connection: BoundedConnection, what: str, bounds: PostgresBounds) -> bool:
+    """Take the lock, if it is free, in a session that the server ends soon after a silent peer."""
+    each_s = max(1, round(bounds.idle_s_max / _KEEPALIVES))
+    for name, value in (
+        ("tcp_keepalives_idle", each_s),
+        ("tcp_keepalives_interval", each_s),
+        ("tcp_keepalives_count", _KEEPALIVES - 1),
+        ("idle_session_timeout", 0),
+    ):
+        # Where the server knows it: an old one has not all of them.
+        connection.execute(
+            "SELECT set_config(name, %s, false) FROM pg_settings WHERE name = %s",
+            (str(value), name),
+        )
+    key = int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "big", signed=True)
+    found = connection.execute("SELECT pg_try_advisory_lock(%s) AS taken", (key,)).fetchone()
+    return found is not None and bool(found["taken"])
