@@ -118,7 +118,9 @@ PAYLOADS: list[tuple[Call, Json]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "payload"), PAYLOADS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("call", "payload"), PAYLOADS, ids=lambda value: "" if callable(value) else str(value)[:40]
+)
 async def test_a_command_has_the_printed_payload(
     call: Call, payload: Json, alice: Account, mediator: ScriptedMediator
 ) -> None:
