@@ -9,6 +9,7 @@ the identity that decides; the command itself names the others.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
@@ -381,6 +382,25 @@ class CountRefusals(_Command, frozen=True):
     refusals: list[RefusedCommands]
 
 
+class Wish(StrEnum):
+    """Who wants an identity to be dedicated, or not to be any more."""
+
+    OPERATOR = "operator"
+    LOAD = "load"
+
+
+class DedicateIdentity(_Command, frozen=True):
+    """Make the target a partition of its own; its shard's owner is the last to be asked there."""
+
+    by: Wish
+
+
+class ReleaseIdentity(_Command, frozen=True):
+    """Give the target back to its shard."""
+
+    by: Wish
+
+
 Command: TypeAlias = (
     Register
     | RequestContract
@@ -421,6 +441,8 @@ Command: TypeAlias = (
     | StartLive
     | EndLive
     | CountRefusals
+    | DedicateIdentity
+    | ReleaseIdentity
 )
 
 

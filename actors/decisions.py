@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from actors import agents, archive, contracts, edges, envelopes, message_queue
+from actors import agents, archive, contracts, dedication, edges, envelopes, message_queue
 from actors.commands import (
     AcknowledgeContractRequests,
     AcknowledgeMessages,
@@ -20,6 +20,7 @@ from actors.commands import (
     Command,
     Connect,
     CountRefusals,
+    DedicateIdentity,
     DeletePublicEvents,
     DeliverMessages,
     EndLive,
@@ -39,6 +40,7 @@ from actors.commands import (
     QueueEnvelope,
     QueueMessage,
     Register,
+    ReleaseIdentity,
     ReleaseKey,
     ReleaseLeases,
     RemoveMessages,
@@ -125,6 +127,10 @@ def decide(  # noqa: C901 - one arm per command
             return Accepted(Done())
         case CountRefusals():
             return edges.count_refusals(state, command, moment)
+        case DedicateIdentity():
+            return dedication.dedicate(did, state, command, moment)
+        case ReleaseIdentity():
+            return dedication.release(did, state, command, moment)
         case _:
             if not state.is_registered(moment.now_s):
                 return Refusal.UNAUTHORIZED_COMMAND

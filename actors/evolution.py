@@ -31,7 +31,9 @@ from eventstore.events import (
     Event,
     EventSaved,
     EventTagsUpdated,
+    IdentityDedicated,
     IdentityRegistered,
+    IdentityReleased,
     InvitationUsed,
     KeyClaimed,
     KeylistUpdated,
@@ -151,7 +153,7 @@ def _leave_key(state: Identity, removed: QueuedMessage) -> None:
 def _evolve_agent(  # noqa: C901 - one arm per event
     state: Identity, event: Event, version: int
 ) -> None:
-    """The events of DIDComm agents, of keys, of invitations and of edges."""
+    """The events of DIDComm agents, of keys, of invitations, of edges, and of placement."""
     match event:
         case ConnectionEstablished():
             state.connection = Connection(
@@ -186,6 +188,10 @@ def _evolve_agent(  # noqa: C901 - one arm per event
             state.owner_did = ""
         case InvitationUsed():
             state.used_by = event.by_did
+        case IdentityDedicated():
+            state.dedicated_by = event.reason
+        case IdentityReleased():
+            state.dedicated_by = ""
         case RefusalsCounted():
             _remember(state, event.command, "", RECENT_COUNTS_MAX)
         case _:

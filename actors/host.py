@@ -21,9 +21,11 @@ import msgspec
 
 from actors import partition as partitions
 from actors.clock import Clock, NewId
+from actors.command_rates import CommandRates
 from actors.commands import NonceClaim, Submission
 from actors.decision import Accepted, Leasing, Moment, Refs
 from actors.decisions import decide
+from actors.host_stats import HostStats
 from actors.identity import Identity
 from actors.limits import HostLimits
 from actors.measures import HostMeasures
@@ -31,48 +33,23 @@ from actors.message_queue import lapsed
 from actors.ownership import Ownership
 from actors.page_reader import PageReader
 from actors.partition import Partition
+from actors.placement_table import handed_out_id
 from actors.presence import Handover, Presence
 from actors.refusals import Refusal
 from actors.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
-from actors.residency import Residency, Resident
+from actors.residency import Residency, Resident, read_identity
 from actors.sessions import Sessions
 from actors.transaction import Transaction, request_ids
+from eventstore.codec import identity_stream
 from eventstore.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
-from eventstore.log import EventLog, LogFigures, Snapshot
+from eventstore.log import EventLog, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _NOT_OWNER = Refused(Refusal.NOT_OWNER)
 _SWEEP_MS = 60_000
 _MEASURE_MS = 3_000
-
-
-class HostStats(msgspec.Struct):
-    """Counters of a host since its start, and what it holds now.
-
-    Rates are of the last few seconds. ``sockets`` counts the open sockets of each edge; ``log``
-    is the state of the whole log. ``node`` is empty where there is only one.
-    """
-
-    name: str
-    node: str = ""
-    partitions: list[str] = []
-    commits: int = 0
-    commits_per_s: float = 0.0
-    rows: int = 0
-    commands: int = 0
-    commands_per_s: float = 0.0
-    append_failures: int = 0
-    partitions_lost: int = 0
-    activations: int = 0
-    resident_identities: int = 0
-    resident_bytes: int = 0
-    nonces: int = 0
-    leases: int = 0
-    sessions: int = 0
-    live_sessions: int = 0
-    sockets: dict[str, int] = {}
-    log: LogFigures | None = None
+_EXPECTED_MS = 5_000
 
 
 class _Outcome(msgspec.Struct):
@@ -93,9 +70,20 @@ class Host:
     """The single writer of its partitions."""
 
     def __init__(
-        self, name: str, log: EventLog, limits: HostLimits, *, clock: Clock, new_id: NewId
+        self,
+        name: str,
+        log: EventLog,
+        limits: HostLimits,
+        *,
+        clock: Clock,
+        new_id: NewId,
+        is_placed: bool = False,
     ) -> None:
-        """A host that owns nothing yet; see ``assign``."""
+        """A host that owns nothing yet; see ``assign``.
+
+        ``is_placed``: a placer says what is whose, so an identity may leave its shard and come
+        back. It is then served under the partition that it says itself, and under no other.
+        """
         self._log = log
         self._limits = limits
         self._clock = clock
@@ -104,11 +92,14 @@ class Host:
         self._presence = Presence()
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
         self._pages = PageReader(log)
+        self._is_placed = is_placed
+        self._expected: dict[str, int] = {}
         self._swept_ms = 0
         self._measured = (clock(), 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
         self.stats = HostStats(name)
         self.measures = HostMeasures()
+        self.rates = CommandRates(limits.dedicate_above_commands_per_s)
 
     def assign(self, names: Sequence[str]) -> None:
         """Own these partitions from now on: claim each one in the log, in one append.
@@ -143,6 +134,40 @@ class Host:
             self._residency.drop_partition(name)
         return self._presence.hand_over(ids)
 
+    def hand_out(self, did: str, shard: str) -> bytes:
+        """Give away what an identity had in its shard; empty if it is not dedicated.
+
+        Raises:
+            LogError: it is not known whether the identity is dedicated.
+        """
+        id_ = self._ownership.holdings.get(shard)
+        if not id_ or self._residency.peek(did) is not None:
+            return b""  # whoever is in memory here is not dedicated
+        state, _ = read_identity(self._log, identity_stream(did))
+        if not state.dedicated_by:
+            return b""
+        return self._presence.hand_out(did, handed_out_id(id_, self._new_id()))
+
+    def expect(self, did: str) -> None:
+        """Do not serve an identity that comes back to its shard before ``take_in``, for a while.
+
+        What came before would be pushed to nobody.
+        """
+        self._expected[did] = self._clock() + _EXPECTED_MS
+
+    def take_in(self, did: str, shard: str, handover: bytes) -> bool:
+        """Go on with what an identity had elsewhere that is of this shard again; is it owned?
+
+        Raises:
+            msgspec.DecodeError: the handover is none.
+        """
+        given = Handover(handover)
+        self._expected.pop(did, None)
+        if shard not in self._ownership.holdings:
+            return False
+        self._presence.take_in(did, shard, given)
+        return True
+
     def execute(
         self, items: Sequence[tuple[str, Submission]]
     ) -> tuple[list[Reply], list[tuple[str, Push]]]:
@@ -161,6 +186,9 @@ class Host:
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
         failed = self._append(transaction) if transaction.partitions else None
+        for did in transaction.misplaced:
+            # What its owner does to it is not seen here.
+            self._residency.drop(did)
         if failed is not None:
             return [Refused(failed)] * len(items), []
         pages_bytes = 0
@@ -209,6 +237,7 @@ class Host:
         if now_ms - self._swept_ms >= _SWEEP_MS:
             self._swept_ms = now_ms
             self._presence.sweep()
+            self._expected = {d: until for d, until in self._expected.items() if until > now_ms}
             for partition in self._ownership.owned.values():
                 partition.nonces.sweep(now_ms)
         return due
@@ -228,6 +257,7 @@ class Host:
             elapsed_s = (now_ms - measured_ms) / 1000
             self.stats.commits_per_s = round((self.stats.commits - commits) / elapsed_s, 1)
             self.stats.commands_per_s = round((self.stats.commands - commands) / elapsed_s, 1)
+            self.rates.end_window(elapsed_s)
             self._measured = (now_ms, self.stats.commits, self.stats.commands)
 
     def forget_everything(self) -> None:
@@ -298,6 +328,9 @@ class Host:
         partition = self._partition(submission.partition) if runs else None
         if (claim is not None and shard is None) or (runs and partition is None):
             return _Outcome(_NOT_OWNER)
+        did = submission.target_did
+        if partition is not None and not self._belongs(transaction, did, partition):
+            return _Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
             refusal = self._claim_nonce(transaction, shard, claim)
             if refusal is not None:
@@ -308,8 +341,8 @@ class Host:
             return _Outcome(Done())
         # Even an answer that changes nothing needs a seal: it proves that this is the owner.
         transaction.touch(partition)
-        did = submission.target_did
         resident = self._residency.get(did, partition.name, transaction.now_ms)
+        self.rates.count(did, is_known=resident.state.is_known)
         moment = Moment(
             transaction.now_ms,
             submission.command_key,
@@ -327,8 +360,20 @@ class Host:
             return _Outcome(Refused(decision))
         if decision.events:
             transaction.record(partition, resident, decision.events)
+            self._belongs(transaction, did, partition)
         self._lease(transaction, submission, decision)
         return _Outcome(decision.reply, resident, decision.notice, decision.leasing)
+
+    def _belongs(self, transaction: Transaction, did: str, partition: Partition) -> bool:
+        """Is the identity of this partition? If of another, it is forgotten after the commit."""
+        if not self._is_placed:
+            return True
+        state = self._residency.get(did, partition.name, transaction.now_ms).state
+        is_here = bool(state.dedicated_by) == (partition.name == did)
+        if is_here and self._expected.get(did, 0) <= transaction.now_ms:
+            return True
+        transaction.misplaced.add(did)
+        return False
 
     def _lease(self, transaction: Transaction, asked: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:

@@ -44,7 +44,7 @@ class HostPort(Protocol):
         """
 
     async def stats(self) -> bytes:
-        """The msgpack of ``actors.host.HostStats``.
+        """The msgpack of ``actors.host_stats.HostStats``.
 
         Raises:
             HostUnavailable: the host did not answer.
@@ -79,8 +79,11 @@ class HostPort(Protocol):
 class OwnerPort(Protocol):
     """A way to one host for whoever decides what it owns: ``RayHostPort``, or one in this process.
 
-    A call that raised may have been carried out: ``owned`` tells.
+    A call that raised may have been carried out: ``owned`` tells, and for identities the log.
     """
+
+    async def submit(self, batch: bytes) -> bytes:
+        """As ``HostPort.submit``."""
 
     async def owned(self) -> bytes:
         """What the host owns: the msgpack of ``actors.placement_table.HostHolds``.
@@ -118,4 +121,35 @@ class OwnerPort(Protocol):
 
         Raises:
             HostUnavailable: the host did not answer.
+        """
+
+    async def knows(self, did: str) -> bool:
+        """As ``HostPort.knows``."""
+
+    async def dedicated(self) -> bytes:
+        """Who is dedicated, in the host's database: msgpack of ``list[DedicatedIdentity]``.
+
+        Raises:
+            HostUnavailable: the host did not answer, or its log.
+        """
+
+    async def hand_out(self, did: str, shard: str) -> bytes:
+        """What an identity had in its shard: a handover, empty if it is not dedicated.
+
+        Raises:
+            HostUnavailable: it may or may not be given away.
+        """
+
+    async def expect(self, did: str) -> None:
+        """Do not serve an identity that comes back to its shard before ``take_in``, for a while.
+
+        Raises:
+            HostUnavailable: it may or may not be expected.
+        """
+
+    async def take_in(self, did: str, shard: str, handover: bytes) -> bool:
+        """Hand over what an identity had elsewhere that is of this shard again; is that owned?
+
+        Raises:
+            HostUnavailable: it may or may not be taken in.
         """

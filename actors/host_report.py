@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
-from actors.host import HostStats
+from actors.host_stats import HostStats
 from actors.measures import HostMeasures, ProcessUse
 from eventstore.errors import LogError
 from eventstore.log import EventLog, LogFigures

@@ -14,7 +14,7 @@ from actors.commands import Connection
 from actors.replies import QueuePolicy
 from eventstore.events import Seconds
 
-FOLD = 2
+FOLD = 3
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -86,6 +86,9 @@ class Identity(msgspec.Struct):
     envelopes queued last, by what each came by, so that a sender's retry makes no second one; of
     an edge, the commands that its last counts came by.
 
+    ``dedicated_by`` tells whose wish it is that the identity is a partition of its own; empty for
+    one that belongs to its shard.
+
     ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key; ``used_by``
     is that of a single-use invitation.
     """
@@ -115,6 +118,12 @@ class Identity(msgspec.Struct):
     owner_did: str = ""
     claim: int = 0
     used_by: str = ""
+    dedicated_by: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Has it ever registered, or connected as a DIDComm agent?"""
+        return bool(self.registered_until_s) or self.connection is not None
 
     def is_registered(self, now_s: float) -> bool:
         """Registered: some contract with the mediator has not expired (DCTRL-0004 2)."""

@@ -22,7 +22,6 @@ from actors.host_report import HostReport, LogWatch
 from actors.inspection import Answer, Inspector, Question
 from actors.limits import HostLimits
 from actors.measures import process_use
-from actors.partitions import is_shard
 from actors.placement_table import HostHolds
 from actors.writer import PushOut, Writer
 from eventstore.codec import identity_stream
@@ -42,8 +41,9 @@ _QUESTIONS: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Q
 class HostOptions(msgspec.Struct, frozen=True):
     """What a host needs to start, as plain data.
 
-    ``partitions`` are those that it owns from the start; where a placer says what is whose there
-    are none. ``node`` names the machine that it runs on, empty where there is only one.
+    ``partitions`` are those that it owns from the start; where a placer says what is whose
+    (``is_placed``) there are none. ``node`` names the machine that it runs on, empty where there is
+    only one.
     """
 
     name: str
@@ -53,6 +53,7 @@ class HostOptions(msgspec.Struct, frozen=True):
     node: str = ""
     postgres: PostgresBounds = PostgresBounds()
     allow_unsafe: bool = False
+    is_placed: bool = False
 
     def open_log(self) -> EventLog:
         """The log of the host.
@@ -86,7 +87,14 @@ class IdentityHost:
         self._name, self._node = options.name, options.node
         self._draining = False
         self._incarnation = new_id()
-        self._host = Host(options.name, self._log, options.limits, clock=clock, new_id=new_id)
+        self._host = Host(
+            options.name,
+            self._log,
+            options.limits,
+            clock=clock,
+            new_id=new_id,
+            is_placed=options.is_placed,
+        )
         try:
             self._host.assign(options.partitions)
         except (AppendConflict, AppendUnknown, LogUnavailable) as error:
@@ -193,7 +201,7 @@ class IdentityHost:
         return msgspec.msgpack.encode(answer)
 
     def stats(self) -> bytes:
-        """The msgpack of ``actors.host.HostStats``."""
+        """The msgpack of ``actors.host_stats.HostStats``."""
         stats = self._on_writer(self._host.snapshot_stats)
         try:
             figures = self._log.figures()
@@ -226,8 +234,14 @@ class IdentityHost:
 
         Answered on the caller's thread: a log that hangs must not make its host look dead.
         """
-        shards = {name: id_ for name, id_ in self._host.holdings.items() if is_shard(name)}
-        said = HostHolds(self._name, self._node, self._incarnation, self._draining, shards)
+        said = HostHolds(
+            self._name,
+            self._node,
+            self._incarnation,
+            self._draining,
+            dict(self._host.holdings),
+            self._host.rates.told,
+        )
         return msgspec.msgpack.encode(said)
 
     def release(self, shards: Sequence[str]) -> bytes:
@@ -245,6 +259,34 @@ class IdentityHost:
             msgspec.DecodeError: the handover is none.
         """
         return dict(self._on_writer(lambda: self._host.adopt(shards, handover)))
+
+    def dedicated(self) -> bytes:
+        """The dedicated identities of this database: msgpack of ``list[DedicatedIdentity]``.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        return msgspec.msgpack.encode(self._log.dedicated())
+
+    def hand_out(self, did: str, shard: str) -> bytes:
+        """Give away what an identity had in its shard; empty if it is not dedicated.
+
+        Raises:
+            LogError: it is not known whether the identity is dedicated.
+        """
+        return self._on_writer(lambda: self._host.hand_out(did, shard))
+
+    def expect(self, did: str) -> None:
+        """Do not serve an identity that comes back to its shard before ``take_in``, for a while."""
+        self._on_writer(lambda: self._host.expect(did))
+
+    def take_in(self, did: str, shard: str, handover: bytes) -> bool:
+        """Go on with what an identity had elsewhere that is of this shard again; is it owned?
+
+        Raises:
+            msgspec.DecodeError: the handover is none.
+        """
+        return self._on_writer(lambda: self._host.take_in(did, shard, handover))
 
     def drain(self, *, draining: bool) -> None:
         """Set or clear the flag that says that this host is to be emptied."""

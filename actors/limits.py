@@ -41,4 +41,5 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     active_bytes_max: int = 256 * 1024 * 1024
     identity_idle_s: float = 300.0
     snapshot_after_events: int = 200
+    dedicate_above_commands_per_s: float = 0
     identity: IdentityLimits = IdentityLimits()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from actors import partition as partitions
 from actors.clock import Clock
 from actors.partition import Partition
+from actors.placement_table import first_id
 from eventstore.errors import LogError
 from eventstore.log import EventLog
 
@@ -148,7 +149,7 @@ class Ownership:
         for partition in claimed:
             self._owned[partition.name] = partition
             self._epochs[partition.name] = partition.epoch
-            self._sessions.setdefault(partition.name, str(partition.epoch))
+            self._sessions.setdefault(partition.name, first_id(partition.name, partition.epoch))
             del self._claims_tried[partition.name]
         self._tell()
 

@@ -16,6 +16,8 @@ from typing import Final
 import msgspec
 
 _DEDICATED = "identity:"
+OWN_HOST_PREFIX = "identity@"
+"""What the name of every host begins with that a placer has started for one identity."""
 _SHARD = "shard-"
 HOST_PREFIX = "host-"
 """What the name of every host of shards begins with, and of nothing else."""
@@ -58,6 +60,17 @@ def dedicated_host_name(did: str) -> str:
 def dedicated_did(host: str) -> str | None:
     """The DID whose dedicated host has this name; None for a host of shards."""
     return host.removeprefix(_DEDICATED) if host.startswith(_DEDICATED) else None
+
+
+def own_host_name(did: str, node: str) -> str:
+    """The name of the host of one identity on a node of a cluster: it may be on two for a while."""
+    return f"{OWN_HOST_PREFIX}{node}:{did}"
+
+
+def of_own_host(host: str) -> tuple[str, str]:
+    """The DID and the node that ``own_host_name`` made this name of."""
+    node, _, did = host.removeprefix(OWN_HOST_PREFIX).partition(":")
+    return did, node
 
 
 class Placement(msgspec.Struct, frozen=True):

@@ -22,8 +22,11 @@ from typing import Final
 import msgspec
 
 from actors.assignment import HostSeen, Move, assign
+from actors.clock import NewId
+from actors.dedicated_places import DedicatedPlaces, OwnHosts, Shards
+from actors.dedication_rules import Rules
 from actors.host_port import HostUnavailable
-from actors.partitions import database_of_host, database_of_shard
+from actors.partitions import database_of_host, database_of_shard, shard_name
 from actors.placement_table import HostHolds, Owner, Table
 from actors.placer_port import HostPlace, Placed, Places, ShardPlace
 from actors.roster import Hosts, Roster
@@ -38,29 +41,37 @@ class Placer:
 
     def __init__(
         self,
-        shards: Sequence[str],
         hosts: Hosts,
+        own_hosts: OwnHosts,
+        rules: Rules,
         *,
-        silent_s_max: float,
         version: int,
-        databases: int = 1,
+        new_id: NewId,
     ) -> None:
         """A placer that knows of no host yet; see ``tick``.
 
         Args:
-            shards: every shard there is.
-            hosts: where hosts are found.
-            silent_s_max: a host that is silent for longer is given up.
+            hosts: where hosts of shards are found.
+            own_hosts: where hosts of single identities are found.
+            rules: what shards there are, and when identities are dedicated.
             version: of the first table; above that of every earlier placer.
-            databases: how many the log has; the names of hosts and shards tell which is theirs.
+            new_id: makes the ids of commands to identities.
         """
-        self._shards = shards
-        self._databases = databases
+        shards = self._shards = [shard_name(number) for number in range(rules.shards)]
+        databases = self._databases = rules.databases
         self._by_database: list[list[str]] = [[] for _ in range(databases)]
         for shard in shards:
             self._by_database[database_of_shard(shard, databases)].append(shard)
-        self._roster = Roster(hosts, self._heed, silent_s_max=silent_s_max)
         self._owners: dict[str, Owner] = {}
+        self._roster = Roster(hosts, self._heed, silent_s_max=rules.silent_s_max)
+        self._locks = {shard: asyncio.Lock() for shard in shards}
+        self._dedicated = DedicatedPlaces(
+            Shards(self._roster, self._owners, self._locks),
+            own_hosts,
+            rules,
+            new_id=new_id,
+            on_change=self._publish,
+        )
         self._seen_owned: set[str] = set()
         self._moving: dict[str, Move] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,11 +83,12 @@ class Placer:
     async def tick(self, now_s: float) -> None:
         """Look at everybody and start the moves that are due; ``now_s`` never goes back."""
         with contextlib.suppress(HostUnavailable):
-            await self._roster.ask(now_s)
+            await asyncio.gather(self._roster.ask(now_s), self._dedicated.ask(now_s))
             for shard in [s for s, o in self._owners.items() if not self._roster.lives(o.host)]:
                 if shard not in self._moving:
                     del self._owners[shard]
             self._start(self._due())
+            self._dedicated.act()
         self._publish()
 
     async def table(self, known_version: int, *, seconds_max: float) -> Table:
@@ -108,6 +120,7 @@ class Placer:
                 for s in self._shards
             ],
             [HostPlace(h.name, h.node, held.count(h.name), h.draining) for h in living],
+            self._dedicated.places(),
         )
 
     async def move(self, shard: str, to: str) -> Placed:
@@ -148,9 +161,18 @@ class Placer:
             return Placed.DID_NOT_ANSWER
         return Placed.DONE
 
+    async def dedicate(self, did: str) -> Placed:
+        """Give an identity a host of its own; wait for it."""
+        return await self._dedicated.dedicate(did)
+
+    async def release(self, did: str) -> Placed:
+        """Give an identity back to its shard; wait for it."""
+        return await self._dedicated.release(did)
+
     async def close(self) -> None:
         """Wait for the moves that are under way."""
         await asyncio.gather(*self._tasks)
+        await self._dedicated.close()
 
     def _heed(self, said: HostHolds) -> None:
         """Take over what a host says that it owns."""
@@ -205,15 +227,22 @@ class Placer:
         return [self._do(self._carry(frm, to, shards)) for (frm, to), shards in together]
 
     async def _carry(self, frm: str | None, to: str, shards: Sequence[str]) -> None:
-        """Hand shards over; whatever fails is looked at afresh in the next tick."""
+        """Hand shards over; whatever fails is looked at afresh in the next tick.
+
+        What an identity hands out of a shard, or back into it, must not be on its way meanwhile.
+        Who has nothing to hand over waits for nobody.
+        """
         try:
-            handover = None
-            if frm is not None:
-                handover = await self._roster.step(frm).release(shards)
-                for shard in shards:
-                    self._owners.pop(shard, None)
-            sessions = await self._roster.step(to).adopt(shards, handover)
-            self._owners.update((shard, Owner(to, sessions[shard])) for shard in shards)
+            async with contextlib.AsyncExitStack() as turns:
+                handover = None
+                if frm is not None:
+                    for shard in shards:
+                        await turns.enter_async_context(self._locks[shard])
+                    handover = await self._roster.step(frm).release(shards)
+                    for shard in shards:
+                        self._owners.pop(shard, None)
+                sessions = await self._roster.step(to).adopt(shards, handover)
+                self._owners.update((shard, Owner(to, sessions[shard])) for shard in shards)
             self._seen_owned.update(shards)
             _LOG.info("%s of %s now with %s", ", ".join(shards), frm or "nobody", to)
         except HostUnavailable as error:
@@ -248,7 +277,14 @@ class Placer:
             if shard in self._moving and self._moving[shard].frm == owner.host
         }
         hosts = {host.name: host.node for host in self._roster.living()}
-        table = Table(self._table.version, moving | self._owners, hosts)
+        table = Table(
+            self._table.version,
+            moving | self._owners,
+            hosts,
+            self._dedicated.owners(),
+            dict(self._dedicated.announced()),
+            self._dedicated.returned(),
+        )
         if table != self._table:
             self._table = msgspec.structs.replace(table, version=table.version + 1)
             self._changed.set()

@@ -23,6 +23,9 @@ class Placed(StrEnum):
     MOVING_NOW = "MOVING_NOW"
     DID_NOT_ANSWER = "DID_NOT_ANSWER"
     NO_CLUSTER = "NO_CLUSTER"
+    NO_SUCH_IDENTITY = "NO_SUCH_IDENTITY"
+    ALREADY_SO = "ALREADY_SO"
+    TOO_MANY = "TOO_MANY"
 
 
 class ShardPlace(msgspec.Struct, frozen=True):
@@ -43,11 +46,21 @@ class HostPlace(msgspec.Struct, frozen=True):
     draining: bool
 
 
+class IdentityPlace(msgspec.Struct, frozen=True):
+    """Where a dedicated identity is, None without a host; ``by`` tells who wished it there."""
+
+    did: str
+    by: str
+    host: str | None
+    node: str | None
+
+
 class Places(msgspec.Struct, frozen=True):
     """Where everything is."""
 
     shards: list[ShardPlace]
     hosts: list[HostPlace]
+    identities: list[IdentityPlace] = []
 
 
 class PlacerPort(Protocol):
@@ -69,6 +82,20 @@ class PlacerPort(Protocol):
 
     async def drain(self, node: str, *, draining: bool) -> Placed:
         """Have the hosts of a node emptied, or filled again; the moves follow.
+
+        Raises:
+            PlacerUnavailable: outcome unknown.
+        """
+
+    async def dedicate(self, did: str) -> Placed:
+        """Give an identity a host of its own; wait for it.
+
+        Raises:
+            PlacerUnavailable: outcome unknown.
+        """
+
+    async def release(self, did: str) -> Placed:
+        """Give an identity back to its shard; wait for it.
 
         Raises:
             PlacerUnavailable: outcome unknown.

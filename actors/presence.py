@@ -53,6 +53,10 @@ class Handover:
         """
         self.parts: Final = {} if packed is None else _PARTS.decode(packed)
 
+    def holds_anything(self) -> bool:
+        """Is anybody there for any of its identities?"""
+        return any(part.sessions or part.leases for part in self.parts.values())
+
     def ids(self) -> Mapping[str, str]:
         """The id of the sessions of each partition."""
         return {name: part.id for name, part in self.parts.items()}
@@ -138,33 +142,53 @@ class Presence:
         """Give away what belongs to partitions, whose sessions have these ids."""
         parts = {name: _Part(id_) for name, id_ in ids.items() if id_}
         for did in self._dids(ids):
-            part = parts.get(self._partitions.pop(did), _Part(""))
-            sessions, leases = self.sessions.take(did), self.leases.take(did)
-            if sessions is not None:
-                part.sessions[did] = sessions
-            if leases:
-                part.leases[did] = dict(leases)
-            if did in self._offered_again:
-                self._offered_again.discard(did)
-                part.offered_again.append(did)
+            self._take(did, parts.get(self._partitions[did], _Part("")))
         return msgspec.msgpack.encode(parts)
+
+    def hand_out(self, did: str, id_: str) -> bytes:
+        """Give away what belongs to one identity, as to a partition of its own.
+
+        ``id_`` is that of its sessions from now on.
+        """
+        part = _Part(id_)
+        self._take(did, part)
+        return msgspec.msgpack.encode({did: part})
 
     def take_over(self, names: Sequence[str], handover: Handover) -> None:
         """Go on with what was handed over of these partitions."""
         for name in names:
             part = handover.parts.get(name)
-            if part is None:
-                continue
-            for did, sessions in part.sessions.items():
-                self.sessions.put(did, sessions)
-            for did, leases in part.leases.items():
-                self.leases.put(did, leases)
-            self._partitions.update(dict.fromkeys([*part.sessions, *part.leases], name))
-            self._offered_again.update(part.offered_again)
+            if part is not None:
+                self._put(part, name)
+
+    def take_in(self, did: str, partition: str, handover: Handover) -> None:
+        """Go on with what was handed over of an identity that is of this partition again."""
+        part = handover.parts.get(did)
+        if part is not None:
+            self._put(part, partition)
 
     def lose(self, names: Sequence[str]) -> None:
         """Nobody is there any more for the identities of these partitions."""
         self.hand_over(dict.fromkeys(names, ""))
+
+    def _take(self, did: str, part: _Part) -> None:
+        self._partitions.pop(did, None)
+        sessions, leases = self.sessions.take(did), self.leases.take(did)
+        if sessions is not None:
+            part.sessions[did] = sessions
+        if leases:
+            part.leases[did] = dict(leases)
+        if did in self._offered_again:
+            self._offered_again.discard(did)
+            part.offered_again.append(did)
+
+    def _put(self, part: _Part, partition: str) -> None:
+        for did, sessions in part.sessions.items():
+            self.sessions.put(did, sessions)
+        for did, leases in part.leases.items():
+            self.leases.put(did, leases)
+        self._partitions.update(dict.fromkeys([*part.sessions, *part.leases], partition))
+        self._offered_again.update(part.offered_again)
 
     def _dids(self, names: Collection[str]) -> list[str]:
         return [did for did, partition in self._partitions.items() if partition in names]

@@ -8,11 +8,15 @@ takes any error as "outcome unknown"; the log is the fence.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import ray
 from ray import exceptions as ray_errors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -23,11 +27,13 @@ from actors.identity_host import HostOptions, IdentityHost
 from actors.line import Line, LineLost, TakePushes, open_line
 from actors.line_frames import LineAddress
 from actors.line_server import Answer, LineServer
+from actors.partitions import own_host_name
 from eventstore.errors import LogUnavailable
 from eventstore.log import EventLog
 
 _LOG = logging.getLogger(__name__)
 _REOPEN_S: Final = 1.0
+_FORGOTTEN_S: Final = 60.0
 
 NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
@@ -120,6 +126,7 @@ class RayIdentityHost(IdentityHost):
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``."""
         prepare(options.name)
+        self._options, self._prepare = options, prepare
         self._lines = LineServer(self.take, self.forget_edge)
         super().__init__(options, self._lines.push, log=_opened(options))
         self._line_address = self._lines.listen(ray.util.get_node_ip_address())
@@ -132,11 +139,57 @@ class RayIdentityHost(IdentityHost):
         """A batch that came by a line. Raises: msgspec.DecodeError."""
         self._writer.submit(edge, batch, answer, incarnation)
 
+    def start_own(self, did: str) -> None:
+        """Start a host of this identity alone on this node, if there is none."""
+        name = own_host_name(did, self._options.node)
+        options = msgspec.structs.replace(self._options, name=name, partitions=[])
+        ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayOwnHost).options(
+            name=name,
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            lifetime="detached",
+            max_restarts=0,
+            max_task_retries=0,
+            num_cpus=0,
+            max_concurrency=CALLS_MAX,
+            scheduling_strategy=this_node(),
+        ).remote(options, self._prepare)
+
     @override
     def stop(self) -> None:
         """See ``IdentityHost.stop``."""
         super().stop()
         self._lines.close()
+
+
+class RayOwnHost(RayIdentityHost):
+    """The host of one identity in a cluster, which the placer starts and ends.
+
+    It outlives whoever started it: should that end, the identity can leave in peace. Without a
+    placer for long it ends by itself.
+    """
+
+    def __init__(self, options: HostOptions, prepare: Prepare) -> None:
+        """As ``RayIdentityHost``."""
+        self._asked_s = time.monotonic()
+        super().__init__(options, prepare)
+        threading.Thread(target=self._end_when_forgotten, name="forgotten", daemon=True).start()
+
+    @override
+    def owned(self) -> bytes:
+        """See ``IdentityHost.owned``."""
+        self._asked_s = time.monotonic()
+        return super().owned()
+
+    def _end_when_forgotten(self) -> None:
+        while (left_s := self._asked_s + _FORGOTTEN_S - time.monotonic()) > 0:
+            time.sleep(left_s)
+        _LOG.error("no placer has asked for this host: it ends")
+        self.stop()
+        with contextlib.suppress(ray_errors.RayError, ValueError):
+            # By Ray's hand: the name is free before the process ends, so nobody finds it dying.
+            ray.kill(ray.get_actor(self._options.name, namespace=NAMESPACE))
+        os._exit(0)
 
 
 def _opened(options: HostOptions) -> EventLog:
@@ -298,6 +351,41 @@ class RayHostPort:
             lambda host: host.adopt.options(concurrency_group="placement").remote(shards, handover)
         )
         return result
+
+    async def dedicated(self) -> bytes:
+        """See ``IdentityHost.dedicated``. Raises: HostUnavailable."""
+        result: bytes = await self._call(
+            lambda host: host.dedicated.options(concurrency_group="read").remote()
+        )
+        return result
+
+    async def hand_out(self, did: str, shard: str) -> bytes:
+        """See ``IdentityHost.hand_out``. Raises: HostUnavailable."""
+        result: bytes = await self._call(
+            lambda host: host.hand_out.options(concurrency_group="placement").remote(did, shard)
+        )
+        return result
+
+    async def expect(self, did: str) -> None:
+        """See ``IdentityHost.expect``. Raises: HostUnavailable."""
+        await self._call(
+            lambda host: host.expect.options(concurrency_group="placement").remote(did)
+        )
+
+    async def take_in(self, did: str, shard: str, handover: bytes) -> bool:
+        """See ``IdentityHost.take_in``. Raises: HostUnavailable."""
+        result: bool = await self._call(
+            lambda host: host.take_in.options(concurrency_group="placement").remote(
+                did, shard, handover
+            )
+        )
+        return result
+
+    async def start_own(self, did: str) -> None:
+        """Have a host of this identity alone started beside this one. Raises: HostUnavailable."""
+        await self._call(
+            lambda host: host.start_own.options(concurrency_group="placement").remote(did)
+        )
 
     async def drain(self, *, draining: bool) -> None:
         """See ``IdentityHost.drain``. Raises: HostUnavailable."""

@@ -7,6 +7,7 @@ anew when its process or its node dies. It prefers the head: without that there 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -17,9 +18,10 @@ import ray
 from ray import exceptions as ray_errors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.clock import system_clock
+from actors.clock import new_id, system_clock
+from actors.dedication_rules import Rules
 from actors.host_port import HostUnavailable, OwnerPort
-from actors.partitions import HOST_PREFIX, shard_name
+from actors.partitions import HOST_PREFIX, OWN_HOST_PREFIX
 from actors.placement_table import Table
 from actors.placer import Placer
 from actors.placer_port import Placed, PlacerUnavailable, Places
@@ -29,9 +31,10 @@ _LOG = logging.getLogger(__name__)
 _NAME: Final = "placer"
 _TICK_S: Final = 0.5
 _TABLE_S: Final = 20.0
-"""How long a question for a newer table waits."""
+"""How long a question for a newer table waits, and an order for a process that has to start."""
 _ALONE_S_MAX: Final = 60.0
 """A placer without any host ends after this: the next one may be for another log."""
+_END_S_MAX: Final = 1.5
 _ASKING_MAX: Final = 1_000
 _HEAD: Final = "node:__internal_head__"
 """What Ray calls the resource that its head node alone has."""
@@ -47,23 +50,40 @@ class PlacerOptions(msgspec.Struct, frozen=True):
         shards: how many shards the log has.
         databases: how many databases the log has.
         silent_s_max: a host that is silent for longer is given up.
+        identities_max: see ``actors.dedication_rules.Rules``, as for the two that follow.
     """
 
     log_id: str
     shards: int
     databases: int
     silent_s_max: float
+    identities_max: int = 0
+    above_per_s: float = 0
+    quiet_s: float = 0
+
+    @property
+    def rules(self) -> Rules:
+        """The same for the placer."""
+        return Rules(
+            shards=self.shards,
+            databases=self.databases,
+            silent_s_max=self.silent_s_max,
+            identities_max=self.identities_max,
+            above_per_s=self.above_per_s,
+            quiet_s=self.quiet_s,
+        )
 
 
 class RayHosts:
-    """The hosts of shards among Ray's named actors.
+    """Hosts among Ray's named actors.
 
     The names are Ray's own table, one cheap question (0.7 ms): a name goes as soon as Ray knows
     that the actor is dead for good, and comes before the actor has started.
     """
 
-    def __init__(self, *, call_s_max: float) -> None:
-        """Hosts that answer a step of a move within ``call_s_max`` or have not done it."""
+    def __init__(self, prefix: str, *, call_s_max: float) -> None:
+        """Hosts whose names begin so, and who answer a step within ``call_s_max`` or never."""
+        self._prefix = prefix
         self._caller = Caller(_NAME, call_s_max, lambda _: None, lambda _: None)
 
     async def names(self) -> Collection[str]:
@@ -72,11 +92,25 @@ class RayHosts:
             names = await asyncio.to_thread(ray.util.list_named_actors)
         except ray_errors.RayError as error:
             raise HostUnavailable(_NAME) from error
-        return {name for name in names if name.startswith(HOST_PREFIX)}
+        return {name for name in names if name.startswith(self._prefix)}
 
     def port(self, name: str) -> OwnerPort:
         """The way to the host of this name."""
         return RayHostPort(self._caller, name)
+
+    async def start(self, did: str, beside: str) -> None:
+        """See ``OwnHosts.start``: the host ``beside`` knows all that is needed for it."""
+        await RayHostPort(self._caller, beside).start_own(did)
+
+    async def end(self, name: str) -> None:
+        """See ``OwnHosts.end``."""
+        with contextlib.suppress(ray_errors.RayError, ValueError, TimeoutError):
+            host = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
+            try:
+                async with asyncio.timeout(_END_S_MAX):
+                    await host.stop.remote()
+            finally:
+                ray.kill(host)
 
 
 class RayPlacer:
@@ -87,11 +121,11 @@ class RayPlacer:
         prepare(_NAME)
         self._options = options
         self._placer = Placer(
-            [shard_name(index) for index in range(options.shards)],
-            RayHosts(call_s_max=options.silent_s_max),
-            silent_s_max=options.silent_s_max,
+            RayHosts(HOST_PREFIX, call_s_max=options.silent_s_max),
+            RayHosts(OWN_HOST_PREFIX, call_s_max=options.silent_s_max),
+            options.rules,
             version=system_clock(),
-            databases=options.databases,
+            new_id=new_id,
         )
         self._running: asyncio.Task[None] | None = None
 
@@ -120,6 +154,16 @@ class RayPlacer:
         """See ``Placer.drain``."""
         self._run()
         return await self._placer.drain(node, draining=draining)
+
+    async def dedicate(self, did: str) -> str:
+        """See ``Placer.dedicate``."""
+        self._run()
+        return await self._placer.dedicate(did)
+
+    async def release(self, did: str) -> str:
+        """See ``Placer.release``."""
+        self._run()
+        return await self._placer.release(did)
 
     def _run(self) -> None:
         if self._running is None:
@@ -168,6 +212,14 @@ class PlacerLink:
     async def drain(self, node: str, *, draining: bool) -> Placed:
         """See ``Placer.drain``. Raises: PlacerUnavailable."""
         return Placed(await self._call(lambda placer: placer.drain.remote(node, draining)))
+
+    async def dedicate(self, did: str) -> Placed:
+        """See ``Placer.dedicate``. Raises: PlacerUnavailable."""
+        return Placed(await self._call(lambda placer: placer.dedicate.remote(did), _TABLE_S))
+
+    async def release(self, did: str) -> Placed:
+        """See ``Placer.release``. Raises: PlacerUnavailable."""
+        return Placed(await self._call(lambda placer: placer.release.remote(did), _TABLE_S))
 
     async def _call(self, ask: Callable[[Any], Any], longer_s: float = 0) -> Any:
         try:

@@ -188,6 +188,13 @@ class Delivery(_Reply, frozen=True):
     state: QueueState
 
 
+class Dedication(_Reply, frozen=True):
+    """For whose sake the identity is dedicated now, empty for nobody's; did the command do that?"""
+
+    reason: str
+    changed: bool
+
+
 class Purged(_Reply, frozen=True):
     """How many messages were removed."""
 
@@ -213,6 +220,7 @@ Reply: TypeAlias = (
     | EnvelopeQueued
     | QueueState
     | Delivery
+    | Dedication
     | Purged
 )
 

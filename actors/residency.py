@@ -108,6 +108,13 @@ class Residency:
         self._bytes += weight - resident.weight_bytes
         resident.weight_bytes = weight
 
+    def drop(self, did: str) -> None:
+        """Forget an identity, which belongs to another owner now."""
+        self._newcomers.pop(did, None)
+        resident = self._residents.get(did)
+        if resident is not None:
+            self._drop(resident)
+
     def drop_partition(self, partition: str) -> None:
         """Forget every identity of a partition: what is in memory may differ from the log."""
         for resident in [r for r in self._residents.values() if r.partition == partition]:

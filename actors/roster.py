@@ -99,6 +99,19 @@ class Roster:
         entry = self._entries.get(name)
         return entry is not None and entry.said is not None and not entry.is_silent
 
+    def names(self) -> Collection[str]:
+        """The hosts that there are, those that have not answered yet among them."""
+        return self._entries.keys()
+
+    def said(self) -> list[HostHolds]:
+        """What each host that is not given up said last."""
+        entries = [entry for entry in self._entries.values() if not entry.is_silent]
+        return [entry.said for entry in entries if entry.said is not None]
+
+    def is_silent(self, name: str) -> bool:
+        """Is this host given up?"""
+        return self._entries[name].is_silent
+
     @property
     def is_complete(self) -> bool:
         """Has every host that there is either answered or been given up?"""
@@ -109,8 +122,8 @@ class Roster:
         """Is there no host?"""
         return not self._entries
 
-    def step(self, name: str) -> OwnerPort:
-        """The port of a host for a step of a move; answers from before count no more.
+    def port(self, name: str) -> OwnerPort:
+        """The port of a host, for what changes no ownership.
 
         Raises:
             HostUnavailable: there is no such host any more.
@@ -118,8 +131,17 @@ class Roster:
         entry = self._entries.get(name)
         if entry is None:
             raise HostUnavailable(name)
-        entry.steps += 1
         return entry.port
+
+    def step(self, name: str) -> OwnerPort:
+        """The port of a host for a step of a move; answers from before count no more.
+
+        Raises:
+            HostUnavailable: there is no such host any more.
+        """
+        port = self.port(name)
+        self._entries[name].steps += 1
+        return port
 
     def stepped(self, names: Sequence[str | None]) -> None:
         """A step is over: answers from during it count no more."""

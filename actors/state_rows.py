@@ -18,6 +18,7 @@ Row: TypeAlias = tuple[Any, ...]
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "identities": (
         "version", "saved_events", "added_at", "delivered_at", "removed_at", "refusing",
+        "dedicated",
     ),
     "registrations": ("expires_at_s",),
     "contracts": (
@@ -52,6 +53,7 @@ def state_rows(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
     yield "identities", [(
         state.version, state.saved_events, state.last_added_ms or None,
         state.last_delivered_ms or None, state.last_removed_ms or None, state.refusing,
+        bool(state.dedicated_by),
     )]  # fmt: skip
     if state.registered_until_s:
         yield "registrations", [(float(state.registered_until_s),)]

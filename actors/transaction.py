@@ -50,6 +50,8 @@ class Transaction:
         self.items: Sequence[tuple[str, Submission]] = ()
         """What is run in it, each with the edge that asks."""
         self.log_failed = False
+        self.misplaced: set[str] = set()
+        """Identities that belong to another owner once this is committed."""
 
     @property
     def partitions(self) -> Sequence[Partition]:

@@ -31,12 +31,31 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 class IdentityRegistered(Event, frozen=True, kw_only=True):
     """A contract with the mediator was signed and stored (DCTRL-0004 8.1, DCTRL-0003 9).
 
-    The first event of every identity; the only one that repeats the DID of its stream.
+    The first event of every identity that is not a DIDComm agent alone; repeats the DID of its
+    stream.
     """
 
     did: str
     expires_at_s: Seconds
     contract: bytes
+
+
+class IdentityDedicated(Event, frozen=True, kw_only=True):
+    """From now on the identity belongs to no shard: it is a partition of its own.
+
+    ``reason`` says who wanted it: operator, load. Sealed by the owner that it leaves. ``did``
+    repeats the DID of the stream, for the list of all that are dedicated.
+    """
+
+    did: str
+    reason: str
+
+
+class IdentityReleased(Event, frozen=True, kw_only=True):
+    """From now on the identity belongs to its shard again; fields as in ``IdentityDedicated``."""
+
+    did: str
+    reason: str
 
 
 class ContractStored(Event, frozen=True, kw_only=True):
@@ -267,6 +286,8 @@ class BatchSealed(Event, frozen=True, kw_only=True):
 
 TOPIC_BY_TYPE: dict[type[Event], str] = {
     IdentityRegistered: "identity-registered.1",
+    IdentityDedicated: "identity-dedicated.1",
+    IdentityReleased: "identity-released.1",
     ContractStored: "contract-stored.1",
     ContractRequested: "contract-requested.1",
     ContractRequestsAcknowledged: "contract-requests-acknowledged.1",

@@ -109,6 +109,13 @@ class WaitingQueue(msgspec.Struct, frozen=True, array_like=True):
     outbound: bool
 
 
+class DedicatedIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """An identity that is a partition of its own; ``reason`` as in ``IdentityDedicated``."""
+
+    did: str
+    reason: str
+
+
 class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The log and all queues in figures; ``queue_oldest_at_ms`` is None when nothing waits."""
 
@@ -188,6 +195,9 @@ class EventLog(Protocol):
         self, *, outbound_only: bool = False, did: str | None = None, limit: int
     ) -> Sequence[WaitingQueue]:
         """Queues that are not empty, those that wait longest first; of one identity if named."""
+
+    def dedicated(self) -> Sequence[DedicatedIdentity]:
+        """The identities that are partitions of their own, in the order of their DIDs."""
 
     def query_saved_events(
         self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int

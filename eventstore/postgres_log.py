@@ -58,6 +58,11 @@ _TABLES: Final = (
         oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0
     )
     """,
+    """
+    CREATE TABLE IF NOT EXISTS dedicated (
+        stream bytea PRIMARY KEY, did bytea NOT NULL, reason bytea NOT NULL
+    )
+    """,
     "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
     "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
 )

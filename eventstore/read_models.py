@@ -8,19 +8,24 @@ from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 
-from eventstore import public_events, saved_events
+from eventstore import dedicated, public_events, saved_events
 from eventstore.events import (
     Event,
     EventSaved,
     EventTagsUpdated,
+    IdentityDedicated,
+    IdentityReleased,
     PublicEventPublished,
     PublicEventsDeleted,
 )
 from eventstore.session import Session
 
-INDEXED: Final = (EventSaved, EventTagsUpdated, PublicEventPublished, PublicEventsDeleted)
+INDEXED: Final = (
+    *(EventSaved, EventTagsUpdated, PublicEventPublished, PublicEventsDeleted),
+    *(IdentityDedicated, IdentityReleased),
+)
 """The events that ``apply`` makes something of; depths of queues come from their owner."""
-READ_MODELS: Final = ("postings", "queue_depths", "snapshots", "heartbeat")
+READ_MODELS: Final = ("postings", "queue_depths", "dedicated", "snapshots", "heartbeat")
 """The tables beside ``stored_events`` that can be made anew from it, or forgotten."""
 
 
@@ -40,3 +45,7 @@ def apply(open_session: Session, rows: Iterable[StoredEvent], events: Iterable[E
                 public_events.publish(open_session, owner, version, event)
             case PublicEventsDeleted():
                 public_events.withdraw(open_session, owner, event)
+            case IdentityDedicated():
+                dedicated.dedicate(open_session, owner, event)
+            case IdentityReleased():
+                dedicated.release(open_session, owner)

@@ -11,11 +11,12 @@ from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from typing_extensions import override
 
-from eventstore import public_events, queue_depths, saved_events
+from eventstore import dedicated, public_events, queue_depths, saved_events
 from eventstore.batch import check_batch
 from eventstore.errors import AppendConflict, AppendUnknown, LogUnavailable, LogUnfinished
 from eventstore.events import Event
 from eventstore.log import (
+    DedicatedIdentity,
     EventLog,
     LogFigures,
     LogRow,
@@ -141,6 +142,11 @@ class RecorderLog(EventLog):
             if did is not None:
                 return queue_depths.waiting_of(session, did)
             return queue_depths.waiting(session, outbound_only=outbound_only, limit=limit)
+
+    @override
+    def dedicated(self) -> Sequence[DedicatedIdentity]:
+        with self._reading() as session:
+            return dedicated.every(session)
 
     @override
     def query_saved_events(

@@ -70,6 +70,11 @@ _TABLES: Final = (
         oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0
     )
     """,
+    """
+    CREATE TABLE IF NOT EXISTS dedicated (
+        stream BLOB PRIMARY KEY, did BLOB NOT NULL, reason BLOB NOT NULL
+    )
+    """,
     "CREATE TABLE IF NOT EXISTS settings (name BLOB PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
 )

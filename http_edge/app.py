@@ -128,6 +128,7 @@ class HttpSurface:
         app.router.add_post("/memory", self._memory)
         app.router.add_get("/shards", self._show_shards)
         app.router.add_post("/shards/{order:move|drain|undrain}", self._order_shards)
+        app.router.add_post("/identities/{order:dedicate|release}", self._order_identity)
         app.router.add_get("/public/{did:.+}", self._public_events)
         app.router.add_get("/ws", self._socket)
         if self._mediation is not None:
@@ -217,6 +218,11 @@ class HttpSurface:
         _only_from_here(request)
         self._operators.authorize(request)
         return await self._shards.order(request)
+
+    async def _order_identity(self, request: web.Request) -> web.Response:
+        _only_from_here(request)
+        self._operators.authorize(request)
+        return await self._shards.order_identity(request)
 
     async def _status(self, request: web.Request) -> web.Response:
         _only_from_here(request)

@@ -43,6 +43,9 @@ class ClusterNode:
             settings.shards,
             len(settings.log_dsns),
             settings.limits.host_silent_s_max,
+            settings.limits.dedicated_max,
+            settings.limits.dedicate_above_commands_per_s,
+            settings.limits.dedicated_quiet_s,
         )
         self._placer = PlacerLink(call_s_max=settings.limits.host_call_s_max)
 
@@ -69,13 +72,14 @@ class ClusterNode:
             await asyncio.sleep(_POLL_S)
 
     async def leave(self) -> None:
-        """Give every shard to others; return when this node has none, or nobody else is there."""
+        """Give everything to others; return when this node has none, or nobody else is there."""
         with contextlib.suppress(PlacerUnavailable):
             while True:
                 places = await self._placer.places()
                 here = [host for host in places.hosts if host.node == self.name]
                 others = [h for h in places.hosts if h.node != self.name and not h.draining]
-                if not any(host.shards for host in here):
+                left = [place for place in places.identities if place.node == self.name]
+                if not left and not any(host.shards for host in here):
                     await asyncio.sleep(_LATE_S)
                     return
                 if not others:

@@ -177,6 +177,16 @@ class Limits(Section):
     move_wait_s_max: float = Field(default=10, gt=0, le=600)
     """Time that a command waits for its shard to have an owner again, then 503. A planned move
     takes a fraction of a second, the loss of a node several."""
+    dedicated_max: int = Field(default=64, ge=0, le=4_096)
+    """Identities of a cluster that may have a host of their own: a process of 60 MB each."""
+    dedicate_above_commands_per_s: float = Field(default=0, ge=0)
+    """An identity of a cluster that gets more commands than this for seconds gets a host of its
+    own. 0 is never: anybody who may write to an identity can make it busy, so that processes start
+    for strangers is for the operator to decide. A host takes some thousand a second."""
+    dedicated_quiet_s: float = Field(default=60, ge=10, le=86_400)
+    """An identity that got its host for its load goes back to its shard after less than a quarter
+    of that load for so long, and stays there for as long again, also when an operator released it.
+    Hosts count for 3 s at a time."""
     drain_s_max: float = Field(default=8, ge=0, le=600)
     """Time to finish commands after SIGTERM. Below the 10 s that Docker waits."""
     active_identities_max: int = Field(default=20_000, ge=1)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from contextvars import Context
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,7 @@ from aiohttp import web
 from actors.clock import Clock, new_id, system_clock
 from actors.host_port import HostUnavailable
 from actors.measures import process_use
-from actors.partitions import Placement
+from actors.partitions import Placement, is_shard, of_own_host
 from actors.placement_table import Table
 from actors.placer_port import PlacerPort
 from actors.replies import Push
@@ -112,6 +113,8 @@ class Edge:
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self._reached: frozenset[str] = frozenset()
+        self._reaching: set[asyncio.Task[None]] = set()
 
     def _put_together(
         self,
@@ -192,7 +195,7 @@ class Edge:
     async def stop(self) -> None:
         """Drain: no new work, running commands answered, sockets closed with 1001."""
         self._surface.draining = True
-        for task in self._watching:
+        for task in (*self._watching, *self._reaching):
             task.cancel()
         self._hub.close_all()
         self._surface.close_sockets(GOING_AWAY)
@@ -241,9 +244,25 @@ class Edge:
         routes = self._gateway.routes
         assert isinstance(routes, LiveRoutes)
         lost = routes.update(table)
+        self._reach_out(table)
         if lost:
-            _LOG.warning("sessions lost of %s", ", ".join(sorted(lost)))
+            shards = ", ".join(sorted(filter(is_shard, lost)))
+            _LOG.warning("sessions lost of %s", shards or f"{len(lost)} identities")
             self._hub.close_sessions_of(lost)
+
+    def _reach_out(self, table: Table) -> None:
+        """Open lines to new hosts of identities that somebody listens for here.
+
+        What such a host pushes before would be missed. Hosts that have ended are forgotten.
+        """
+        for host in self._reached - table.own_hosts.keys():
+            self._gateway.forget(host)
+        for host in table.own_hosts.keys() - self._reached:
+            if self._hub.listeners_of(of_own_host(host)[0]):
+                task = asyncio.get_running_loop().create_task(self._probe(host), context=Context())
+                self._reaching.add(task)
+                task.add_done_callback(self._reaching.discard)
+        self._reached = frozenset(table.own_hosts)
 
     def host_forgot(self, host: str) -> None:
         """A host does not know the sessions of this edge any more, or could not push to it."""

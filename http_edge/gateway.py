@@ -252,8 +252,12 @@ class Gateway:
 
     @property
     def placement(self) -> Placement:
-        """Which partition holds which identity."""
+        """What follows from names alone: shards, databases, and where nonces are."""
         return self.routes.placement
+
+    def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity now."""
+        return self.routes.partition_of(did)
 
     async def submit(
         self, submission: Submission, size_bytes: int = 0, *, can_linger: bool = False
@@ -287,8 +291,9 @@ class Gateway:
                     return reply
             if ends_at is None:
                 ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
-            if not await self._moved(step.partitions, step.host, ends_at):
+            if not await self._moved(submission, step, ends_at):
                 return _UNAVAILABLE
+            submission = self._aimed(submission)
 
     def _next_step(self, submission: Submission) -> _Step:
         """The nonce first, if another host owns it; nothing as long as an owner is unknown."""
@@ -302,24 +307,47 @@ class Gateway:
         alone = msgspec.structs.replace(submission, command=None)
         return _Step(claim_host, (claim.partition,), alone)
 
-    async def _moved(self, partitions: tuple[str, ...], host: str | None, ends_at: float) -> bool:
+    def _aimed(self, submission: Submission) -> Submission:
+        """The same for the partition that its target belongs to by now."""
+        if submission.command is None:
+            return submission
+        partition = self.partition_of(submission.target_did)
+        if partition == submission.partition:
+            return submission
+        return msgspec.structs.replace(submission, partition=partition)
+
+    async def _moved(self, submission: Submission, step: _Step, ends_at: float) -> bool:
         """Wait for another owner; False when there is no more time, or too many wait."""
+
+        def is_so() -> bool:
+            now = self._next_step(self._aimed(submission))
+            before = (step.host, step.partitions)
+            return now.host is not None and (now.host, now.partitions) != before
+
+        return await self._changed(is_so, ends_at, asks_again=step.host is not None)
+
+    async def _changed(
+        self, is_so: Callable[[], bool], ends_at: float, *, asks_again: bool
+    ) -> bool:
         left_s = ends_at - asyncio.get_running_loop().time()
         if left_s <= 0 or self._homeless >= self._limits.outbox_items_max:
             return False
         self._homeless += 1
         try:
-            wait_s = left_s if host is None else min(left_s, _ASK_AGAIN_S)
-            return await self.routes.moved(partitions, host, seconds_max=wait_s)
+            wait_s = min(left_s, _ASK_AGAIN_S) if asks_again else left_s
+            return await self.routes.moved(is_so, seconds_max=wait_s)
         finally:
             self._homeless -= 1
 
     async def read(self, read: Read) -> SavedEventsPage | PublicEventsPage | Refused:
         """A page of a read model, from the host that owns the identity."""
-        partition = self.placement.partition_of(read.owner_did)
+
+        def owner() -> str | None:
+            return self.routes.host_of(self.partition_of(read.owner_did))
+
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
-        while (host := self.routes.host_of(partition)) is None:
-            if not await self._moved((partition,), None, ends_at):
+        while (host := owner()) is None:
+            if not await self._changed(lambda: owner() is not None, ends_at, asks_again=False):
                 return _UNAVAILABLE
         async with self._reads:
             try:
@@ -343,6 +371,10 @@ class Gateway:
         self._incarnations[host] = incarnation
         if known not in ("", incarnation):
             self._on_new_incarnation(host)
+
+    def forget(self, host: str) -> None:
+        """A host is no more: another one of its name has nothing to do with it."""
+        self._incarnations.pop(host, None)
 
     async def drained(self) -> None:
         """Return when every command taken has been answered."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from actors.clock import Clock
-from actors.host import HostStats
 from actors.host_port import HostUnavailable
+from actors.host_stats import HostStats
 from http_edge.gateway import Gateway
 from http_edge.whole_log import logs_by_database, total
 
@@ -58,8 +59,11 @@ class Health:
 
     async def figures(self) -> dict[str, Any]:
         """What the hosts hold and have done since they started."""
-        hosts = self._gateway.routes.hosts()
-        stats = [s for s in await asyncio.gather(*[self._stats(host) for host in hosts]) if s]
+        routes = self._gateway.routes
+        stats, own = await asyncio.gather(
+            self._stats_of(routes.hosts()), self._stats_of(routes.own_hosts())
+        )
+        every = [*stats, *own]
         logs = logs_by_database(self._gateway.placement, ((s.name, s.log) for s in stats))
         log = total(logs)
         figures: dict[str, Any] = {} if log is None else msgspec.to_builtins(log)
@@ -69,10 +73,12 @@ class Health:
         waiting = oldest_ms is not None
         figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
-        figures["commits"] = sum(s.commits for s in stats)
-        figures["commits_per_s"] = sum(s.commits_per_s for s in stats)
-        figures["commands"] = sum(s.commands for s in stats)
-        figures["commands_per_s"] = sum(s.commands_per_s for s in stats)
+        figures["commits"] = sum(s.commits for s in every)
+        figures["commits_per_s"] = sum(s.commits_per_s for s in every)
+        figures["commands"] = sum(s.commands for s in every)
+        figures["commands_per_s"] = sum(s.commands_per_s for s in every)
+        # Their names tell whose they are, which is for operators with a token.
+        figures["own_hosts"] = len(own)
         figures["hosts"] = [
             {
                 k: v
@@ -95,6 +101,10 @@ class Health:
         except (HostUnavailable, TimeoutError):
             return f"{host} does not answer or its log takes no writes"
         return None
+
+    async def _stats_of(self, hosts: Sequence[str]) -> list[HostStats]:
+        found = await asyncio.gather(*[self._stats(host) for host in hosts])
+        return [stats for stats in found if stats is not None]
 
     async def _stats(self, host: str) -> HostStats | None:
         try:

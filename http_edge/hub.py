@@ -92,14 +92,13 @@ class Hub:
 
     def close_sessions_of(self, partitions: Collection[str]) -> None:
         """The sessions of these partitions were lost: what holds for those of a host."""
-        placement = self._gateway.placement
         for did in list(self._listeners) if partitions else ():
-            if placement.partition_of(did) in partitions:
+            if did in partitions or self._gateway.partition_of(did) in partitions:
                 self._close(self._listeners[did], SERVICE_RESTART)
 
     def _host_of(self, did: str) -> str | None:
         routes = self._gateway.routes
-        return routes.host_of(routes.placement.partition_of(did))
+        return routes.host_of(routes.partition_of(did))
 
     def close_all(self) -> None:
         """The edge is going away."""
@@ -130,5 +129,5 @@ class Hub:
     async def _close_session(self, did: str) -> None:
         if did in self._listeners:
             return  # a new listener came meanwhile
-        partition = self._gateway.placement.partition_of(did)
+        partition = self._gateway.partition_of(did)
         await self._gateway.submit(Submission(partition, did, b"", command=CloseSession(self.edge)))

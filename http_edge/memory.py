@@ -81,10 +81,9 @@ class Memory:
         many = len(targets) > 1
         if len(targets) > TARGETS_MAX or (many and question.bytes_max > STATE_BYTES_MAX):
             raise QuestionRefused
-        placement = self._gateway.placement
         by_host: dict[str, list[tuple[str, str]]] = {}
         for target in targets:
-            partition = placement.partition_of(target)
+            partition = self._gateway.partition_of(target)
             by_host.setdefault(self._owner(partition), []).append((target, partition))
         answers = await asyncio.gather(
             *[self._describe(host, pairs, question) for host, pairs in by_host.items()]

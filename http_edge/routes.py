@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from actors.partitions import Placement, dedicated_host_name, is_shard
-from actors.placement_table import Owner, Table
+from actors.partitions import Placement, is_shard
+from actors.placement_table import Owner, Table, goes_on
 
 _NOTICED_S_MAX: Final = 15.0
 """A broken line is noticed within 11 s (``actors.line_frames``), and told by the next probe."""
@@ -24,10 +24,16 @@ class Routes(Protocol):
 
     @property
     def placement(self) -> Placement:
-        """Which partition holds which identity."""
+        """What follows from names alone: shards, databases, and where nonces are."""
+
+    def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity now."""
 
     def hosts(self) -> Sequence[str]:
         """The hosts of shards that live."""
+
+    def own_hosts(self) -> Sequence[str]:
+        """The hosts of single identities that live and that a placer has told of."""
 
     def host_of(self, partition: str) -> str | None:
         """The host that owns a partition; None as long as nobody is known to."""
@@ -36,14 +42,12 @@ class Routes(Protocol):
         """How many shards nobody is known to own."""
 
     def just_left(self, host: str) -> Collection[str]:
-        """The shards that went from this host to another some seconds ago, with their sessions."""
+        """The partitions that went from this host to another some seconds ago, with sessions."""
 
-    async def moved(
-        self, partitions: Collection[str], host: str | None, *, seconds_max: float
-    ) -> bool:
-        """Wait until a host other than ``host`` owns one of the partitions; False if none ever can.
+    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Wait until owners have changed so that something is so; False if they never change.
 
-        True as well after ``seconds_max``: the host may have become the owner.
+        True as well after ``seconds_max``: a host may have become the owner unnoticed.
         """
 
 
@@ -55,9 +59,17 @@ class FixedRoutes:
         self.placement: Final = placement
         self._hosts = placement.host_names
 
+    def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity."""
+        return self.placement.partition_of(did)
+
     def hosts(self) -> Sequence[str]:
         """The hosts of shards."""
         return self._hosts
+
+    def own_hosts(self) -> Sequence[str]:
+        """No placer tells of any."""
+        return ()
 
     def host_of(self, partition: str) -> str | None:
         """The host that owns a partition."""
@@ -72,11 +84,9 @@ class FixedRoutes:
         del host
         return ()
 
-    async def moved(
-        self, partitions: Collection[str], host: str | None, *, seconds_max: float
-    ) -> bool:
-        """Nobody else will ever own them."""
-        del partitions, host, seconds_max
+    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Nothing ever changes."""
+        del is_so, seconds_max
         return False
 
 
@@ -91,47 +101,93 @@ class LiveRoutes:
         self._clock_s = clock_s
         self._left: dict[str, tuple[str, float]] = {}
         self._owners: Mapping[str, Owner] = {}
+        self._dedicated: Mapping[str, Owner | None] = {}
+        self._returned: Mapping[str, str] = {}
         self._hosts: Sequence[str] = []
+        self._own_hosts: Sequence[str] = []
         self._known: dict[str, Owner] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def update(self, table: Table) -> Collection[str]:
-        """Follow this table from now on; the shards whose sessions were lost since the last.
+        """Follow this table from now on; the partitions whose sessions were lost since the last.
 
         Tables are taken in the order in which they come.
         """
-        now_s, lost = self._clock_s(), set()
-        for shard, owner in table.owners.items():
-            before = self._known.get(shard, owner)
+        now_s, lost = self._clock_s(), self._back_in_shards(table)
+        for partition, owner in self._owners_in(table).items():
+            before = self._known.get(partition) or self._in_shard(partition, owner)
             if before.sessions != owner.sessions:
-                lost.add(shard)
+                lost.add(partition)
             elif before.host != owner.host:
-                self._left[shard] = (before.host, now_s)
-        self._known.update(table.owners)
+                self._left[partition] = (before.host, now_s)
+        self._known.update(self._owners_in(table))
         self._owners, self._hosts = table.owners, sorted(table.hosts)
+        self._own_hosts = sorted(table.own_hosts)
+        if table.dedicated is not None:
+            self._dedicated, self._returned = table.dedicated, table.returned
         # In the order in which they came, and to look for themselves whether it concerns them.
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         return lost
 
+    @staticmethod
+    def _owners_in(table: Table) -> Mapping[str, Owner]:
+        own = {did: owner for did, owner in (table.dedicated or {}).items() if owner is not None}
+        return own | table.owners
+
+    def _in_shard(self, partition: str, owner: Owner) -> Owner:
+        """The owner that a partition had when it was not known as one: that of its shard."""
+        shard = partition if is_shard(partition) else self.placement.partition_of(partition)
+        before = self._known.get(shard)
+        if before is None:
+            return owner
+        is_whole = goes_on(owner.sessions, before.sessions)
+        return Owner(before.host, owner.sessions) if is_whole else before
+
+    def _back_in_shards(self, table: Table) -> set[str]:
+        """Forget who was dedicated and is no more; the identities whose sessions were lost."""
+        lost: set[str] = set()
+        if table.dedicated is None:
+            return lost
+        gone = {did for did in self._known.keys() - table.dedicated if not is_shard(did)}
+        for did in gone:
+            before = self._known.pop(did)
+            if table.returned.get(did) == before.sessions:
+                self._left[did] = (before.host, self._clock_s())
+            else:
+                lost.add(did)
+        for did, sessions in table.returned.items():
+            # There and back without a table in between that told of it.
+            shard = self._known.get(self.placement.partition_of(did))
+            is_news = did not in gone and self._returned.get(did) != sessions
+            if is_news and shard is not None and not goes_on(sessions, shard.sessions):
+                lost.add(did)
+        return lost
+
+    def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity now."""
+        return did if did in self._dedicated else self.placement.partition_of(did)
+
     def hosts(self) -> Sequence[str]:
         """The hosts of shards that live."""
         return self._hosts
 
+    def own_hosts(self) -> Sequence[str]:
+        """The hosts of single identities that live."""
+        return self._own_hosts
+
     def host_of(self, partition: str) -> str | None:
         """The host that owns a partition; None as long as nobody is known to."""
-        owner = self._owners.get(partition)
-        if owner is not None:
-            return owner.host
-        return None if is_shard(partition) else dedicated_host_name(partition)
+        owner = self._owners.get(partition) or self._dedicated.get(partition)
+        return None if owner is None else owner.host
 
     def unowned(self) -> int:
         """How many shards nobody is known to own."""
         return max(0, self.placement.shards - len(self._owners))
 
     def just_left(self, host: str) -> Collection[str]:
-        """The shards that went from this host to another some seconds ago.
+        """The partitions that went from this host to another some seconds ago.
 
         What the host had lost when they left was not in their handover: an edge whose line to it
         is found broken only now must not believe that their sessions are whole.
@@ -139,13 +195,11 @@ class LiveRoutes:
         since = self._clock_s() - _NOTICED_S_MAX
         return [s for s, (left, at) in self._left.items() if left == host and at >= since]
 
-    async def moved(
-        self, partitions: Collection[str], host: str | None, *, seconds_max: float
-    ) -> bool:
-        """Wait until a host other than ``host`` owns one of the partitions, or for so long."""
+    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Wait until the newest table makes something so, or for so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
-                while all(self.host_of(partition) in {None, host} for partition in partitions):
+                while not is_so():
                     await self._next_table()
         return True
 

@@ -71,8 +71,8 @@ def run(loaded: Loaded) -> int:
     ):
         raise Stop(
             Exit.USAGE,
-            "A Ray cluster places identities in shards alone.",
-            "Leave placement and dedicated_dids out, or --ray-address.",
+            "In a Ray cluster no setting says which identities have hosts of their own.",
+            "Leave placement and dedicated_dids out, or --ray-address. Then: poste identities.",
         )
     make_data_dir(settings.data_dir)
     with (
@@ -263,6 +263,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         allow_unsafe=settings.postgres.unsafe_ok,
         partitions=placement.partitions_of(index) if is_alone else [],
         node=settings.node or "",
+        is_placed=not is_alone,
         limits=HostLimits(
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
             nonces_per_shard_max=limits.nonces_per_shard_max,
@@ -274,6 +275,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
             active_bytes_max=limits.active_bytes_max,
             identity_idle_s=limits.identity_idle_s,
             snapshot_after_events=limits.snapshot_after_events,
+            dedicate_above_commands_per_s=0 if is_alone else limits.dedicate_above_commands_per_s,
             identity=IdentityLimits(
                 queue_messages_max=limits.queue_messages_max,
                 queue_bytes_max=limits.queue_bytes_max,

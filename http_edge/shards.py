@@ -1,4 +1,4 @@
-"""What operators may see and order about shards: where they are, and where they are to go."""
+"""What operators may see and order about shards and dedicated identities: where they go."""
 
 from __future__ import annotations
 
@@ -49,16 +49,26 @@ class FixedPlaces:
         del node, draining
         return Placed.NO_CLUSTER
 
+    async def dedicate(self, did: str) -> Placed:
+        """Nothing moves here."""
+        del did
+        return Placed.NO_CLUSTER
+
+    async def release(self, did: str) -> Placed:
+        """Nothing moves here."""
+        del did
+        return Placed.NO_CLUSTER
+
 
 class ShardFront:
-    """Answers operators about shards; the caller has made sure who asks."""
+    """Answers operators about placement; the caller has made sure who asks."""
 
     def __init__(self, placer: PlacerPort) -> None:
         """A front of this placer."""
         self._placer = placer
 
     async def show(self) -> web.Response:
-        """``GET /shards``: every shard and every host."""
+        """``GET /shards``: every shard, every host, and every dedicated identity."""
         try:
             places = await self._placer.places()
         except PlacerUnavailable:
@@ -75,6 +85,18 @@ class ShardFront:
             else:
                 node = query.get("node", "")
                 placed = await self._placer.drain(node, draining=order == "drain")
+        except PlacerUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"placed": placed.value})
+
+    async def order_identity(self, request: web.Request) -> web.Response:
+        """``POST /identities/dedicate?did=``, ``/identities/release?did=``."""
+        did = request.query.get("did", "")
+        is_new = request.match_info["order"] == "dedicate"
+        if not did.startswith("did:"):
+            return _json({"placed": Placed.NO_SUCH_IDENTITY.value})
+        try:
+            placed = await (self._placer.dedicate(did) if is_new else self._placer.release(did))
         except PlacerUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"placed": placed.value})

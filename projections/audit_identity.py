@@ -14,6 +14,8 @@ from projections.step import Step
 
 _OF_ITS_STREAM: Final = (
     "identity-registered",
+    "identity-dedicated",
+    "identity-released",
     "contract-stored",
     "contract-requested",
     "contract-requests-acknowledged",

@@ -9,6 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 
 from projections.step import PLACE, Projection, Step
 
+_NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicated")
+"""Columns that hold what was said last."""
+
 # All aggregates here keep numbers alone: Spark then needs no sorting, only one hash table.
 
 
@@ -17,6 +20,9 @@ def _identities(step: Step) -> DataFrame:
     refused = F.when(kind == "queue-refused", F.lit(col=True)).when(
         kind.isin("messages-removed", "queue-policy-set"), F.lit(col=False)
     )
+    dedicated = F.when(kind == "identity-dedicated", F.lit(col=True)).when(
+        kind == "identity-released", F.lit(col=False)
+    )
     new = step.events.where(kind != "batch-sealed").select(
         *PLACE,
         F.when(kind == "event-saved", 1).otherwise(0).cast("long").alias("saved_events"),
@@ -24,6 +30,7 @@ def _identities(step: Step) -> DataFrame:
         F.when(kind == "messages-delivered", at).alias("delivered_at"),
         F.when(kind == "messages-removed", at).alias("removed_at"),
         refused.alias("refusing"),
+        dedicated.alias("dedicated"),
     )
     return (
         step.since("identities", new)
@@ -35,10 +42,11 @@ def _identities(step: Step) -> DataFrame:
             F.sum("saved_events").alias("saved_events"),
             *[
                 F.max_by(name, F.when(F.col(name).isNotNull(), F.col("version"))).alias(name)
-                for name in ("added_at", "delivered_at", "removed_at", "refusing")
+                for name in _NEWEST
             ],
         )
         .withColumn("refusing", F.coalesce("refusing", F.lit(col=False)))
+        .withColumn("dedicated", F.coalesce("dedicated", F.lit(col=False)))
     )
 
 
@@ -73,9 +81,12 @@ IDENTITIES: Final = Projection(
         "delivered_at": "when messages were last handed out from its queue",
         "removed_at": "when messages last left its queue",
         "refusing": "its queue refused a message since it last changed",
+        "dedicated": "it is a partition of its own instead of belonging to its shard",
     },
     (
         "identity-registered",
+        "identity-dedicated",
+        "identity-released",
         "contract-stored",
         "contract-requested",
         "contract-requests-acknowledged",

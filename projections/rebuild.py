@@ -171,7 +171,8 @@ def _check_continues(start: Tables, export: Export, position: Position) -> None:
             f"the earlier tables stand at position {told(start.at)}, after {told(position)}:"
             " rebuild them in full"
         )
-    if {table.name for table in start.tables} != {projection.name for projection in PROJECTIONS}:
+    found = {table.name: {column.name for column in table.columns} for table in start.tables}
+    if found != {projection.name: set(projection.columns) for projection in PROJECTIONS}:
         raise RebuildRefused("the earlier tables are of another release: rebuild them in full")
 
 

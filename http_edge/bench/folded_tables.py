@@ -107,6 +107,7 @@ def _identities(folded: Folded) -> Rows:
         state.saved_events,
         *map(_at, times),
         state.refusing,
+        bool(state.dedicated_by),
     )
 
 
@@ -234,7 +235,7 @@ _OF_STREAMS: Final[Mapping[str, tuple[dict[str, pa.DataType], Callable[[Folded],
     "identities": (
         _columns(
             saved_events="number", added_at="time", delivered_at="time", removed_at="time",
-            refusing="flag",
+            refusing="flag", dedicated="flag",
         ),
         _identities,
     ),

@@ -22,6 +22,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "invite": "Make an invitation to this mediator, as a URL and a QR code for wallets.",
     "queue": "Show what waits for whom in a running mediator; empty a queue.",
     "shards": "Show where the shards of a running mediator are; move them.",
+    "identities": "Give identities of a cluster hosts of their own, and back to their shards.",
     "demo": "Walk two people through a whole protocol against a running mediator.",
     "bench": "Measure a mediator on this machine; other machines are refused.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",

@@ -20,15 +20,22 @@ _REMEDIES: Final = {
 }
 
 
-def ask(method: str, url: str, path: str, *, token: str | None = None) -> dict[str, Any]:
-    """The JSON object that the mediator at ``url`` answers at ``path``.
+def ask(
+    method: str,
+    url: str,
+    path: str,
+    *,
+    token: str | None = None,
+    seconds_max: float = _ANSWER_S_MAX,
+) -> dict[str, Any]:
+    """The JSON object that the mediator at ``url`` answers at ``path``, within ``seconds_max``.
 
     ``token`` is the operator's.
 
     Raises:
         Stop: it cannot be reached, or does not answer as poste does.
     """
-    status, body = exchange(method, url, path, token=token)
+    status, body = exchange(method, url, path, token=token, seconds_max=seconds_max)
     refuse_unless_ok(status, url, path)
     try:
         answer = json.loads(body)

@@ -77,14 +77,15 @@ def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
 @_url_option
 @with_settings("listen", "data_dir")
 def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
-    """Move all shards of NODE to other nodes and give it no new ones; wait until it is empty.
+    """Move all shards and dedicated identities of NODE away; wait until it is empty.
 
-    Then it can be stopped without anybody noticing. poste serve does this by itself at SIGTERM.
+    It gets no new ones. Then it can be stopped without anybody noticing. poste serve does this by
+    itself at SIGTERM.
     """
     settings = loaded.settings
     _order(settings, url, f"drain?node={quote(node, safe='')}")
     _until_empty(settings, url, node)
-    click.echo(f"{node} has no shards")
+    click.echo(f"{node} is empty")
 
 
 @shards.command()
@@ -101,11 +102,14 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
     deadline = time.monotonic() + _EMPTY_S_MAX
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("Shards to move")
+        bar = bars.add_task("To move")
         most = 0
         while True:
-            hosts: list[dict[str, Any]] = _places(settings, url).get("hosts", [])
+            places = _places(settings, url)
+            hosts: list[dict[str, Any]] = places.get("hosts", [])
+            own: list[dict[str, Any]] = places.get("identities", [])
             left = sum(host["shards"] for host in hosts if host["node"] == node)
+            left += sum(identity["node"] == node for identity in own)
             most = max(most, left)
             bars.update(bar, total=most, completed=most - left)
             if not left:
@@ -119,7 +123,7 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
             if time.monotonic() > deadline:
                 raise Stop(
                     Exit.FINDING,
-                    f"{node} still has {left} shards after {_EMPTY_S_MAX:.0f} s.",
+                    f"{node} still has {left} shards and identities after {_EMPTY_S_MAX:.0f} s.",
                     "They go on moving: see poste shards list.",
                 )
             time.sleep(_POLL_S)

@@ -159,7 +159,7 @@ class CommandFront:
         return answers.answer(reply, verdict.page)
 
     def _aimed(self, submission: Submission, target_did: str) -> Submission:
-        partition = self._gateway.placement.partition_of(target_did)
+        partition = self._gateway.partition_of(target_did)
         return msgspec.structs.replace(submission, partition=partition, target_did=target_did)
 
 

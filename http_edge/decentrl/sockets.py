@@ -173,7 +173,7 @@ class SocketFront:
 
     async def _open(self, session: _Session) -> AuthFailure | None:
         """Open or confirm the session at the host; the registration may have been renewed."""
-        partition = self._gateway.placement.partition_of(session.did)
+        partition = self._gateway.partition_of(session.did)
         command = OpenSession(self._edge)
         reply: Reply = await self._gateway.submit(
             Submission(partition, session.did, b"", command=command, request_id=current())

@@ -58,7 +58,7 @@ class Identities:
 
         ``key`` is the key of the command in the log, 16 bytes; ``can_linger`` as of the gateway.
         """
-        partition = self._gateway.placement.partition_of(target)
+        partition = self._gateway.partition_of(target)
         submission = Submission(partition, target, key, command=command, request_id=current())
         size_bytes = _size_bytes(command)
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)

@@ -37,7 +37,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "digest": pa.binary(),
     "routing_keys": pa.list_(pa.string()),
     "expires_at_s": pa.float64(),
-    **dict.fromkeys(("refusing", "will_queue"), pa.bool_()),
+    **dict.fromkeys(("refusing", "dedicated", "will_queue"), pa.bool_()),
     **dict.fromkeys(("added_at", "delivered_at", "removed_at", "recorded_at"), _WHEN),
     **dict.fromkeys(
         (

@@ -14,8 +14,9 @@ from eventsourcing.persistence import Notification, StoredEvent
 from eventstore import batch
 from eventstore.codec import encode, identity_stream
 from eventstore.errors import AppendConflict, AppendRefused, AppendUnknown, LogUnavailable
-from eventstore.events import Event
+from eventstore.events import Event, IdentityDedicated, IdentityReleased
 from eventstore.log import (
+    DedicatedIdentity,
     EventLog,
     LogFigures,
     PublicEventsFilter,
@@ -26,7 +27,17 @@ from eventstore.log import (
 )
 from tests.contract.conftest import OpenLog
 from tests.log.raw_sql import run_sql
-from tests.log.samples import OTHER, OWNER, append, message, published, saved, tagged
+from tests.log.samples import (
+    OTHER,
+    OWNER,
+    append,
+    dedicated,
+    message,
+    published,
+    released,
+    saved,
+    tagged,
+)
 
 
 def _versions(rows: object) -> list[int]:
@@ -390,6 +401,20 @@ def test_queues_that_wait_longest_come_first_and_outbound_ones_can_be_found(log:
     assert log.waiting_queues(outbound_only=False, limit=10) == [c, b, a]
     assert log.waiting_queues(outbound_only=False, limit=2) == [c, b]
     assert log.waiting_queues(outbound_only=True, limit=10) == [c, a]
+
+
+def test_the_dedicated_identities_are_those_that_were_not_released_since(log: EventLog) -> None:
+    assert log.dedicated() == []
+    told: list[IdentityDedicated | IdentityReleased] = [
+        dedicated("did:x:b", "operator"),
+        dedicated("did:x:\x00", "load"),
+        released("did:x:b"),
+        dedicated("did:x:\x00", "operator"),
+    ]
+    for number, event in enumerate(told, 1):
+        stream = identity_stream(event.did)
+        log.append([encode(stream, number, event)], [event])
+    assert log.dedicated() == [DedicatedIdentity("did:x:\x00", "operator")]
 
 
 def test_a_conflict_leaves_the_figures_as_they_were(log: EventLog) -> None:

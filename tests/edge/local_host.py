@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+import msgspec
 from typing_extensions import override
 
 from actors.clock import Clock, NewId
@@ -51,6 +52,8 @@ class LocalHosts:
         self._down: set[str] = set()
         self._held: Held | None = None
         self.running: dict[str, IdentityHost] = {}
+        self.is_placed = False
+        """Is it said from outside what is whose, as in a cluster?"""
 
     def start(self) -> None:
         """Open the log and claim every shard."""
@@ -70,6 +73,7 @@ class LocalHosts:
 
     def run(self, options: HostOptions, log: EventLog | None = None) -> IdentityHost:
         """Start one host, in place of the one that had its name."""
+        options = msgspec.structs.replace(options, is_placed=self.is_placed)
         host = IdentityHost(options, self._push, clock=self._clock, new_id=self._new_id, log=log)
         self.running[options.name] = host
         return host

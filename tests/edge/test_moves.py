@@ -20,6 +20,7 @@ from tests.edge.moving import MovingMediator, NotedRoutes
 from tests.edge.people import Person
 
 MOVES = 200
+CHANGES = 90
 NO_RATES = {"per_sender_per_s": 0, "per_address_per_s": 0}
 ROOMY = {"page_size_max": 1_000}
 
@@ -227,3 +228,98 @@ async def test_a_shard_that_nobody_owns_for_long_is_temporarily_unavailable(
     assert letter.status == HTTPStatus.SERVICE_UNAVAILABLE
     health = await moving.get("/health")
     assert health.status == HTTPStatus.SERVICE_UNAVAILABLE
+
+
+async def places_changed(moving: MovingMediator, busy: list[str]) -> None:
+    """Let identities leave their shards, move, and come back, while shards move as well."""
+    chance = random.Random(1)  # noqa: S311 - the same moves every time
+    for turn in range(CHANGES):
+        did = chance.choice(busy)
+        if did not in moving.dedicated:
+            await moving.dedicate(did)
+        elif chance.random() < 1 / 3:
+            await moving.move_own(did, "ab"[turn % 2])
+        else:
+            await moving.give_back(did)
+        if chance.random() < 1 / 4:
+            await moving.move(moving.shard_of(did))
+
+
+async def test_identities_that_leave_their_shards_and_come_back_refuse_and_lose_nothing(
+    moving: MovingMediator, town: Town
+) -> None:
+    pairs = [(Person(f"reader-{n}"), Person(f"writer-{n}")) for n in range(2)]
+    for pair in pairs:
+        await befriended(moving, *pair)
+    bobs = await town.bobs(2)
+    is_over = False
+
+    async def write(reader: Person, writer: Person) -> list[str]:
+        texts: list[str] = []
+        while not is_over:
+            texts.append(f"{writer.name} {len(texts)}")
+            await moving.delivered(writer, reader, texts[-1])
+        return texts
+
+    async def send(number: int) -> list[str]:
+        texts: list[str] = []
+        while not is_over:
+            texts.append(f"letter {len(texts)}")
+            await town.write(bobs[number], texts[-1])
+        return texts
+
+    writing = [asyncio.create_task(write(*pair)) for pair in pairs]
+    sending = [asyncio.create_task(send(number)) for number in range(len(bobs))]
+    busy = [someone.did for pair in pairs for someone in pair] + [agent(bob) for bob in bobs]
+    try:
+        await places_changed(moving, busy)
+    finally:
+        is_over = True
+    for (reader, _), texts in zip(pairs, await asyncio.gather(*writing), strict=True):
+        assert await everything(moving, reader) == texts
+    for bob, texts in zip(bobs, await asyncio.gather(*sending), strict=True):
+        assert await bob.drained() == texts
+    assert NotedRoutes.waits > 0
+
+
+async def test_sockets_and_live_sessions_go_with_an_identity_and_come_back_with_it(
+    moving: MovingMediator, town: Town, alice: Person, bob: Person
+) -> None:
+    await befriended(moving, bob, alice)
+    wallet = await town.bob()
+    changes = [
+        moving.dedicate,
+        lambda did: moving.move_own(did, "b"),
+        moving.give_back,
+        moving.dedicate,
+        moving.give_back,
+    ]
+    async with moving.socket(bob) as socket, wallet.wallet.live() as live:
+        for number, change in enumerate(changes):
+            await change(bob.did)
+            await change(agent(wallet))
+            await moving.delivered(alice, bob, f"decentrl {number}")
+            assert await hears(socket) == f"decentrl {number}"
+            await town.write(wallet, f"didcomm {number}")
+            picked = await live.next(WAIT_S)
+            assert wallet.texts(picked) == [f"didcomm {number}"]
+            assert await wallet.wallet.fetch(10) == []
+            await live.received(ids(picked))
+
+
+async def test_the_socket_of_an_identity_closes_when_its_host_is_lost_and_no_other(
+    moving: MovingMediator, alice: Person, bob: Person, carol: Person
+) -> None:
+    for someone in (alice, bob):
+        await befriended(moving, someone, carol)
+    async with moving.socket(alice) as of_lost, moving.socket(bob) as of_kept:
+        await moving.dedicate(alice.did)
+        moving.dedicated[alice.did] = None
+        moving.tell()
+        await moving._adopt_own(alice.did, "b", None)
+        assert await of_lost.closing() == SERVICE_RESTART
+        await moving.delivered(carol, bob, "still here")
+        assert await hears(of_kept) == "still here"
+    async with moving.socket(alice) as again:
+        await moving.delivered(carol, alice, "back again")
+        assert await hears(again) == "back again"

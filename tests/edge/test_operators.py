@@ -100,6 +100,12 @@ async def test_a_mediator_alone_shows_its_shards_and_moves_none(mediator: Mediat
     for order in ("move?shard=shard-0&to=host-1", "drain?node=here", "undrain?node=here"):
         answer = await mediator.request("POST", f"/shards/{order}", headers=AS_OPERATOR)
         assert answer.json == {"placed": "NO_CLUSTER"}
+    for order in ("dedicate", "release"):
+        path = f"/identities/{order}?did="
+        answer = await mediator.request("POST", path + "did:x:y", headers=AS_OPERATOR)
+        assert answer.json == {"placed": "NO_CLUSTER"}
+        answer = await mediator.request("POST", path + "key:x", headers=AS_OPERATOR)
+        assert answer.json == {"placed": "NO_SUCH_IDENTITY"}
 
 
 async def test_nobody_without_the_keys_sees_or_moves_shards(mediator: Mediator) -> None:
@@ -108,3 +114,5 @@ async def test_nobody_without_the_keys_sees_or_moves_shards(mediator: Mediator) 
     assert (await mediator.get("/shards")).status == 401
     for order in ("move?shard=shard-0&to=host-1", "drain?node=here", "undrain?node=here"):
         assert (await mediator.request("POST", f"/shards/{order}", headers=wrong)).status == 401
+    for order in ("dedicate?did=did:x:y", "release?did=did:x:y"):
+        assert (await mediator.request("POST", f"/identities/{order}", headers=wrong)).status == 401

@@ -15,6 +15,7 @@ from typing_extensions import override
 from eventstore.errors import AppendConflict, AppendUnknown
 from eventstore.events import Event
 from eventstore.log import (
+    DedicatedIdentity,
     EventLog,
     LogFigures,
     LogRow,
@@ -140,6 +141,10 @@ class FaultyLog(EventLog):
         self, *, outbound_only: bool = False, did: str | None = None, limit: int
     ) -> Sequence[WaitingQueue]:
         return self._log.waiting_queues(outbound_only=outbound_only, did=did, limit=limit)
+
+    @override
+    def dedicated(self) -> Sequence[DedicatedIdentity]:
+        return self._log.dedicated()
 
     @override
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:

@@ -10,6 +10,8 @@ from eventstore.events import (
     Event,
     EventSaved,
     EventTagsUpdated,
+    IdentityDedicated,
+    IdentityReleased,
     MessageQueued,
     PublicEventPublished,
     PublicEventsDeleted,
@@ -24,6 +26,14 @@ OWNER_DID = "did:example:owner"
 OWNER = identity_stream(OWNER_DID)
 OTHER_DID = "did:example:other"
 OTHER = identity_stream(OTHER_DID)
+
+
+def dedicated(did: str, reason: str) -> IdentityDedicated:
+    return IdentityDedicated(at_ms=AT_MS, command=COMMAND, did=did, reason=reason)
+
+
+def released(did: str) -> IdentityReleased:
+    return IdentityReleased(at_ms=AT_MS, command=COMMAND, did=did, reason="operator")
 
 
 def message(payload: bytes = b"opaque", message_id: str = "message") -> MessageQueued:

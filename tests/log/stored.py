@@ -13,6 +13,7 @@ from eventstore.restore import Restored, log_sections, restore
 _COLUMNS: Final = {
     "postings": "list, timestamp_s, version, revision, own",
     "queue_depths": "stream, messages, bytes, oldest_at_ms, did, outbound",
+    "dedicated": "stream, did, reason",
     "settings": "name, value",
 }
 

@@ -104,6 +104,7 @@ def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Itera
     yield "identities", [(
         *stored[-1].place, figures["saved_events"], when(figures["added_at"]),
         when(figures["delivered_at"]), when(figures["removed_at"]), figures["refusing"],
+        figures["dedicated"],
     )]  # fmt: skip
     registered = [e for e in stored if isinstance(e.event, IdentityRegistered)]
     for row in known["registrations"]:

@@ -221,9 +221,15 @@ class History:
         rules = c.SetQueuePolicy(act.pick % 4 > 0, 300 * (act.pick % 3), 5 * (act.more % 3))
         self._ask(agent, agent, rules)
 
-    def purge(self, act: Act) -> None:
-        if act.pick % 8 == 0:
-            self._ask(MEDIATOR, (*PEOPLE, *AGENTS)[act.more % 4], c.PurgeQueue())
+    def order(self, act: Act) -> None:
+        """What operators order now and then."""
+        by = tuple(c.Wish)[act.who]
+        orders: list[c.Command] = [
+            c.PurgeQueue(),
+            *(c.DedicateIdentity(by), c.DedicateIdentity(by), c.ReleaseIdentity(by)),
+        ]
+        if act.pick % 8 < len(orders):
+            self._ask(MEDIATOR, (*PEOPLE, *AGENTS)[act.more % 4], orders[act.pick % 8])
 
     def count_refusals(self, act: Act) -> None:
         refused = RefusedCommands("decentrl", "", "DUPLICATE_NONCE", "", act.more + 1, 1, 2)
@@ -318,7 +324,7 @@ ACTS: Final[Sequence[Callable[[History, Act], None]]] = (
     *(History.deliver,) * 3,
     History.remove,
     History.set_policy,
-    History.purge,
+    History.order,
     History.count_refusals,
     *(History.gather,) * 2,
     *(History.let_time_pass,) * 2,

@@ -53,6 +53,8 @@ PURE = (
     "actors/contracts.py",
     "actors/decision.py",
     "actors/decisions.py",
+    "actors/dedication.py",
+    "actors/dedication_rules.py",
     "actors/edges.py",
     "actors/envelopes.py",
     "actors/evolution.py",

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.host import HostStats
 from actors.host_report import HostReport
+from actors.host_stats import HostStats
 from actors.measures import OTHER, SECONDS, HostMeasures, ProcessUse, Tally, histogram
 from eventstore.log import LogFigures
 from http_edge.edge_report import EdgeMeasures, EdgeReport

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.host import HostStats
 from actors.host_report import HostReport
+from actors.host_stats import HostStats
 from actors.measures import HostMeasures, process_use
 from eventstore.log import LogFigures
 from http_edge.config import Settings

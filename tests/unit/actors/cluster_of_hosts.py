@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+from actors.clock import new_id
+from actors.dedication_rules import Rules
 from actors.host_port import HostUnavailable, OwnerPort
 from actors.identity_host import HostOptions, IdentityHost
 from actors.limits import HostLimits
-from actors.partitions import database_of_host
+from actors.partitions import HOST_PREFIX, OWN_HOST_PREFIX, database_of_host, own_host_name
 from actors.placer import Placer
 from eventstore.errors import LogError
 
 SHARDS = [f"shard-{index}" for index in range(8)]
+_T = TypeVar("_T")
+NOW_MS = 1_700_000_000_000
 SILENT_S = 10.0
+IDENTITIES_MAX = 3
+ABOVE_PER_S = 40.0
+QUIET_S = 20.0
 
 
 class LocalCluster:
@@ -25,24 +33,56 @@ class LocalCluster:
         self._silent: dict[str, asyncio.Event] = {}
         self._every: list[IdentityHost] = []
         self.hosts: dict[str, IdentityHost] = {}
+        self._asked: set[asyncio.Task[Any]] = set()
         self.steps: list[tuple[str, str, tuple[str, ...]]] = []
         self.released = asyncio.Event()
         self.now_s = 0.0
+        self.now_ms = NOW_MS
+        """By the clocks of the hosts, which stand still unless a test says otherwise."""
         self.placer = self.new_placer()
 
     def new_placer(self) -> Placer:
         """A placer that knows nothing, in place of the last."""
-        self.placer = Placer(
-            SHARDS, self, silent_s_max=SILENT_S, version=1, databases=len(self._dsns)
+        rules = Rules(
+            shards=len(SHARDS),
+            databases=len(self._dsns),
+            silent_s_max=SILENT_S,
+            identities_max=IDENTITIES_MAX,
+            above_per_s=ABOVE_PER_S,
+            quiet_s=QUIET_S,
         )
+        self.placer = Placer(self, LocalOwnHosts(self), rules, version=1, new_id=new_id)
         return self.placer
+
+    async def lose_placer(self) -> None:
+        """The placer dies in the middle of what it does; the next one knows nothing of it."""
+        running = [*self.placer._tasks, *self.placer._dedicated._tasks]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, *self._asked, return_exceptions=True)
+        self.new_placer()
+
+    async def asks(self, run: Callable[..., _T], *arguments: Any) -> _T:
+        """What a host answers; it does so also when nobody waits for that any more."""
+        asked = asyncio.create_task(asyncio.to_thread(run, *arguments))
+        self._asked.add(asked)
+        asked.add_done_callback(self._asked.discard)
+        return await asyncio.shield(asked)
 
     def start(self, name: str, node: str) -> None:
         """A new host, which owns nothing."""
-        dsn = self._dsns[database_of_host(name, len(self._dsns))]
-        options = HostOptions(name, dsn, [], HostLimits(), node)
-        self.hosts[name] = IdentityHost(options, lambda *_: None)
+        self.start_on(self._dsns[database_of_host(name, len(self._dsns))], name, node)
+
+    def start_on(self, dsn: str, name: str, node: str) -> None:
+        """A new host on this database, which owns nothing."""
+        limits = HostLimits(dedicate_above_commands_per_s=ABOVE_PER_S)
+        options = HostOptions(name, dsn, [], limits, node, is_placed=True)
+        self.hosts[name] = IdentityHost(options, lambda *_: None, clock=lambda: self.now_ms)
         self._every.append(self.hosts[name])
+
+    def dsn_of(self, name: str) -> str:
+        """The database that a host of shards works on."""
+        return self._dsns[database_of_host(name, len(self._dsns))]
 
     def kill(self, name: str) -> None:
         """The host is gone, and its name with it."""
@@ -92,8 +132,8 @@ class LocalCluster:
         return {name: owners.count(name) for name in sorted(self.hosts)}
 
     async def names(self) -> Collection[str]:
-        """The hosts that live, for the placer."""
-        return set(self.hosts)
+        """The hosts of shards that live, for the placer."""
+        return {name for name in self.hosts if name.startswith(HOST_PREFIX)}
 
     def port(self, name: str) -> OwnerPort:
         """The way to a host, for the placer."""
@@ -106,6 +146,34 @@ class LocalCluster:
         if name not in self.hosts:
             raise HostUnavailable(name)
         return self.hosts[name]
+
+
+class LocalOwnHosts:
+    """The hosts of single identities among those of a cluster."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    async def names(self) -> Collection[str]:
+        """The hosts that live, for the placer."""
+        return {name for name in self._cluster.hosts if name.startswith(OWN_HOST_PREFIX)}
+
+    def port(self, name: str) -> OwnerPort:
+        """The way to a host, for the placer."""
+        return _Port(self._cluster, name)
+
+    async def start(self, did: str, beside: str) -> None:
+        """A new host, unless there is one."""
+        _, node, *_ = beside.split("-")
+        name = own_host_name(did, node)
+        if name not in self._cluster.hosts:
+            self._cluster.steps.append(("start", name, ()))
+            self._cluster.start_on(self._cluster.dsn_of(beside), name, node)
+
+    async def end(self, name: str) -> None:
+        """The host is gone."""
+        self._cluster.steps.append(("end", name, ()))
+        self._cluster.hosts.pop(name, None)
 
 
 class _Port:
@@ -122,7 +190,7 @@ class _Port:
     async def release(self, shards: Sequence[str]) -> bytes:
         host = await self._cluster.reach(self._name)
         self._cluster.steps.append(("release", self._name, tuple(shards)))
-        handover = await asyncio.to_thread(host.release, shards)
+        handover = await self._cluster.asks(host.release, shards)
         self._cluster.released.set()
         return handover
 
@@ -130,10 +198,38 @@ class _Port:
         host = await self._cluster.reach(self._name)
         self._cluster.steps.append(("adopt", self._name, tuple(shards)))
         try:
-            return await asyncio.to_thread(host.adopt, shards, handover)
+            return await self._cluster.asks(host.adopt, shards, handover)
         except LogError as error:
             raise HostUnavailable(self._name) from error
 
     async def drain(self, *, draining: bool) -> None:
         host = await self._cluster.reach(self._name)
         host.drain(draining=draining)
+
+    async def submit(self, batch: bytes) -> bytes:
+        host = await self._cluster.reach(self._name)
+        self._cluster.steps.append(("submit", self._name, ()))
+        return await self._cluster.asks(host.submit, "placer", batch)
+
+    async def knows(self, did: str) -> bool:
+        host = await self._cluster.reach(self._name)
+        return await self._cluster.asks(host.knows, did)
+
+    async def dedicated(self) -> bytes:
+        host = await self._cluster.reach(self._name)
+        return await self._cluster.asks(host.dedicated)
+
+    async def hand_out(self, did: str, shard: str) -> bytes:
+        host = await self._cluster.reach(self._name)
+        self._cluster.steps.append(("hand out", self._name, (did,)))
+        return await self._cluster.asks(host.hand_out, did, shard)
+
+    async def expect(self, did: str) -> None:
+        host = await self._cluster.reach(self._name)
+        self._cluster.steps.append(("expect", self._name, (did,)))
+        await self._cluster.asks(host.expect, did)
+
+    async def take_in(self, did: str, shard: str, handover: bytes) -> bool:
+        host = await self._cluster.reach(self._name)
+        self._cluster.steps.append(("take in", self._name, (did,)))
+        return await self._cluster.asks(host.take_in, did, shard, handover)

@@ -13,6 +13,7 @@ from actors.commands import (
     CloseSession,
     Command,
     CountRefusals,
+    DedicateIdentity,
     DeletePublicEvents,
     NewSavedEvent,
     OpenSession,
@@ -24,6 +25,7 @@ from actors.commands import (
     QuerySavedEvents,
     QueueMessage,
     Register,
+    ReleaseIdentity,
     RequestContract,
     SaveContract,
     SaveEvents,
@@ -115,6 +117,7 @@ def state() -> Identity:
 def test_these_tests_know_every_command() -> None:
     known = {type(command) for command in [*OWN, *FROM_OTHERS]}
     known |= {Register, CloseSession, CountRefusals}
+    known |= {DedicateIdentity, ReleaseIdentity}  # their tests are in ``test_dedication``
     assert known | DIDCOMM == set(get_args(Command))
 
 

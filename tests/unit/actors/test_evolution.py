@@ -24,7 +24,9 @@ from eventstore.events import (
     Event,
     EventSaved,
     EventTagsUpdated,
+    IdentityDedicated,
     IdentityRegistered,
+    IdentityReleased,
     InvitationUsed,
     KeyClaimed,
     KeylistUpdated,
@@ -108,6 +110,8 @@ EVENTS = st.one_of(
     _events(KeyClaimed, key=IDS, owner_did=DIDS),
     _events(KeyReleased, key=IDS),
     _events(InvitationUsed, invitation_id=IDS, by_did=DIDS),
+    _events(IdentityDedicated, did=DIDS, reason=st.sampled_from(["operator", "load"])),
+    _events(IdentityReleased, did=DIDS, reason=st.sampled_from(["operator", "load"])),
     _events(
         RefusalsCounted,
         edge=st.just("edge-0"),

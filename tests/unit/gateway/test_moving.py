@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import msgspec
 
 from actors.commands import Submission
 from actors.partitions import Placement, shard_name
@@ -146,8 +148,93 @@ def test_shards_that_left_a_host_are_remembered_until_a_broken_line_to_it_is_not
     assert list(routes.just_left("host-0")) == []
 
 
-def test_dedicated_hosts_need_no_table() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1, dedicated=frozenset({"did:a:b"})))
-    host = routes.host_of("did:a:b")
-    assert host == "identity:did:a:b"
-    assert routes.unowned() == len(SHARDS)
+NOBODY: Mapping[str, Owner | None] = {}
+
+
+def with_own(
+    version: int,
+    dedicated: Mapping[str, Owner | None] | None = NOBODY,
+    sessions: str = "1",
+    *,
+    returned: str | None = None,
+) -> Table:
+    """A table in which one host owns all shards, and what it tells of one identity."""
+    found = table(version, "host-0", sessions)
+    return msgspec.structs.replace(
+        found,
+        dedicated=None if dedicated is None else dict(dedicated),
+        returned={} if returned is None else {DID: returned},
+    )
+
+
+DID = "did:a:b"
+OWN = "identity@node:did:a:b"
+
+
+async def test_what_is_on_its_way_to_a_shard_goes_after_the_identity_that_has_left_it() -> None:
+    setting, routes = live(refusing=lambda name: name == "host-0")
+    setting.hosts[OWN] = RecordingHost(lambda _: Done())
+    routes.update(table(1, "host-0"))
+    waiting = asyncio.create_task(setting.gateway.submit(setting.submission(DID)))
+    await setting.hosts["host-0"].called.wait()
+    routes.update(with_own(2, {DID: None}))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    routes.update(with_own(3, {DID: Owner(OWN, "1/a")}))
+    assert await waiting == Done()
+    ((moved,),) = setting.hosts[OWN].batches
+    assert moved.partition == DID
+    assert routes.partition_of(DID) == DID
+    assert routes.unowned() == 0
+
+
+async def test_the_nonce_of_an_identity_on_its_own_stays_with_its_shard() -> None:
+    setting, routes = live()
+    setting.hosts[OWN] = RecordingHost(lambda _: Done())
+    routes.update(with_own(1, {DID: Owner(OWN, "1/a")}))
+    asked = msgspec.structs.replace(setting.submission(DID, sender=DID), partition=DID)
+    assert await setting.gateway.submit(asked) == Done()
+    ((claiming,),), ((acting,),) = setting.hosts["host-0"].batches, setting.hosts[OWN].batches
+    assert (claiming.command, acting.claim) == (None, None)
+    shard = routes.placement.partition_of(DID)
+    assert claiming.claim is not None
+    assert (claiming.claim.partition, acting.partition) == (shard, DID)
+
+
+def test_sessions_go_with_an_identity_and_come_back_with_it() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    assert not routes.update(with_own(1))
+    assert not routes.update(with_own(2, {DID: Owner(OWN, "1/a")}))
+    assert list(routes.just_left("host-0")) == [DID]
+    assert not routes.update(with_own(3, {DID: Owner("identity@other:" + DID, "1/a")}))
+    assert not routes.update(with_own(4, {}, returned="1/a"))
+    assert routes.partition_of(DID) != DID
+    assert not routes.update(with_own(5, {}, returned="1/a"))
+    assert not routes.update(with_own(6, {DID: Owner(OWN, "1/b")}))
+
+
+def test_sessions_that_an_identity_lost_on_its_way_are_told_of() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes.update(with_own(1))
+    assert set(routes.update(with_own(2, {DID: Owner(OWN, "own-1")}))) == {DID}
+    assert set(routes.update(with_own(3, {DID: Owner(OWN, "own-2")}))) == {DID}
+    assert not routes.update(with_own(4, {DID: None}))
+    assert set(routes.update(with_own(5, {}, returned=""))) == {DID}
+    assert not routes.update(with_own(6, {}, returned=""))
+    # There and back between two tables: with what it had, and without.
+    assert not routes.update(with_own(7, {}, returned="1/c"))
+    assert set(routes.update(with_own(8, {}, returned=""))) == {DID}
+
+
+def test_a_placer_that_has_not_looked_yet_tells_nothing_of_identities() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes.update(with_own(1, {DID: Owner(OWN, "1/a")}))
+    assert not routes.update(with_own(2, None))
+    assert routes.host_of(DID) == OWN
+
+
+def test_the_sessions_of_a_shard_are_lost_without_those_of_whom_has_left_it() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes.update(with_own(1, {DID: Owner(OWN, "1/a")}))
+    lost = routes.update(with_own(2, {DID: Owner(OWN, "1/a")}, "2"))
+    assert set(lost) == set(SHARDS)
