@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -115,6 +115,16 @@ Prepare: TypeAlias = Callable[[str], None]
 
 CALLS_MAX: Final = 2
 """Threads for what has no group of its own: the start and the end."""
+HOST_OF_ONE: Final[Mapping[str, Any]] = {
+    "namespace": NAMESPACE,
+    "get_if_exists": True,
+    "lifetime": "detached",
+    "max_restarts": 0,
+    "max_task_retries": 0,
+    "num_cpus": 0,
+    "max_concurrency": CALLS_MAX,
+}
+"""How Ray starts the host of a single identity: once, and not again by itself."""
 CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4, "inspect": 1, "placement": 4}
 """Threads for calls through Ray; commands come by lines, so none of these holds them up. Moves wait
 for the log, and whoever asks meanwhile if the host lives does not wait for them."""
@@ -144,15 +154,7 @@ class RayIdentityHost(IdentityHost):
         name = own_host_name(did, self._options.node)
         options = msgspec.structs.replace(self._options, name=name, partitions=[])
         ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayOwnHost).options(
-            name=name,
-            namespace=NAMESPACE,
-            get_if_exists=True,
-            lifetime="detached",
-            max_restarts=0,
-            max_task_retries=0,
-            num_cpus=0,
-            max_concurrency=CALLS_MAX,
-            scheduling_strategy=this_node(),
+            name=name, scheduling_strategy=this_node(), **HOST_OF_ONE
         ).remote(options, self._prepare)
 
     @override

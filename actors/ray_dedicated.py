@@ -30,8 +30,8 @@ from actors.limits import IdentityLimits
 from actors.line_server import Answer
 from actors.partitions import dedicated_host_name
 from actors.ray_cluster import (
-    CALLS_MAX,
     CONCURRENCY_GROUPS,
+    HOST_OF_ONE,
     NAMESPACE,
     Caller,
     Prepare,
@@ -178,16 +178,7 @@ class RayDedicatedPort:
 def _start(options: HostOptions, prepare: Prepare) -> Any:
     """The named host; not restarted by Ray: the next command wakes it again."""
     remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayDedicatedHost)
-    return remote.options(
-        name=options.name,
-        namespace=NAMESPACE,
-        get_if_exists=True,
-        lifetime="detached",
-        max_restarts=0,
-        max_task_retries=0,
-        num_cpus=0,
-        max_concurrency=CALLS_MAX,
-    ).remote(options, prepare)
+    return remote.options(name=options.name, **HOST_OF_ONE).remote(options, prepare)
 
 
 def _refuse(did: str, submission: Submission) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -94,13 +94,20 @@ async def befriended(mediator: Mediator, reader: Person, writer: Person) -> None
     await mediator.befriend(reader, writer)
 
 
-async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_nothing(
-    moving: MovingMediator, town: Town
+async def kept_under_load(
+    moving: MovingMediator,
+    town: Town,
+    count: int,
+    change: Callable[[Sequence[str]], Awaitable[None]],
 ) -> None:
-    pairs = [(Person(f"reader-{n}"), Person(f"writer-{n}")) for n in range(3)]
+    """Let places ``change`` while so many pairs of each protocol write; no text suffers.
+
+    ``change`` gets the DIDs of everybody who writes or is written to.
+    """
+    pairs = [(Person(f"reader-{n}"), Person(f"writer-{n}")) for n in range(count)]
     for pair in pairs:
         await befriended(moving, *pair)
-    bobs = await town.bobs(3)
+    bobs = await town.bobs(count)
     is_over = False
 
     async def write(reader: Person, writer: Person) -> list[str]:
@@ -119,12 +126,8 @@ async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_noth
 
     writing = [asyncio.create_task(write(*pair)) for pair in pairs]
     sending = [asyncio.create_task(send(number)) for number in range(len(bobs))]
-    busy = [moving.shard_of(someone.did) for pair in pairs for someone in pair]
-    busy += [moving.shard_of(agent(bob)) for bob in bobs]
-    chance = random.Random(1)  # noqa: S311 - the same moves every time
     try:
-        for _ in range(MOVES):
-            await moving.move(chance.choice(busy))
+        await change([someone.did for pair in pairs for someone in pair] + [agent(b) for b in bobs])
     finally:
         is_over = True
     for (reader, _), texts in zip(pairs, await asyncio.gather(*writing), strict=True):
@@ -132,6 +135,18 @@ async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_noth
     for bob, texts in zip(bobs, await asyncio.gather(*sending), strict=True):
         assert await bob.drained() == texts
     assert NotedRoutes.waits > 0
+
+
+async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_nothing(
+    moving: MovingMediator, town: Town
+) -> None:
+    chance = random.Random(1)  # noqa: S311 - the same moves every time
+
+    async def move(busy: Sequence[str]) -> None:
+        for _ in range(MOVES):
+            await moving.move(moving.shard_of(chance.choice(busy)))
+
+    await kept_under_load(moving, town, 3, move)
 
 
 async def test_sockets_stay_open_over_a_planned_move_and_hear_what_comes_next(
@@ -230,7 +245,7 @@ async def test_a_shard_that_nobody_owns_for_long_is_temporarily_unavailable(
     assert health.status == HTTPStatus.SERVICE_UNAVAILABLE
 
 
-async def places_changed(moving: MovingMediator, busy: list[str]) -> None:
+async def places_changed(moving: MovingMediator, busy: Sequence[str]) -> None:
     """Let identities leave their shards, move, and come back, while shards move as well."""
     chance = random.Random(1)  # noqa: S311 - the same moves every time
     for turn in range(CHANGES):
@@ -248,38 +263,10 @@ async def places_changed(moving: MovingMediator, busy: list[str]) -> None:
 async def test_identities_that_leave_their_shards_and_come_back_refuse_and_lose_nothing(
     moving: MovingMediator, town: Town
 ) -> None:
-    pairs = [(Person(f"reader-{n}"), Person(f"writer-{n}")) for n in range(2)]
-    for pair in pairs:
-        await befriended(moving, *pair)
-    bobs = await town.bobs(2)
-    is_over = False
-
-    async def write(reader: Person, writer: Person) -> list[str]:
-        texts: list[str] = []
-        while not is_over:
-            texts.append(f"{writer.name} {len(texts)}")
-            await moving.delivered(writer, reader, texts[-1])
-        return texts
-
-    async def send(number: int) -> list[str]:
-        texts: list[str] = []
-        while not is_over:
-            texts.append(f"letter {len(texts)}")
-            await town.write(bobs[number], texts[-1])
-        return texts
-
-    writing = [asyncio.create_task(write(*pair)) for pair in pairs]
-    sending = [asyncio.create_task(send(number)) for number in range(len(bobs))]
-    busy = [someone.did for pair in pairs for someone in pair] + [agent(bob) for bob in bobs]
-    try:
+    async def change(busy: Sequence[str]) -> None:
         await places_changed(moving, busy)
-    finally:
-        is_over = True
-    for (reader, _), texts in zip(pairs, await asyncio.gather(*writing), strict=True):
-        assert await everything(moving, reader) == texts
-    for bob, texts in zip(bobs, await asyncio.gather(*sending), strict=True):
-        assert await bob.drained() == texts
-    assert NotedRoutes.waits > 0
+
+    await kept_under_load(moving, town, 2, change)
 
 
 async def test_sockets_and_live_sessions_go_with_an_identity_and_come_back_with_it(
