@@ -95,7 +95,10 @@ class Server:
             self._listen = self.url.removeprefix("http://")
 
     def pids(self, title: str) -> list[int]:
-        """The server's processes with this title, which Ray lengthens by the task, oldest first."""
+        """The processes of the server with this title, which Ray lengthens by the task, by number.
+
+        Ray starts processes ahead and takes any of them: the first need not have the least number.
+        """
         return sorted(pid for pid, found in self.processes() if found.startswith(title))
 
     def edge_of(self, client_port: int) -> int:
