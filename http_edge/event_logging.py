@@ -45,7 +45,9 @@ _DID: Final = re.compile(
 _RANDOM: Final = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _HEX: Final = re.compile(r"[0-9a-fA-F]+")
-_KINDS_OF_BASE64: Final = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))
+_LETTERS: Final = (re.compile("[a-z]"), re.compile("[A-Z]"))
+_WORDS: Final = re.compile("[/_=+-]*(?:[A-Z]?[a-z]++[/_=+-]*+)++")
+"""Names and paths, also InCamelCase: random letters have capitals in a row, or digits."""
 _AS_IT_IS: Final = frozenset({"mediator_did", "request_id", "request_ids"})
 """Fields that name this server itself, and requests: by what they are searched for."""
 _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -179,5 +181,6 @@ def _shortened(match: re.Match[str]) -> str:
 
 def _measured(match: re.Match[str]) -> str:
     run = match[0]
-    random = _HEX.fullmatch(run) or all(kind.search(run) for kind in _KINDS_OF_BASE64)
-    return f"<{len(run)} characters>" if random and not _UUID.fullmatch(run) else run
+    both = all(kind.search(run) for kind in _LETTERS)
+    is_random = _HEX.fullmatch(run) or (both and not _WORDS.fullmatch(run))
+    return f"<{len(run)} characters>" if is_random and not _UUID.fullmatch(run) else run

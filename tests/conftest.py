@@ -2,12 +2,17 @@
 
 import signal
 
+import hypothesis
 import pytest
 
 pytest_plugins = ("tests.postgres", "tests.spark")
 
 # A shell without job control starts what runs in the background deaf to it, with all its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says what else the machine does, and nothing of a promise.
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 
 _STARTED_ONCE = ("server", "spark")
 """Fixtures of a whole run that take long to start."""

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import random
 import secrets
 import warnings
 from collections.abc import Iterator
@@ -66,10 +67,14 @@ def test_keys_and_payloads_are_not_written_wherever_they_stand(secret: str) -> N
     assert line["field"] == f"<{len(secret.rstrip('='))} characters>" or "=" in secret
 
 
-@given(st.binary(min_size=32, max_size=4_000))
-def test_no_base64_text_of_random_bytes_is_written(seed: bytes) -> None:
-    payload = secrets.token_urlsafe(len(seed))
+@given(st.randoms(use_true_random=True), st.integers(min_value=32, max_value=4_000))
+def test_no_base64_text_of_random_bytes_is_written(chance: random.Random, size: int) -> None:
+    payload = base64.urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()
     assert payload not in safe_text(payload)
+
+
+def test_random_letters_without_a_digit_are_not_written() -> None:
+    assert safe_text("xvsWIsNlZKeIdjIpRwf--CwsqsgAOOAeOyZXRNffapI") == "<43 characters>"
 
 
 @pytest.mark.parametrize(
@@ -79,6 +84,8 @@ def test_no_base64_text_of_random_bytes_is_written(seed: bytes) -> None:
         "/var/lib/poste/data/some-directory-that-is-long/log.db",
         "sqlite3.OperationalError: disk I/O error",
         "a-name-of-lower-case-letters-and-hyphens-only",
+        "AnExceptionWithSomeVeryLongNameInCamelCase",
+        "/srv/Poste/some-directory-that-is-long/Log.db",
     ],
 )
 def test_ids_paths_and_sentences_stay_readable(text: str) -> None:
