@@ -11,7 +11,7 @@ pytest_plugins = ("tests.postgres", "tests.spark")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says what else the machine does, and nothing of a promise.
-hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.register_profile("any-machine", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 _STARTED_ONCE = ("server", "spark")
