@@ -78,14 +78,15 @@ def print_json(value: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under columns; numbers stand right."""
+    console = Console()
+    cells = [[_cell(value) for value in row] for row in rows]
+    # Names stay searchable, but a long one in one piece would push the other columns out.
+    is_short = all(len(row[0]) <= console.width // 2 for row in cells)
     table = Table(box=SIMPLE_HEAD, show_header=any(columns))
     for index, column in enumerate(columns):
-        table.add_column(
-            Text(escaped(column)), overflow="fold", no_wrap=not index
-        )  # names stay searchable
-    for row in rows:
-        table.add_row(*map(_cell, row))
-    console = Console()
+        table.add_column(Text(escaped(column)), overflow="fold", no_wrap=not index and is_short)
+    for row in cells:
+        table.add_row(*row)
     console.print(Text(title, style="bold"))
     console.print(table)
 
