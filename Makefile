@@ -1,34 +1,58 @@
 # Everything a contributor or an operator needs: `make serve` on a fresh machine is enough.
-# Needs Python 3.11 with venv (Debian: apt install python3.11-venv) and no other tool.
+# Needs one Python of 3.11 to 3.13 with venv (Debian: apt install python3-venv) and no other tool.
 
-PYTHON ?= python3.11
-BIN := .venv/bin
+# The newest that works here; a shim that only says which versions it lacks does not.
+WORKS := -c 'import ensurepip, sqlite3, venv'
+PYTHON ?= $(shell for v in 3.13 3.12 3.11; do \
+	python$$v $(WORKS) 2>/dev/null && echo python$$v && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP = $(BIN)/python -m pip install --constraint constraints.txt
 
 # Nothing here reports to anybody.
 export RAY_USAGE_STATS_ENABLED := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test quick check bench interop clean
+.PHONY: help setup serve test quick check docs bench interop pythons client clean
 
 help: ## Show these targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-setup: .venv/installed ## Make .venv with the pinned versions; again only when they change.
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python of 3.11 to 3.13 with venv was found:" \
+		"install one, or name it: make PYTHON=/path/to/python3.13" >&2; exit 1; }
+	@echo "Making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
 
-.venv/installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,spark]'
-	touch $@
+# What `poste serve` needs and nothing else: about 250 MB to download, 540 MB on disk.
+$(VENV)/base: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what the mediator needs"
+	@$(PIP) --editable .
+	@touch $@
 
-serve: setup ## Run the mediator on http://127.0.0.1:8080.
+$(VENV)/tests: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[test]'
+	touch $(VENV)/base $@
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[spark,test,check,docs]'
+	touch $(VENV)/base $(VENV)/tests $@
+
+setup: $(VENV)/installed ## Make .venv with all that tests and Spark need, pinned; again when pins change.
+
+serve: $(VENV)/base ## Run the mediator on http://127.0.0.1:8080.
 	$(BIN)/poste serve
 
 test: setup ## Run all tests, in two processes.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
-quick: setup ## Run the tests that need no Ray and no PostgreSQL: under a minute.
-	$(BIN)/python -m pytest $(wildcard tests/unit tests/model tests/tidy) -m 'not cluster and not postgres'
+# What needs no Ray, no PostgreSQL and no Spark, and of the rest of tests/model and tests/edge a part.
+QUICK := tests/unit tests/contract tests/golden tests/tidy tests/model tests/edge/test_layouts.py
+
+quick: $(VENV)/tests ## Run what breaks first: rules, wire forms, store, a walk of each protocol, ten sabotages.
+	$(BIN)/python -m pytest $(QUICK) --numprocesses 2 --dist worksteal --hypothesis-profile quick \
+		-m 'not (thorough or cluster or crash or postgres or spark)'
 
 check: setup ## Lint, format, types, direction of imports.
 	$(BIN)/ruff check .
@@ -37,17 +61,31 @@ check: setup ## Lint, format, types, direction of imports.
 	$(BIN)/lint-imports
 
 bench: setup ## Measure a mediator on this machine.
-	$(BIN)/poste bench decentrl
-	$(BIN)/poste bench didcomm
+	$(BIN)/python -m tests.bench decentrl
+	$(BIN)/python -m tests.bench didcomm
 
-interop: setup .venv-interop/installed ## Play scenarios with real ACA-Py agents as wallets.
+interop: setup ## Play scenarios with real ACA-Py and Credo agents as wallets.
 	$(BIN)/python -m tests.interop
 
-.venv-interop/installed: tests/interop/constraints.txt
-	test -x .venv-interop/bin/python || $(PYTHON) -m venv .venv-interop
-	.venv-interop/bin/python -m pip install --quiet --constraint $< 'aries-cloudagent[askar]==0.12.8'
-	touch $@
+docs: setup ## Build the guide into build/guide and check its links.
+	$(BIN)/mkdocs build --strict --config-file deploy/docs/mkdocs.yml --site-dir $(CURDIR)/build/guide
+
+pythons: $(VENV)/tests ## Run the quick tests under the other Pythons of 3.11 to 3.13 that are found here.
+	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	for v in 3.11 3.12 3.13; do \
+	    test $$v != $$here || continue; \
+	    python=$$(for p in python$$v ~/.pyenv/versions/$$v.*/bin/python; do \
+	        $$p $(WORKS) 2>/dev/null && echo $$p && break; done); \
+	    test -n "$$python" || { echo "Python $$v: not found here, not tested"; continue; }; \
+	    echo "Python $$v: $$python"; \
+	    $(MAKE) --no-print-directory quick VENV=.venv-$$v PYTHON=$$python || exit 1; \
+	done
+
+client: $(VENV)/base ## Build the wheel of poste-client, the client libraries alone, into dist.
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist deploy/client
+	rm -rf deploy/client/build poste_client.egg-info
 
 clean: ## Remove what the other targets made, but no data.
-	rm -rf .venv .venv-interop build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf tests/interop/credo/*/node_modules
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find actors eventstore http_edge projections tests -name __pycache__ -prune -exec rm -rf {} +

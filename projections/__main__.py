@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from projections.audit_program import audit
-from projections.compare_program import compare_command
-from projections.rebuild_program import rebuild_command
-from projections.report_program import report_command
+from projections.audit.program import audit
+from projections.compare.program import compare_command
+from projections.rebuild.program import rebuild_command
+from projections.report.program import report_command
 
 
 @click.group()

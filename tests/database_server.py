@@ -44,7 +44,7 @@ class DatabaseServer:
     def new(cls, directory: Path, address: str = "127.0.0.1") -> Self:
         """Make a server with an empty database ``postgres``; it does not run yet.
 
-        It will listen at ``address``, and trust everybody in the network of that.
+        It will listen at ``address``, and trust all clients in the network of that.
         """
         _own(directory)
         _run("initdb", "--auth=trust", "--no-sync", "-U", "postgres", "-D", str(directory))
@@ -67,6 +67,11 @@ class DatabaseServer:
     def url(self) -> str:
         """The address of its database."""
         return f"postgresql://postgres@{self._address}:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """Its first process, while it runs."""
+        return int((self._directory / "postmaster.pid").read_text().splitlines()[0])
 
     def url_with(self, other: DatabaseServer) -> str:
         """The address of whichever of two servers is the primary."""
@@ -96,7 +101,7 @@ class DatabaseServer:
         self.pause()
         for pid in self._send(signal.SIGKILL):
             assert ended(pid, GONE_S_MAX)
-        # The number is taken until somebody collects the dead, and would look like a living server.
+        # The number is taken until its parent collects it, and would look like a living server.
         (self._directory / "postmaster.pid").unlink(missing_ok=True)
 
     def pause(self) -> None:

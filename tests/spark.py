@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from projections.session import open_session
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The tables of tests are small: what makes large ones fast would only take longer."""
+    # Imported here, so that tests that need no Spark run where it is not installed.
+    from projections.spark.session import open_session  # noqa: PLC0415
+
     settings = tmp_path_factory.mktemp("spark") / "spark-defaults.conf"
     java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
     settings.write_text(f"spark.driver.defaultJavaOptions {java}\n")

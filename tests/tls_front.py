@@ -42,7 +42,7 @@ class Authority:
 
     @classmethod
     def new(cls, path: Path) -> Authority:
-        """An authority that nobody knew before."""
+        """An authority that no client knew before."""
         key = generate_private_key(SECP256R1())
         certificate = _certificate(key, key, issuer=path.stem, subject=path.stem, is_ca=True)
         path.write_bytes(certificate.public_bytes(Encoding.PEM))
@@ -58,7 +58,7 @@ class Authority:
         return files
 
 
-class TlsFront:
+class TlsProxy:
     """Takes connections of PostgreSQL clients on loopback, those that ask for TLS alone.
 
     Attributes:
@@ -75,7 +75,7 @@ class TlsFront:
         self.handshakes = 0
 
     @contextmanager
-    def running(self) -> Iterator[TlsFront]:
+    def running(self) -> Iterator[TlsProxy]:
         """Serve, in a thread of its own, until the end of the block."""
         with ThreadPoolExecutor(1) as thread:
             listening: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()

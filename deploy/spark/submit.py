@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{__doc__}\n")
         return 2
     end = arguments.index("--")
-    options, asked = arguments[:end], arguments[end + 1 :]
+    options, program_arguments = arguments[:end], arguments[end + 1 :]
     home = os.environ.get("SPARK_HOME")
     submit = str(Path(home) / "bin" / "spark-submit") if home else shutil.which("spark-submit")
     if submit is None:
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         pack(modules)
         program = str(Path(__file__).with_name("main.py"))
         return subprocess.run(  # noqa: S603 - the operator's own Spark and arguments
-            [submit, *options, "--py-files", str(modules), program, *asked], check=False
+            [submit, *options, "--py-files", str(modules), program, *program_arguments], check=False
         ).returncode
 
 

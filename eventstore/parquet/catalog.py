@@ -1,7 +1,7 @@
 """Reads an export: which files hold the log, and that nothing of it is missing or doubled.
 
 Only what manifests name exists. A manifest inside the positions of a wider one was replaced by it
-(``eventstore.parquet.compaction``) and is ignored.
+(``eventstore.parquet.write.compaction``) and is ignored.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from pyarrow import fs
 
+from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
@@ -27,7 +28,6 @@ from eventstore.parquet.manifest import (
     parse_head,
     parse_manifest,
 )
-from eventstore.verify import Head
 
 __all__ = ["Catalog", "DataFile", "read_catalog"]
 
@@ -79,7 +79,7 @@ def read_catalog(
 ) -> Catalog:
     """Read the manifests of an export and check them, and that every file is there and whole.
 
-    May run beside an exporter: a catalog is what was complete at some moment of the reading.
+    May run beside an exporter: a catalog is what was complete at some time of the reading.
 
     Args:
         filesystem: any file system of ``pyarrow.fs``.

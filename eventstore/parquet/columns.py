@@ -3,98 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_type_hints
 
 import msgspec
 import pyarrow as pa
 
-from eventstore import events as e
-from eventstore.codec import decode
-from eventstore.events import TOPIC_BY_TYPE, BatchSealed, Event
-from eventstore.log import LogRow
-from eventstore.parquet.schema import SCHEMA
-
-SEAL_TOPIC: Final = TOPIC_BY_TYPE[BatchSealed]
-TYPE_BY_TOPIC: Final = {topic: kind for kind, topic in TOPIC_BY_TYPE.items()}
+from eventstore.log.codec import decode
+from eventstore.log.event_log import LogRow
+from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event, NamesStream
+from eventstore.parquet.schema import FILLING, SCHEMA, SIZE, TIME, Filled, fields_of
 
 Identities: TypeAlias = Callable[[Collection[bytes]], Mapping[bytes, str | None]]
 """The identity of each of these streams, None where it is not known."""
 
 _INT64_MAX: Final = 2**63 - 1
 _MS: Final = 1_000
-_OF_THE_ROW: Final = {"at_ms", "command"}
-_RENAMED: Final[Mapping[tuple[type[Event], str], str]] = {
-    (e.ConnectionEstablished, "protocol"): "handshake",
-    (e.KeylistUpdated, "added"): "keys_added",
-    (e.KeylistUpdated, "removed"): "keys_removed",
-    (e.EventSaved, "encrypted_tags"): "tags",
-    (e.EventTagsUpdated, "encrypted_tags"): "tags",
-    (e.RefusalsCounted, "since_ms"): "since",
-    (e.RefusalsCounted, "until_ms"): "until",
-    (e.BatchSealed, "rows"): "sealed_rows",
-}
-CONTENT: Final[Mapping[type[Event], str]] = {
-    e.IdentityRegistered: "contract",
-    e.ContractStored: "contract",
-    e.ContractRequested: "encrypted_contract_request",
-    e.MessageQueued: "payload",
-    e.EventSaved: "payload",
-    e.PublicEventPublished: "event",
-}
-"""The field whose size is ``size_bytes`` and that has no column of its own."""
-IN_STATE_ALONE: Final = {
-    (e.ContractRequested, "requestor_ephemeral_public_key"),
-    (e.PublicEventPublished, "event_signature"),
-}
 
 
 def _microseconds(at_ms: int) -> int:
     return min(at_ms, _INT64_MAX // _MS) * _MS
 
 
-def _refusals(refusals: Sequence[e.RefusedCommands]) -> list[dict[str, Any]]:
+@lru_cache
+def _members(kind: type[msgspec.Struct]) -> Mapping[str, Filled]:
+    return fields_of(kind).columns
+
+
+def _records(structs: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+    """Structs as Arrow takes them."""
     return [
-        {
-            "protocol": refused.protocol,
-            "command": refused.command,
-            "reason": refused.reason,
-            "sender_did": refused.sender_did,
-            "count": refused.count,
-            "first_at": _microseconds(refused.first_ms),
-            "last_at": _microseconds(refused.last_ms),
-        }
-        for refused in refusals
+        {name: _converted(struct, member) for name, member in _members(type(struct)).items()}
+        for struct in structs
     ]
 
 
-_CONVERTED: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "since": _microseconds,
-    "until": _microseconds,
-    "refusals": _refusals,
-}
-"""Columns that hold a field in another form."""
+def _converted(struct: msgspec.Struct, member: Filled) -> Any:
+    value = getattr(struct, member.field)
+    convert = _conversion(member.type)
+    return value if convert is None else convert(value)
 
 
-def columns_of(kind: type[Event]) -> dict[str, str]:
-    """The columns that an event type fills, each with the field that it holds."""
-    return {
-        _RENAMED.get((kind, field), field): field
-        for field in kind.__struct_fields__
-        if field not in _OF_THE_ROW
-        and field != CONTENT.get(kind)
-        and (kind, field) not in IN_STATE_ALONE
-    }
+def _conversion(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """How the value of a field becomes one of a column of this type; None: as it is."""
+    if kind == TIME:
+        return _microseconds
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        return _records
+    return None
 
 
-_COLUMNS: Final = {kind: columns_of(kind) for kind in TOPIC_BY_TYPE}
 _DECODE: Final = {
     topic: msgspec.msgpack.Decoder(kind).decode for kind, topic in TOPIC_BY_TYPE.items()
 }
 
 
 def to_table(rows: Sequence[LogRow], identities: Identities) -> pa.Table:
-    """The rows as a table with every column of the schema but ``shard``, which only a seal tells.
+    """The rows as a table with every column of the schema but ``shard``, which only a seal names.
 
     Raises:
         UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
@@ -154,17 +120,20 @@ def with_shards(table: pa.Table, sections: Iterable[tuple[str, int]]) -> pa.Tabl
 
 def identity_of(event: Event) -> str | None:
     """The identity that the first event of a stream names, None if it names none."""
-    match event:
-        case e.IdentityRegistered(did=did) | e.ConnectionEstablished(did=did):
-            return did
-        case e.KeyClaimed(key=key):
-            return f"key:{key}"
-        case e.InvitationUsed(invitation_id=invitation_id):
-            return f"invitation:{invitation_id}"
-        case e.RefusalsCounted(edge=edge):
-            return f"edge:{edge}"
-        case _:
-            return None
+    naming = _NAMING.get(type(event))
+    return None if naming is None else f"{naming[1]}{getattr(event, naming[0])}"
+
+
+def _names_stream(kind: type[Event]) -> tuple[str, str] | None:
+    """The field that names the stream of a first event of this type, and its prefix."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            if isinstance(mark, NamesStream):
+                return name, mark.prefix
+    return None
+
+
+_NAMING: Final = {kind: found for kind in TOPIC_BY_TYPE if (found := _names_stream(kind))}
 
 
 def _decoded(topic: str, states: Sequence[bytes]) -> list[Any]:
@@ -176,12 +145,13 @@ def _decoded(topic: str, states: Sequence[bytes]) -> list[Any]:
 
 
 def _fields(kind: type[Event], decoded: Sequence[Any]) -> Iterable[tuple[str, Iterable[Any]]]:
-    for column, field in _COLUMNS[kind].items():
-        values = map(attrgetter(field), decoded)
-        convert = _CONVERTED.get(column)
+    filling = FILLING[kind]
+    for column, filled in filling.columns.items():
+        values = map(attrgetter(filled.field), decoded)
+        convert = _conversion(filled.type)
         yield column, values if convert is None else map(convert, values)
-    if content := CONTENT.get(kind):
-        yield "size_bytes", map(_size_bytes, map(attrgetter(content), decoded))
+    if filling.content is not None:
+        yield SIZE, map(_size_bytes, map(attrgetter(filling.content), decoded))
 
 
 def _size_bytes(content: bytes | str) -> int:

@@ -64,7 +64,7 @@ class Damage(Enum):
     UNKNOWN_FORMAT = "unknown format"
     """Written in a format or a schema that this release does not know."""
     STRAY = "stray"
-    """No manifest names the file: it does not count, nobody reads it."""
+    """No manifest names the file: it does not count and is never read."""
     UNKNOWN_EVENT = "unknown event"
     """Holds an event type, or a version of one, that this release does not know."""
 

@@ -33,7 +33,7 @@ class FileMissing(Exception):
 
 
 def _free() -> None:
-    """Of a place that nobody holds: whoever writes to it sees to it that he is alone."""
+    """Of a place without a lock: its only writer takes care that it is the only one."""
 
 
 class ExportPlace:
@@ -42,7 +42,7 @@ class ExportPlace:
     Every method raises ``ExportUnavailable`` when the file system fails.
 
     Attributes:
-        check: Raises where nothing may be written here now; asked before each change.
+        check: Raises where nothing may be written here now; called before each change.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class ExportPlace:
         """What this place is, the same for all spellings of it."""
         return f"{self.filesystem.type_name}:{self.root}"
 
-    def held(self, check: Callable[[], None]) -> ExportPlace:
-        """The same place, where ``check`` is asked before each change."""
+    def checked(self, check: Callable[[], None]) -> ExportPlace:
+        """The same place, where ``check`` is called before each change."""
         return ExportPlace(self.filesystem, self.root, check)
 
     def full_path(self, path: str) -> str:
@@ -95,6 +95,12 @@ class ExportPlace:
             )
         start = len(self.root) + 1
         return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File}
+
+    def exists(self) -> bool:
+        """Whether there is such a folder, whatever it holds."""
+        with _unavailable(self.root):
+            info = self.filesystem.get_file_info(self.root)
+        return bool(info.type == fs.FileType.Directory)
 
     def folders(self) -> list[str]:
         """The names of the folders at the root."""

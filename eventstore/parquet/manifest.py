@@ -5,7 +5,7 @@ before it without a gap, ends at a seal, and names its files with their SHA-256.
 newest seal of every partition up to ``last``, so that a cut end of the log is found later.
 
 ``previous`` chains manifests: it is the SHA-256 of the one before. A manifest that replaces
-others (``eventstore.parquet.compaction``) takes their place in the chain: it has the
+others (``eventstore.parquet.write.compaction``) takes their place in the chain: it has the
 ``previous`` of the first of them, and ``stands_for`` is the SHA-256 of the last of them.
 
 Manifests are canonical JSON (RFC 8785); the signature is over the same without ``signature``.
@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 import rfc8785
 
-from eventstore.parquet.columns import TYPE_BY_TOPIC
+from eventstore.log.events import TYPE_BY_TOPIC
+from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import EVENTS, MANIFESTS
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
-from eventstore.verify import Head
 
 Sign: TypeAlias = Callable[[bytes], bytes]
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
@@ -170,7 +170,7 @@ def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
 
 
 def read_head(path: str, content: bytes) -> ExportHead:
-    """Read ``export.json`` whoever signed it. Raises as ``parse_head``."""
+    """Read ``export.json``, whichever key signed it. Raises as ``parse_head``."""
     return _parse(path, content, ExportHead)
 
 
@@ -213,7 +213,7 @@ def read_manifest(
 
 
 def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
-    """The heads of a manifest as ``eventstore.verify`` has them.
+    """The heads of a manifest as ``eventstore.log.verify`` has them.
 
     Raises:
         ExportDamaged: a digest is not hexadecimal.

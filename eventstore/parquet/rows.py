@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eventstore.log import LogRow
+from eventstore.log.event_log import LogRow
 from eventstore.parquet.catalog import Catalog, read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile, Manifest, heads_of
 from eventstore.parquet.schema import SCHEMA
-from eventstore.restore import Section
+from eventstore.stores.restore import LogSection
 
 _OF_THE_LOG: Final = ("position", "stream", "version", "type", "type_version", "state")
 _ROWS_AT_ONCE: Final = 16_384
@@ -45,7 +45,7 @@ def read_table(
 
 def exported_sections(
     place: ExportPlace, catalog: Catalog, until: int | None = None
-) -> Iterator[Section]:
+) -> Iterator[LogSection]:
     """The rows of an export in the order of the log, each file compared with its SHA-256.
 
     The last section of a manifest has the heads that the manifest names. Nothing of manifests
@@ -69,7 +69,7 @@ def exported_sections(
             for start in range(0, table.num_rows, _ROWS_AT_ONCE):
                 rows = _log_rows(table.slice(start, _ROWS_AT_ONCE))
                 is_last = start + _ROWS_AT_ONCE >= table.num_rows
-                yield Section(rows, heads if is_last else None)
+                yield LogSection(rows, heads if is_last else None)
 
 
 def _rows_of(place: ExportPlace, manifest: Manifest) -> pa.Table:

@@ -1,10 +1,10 @@
 """Schema 1 of the exported files: one row per row of the log, in the order of the log.
 
 Every row has the columns of the log itself; ``state`` is the whole event, so that nothing is
-lost. The other columns are the fields of the events as Parquet types that a query can filter;
-they are null where the event has no such field. Two compromises of typed columns: a time in
-seconds is a double, and an integer beyond 64 bits stands as the largest (smallest) one. ``state``
-has the exact value.
+lost. The other columns are the fields of the events as Parquet types that a query can filter, by
+the declarations in ``eventstore.log.events``; they are null where the event has no such field. Two
+compromises of typed columns: a time in seconds is a double, and an integer beyond 64 bits stands as
+the largest (smallest) one. ``state`` has the exact value.
 
 Large content (a payload, a contract, a public event) is in ``state`` alone; ``size_bytes`` says
 how large it is. A released schema never changes: another one gets another number, and readers
@@ -13,9 +13,13 @@ refuse numbers that they do not know.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
+import msgspec
 import pyarrow as pa
+
+from eventstore.log.events import TOPIC_BY_TYPE, Event, ExportColumn, NoColumn, Seconds
 
 FORMAT: Final = 1
 """Version of the layout: names, manifests, ``export.json``."""
@@ -23,95 +27,125 @@ SCHEMA_VERSION: Final = 1
 """Version of the columns."""
 STREAM_BYTES: Final = 16
 ROW_GROUP_ROWS: Final = 65_536
+SIZE: Final = "size_bytes"
+"""The column with the size of the content that is in ``state`` alone."""
 
-_TEXTS: Final = pa.list_(pa.string())
-_TIME: Final = pa.timestamp("us", tz="UTC")
-_REFUSALS: Final = pa.list_(
-    pa.struct(
-        [
-            ("protocol", pa.string()),
-            ("command", pa.string()),
-            ("reason", pa.string()),
-            ("sender_did", pa.string()),
-            ("count", pa.int64()),
-            ("first_at", _TIME),
-            ("last_at", _TIME),
-        ]
-    )
+TIME: Final = pa.timestamp("us", tz="UTC")
+_OF_EVERY_ROW: Final = (
+    pa.field("position", pa.int64(), nullable=False),  # of the row in the log
+    pa.field("shard", pa.string(), nullable=False),  # the partition whose seal covers the row
+    pa.field("stream", pa.binary(STREAM_BYTES), nullable=False),
+    pa.field("identity", pa.string()),  # DID, key:…, invitation:…, edge:…; null if unknown
+    pa.field("version", pa.int64(), nullable=False),  # in the stream, from 1
+    pa.field("type", pa.string(), nullable=False),  # the topic without its version
+    pa.field("type_version", pa.int16(), nullable=False),
+    pa.field("recorded_at", TIME, nullable=False),
+    pa.field("command", pa.binary(), nullable=False),  # 16 bytes; none for seals
+    pa.field("state", pa.binary(), nullable=False),  # msgpack, as it stands in the log
 )
+_ORDER: Final = (
+    *("message_id", "message_ids", "protocol", "sender_did", "recipient_key", SIZE, "reason"),
+    *("channel", "expires_at_s", "contract_id", "requestor_did", "recipient_did", "digest"),
+    *("request_id", "request_ids", "event_id", "event_ids", "timestamp_s", "tags", "processed"),
+    *("channel_id", "did", "peer_did", "label", "endpoint", "routing_keys", "handshake"),
+    *("invitation_id", "key", "keys_added", "keys_removed", "claims", "owner_did", "by_did"),
+    *("will_queue", "age_s_max", "messages_max", "message_bytes_max", "bytes_max", "edge", "since"),
+    *("until", "refusals", "partition", "epoch", "window_ms", "nonces", "sealed_rows", "previous"),
+)
+"""The columns of schema 1 that events fill, in the order in which they were released."""
+_ARROW: Final[Mapping[Any, pa.DataType]] = {
+    str: pa.string(),
+    bytes: pa.binary(),
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    Seconds: pa.float64(),
+}
 
-SCHEMA: Final = pa.schema(
-    [
-        # The log.
-        pa.field("position", pa.int64(), nullable=False),  # of the row in the log
-        pa.field("shard", pa.string(), nullable=False),  # the partition whose seal covers the row
-        pa.field("stream", pa.binary(STREAM_BYTES), nullable=False),
-        ("identity", pa.string()),  # DID, key:…, invitation:…, edge:…; null for seals, if unknown
-        pa.field("version", pa.int64(), nullable=False),  # in the stream, from 1
-        pa.field("type", pa.string(), nullable=False),  # the topic without its version
-        pa.field("type_version", pa.int16(), nullable=False),
-        pa.field("recorded_at", _TIME, nullable=False),
-        pa.field("command", pa.binary(), nullable=False),  # 16 bytes; none for seals
-        pa.field("state", pa.binary(), nullable=False),  # msgpack, as it stands in the log
-        # Messages and queues.
-        ("message_id", pa.string()),
-        ("message_ids", _TEXTS),
-        ("protocol", pa.string()),
-        ("sender_did", pa.string()),
-        ("recipient_key", pa.string()),
-        ("size_bytes", pa.int64()),  # of the payload, the contract, the request, the public event
-        ("reason", pa.string()),
-        ("channel", pa.string()),
-        # Contracts and contract requests.
-        ("expires_at_s", pa.float64()),
-        ("contract_id", pa.string()),
-        ("requestor_did", pa.string()),
-        ("recipient_did", pa.string()),
-        ("digest", pa.binary()),  # of the contract; of the chain in a seal
-        ("request_id", pa.string()),
-        ("request_ids", _TEXTS),
-        # Saved and public events.
-        ("event_id", pa.string()),
-        ("event_ids", _TEXTS),
-        ("timestamp_s", pa.float64()),
-        ("tags", _TEXTS),
-        ("processed", pa.bool_()),
-        ("channel_id", pa.string()),
-        # Identities, connections and keys.
-        ("did", pa.string()),
-        ("peer_did", pa.string()),
-        ("label", pa.string()),
-        ("endpoint", pa.string()),
-        ("routing_keys", _TEXTS),
-        ("handshake", pa.string()),  # the protocol that made the connection
-        ("invitation_id", pa.string()),
-        ("key", pa.string()),
-        ("keys_added", _TEXTS),
-        ("keys_removed", _TEXTS),
-        ("claims", pa.list_(pa.int64())),  # of keys_added: versions in the streams of the keys
-        ("owner_did", pa.string()),
-        ("by_did", pa.string()),
-        # The owner's rules for its queue.
-        ("will_queue", pa.bool_()),
-        ("age_s_max", pa.int64()),
-        ("messages_max", pa.int64()),
-        ("message_bytes_max", pa.int64()),
-        ("bytes_max", pa.int64()),
-        # What an edge refused in a period.
-        ("edge", pa.string()),
-        ("since", _TIME),
-        ("until", _TIME),
-        ("refusals", _REFUSALS),
-        # Seals.
-        ("partition", pa.string()),
-        ("epoch", pa.int64()),
-        ("window_ms", pa.int64()),
-        ("nonces", pa.binary()),
-        ("sealed_rows", pa.int64()),
-        ("previous", pa.binary()),
-    ],
-    metadata={"poste.schema": str(SCHEMA_VERSION)},
-)
+
+class Filled(NamedTuple):
+    """A column that a type of events fills: from which field, and as what."""
+
+    field: str
+    type: pa.DataType
+
+
+class Filling(NamedTuple):
+    """What a type of events fills: its columns by name, and the field of its content, if any."""
+
+    columns: Mapping[str, Filled]
+    content: str | None
+
+
+def arrow_type(hint: Any) -> pa.DataType:
+    """The Arrow type of a field: of texts, bytes, numbers, lists and structs of these.
+
+    Raises:
+        TypeError: there is none for this type.
+    """
+    plain = _plain(hint)
+    if plain in _ARROW:
+        return _ARROW[plain]
+    if get_origin(plain) is list:
+        return pa.list_(arrow_type(get_args(plain)[0]))
+    if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
+        fields = fields_of(plain)
+        return pa.struct([(name, filled.type) for name, filled in fields.columns.items()])
+    raise TypeError(f"no column can hold {hint!r}")
+
+
+def fields_of(kind: type[msgspec.Struct]) -> Filling:
+    """The columns that the fields of a struct fill, by its annotations."""
+    columns: dict[str, Filled] = {}
+    content = None
+    hints = get_type_hints(kind, include_extras=True)
+    for name in kind.__struct_fields__:
+        hint = hints[name]
+        marks: Sequence[object] = getattr(hint, "__metadata__", ())
+        if NoColumn.SIZE_ALONE in marks:
+            content = name
+        if any(isinstance(mark, NoColumn) for mark in marks):
+            continue
+        column = next(
+            (mark for mark in marks if isinstance(mark, ExportColumn)), ExportColumn(name)
+        )
+        columns[column.name] = Filled(name, TIME if column.is_time else arrow_type(hint))
+    return Filling(columns, content)
+
+
+def _plain(hint: Any) -> Any:
+    """Without annotations, and ``str | None`` as ``str``: a column may be null anyway."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    members = [member for member in get_args(hint) if member is not type(None)]
+    return members[0] if type(None) in get_args(hint) and len(members) == 1 else hint
+
+
+def _of_events() -> Iterator[tuple[type[Event], Filling]]:
+    shared = set(Event.__struct_fields__)
+    for kind in TOPIC_BY_TYPE:
+        columns, content = fields_of(kind)
+        yield kind, Filling({n: c for n, c in columns.items() if c.field not in shared}, content)
+
+
+FILLING: Final[Mapping[type[Event], Filling]] = dict(_of_events())
+"""What each type of events fills beside the columns of every row."""
+
+
+def _schema() -> pa.Schema:
+    types = {SIZE: pa.int64()}
+    for kind, filling in FILLING.items():
+        for name, filled in filling.columns.items():
+            if types.setdefault(name, filled.type) != filled.type:
+                raise TypeError(f"{kind.__name__}: {name} is another type in another event")
+    if strange := types.keys() - set(_ORDER):
+        # A field without a column of this schema is declared as STATE_ALONE.
+        raise TypeError(f"not in schema {SCHEMA_VERSION}: {', '.join(sorted(strange))}")
+    events = [pa.field(name, types[name]) for name in _ORDER]
+    return pa.schema([*_OF_EVERY_ROW, *events], metadata={"poste.schema": str(SCHEMA_VERSION)})
+
+
+SCHEMA: Final = _schema()
 
 _WITHOUT_STATISTICS: Final = {"state", "nonces", "command", "previous", "digest"}
 _REPEATING: Final = (

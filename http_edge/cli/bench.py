@@ -1,232 +1,277 @@
-"""``poste bench``: measure a mediator on this machine."""
+"""``poste bench``: a load on a running mediator, with ordinary clients."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import asyncio
+import sys
+from array import array
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from itertools import chain, islice
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
 
+import aiohttp
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from http_edge.bench import acapy_peer
-from http_edge.bench import cluster as cluster_bench
-from http_edge.bench import didcomm as didcomm_bench
-from http_edge.bench import failover as failover_bench
-from http_edge.bench import projections as projections_bench
-from http_edge.bench.decentrl import plan, run
-from http_edge.bench.measurement import Measurement
-from http_edge.bench.progress import ProgressBar
-from http_edge.bench.report import Report, print_report
-from http_edge.bench.report import as_json as report_as_json
-from http_edge.bench.target import Target
-from http_edge.cli.output import Exit, Stop, json_option, print_json
-from http_edge.client import ClientError
-from http_edge.wallet import MediatorUnreachable, WalletError
-
-
-@click.group()
-def bench() -> None:
-    """Measure a mediator on this machine; other machines are refused."""
-
-
-_url = click.option(
-    "--url", help="A running mediator on loopback, its rates at 0; else one is started for this."
+from http_edge.cli.output import json_option, print_json, print_table
+from http_edge.clients.decentrl import ClientError, MediatorClient
+from http_edge.clients.didcomm import UnusableInvitation, WalletError
+from http_edge.clients.load import (
+    Agents,
+    DecentrlAgents,
+    DidCommAgents,
+    closed_loop,
+    http_posts,
 )
-_pid = click.option("--pid", type=int, help="Its main process, to measure its CPU time too.")
-_quick = click.option("--quick", is_flag=True, help="A twentieth of everything: does it all work?")
+from http_edge.server.exits import Exit, Stop, escaped
+
+PROTOCOLS: Final = ("decentrl", "didcomm")
+_PREPARED: Final = 4_000
+"""Messages that are signed or packed before the clock runs; any further ones while it does."""
+_NS_PER_MS: Final = 1_000_000
+_PERCENT: Final = 100
+
+Bar: TypeAlias = Callable[[str, int], Callable[[int], None]]
+"""Makes a progress bar from a title and a total."""
 
 
-@bench.command()
-@_url
-@_pid
-@_quick
-@click.option(
-    "--saved-events",
-    type=click.IntRange(0, 5_000_000),
-    help="Length of the history that is queried; 0 leaves it out.  [default: 100000]",
-)
-@click.option("--scale", is_flag=True, help="Also 100,000 identities and 1,000,000 messages.")
-@json_option
-def decentrl(
-    url: str | None,
-    pid: int | None,
-    *,
-    quick: bool,
-    saved_events: int | None,
-    scale: bool,
-    as_json: bool,
-) -> Exit:
-    """Measure the Decentrl protocol.
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a load, for each protocol: bounded in count and in time."""
 
-    Messages accepted at 1, 16 and 64 connections, the same by the edge alone, draining queues,
-    live push, queries of a long history, and on request memory and restart at scale. Figures of
-    one machine compare versions of one program; state the machine with them.
+    messages: int
+    size_bytes: int
+    connections: int
+    agents: int
+    seconds_max: float
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load of one protocol measured.
+
+    Attributes:
+        protocol: ``decentrl`` or ``didcomm``.
+        accepted: Messages that the mediator accepted.
+        seconds: How long that took.
+        accepted_per_s: Accepted messages in a second.
+        median_ms: Half of them were answered sooner; None without any.
+        p99_ms: One in a hundred was answered later; None without any.
+        refused: How many messages were not accepted, by status and code.
+        drained: Messages that were fetched and acknowledged afterwards.
+        drained_per_s: The same in a second.
+        load_cpu_percent: What the load itself spent, of one core: near 100 it is the bound.
     """
-    wanted = plan(quick=quick, saved_events=saved_events, scale=scale)
-    return _report(url, lambda bar: run(url, pid, wanted, bar), as_json=as_json)
+
+    protocol: str
+    accepted: int
+    seconds: float
+    accepted_per_s: float
+    median_ms: float | None
+    p99_ms: float | None
+    refused: dict[str, int]
+    drained: int
+    drained_per_s: float
+    load_cpu_percent: float
 
 
-@bench.command()
-@_url
-@_pid
-@_quick
-@click.option("--scale", is_flag=True, help="10,000 idle sockets instead of 2,000.")
-@click.option("--sockets", type=click.IntRange(0, 100_000), help="Idle sockets; 0 leaves them out.")
-@click.option("--peer", type=click.Choice(["acapy"]), help="Compare with this mediator as well.")
+@click.command()
+@click.argument("url", default="http://127.0.0.1:8080")
 @click.option(
-    "--acapy",
-    type=click.Path(path_type=Path),
-    default=acapy_peer.PROGRAM,
+    "--protocol", type=click.Choice(PROTOCOLS), help="One of the two.  [default: both in turn]"
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 1_000_000),
+    default=1_000,
     show_default=True,
-    help="The program of the peer, in a virtual environment of its own.",
+    help="Messages of each protocol.",
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3_600),
+    default=10.0,
+    show_default=True,
+    help="No message is sent later than this.",
+)
+@click.option("--connections", type=click.IntRange(1, 1_024), default=8, show_default=True)
+@click.option(
+    "--agents",
+    type=click.IntRange(1, 1_000),
+    default=8,
+    show_default=True,
+    help="Recipients that are registered; each Decentrl recipient has a sender of its own.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(1, 1_000_000),
+    default=1_024,
+    show_default=True,
+    help="Bytes of each message.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask when the mediator is another machine's.")
 @json_option
-def didcomm(  # noqa: PLR0913 - one argument for each option
-    url: str | None,
-    pid: int | None,
+def bench(  # noqa: PLR0913 - one argument for each option
+    url: str,
     *,
-    quick: bool,
-    scale: bool,
-    sockets: int | None,
-    peer: str | None,
-    acapy: Path,
+    protocol: str | None,
+    messages: int,
+    seconds: float,
+    connections: int,
+    agents: int,
+    size: int,
+    yes: bool,
     as_json: bool,
 ) -> Exit:
-    """Measure DIDComm v1 mediation.
+    """Put a bounded load on a running mediator and show how it answers.
 
-    Forwards of 1 KiB accepted at 1, 16 and 64 connections, the same by the edge alone and on
-    request by ACA-Py, picking up, live delivery, registering, and memory: of a waiting message and
-    of an idle socket. Load and server share the machine; state it with the figures.
+    For each protocol fresh agents register, write to each other over a few connections at once,
+    fetch what waits and acknowledge it. The registrations stay until they expire after a day. The
+    load keeps to no rate of its own: what the mediator's rate limits refuse is shown by its code.
     """
-    wanted = didcomm_bench.plan(quick=quick, scale=scale, sockets=sockets)
-    program = acapy if peer else None
-    return _report(
-        url, lambda bar: didcomm_bench.run(url, pid, wanted, program, bar), as_json=as_json
+    protocols = [protocol] if protocol else list(PROTOCOLS)
+    wanted = Wanted(
+        messages=messages,
+        size_bytes=size,
+        connections=connections,
+        agents=agents,
+        seconds_max=seconds,
     )
-
-
-@bench.command()
-@click.option(
-    "--events",
-    type=click.IntRange(10_000, 100_000_000),
-    default=1_000_000,
-    show_default=True,
-    help="Length of the made-up log that is rebuilt.",
-)
-@click.option("--serving/--no-serving", default=True, help="Also serve beside an export.")
-@click.option(
-    "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Work in this empty folder and leave the log, the export and the tables there.",
-)
-@json_option
-def projections(*, events: int, serving: bool, keep: Path | None, as_json: bool) -> Exit:
-    """Measure the export of the log and what Spark makes of it.
-
-    A log is made up and exported; a mediator serves beside an export; Spark rebuilds all tables
-    with one and two cores; one Python process folds the same files with the mediator's own core,
-    and the tables of both are compared; the rebuild is continued. Each line is told as it ends.
-    """
-    wanted = projections_bench.plan(events, serving=serving)
-    need = f"about {wanted.seconds / 60:.0f} minutes and {wanted.disk_bytes / 2**30:.1f} GiB"
-    click.echo(f"This takes {need} of disk.", err=True)
-
-    def told(line: Measurement) -> None:
-        figures = "".join(f", {name} {value:,.2f}" for name, value in line.figures.items())
-        click.echo(f"{line.name}: {line.seconds:,.1f} s, {line.per_s:,.0f}/s{figures}", err=True)
-
-    with _folder(keep) as folder:
-        return _report(
-            None,
-            lambda bar: projections_bench.run(wanted, folder, bar, told),
-            as_json=as_json,
-        )
-
-
-_log = click.option(
-    "--log", help="An empty PostgreSQL database; else a server is started for this."
-)
-
-
-@bench.command()
-@_log
-@_quick
-@click.option(
-    "--moves", type=click.IntRange(1, 100_000), help="Shards moved under load.  [default: 1000]"
-)
-@json_option
-def cluster(log: str | None, *, quick: bool, moves: int | None, as_json: bool) -> Exit:
-    """Measure a cluster of two nodes on this machine.
-
-    Starts Ray nodes and a mediator on each. Messages of both protocols accepted by one node and by
-    two in turns and what each layer spends on them; then shards moved under load: what was lost,
-    not accepted or doubled, and how long commands took meanwhile.
-    """
-    wanted = cluster_bench.plan(quick=quick, moves=moves)
-    return _report(None, lambda bar: cluster_bench.run(log, wanted, bar), as_json=as_json)
-
-
-@bench.command()
-@_log
-@_quick
-@json_option
-def failover(log: str | None, *, quick: bool, as_json: bool) -> Exit:
-    """Measure how soon everybody is served again after a fault.
-
-    Starts Ray nodes and a mediator on each, and kills a host, an edge, a serve process, a whole
-    node and PostgreSQL, one after the other, while people of both protocols write; then drains a
-    node and stops it. After each everything is fetched and held against what was accepted.
-    A database that is named with --log is not killed.
-    """
-    wanted = failover_bench.plan(quick=quick)
-    return _report(None, lambda bar: failover_bench.run(log, wanted, bar), as_json=as_json)
-
-
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    """An empty folder: a named one, or one that is removed afterwards."""
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="poste-bench-") as folder:
-            yield Path(folder)
-        return
-    keep.mkdir(parents=True, exist_ok=True)
-    if any(keep.iterdir()):
-        raise Stop(Exit.USAGE, f"{keep} is not empty", "Name a folder that is, or a new one.")
-    yield keep.absolute()
-
-
-def _report(url: str | None, work: Callable[[ProgressBar], Report], *, as_json: bool) -> Exit:
-    """Do the work, and print what it found."""
-    _check_url(url)
+    _announce(url, protocols, wanted, yes=yes)
     console = Console(stderr=True)
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-            report = work(_bar(bars))
-    except (ClientError, MediatorUnreachable) as error:
-        raise Stop(Exit.UNREACHABLE, f"no mediator answers: {error}") from error
-    except (RuntimeError, OSError, WalletError) as error:
-        raise Stop(Exit.FINDING, f"the benchmark did not finish: {error}") from error
+            measured = [asyncio.run(_measure(url, one, wanted, _bar(bars))) for one in protocols]
+    except (ValueError, UnusableInvitation) as error:
+        raise Stop(Exit.USAGE, str(error)) from error
+    except (ClientError, WalletError, OSError) as error:
+        remedy = "Is it a mediator of this protocol? One alone: --protocol decentrl or didcomm."
+        raise Stop(Exit.UNREACHABLE, f"the load was not carried out: {error}", remedy) from error
     if as_json:
-        print_json(report_as_json(report))
+        print_json({"url": url, **msgspec.to_builtins(wanted), "measured": _plain(measured)})
     else:
-        print_report(report)
-    return Exit.OK
+        _print(url, measured)
+    return Exit.FINDING if any(one.drained < one.accepted for one in measured) else Exit.OK
 
 
-def _check_url(url: str | None) -> None:
-    if url is not None:
-        try:
-            Target.at(url)
-        except ValueError as error:
-            raise Stop(Exit.USAGE, str(error)) from error
+def _announce(url: str, protocols: list[str], wanted: Wanted, *, yes: bool) -> None:
+    """Say what will be done; another machine's mediator needs a consent.
+
+    Raises:
+        Stop: there is no terminal to ask for it.
+    """
+    click.echo(
+        f"Registers {wanted.agents} agents of {' and '.join(protocols)} at {escaped(url)}, then"
+        f" sends up to {wanted.messages:,} messages of {wanted.size_bytes:,} bytes for each"
+        f" protocol over {wanted.connections} connections for at most {wanted.seconds_max:g} s,"
+        " and fetches them.",
+        err=True,
+    )
+    if yes or _is_loopback(url):
+        return
+    click.echo(
+        "Warning: this is not a mediator on this machine; a load can be an attack.", err=True
+    )
+    if not sys.stdin.isatty():
+        raise Stop(Exit.USAGE, "the load needs a consent", "Repeat the command with --yes.")
+    click.confirm("Go on?", abort=True, err=True)
 
 
-def _bar(bars: Progress) -> ProgressBar:
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _measure(url: str, protocol: str, wanted: Wanted, bar: Bar) -> Figures:
+    """Load, then drain.
+
+    Raises: ClientError, WalletError, ValueError.
+    """
+    async with _agents(url, protocol, wanted.agents, bar) as agents:
+        bodies = agents.messages(wanted.messages, wanted.size_bytes)
+        prepared = list(islice(bodies, _PREPARED))
+        async with http_posts(agents.endpoint, agents.media_type, wanted.connections) as posts:
+            result = await closed_loop(
+                posts,
+                chain(prepared, bodies),
+                seconds_max=wanted.seconds_max,
+                progress=bar(f"{protocol}: send", wanted.messages),
+            )
+        drained = await agents.drain(
+            connections=wanted.connections, progress=bar(f"{protocol}: fetch", result.accepted)
+        )
+        await agents.leave()
+    ordered = array("Q", sorted(result.latencies))
+    return Figures(
+        protocol=protocol,
+        accepted=result.accepted,
+        seconds=result.elapsed_s,
+        accepted_per_s=result.accepted / result.elapsed_s,
+        median_ms=_percentile_ms(ordered, 50),
+        p99_ms=_percentile_ms(ordered, 99),
+        refused=result.refused,
+        drained=drained.messages,
+        drained_per_s=drained.messages / drained.elapsed_s,
+        load_cpu_percent=result.cpu_s / result.elapsed_s * _PERCENT,
+    )
+
+
+@asynccontextmanager
+async def _agents(url: str, protocol: str, count: int, bar: Bar) -> AsyncIterator[Agents]:
+    progress = bar(f"{protocol}: register", count)
+    if protocol == "decentrl":
+        async with MediatorClient(url) as client:
+            yield await DecentrlAgents.registered(client, count, progress)
+        return
+    async with aiohttp.ClientSession() as session:
+        yield await DidCommAgents.registered(session, url, count, progress)
+
+
+def _percentile_ms(ordered: array[int], percent: int) -> float | None:
+    """The value that so many percent do not exceed (nearest rank)."""
+    if not ordered:
+        return None
+    return ordered[-(-len(ordered) * percent // _PERCENT) - 1] / _NS_PER_MS
+
+
+def _bar(bars: Progress) -> Bar:
     def make(title: str, total: int) -> Callable[[int], None]:
         task = bars.add_task(title, total=total)
         return lambda done: bars.update(task, completed=done)
 
     return make
+
+
+def _plain(measured: list[Figures]) -> object:
+    return msgspec.to_builtins(measured)
+
+
+def _print(url: str, measured: list[Figures]) -> None:
+    columns = ["protocol", "accepted", "per s", "p50 ms", "p99 ms", "refused", "drained", "CPU %"]
+    rows = [
+        (
+            one.protocol,
+            one.accepted,
+            round(one.accepted_per_s),
+            one.median_ms and round(one.median_ms, 2),
+            one.p99_ms and round(one.p99_ms, 2),
+            sum(one.refused.values()),
+            one.drained,
+            round(one.load_cpu_percent),
+        )
+        for one in measured
+    ]
+    print_table(f"Load on {escaped(url)} (CPU: of one core, spent by the load)", columns, rows)
+    refused = [
+        (one.protocol, code, count)
+        for one in measured
+        for code, count in sorted(one.refused.items())
+    ]
+    if refused:
+        print_table("Not accepted", ["protocol", "answer", "messages"], refused)

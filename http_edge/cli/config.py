@@ -6,8 +6,8 @@ import click
 
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.settings import with_settings
-from http_edge.config_reference import markdown_reference, toml_reference
-from http_edge.config_sources import Loaded, shown
+from http_edge.settings.reference import markdown_reference, toml_reference
+from http_edge.settings.sources import Loaded, shown
 
 
 @click.group()

@@ -1,4 +1,4 @@
-"""``poste demo``: two people walk through a whole protocol and check each promise."""
+"""``poste demo``: Alice and Bob use a whole protocol and check each promise."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from http_edge.cli.output import Exit, Stop, escaped, json_option, print_json
-from http_edge.client import (
+from http_edge.cli.output import json_option, print_json
+from http_edge.clients.decentrl import (
     MediatorClient,
     MediatorUnreachable,
     OutcomeUnknown,
     UnexpectedAnswer,
 )
-from http_edge.client.proofs import Proof
-from http_edge.client.walk import walk as walk_decentrl
-from http_edge.wallet import UnusableInvitation, WalletError
-from http_edge.wallet.walk import walk as walk_didcomm
+from http_edge.clients.decentrl.walk import walk as walk_decentrl
+from http_edge.clients.didcomm import UnusableInvitation, WalletError
+from http_edge.clients.didcomm.demonstration import demonstrate as demonstrate_wallets
+from http_edge.clients.proofs import Proof
+from http_edge.server.exits import Exit, Stop, escaped
 
 _PROTOCOLS: Final = ("decentrl", "didcomm")
 
@@ -34,7 +35,7 @@ _PROTOCOLS: Final = ("decentrl", "didcomm")
 @click.option("--peer", help="A second mediator: Bob lives there, Alice at the first.")
 @json_option
 def demo(protocol: str, url: str, peer: str | None, *, as_json: bool) -> Exit:
-    """Walk two people through a whole protocol against a running mediator.
+    """Walk Alice and Bob through a whole protocol against a running mediator.
 
     decentrl, which is the default: they register, agree on a contract, exchange a private
     message, keep and publish events. didcomm: they connect by the mediator's invitation, register
@@ -85,7 +86,7 @@ async def _decentrl(url: str, peer: str) -> AsyncIterator[Proof]:
 
 async def _didcomm(url: str, peer: str) -> AsyncIterator[Proof]:
     async with aiohttp.ClientSession() as session:
-        async for proof in walk_didcomm(session, url, peer):
+        async for proof in demonstrate_wallets(session, url, peer):
             yield proof
 
 

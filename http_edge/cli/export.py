@@ -21,15 +21,16 @@ from eventstore.parquet.errors import (
     ExportUnavailable,
     LogNotAsSealed,
 )
-from eventstore.parquet.exporter import Exported, Exporter
 from eventstore.parquet.files import open_place
+from eventstore.parquet.write.exporter import Exported, Exporter
+from http_edge.cli.keys import existing_keys
 from http_edge.cli.log import require_existing
-from http_edge.cli.output import Exit, Stop, escaped, json_option, print_json, print_record
+from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
-from http_edge.config import Settings
-from http_edge.config_sources import Loaded
-from http_edge.exporting import ContinuousExport, exporter_of
-from http_edge.log_reading import opened_to_read
+from http_edge.server.exits import Exit, Stop, escaped
+from http_edge.server.exporting import ContinuousExport, exporter_of, opened_to_read
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
 
 _TWO: Final = 2
 _Shown: TypeAlias = Callable[[Exported], None]
@@ -68,8 +69,9 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
         export = settings.export.model_copy(update={"to": to})
         settings = settings.model_copy(update={"export": export})
     if settings.export.to is None:
-        raise Stop(Exit.USAGE, "where to export to is not said", "Name a folder or URI with --to.")
+        raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
     require_existing(settings.log_dsn)
+    existing_keys(settings)  # they sign what is written
     each = settings.each_database()
     if watch:
         _watch(each, as_json=as_json)
@@ -107,7 +109,7 @@ def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str
 
 
 def _compact(exporter: Exporter) -> int:
-    """Put together as long as it helps; nobody is assumed to read meanwhile."""
+    """Put files together as long as it helps, as if no program read meanwhile."""
     fewer = 0
     while found := exporter.compact(files_min=_TWO):
         fewer += found
@@ -155,12 +157,12 @@ def _watching(settings: Settings, title: str, *, as_json: bool) -> ContinuousExp
         else:
             click.echo(f"{title}position {step.last}: {step.rows} events, {step.bytes} bytes")
 
-    def on_trouble(error: Exception) -> None:
+    def on_fault(error: Exception) -> None:
         click.echo(f"poste: {title}the export waits: {escaped(str(error))}", err=True)
 
     target = settings.export.to
     assert target is not None
-    return ContinuousExport(settings, target, on_step=on_step, on_trouble=on_trouble)
+    return ContinuousExport(settings, target, on_step=on_step, on_fault=on_fault)
 
 
 @contextmanager

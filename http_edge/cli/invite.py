@@ -1,34 +1,42 @@
 """``poste invite``: an invitation to this mediator, as a URL and as a QR code.
 
-It needs the key file and the settings alone, no server: an invitation is known by its id, which
-the key makes and the server checks.
+It needs the key file alone: an invitation is known by its id, which the key makes and the server
+checks. The URL in it is what the mediator on this machine says, if it runs; else what the settings
+say.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
 from io import StringIO
 from pathlib import Path
 from typing import Final, get_args
+from urllib.parse import urlsplit
 
 import click
 import segno
 
-from actors.clock import new_id, system_clock
-from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record
+from actors.host.clock import new_id, system_clock
+from http_edge.cli.keys import existing_keys
+from http_edge.cli.output import json_option, print_json, print_record
+from http_edge.cli.running_mediator import exchange, url_option
 from http_edge.cli.settings import with_settings
-from http_edge.config import Settings
-from http_edge.config_sources import Loaded
-from http_edge.didcomm.invitations import (
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.didcomm.envelopes.keys import service_key
+from http_edge.didcomm.protocols.invitations import (
     LABEL_CHARS_MAX,
     Invitations,
+    MediatorInvitation,
     Protocol,
     is_label,
 )
-from http_edge.didcomm.keys import service_key
-from http_edge.mediator_keys import load_or_create
+from http_edge.dids.document import read_document
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import DEFAULT, Loaded
 
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _PERIOD: Final = re.compile(r"([0-9]{1,9})([smhd]?)")
@@ -37,6 +45,7 @@ _PERIOD_S_MAX: Final = 3_650 * _SECONDS["d"]
 _BORDER: Final = 2
 """Light modules around a QR code on a terminal; four are the rule, and few terminals that wide."""
 _PNG_SCALE: Final = 6
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Period(click.ParamType[int]):
@@ -77,8 +86,12 @@ def _checked_label(_: click.Context, param: click.Parameter, value: str | None) 
 )
 @click.option("--png", type=click.Path(path_type=Path), help="Write the QR code to this file.")
 @click.option("--qr", is_flag=True, help="Print the QR code where no terminal is seen, too.")
+@click.option(
+    "--long", is_flag=True, help="A QR code of the long URL, which a wallet reads without network."
+)
+@url_option
 @json_option
-@with_settings("data_dir", "public_url")
+@with_settings("data_dir", "listen", "public_url")
 def invite(  # noqa: PLR0913 - one argument for each option
     loaded: Loaded,
     *,
@@ -88,58 +101,117 @@ def invite(  # noqa: PLR0913 - one argument for each option
     protocol: Protocol,
     png: Path | None,
     qr: bool,
+    long: bool,
+    url: str | None,
     as_json: bool,
 ) -> None:
     """Make an invitation to this mediator, as a URL and a QR code for wallets.
 
     It is valid for the server that has the same key file, at once and without a word to it. It
     cannot be taken back; give an expiry to what is handed to strangers.
+
+    The QR code holds a short URL, at which a wallet asks the mediator for the invitation.
     """
     settings = loaded.settings
     _check(settings)
-    invitations = Invitations(
-        service_key(load_or_create(settings.keys_path)),
-        settings.didcomm.label,
-        f"{settings.url}/didcomm",
-    )
+    keys = existing_keys(settings)
+    base = _public_url(loaded, keys, url)
+    invitations = Invitations(service_key(keys), settings.didcomm.label, f"{base}/didcomm")
     expires_at_s = None if expires is None else system_clock() // 1000 + expires
     invitation = invitations.make(
         single_use=single_use, expires_at_s=expires_at_s, label=label, new_id=new_id
     )
-    url = invitation.url(settings.url, protocol)
-    code = segno.make_qr(url, error="l")
+    long_url, short_url = invitation.url(base, protocol), invitation.short_url(base, protocol)
+    code = segno.make_qr(long_url if long else short_url, error="l")
     if png is not None:
         code.save(str(png), kind="png", scale=_PNG_SCALE)
     if as_json:
-        terms = invitation.terms
-        record = {
-            "id": terms.id,
-            "label": invitation.label,
-            "single_use": terms.single_use,
-            "expires_at_s": terms.expires_at_s,
-            "protocol": protocol,
-            "url": url,
-            "invitation": invitation.message(protocol),
-        }
-        print_json(record)
+        print_json(_record(invitation, protocol, base))
         return
     words = {"label": invitation.label, "terms": invitation.terms.in_words(), "protocol": protocol}
     print_record("Invitation", words)
-    click.echo(url)  # on a line of its own, to be copied
+    click.echo(f"{long_url}\n\nIn short, where the mediator can be reached:\n{short_url}")
     if qr or sys.stdout.isatty():
         _print_code(code)
 
 
+def _record(invitation: MediatorInvitation, protocol: Protocol, base: str) -> dict[str, object]:
+    """The invitation for programs; ``base`` is the mediator's URL."""
+    terms = invitation.terms
+    return {
+        "id": terms.id,
+        "label": invitation.label,
+        "single_use": terms.single_use,
+        "expires_at_s": terms.expires_at_s,
+        "protocol": protocol,
+        "url": invitation.url(base, protocol),
+        "short_url": invitation.short_url(base, protocol),
+        "invitation": invitation.message(protocol),
+    }
+
+
 def _check(settings: Settings) -> None:
-    """Refuse to invite to what takes nobody; say what will not work for others."""
+    """Refuse to invite to a mediator that takes no wallet.
+
+    Raises:
+        Stop: says which setting is the reason.
+    """
     didcomm = settings.didcomm
     if not didcomm.enabled:
         raise Stop(Exit.USAGE, "didcomm.enabled is off: there is nothing to invite to")
     if didcomm.registration == "closed":
         remedy = "Let it be open, invitation or allow_list."
-        raise Stop(Exit.USAGE, "didcomm.registration is closed: nobody can connect", remedy)
-    if settings.public_url is None:
-        click.echo(f"poste: public_url is not set; wallets need to reach {settings.url}", err=True)
+        raise Stop(Exit.USAGE, "didcomm.registration is closed: no wallet can connect", remedy)
+
+
+def _public_url(loaded: Loaded, keys: MediatorKeys, url: str | None) -> str:
+    """Where wallets reach the mediator: as set, else as it says itself, else as settings have it.
+
+    ``url`` is where it listens. Without one it need not run.
+
+    Raises:
+        Stop: the mediator that runs has other keys, or does not answer at ``url``.
+    """
+    settings = loaded.settings
+    if loaded.sources["public_url"] != DEFAULT and url is None:
+        return settings.url
+    local = url or settings.local_url
+    found: str | None = None
+    try:
+        _, body = exchange("GET", local, "/.well-known/did.json")
+        found = _url_of_document(body, keys)
+    except Stop:
+        if url is not None:
+            raise
+    else:
+        if found is None:
+            raise Stop(
+                Exit.USAGE,
+                f"{local} is not the mediator that has its keys in {settings.keys_path}",
+                "Name its data directory with --data-dir, where it listens with --url, or its URL"
+                " with --public-url.",
+            )
+    base = found or settings.url
+    if urlsplit(base).hostname in _LOOPBACK:
+        click.echo(
+            f"poste: wallets reach {base} from this machine alone\n"
+            "  Serve with --public-url where others reach this mediator.",
+            err=True,
+        )
+    return base
+
+
+def _url_of_document(body: bytes, keys: MediatorKeys) -> str | None:
+    """The URL in the DID document of the mediator with these keys; None in any other text."""
+    try:
+        value = json.loads(body)
+        document = read_document(value["id"], value)
+        endpoint = value["service"][0]["serviceEndpoint"]["uri"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    if document is None or keys.signing_public not in document.signing_keys.values():
+        return None
+    return endpoint if isinstance(endpoint, str) else None
 
 
 def _print_code(code: segno.QRCode) -> None:

@@ -6,9 +6,11 @@ import click
 
 from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
-from http_edge.config_sources import Loaded
-from http_edge.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
-from http_edge.mediator_keys import load_or_create
+from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
+from http_edge.crypto.mediator_keys import MediatorKeys, load, load_or_create
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
 
 
 @click.command()
@@ -20,15 +22,41 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
     Private keys are never shown. Back up the file: contracts are bound to its keys.
     """
     settings = loaded.settings
-    mediator_keys = load_or_create(settings.keys_path)
+    path = settings.keys_path
+    if not path.exists():
+        click.echo(
+            f"poste: there were no keys at {path}: new ones are made\n"
+            "  If the mediator has keys already, remove these and name its data directory with"
+            " --data-dir.",
+            err=True,
+        )
+    mediator_keys = load_or_create(path)
     record = {
         "did": settings.mediator_did,
         "url": settings.url,
         "signing_key": multibase_encode(ED25519_PREFIX, mediator_keys.signing_public),
         "pre_key": multibase_encode(X25519_PREFIX, mediator_keys.pre_public),
-        "file": str(settings.keys_path),
+        "file": str(path),
     }
     if as_json:
         print_json(record)
     else:
         print_record("The mediator's identity", record)
+
+
+def existing_keys(settings: Settings) -> MediatorKeys:
+    """The mediator's keys, for a command that must not make new ones.
+
+    Raises:
+        Stop: there are none.
+        KeyFileRefused: the file cannot be used as it is.
+    """
+    path = settings.keys_path
+    if not path.exists():
+        raise Stop(
+            Exit.USAGE,
+            f"there are no keys of a mediator at {path}",
+            "Name its data directory with --data-dir. A mediator makes its keys at its first"
+            " start: poste serve.",
+        )
+    return load(path)

@@ -1,6 +1,9 @@
-"""What ``poste verify --live`` does: the memory of a running mediator against its exports.
+"""``poste verify --live``: the memory of a running mediator against its exports.
 
-Each database of the log has an export of its own; what is told of them is told once.
+Each database of the log has an export of its own. First the exports are brought up to the log's
+end. Then the mediator answers all that its hosts have in memory, a part at a time: of the
+identities that the exports name, and of those that the hosts name themselves. The answers go into
+a dump (``http_edge.cli.live_dump``), which Spark compares with the tables of the exports.
 """
 
 from __future__ import annotations
@@ -8,32 +11,71 @@ from __future__ import annotations
 import http.client
 import json
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from eventstore.log import EventLog
-from eventstore.parquet.errors import ExportDamaged
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from actors.core.partitioning import shard_name
+from actors.host.inspection import (
+    CachedIdentities,
+    DescribedState,
+    DescribeNonces,
+    DescribeStates,
+    InspectionAnswer,
+    InspectionQuestion,
+    ListCachedIdentities,
+    NoncesHeld,
+    StatesDescribed,
+)
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.catalog import Catalog, catalog_of
+from eventstore.parquet.errors import ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
+from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
+from http_edge.cli.keys import existing_keys
+from http_edge.cli.live_dump import DumpWriter
 from http_edge.cli.log import require_existing
-from http_edge.cli.nearby import exchange, refuse_unless_ok
-from http_edge.cli.output import Exit, Stop, progress_bar
+from http_edge.cli.output import progress_bar
 from http_edge.cli.projections_program import answer_of_program
-from http_edge.config import Settings
-from http_edge.live.collect import Collector, NotNow, exported_identities
-from http_edge.live.coverage import covered
-from http_edge.live.dump import DumpWriter
-from http_edge.log_reading import opened_to_read
-from http_edge.mediator_keys import load_or_create
-from http_edge.operators import operator_token
+from http_edge.cli.running_mediator import exchange, refuse_unless_ok
+from http_edge.crypto.mediator_keys import operator_token
+from http_edge.server.exits import Exit, Stop
+from http_edge.server.exporting import OtherExporter, exporter_of, opened_to_read
+from http_edge.settings.settings import Settings
 
 _ANSWER_S_MAX: Final = 60.0
 _ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
+_LOOK_S: Final = 0.3
+_GRACE_S: Final = 120.0
+"""Beyond the lag that the exporter is allowed: the time to write what has come together."""
+_PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+_ALONE_BYTES_MAX: Final = 1 << 40
+_AHEAD: Final = 2
+"""Questions under way: one is answered while the answer before it is written down."""
+_ANSWERS: Final[msgspec.msgpack.Decoder[InspectionAnswer]] = msgspec.msgpack.Decoder(
+    InspectionAnswer
+)
+_A = TypeVar("_A")
+
+Ask: TypeAlias = Callable[[bytes], bytes]
+"""Msgpack of a ``InspectionQuestion`` to that of its ``InspectionAnswer``; raises ``NotNow``."""
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the identities that were answered and how many there are."""
 
 
 class LiveOptions(NamedTuple):
-    """Where the live state is asked for, and how Spark is started."""
+    """Where the mediator answers, and how Spark is started."""
 
     url: str
     spark: Sequence[str]
@@ -46,17 +88,45 @@ class _Database(NamedTuple):
     log: EventLog
     place: ExportPlace
 
-    def covered(self, position: int) -> None:
-        covered(self.settings, self.log, self.place, position)
+    def covered(self, position: int) -> Catalog:
+        """The catalog of the export as soon as it reaches ``position``, the end of a transaction.
+
+        What is missing is exported here. Where ``poste serve`` or ``poste export --watch`` exports
+        already, no other process may; then this waits for it.
+
+        Raises:
+            ExportRefused: the export is of another mediator, or the other exporter does not get
+                there.
+            ExportError, LogError, KeyFileRefused: as ``exporter_of``.
+        """
+        give_up_s = time.monotonic() + self.settings.export.lag_s_max + _GRACE_S
+        while True:
+            catalog = catalog_of(self.place, None)
+            if catalog.last >= position:
+                return catalog
+            try:
+                with exporter_of(self.settings, self.log, self.place) as exporter:
+                    while exporter.catalog.last < position and exporter.step() is not None:
+                        pass
+                    if exporter.catalog.last < position:
+                        raise ExportRefused(f"the log has no seal at position {position}")
+            except OtherExporter:
+                if time.monotonic() > give_up_s:
+                    raise ExportRefused(
+                        f"another process exports to {self.place.address()}, and does not reach"
+                        f" position {position}"
+                    ) from None
+                threading.Event().wait(_LOOK_S)
 
 
 def export_rest(each: Sequence[Settings]) -> None:
     """Export what is missing of each database, as far as its export is sound.
 
-    If it is not, a check of the export says so. Raises as ``http_edge.live.coverage.covered``.
+    If it is not, a check of the export says so. Raises as ``_covered``.
     """
     for settings in each:
         require_existing(settings.log_dsn)
+    existing_keys(each[0])  # they sign what is written
     with ExitStack() as stack, progress_bar("Exporting"):
         for database in _opened(each, stack):
             try:
@@ -66,14 +136,14 @@ def export_rest(each: Sequence[Settings]) -> None:
 
 
 def compare_live(each: Sequence[Settings], target: str, options: LiveOptions) -> dict[str, Any]:
-    """What ``projections compare`` found; ``projections/compare.py`` says what is in it.
+    """What ``projections compare`` found; ``projections/compare/compare.py`` says what is in it.
 
     ``target`` is the place of the export, or of the exports of all databases.
 
     Raises:
-        Stop: the mediator cannot be asked, or Spark does not answer.
+        Stop: the mediator does not answer, or Spark does not answer.
         NotServed: a host does not answer.
-        ExportError, LogError, KeyFileRefused: as ``http_edge.live.coverage.covered``.
+        ExportError, LogError, KeyFileRefused: as ``exporter_of``.
     """
     with tempfile.TemporaryDirectory(prefix="poste-live-") as name:
         _dump(each, options.url, Path(name))
@@ -90,7 +160,7 @@ def compare_live(each: Sequence[Settings], target: str, options: LiveOptions) ->
 
 
 def _dump(each: Sequence[Settings], url: str, folder: Path) -> None:
-    token = operator_token(load_or_create(each[0].keys_path))
+    token = operator_token(existing_keys(each[0]))
 
     def ask(question: bytes) -> bytes:
         status, answer = exchange(
@@ -112,7 +182,7 @@ def _dump(each: Sequence[Settings], url: str, folder: Path) -> None:
         after = [database.log.position() for database in databases]
         shards = 0
         for database, position in zip(databases, after, strict=True):
-            catalog = covered(database.settings, database.log, database.place, position)
+            catalog = database.covered(position)
             assert catalog.head is not None
             shards = catalog.head.shards
         with DumpWriter(folder) as writer, progress_bar("Asking the mediator") as progress:
@@ -132,3 +202,117 @@ def _opened(each: Sequence[Settings], stack: ExitStack) -> list[_Database]:
         log = stack.enter_context(closing(opened_to_read(settings)))
         found.append(_Database(settings, log, open_place(settings.export.to)))
     return found
+
+
+class NotNow(Exception):
+    """The mediator cannot answer now, perhaps soon."""
+
+
+class NotServed(Exception):
+    """The mediator did not answer for too long; says for what."""
+
+
+def exported_identities(place: ExportPlace) -> set[str]:
+    """Every target that events of the export name.
+
+    Raises:
+        ExportError: as ``catalog_of``.
+    """
+    while True:
+        catalog = catalog_of(place, None)
+        try:
+            return {name for file in catalog.files for name in _identities(place, file.path)}
+        except FileNotFoundError as error:
+            # A compaction has put files together since; others are damage.
+            if catalog_of(place, None).files == catalog.files:
+                raise ExportUnavailable(str(error.filename), "the file is gone") from error
+
+
+def _identities(place: ExportPlace, path: str) -> Iterator[str]:
+    with place.filesystem.open_input_file(place.full_path(path)) as opened:
+        parquet = pq.ParquetFile(opened, read_dictionary=["identity"])
+        for batch in parquet.iter_batches(columns=["identity"]):
+            found = pc.unique(batch.column(0).cast(pa.string()))
+            yield from (name for name in found.to_pylist() if name is not None)
+
+
+class Collector:
+    """Writes down what a mediator has in memory."""
+
+    def __init__(self, ask: Ask, writer: DumpWriter) -> None:
+        """A collector that asks by ``ask`` and writes to ``writer``."""
+        self._ask = ask
+        self._writer = writer
+
+    def collect(self, exported: Iterable[str], shards: int, progress: Progress) -> None:
+        """Ask for the identities, and for the nonces of every shard.
+
+        Raises:
+            NotServed: a host does not answer.
+        """
+        targets = set(exported)
+        targets.update(self._answer_to(ListCachedIdentities(), CachedIdentities).targets)
+        answered = 0
+        for answer in self._answers(sorted(targets)):
+            for described in answer.states:
+                self._writer.add_state(self._whole(described))
+            self._writer.add_asleep(answer.asleep)
+            answered += len(answer.states) + len(answer.asleep)
+            progress(answered, len(targets))
+        for index in range(shards):
+            held = self._answer_to(DescribeNonces(shard_name(index)), NoncesHeld)
+            self._writer.add_nonces(held)
+
+    def _answers(self, targets: Sequence[str]) -> Iterator[StatesDescribed]:
+        parts = (targets[i : i + TARGETS_MAX] for i in range(0, len(targets), TARGETS_MAX))
+        with ThreadPoolExecutor(_AHEAD) as asking:
+            ahead: deque[Future[StatesDescribed]] = deque(
+                asking.submit(self._states, part) for part in islice(parts, _AHEAD)
+            )
+            while ahead:
+                answer = ahead.popleft().result()
+                ahead.extend(asking.submit(self._states, part) for part in islice(parts, 1))
+                yield answer
+
+    def _states(self, targets: Sequence[str]) -> StatesDescribed:
+        """The states of all of these, also of those that change their owner meanwhile."""
+        states: list[DescribedState] = []
+        asleep: list[str] = []
+        left = list(targets)
+        for pause_s in (*_PAUSES_S, None):
+            answer = self._answer_to(DescribeStates(left, STATE_BYTES_MAX), StatesDescribed)
+            states += answer.states
+            asleep += answer.asleep
+            done = {state.target for state in answer.states} | set(answer.asleep)
+            left = [target for target in left if target not in done]
+            if not left:
+                break
+            _wait(pause_s, f"no host owns {left[0]}")
+        return StatesDescribed(states, asleep)
+
+    def _whole(self, described: DescribedState) -> DescribedState:
+        """The state of an identity that was too large to come with others."""
+        if described.state or not described.version:
+            return described
+        question = DescribeStates([described.target], _ALONE_BYTES_MAX)
+        (whole,) = self._answer_to(question, StatesDescribed).states
+        return whole
+
+    def _answer_to(self, question: InspectionQuestion, kind: type[_A]) -> _A:
+        encoded = msgspec.msgpack.encode(question)
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                answer = _ANSWERS.decode(self._ask(encoded))
+            except NotNow as error:
+                _wait(pause_s, str(error))
+            else:
+                if isinstance(answer, kind):
+                    return answer
+                _wait(pause_s, "a host does not own its partition")
+        raise AssertionError("the last pause is none")
+
+
+def _wait(pause_s: float | None, why: str) -> None:
+    if pause_s is None:
+        raise NotServed(why)
+    threading.Event().wait(pause_s)

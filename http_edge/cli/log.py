@@ -12,21 +12,14 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from eventstore import verify as verification
-from eventstore.verify import Finding, Head, Summary
-from http_edge.cli.output import (
-    Exit,
-    Stop,
-    json_option,
-    print_json,
-    print_record,
-    print_table,
-    progress_bar,
-)
+from eventstore.log import verify as verification
+from eventstore.log.verify import Finding, Head, Summary
+from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
 from http_edge.cli.settings import with_settings
-from http_edge.config import Settings
-from http_edge.config_sources import Loaded
-from http_edge.log_reading import opened_to_read
+from http_edge.server.exits import Exit, Stop
+from http_edge.server.exporting import opened_to_read
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
 
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
@@ -155,13 +148,13 @@ def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, He
     if path is None:
         return [{}] * databases
     try:
-        told = json.loads(path.read_bytes())
+        earlier = json.loads(path.read_bytes())
         found = [
             {
                 partition: Head(head["version"], bytes.fromhex(head["digest"]))
                 for partition, head in database["summary"]["heads"].items()
             }
-            for database in told.get("databases", [told])
+            for database in earlier.get("databases", [earlier])
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
         remedy = "Make one with: poste log verify --json"

@@ -14,7 +14,8 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from http_edge.cli.output import Exit, Stop, unfinished
+from http_edge.cli import projections_program
+from http_edge.server.exits import Exit, Stop, unfinished
 
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run the mediator.",
@@ -22,17 +23,15 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "invite": "Make an invitation to this mediator, as a URL and a QR code for wallets.",
     "queue": "Show what waits for whom in a running mediator; empty a queue.",
     "shards": "Show where the shards of a running mediator are; move them.",
-    "identities": "Give identities of a cluster hosts of their own, and back to their shards.",
-    "demo": "Walk two people through a whole protocol against a running mediator.",
-    "bench": "Measure a mediator on this machine; other machines are refused.",
+    "identities": "Give identities of a cluster dedicated hosts, and back to their shards.",
+    "demo": "Walk Alice and Bob through a whole protocol against a running mediator.",
+    "bench": "Put a bounded load on a running mediator and show how it answers.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",
     "log": "Check the event log.",
     "verify": "Check an export, and with --live the memory of the mediator against it.",
     "export": "Write the event log as Parquet files, each once, and sign what was written.",
     "restore": "Build a log anew from its export, or move it to another store.",
-    "rebuild": "Rebuild every table from an export alone, as of now or of any moment.",
-    "audit": "Tell from an export what happened to a message or an identity.",
-    "report": "Write a page of figures and plots from an export.",
+    **projections_program.SUMMARIES,
     "config": "Show the settings in force and all that could be set.",
 }
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
@@ -49,6 +48,8 @@ class LazyGroup(click.Group):
         """The command of that name, imported now."""
         if cmd_name not in SUMMARIES:
             return None
+        if cmd_name in projections_program.SUMMARIES:
+            return projections_program.projections_command(cmd_name)
         command = getattr(import_module(f"http_edge.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
@@ -74,7 +75,7 @@ class LazyGroup(click.Group):
             raise stop from error
 
 
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, context_settings={"show_default": True})
 @click.version_option(package_name="poste-restante", prog_name="poste")
 def poste() -> None:
     """Poste holds encrypted messages until their owner acknowledges them."""
@@ -82,9 +83,9 @@ def poste() -> None:
 
 def explained(error: Exception) -> Stop | None:
     """What an expected failure means for the user; None for a fault of the program."""
-    from eventstore import errors  # noqa: PLC0415 - only a failure needs these
-    from http_edge.config_sources import SettingRefused  # noqa: PLC0415
-    from http_edge.mediator_keys import KeyFileRefused  # noqa: PLC0415
+    from eventstore.log import errors  # noqa: PLC0415
+    from http_edge.crypto.mediator_keys import KeyFileRefused  # noqa: PLC0415
+    from http_edge.settings.sources import SettingRefused  # noqa: PLC0415
 
     match error:
         case SettingRefused():
@@ -107,6 +108,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; never with a traceback for what a user can mend."""
     try:
         code = poste.main(args, prog_name="poste", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as no_arguments:
+        click.echo(no_arguments.format_message())
+        code = Exit.OK
     except click.ClickException as stop:
         stop.show()
         code = stop.exit_code

@@ -1,4 +1,4 @@
-"""What commands print and how they end: tables or JSON on stdout, refusals on stderr, exit codes.
+"""What commands print: tables or JSON on stdout, progress on stderr.
 
 Text that comes from elsewhere (a server, a log) is shown with its control characters escaped, so
 that it cannot drive the terminal.
@@ -7,68 +7,26 @@ that it cannot drive the terminal.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
-from typing import IO, Any, Self
+from typing import Final
 
 import click
-from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
-
-class Exit(IntEnum):
-    """How a command ended; each with the sentence that ``poste --help`` shows."""
-
-    means: str
-
-    def __new__(cls, code: int, means: str) -> Self:
-        """A member: its code, and its meaning beside it."""
-        member = int.__new__(cls, code)
-        member._value_ = code
-        member.means = means
-        return member
-
-    OK = 0, "Done."
-    FINDING = 1, "Done, and something is wrong with what was checked."
-    USAGE = 2, "The command line or a setting is wrong; nothing was done."
-    UNREACHABLE = 3, "The server or the log cannot be reached."
-    UNSAFE = 4, "The log or the keys are not safe to use as they are."
-    INTERNAL = 70, "A fault of poste itself."
-
-
-class Stop(click.ClickException):
-    """The end of a command that could not do its work: why, and what to do about it."""
-
-    def __init__(self, code: Exit, message: str, remedy: str = "") -> None:
-        super().__init__(message)
-        self.exit_code = int(code)  # type: ignore[misc]  # click reads it from the instance
-        self.remedy = remedy
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the reason, then the remedy, on stderr."""
-        click.echo(f"poste: {escaped(self.message)}", file=file or sys.stderr)
-        if self.remedy:
-            click.echo(f"  {escaped(self.remedy)}", file=file or sys.stderr)
-
-
-def unfinished(error: Exception) -> Stop:
-    """The end of a command that found the log of a restore that has not come to its end."""
-    remedy = "Run the same poste restore again: it begins anew and then finishes."
-    return Stop(Exit.UNSAFE, str(error), remedy)
-
+from http_edge.server.exits import escaped
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 
 
-def escaped(value: object) -> str:
-    """A value as one line of printable text."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+_GAP: Final = "  "
+_RULE: Final = "\u2500"
+
+
+_MOVED: Final = "\u2193"
 
 
 def print_json(value: object) -> None:
@@ -77,18 +35,67 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under columns; numbers stand right."""
+    """Print rows under columns; a column of numbers stands right.
+
+    A value is never broken: one that is too long for its column stands whole on a line of its own
+    below the row, where it can be copied, and an arrow in its place.
+    """
     console = Console()
-    cells = [[_cell(value) for value in row] for row in rows]
-    # Names stay searchable, but a long one in one piece would push the other columns out.
-    is_short = all(len(row[0]) <= console.width // 2 for row in cells)
-    table = Table(box=SIMPLE_HEAD, show_header=any(columns))
-    for index, column in enumerate(columns):
-        table.add_column(Text(escaped(column)), overflow="fold", no_wrap=not index and is_short)
-    for row in cells:
-        table.add_row(*row)
+    heads = [escaped(column) for column in columns]
+    values = [list(row) for row in rows]
+    lines = [[_cell(value) for value in row] for row in values]
+    widths = _widths(heads, lines, console.width)
+    right = [
+        all(row[index] is None or type(row[index]) in {int, float} for row in values)
+        for index in range(len(heads))
+    ]
     console.print(Text(title, style="bold"))
-    console.print(table)
+    console.print()
+    if not lines:
+        console.print(" none\n")
+        return
+    if any(heads):
+        _print_line(console, heads, widths, right, "bold")
+        console.print(f" {_RULE * (sum(widths) + len(_GAP) * (len(widths) - 1))}")
+    for cells in lines:
+        fits = [cell_len(cell) <= width for cell, width in zip(cells, widths, strict=True)]
+        shown = [cell if fit else _MOVED for cell, fit in zip(cells, fits, strict=True)]
+        _print_line(console, shown, widths, right)
+        for cell, fit in zip(cells, fits, strict=True):
+            if not fit:
+                console.print(Text(f"   {cell}"), soft_wrap=True)
+    console.print()
+
+
+def _widths(heads: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The widths of the columns in a line of ``width``: as wide as needed, the widest cut first."""
+    least = [max(cell_len(head), 1) for head in heads]
+    widths = [
+        max([least[index], *(cell_len(line[index]) for line in lines)])
+        for index in range(len(heads))
+    ]
+    room = width - 1 - len(_GAP) * (len(widths) - 1)
+    while sum(widths) > room and widths != least:
+        widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+        left = room - sum(widths) + widths[widest]
+        sizes = [cell_len(line[widest]) for line in lines]
+        widths[widest] = max([least[widest], *(size for size in sizes if size <= left)])
+    return widths
+
+
+def _print_line(
+    console: Console,
+    cells: Sequence[str],
+    widths: Sequence[int],
+    right: Sequence[bool],
+    style: str = "",
+) -> None:
+    """One line of a table; ``right`` says which columns stand right."""
+    padded = []
+    for cell, width, is_right in zip(cells, widths, right, strict=True):
+        space = " " * (width - cell_len(cell))
+        padded.append(space + cell if is_right else cell + space)
+    console.print(Text(f" {_GAP.join(padded)}".rstrip(), style=style), soft_wrap=True)
 
 
 def print_record(title: str, record: Mapping[str, object]) -> None:
@@ -98,22 +105,25 @@ def print_record(title: str, record: Mapping[str, object]) -> None:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr within the block, on a terminal alone; told what is done and of how much."""
+    """A bar on stderr within the block, on a terminal alone; yields how to move it.
+
+    The arguments are what is done and of how much.
+    """
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _cell(value: object) -> Text:
+def _cell(value: object) -> str:
     match value:
-        case None:
-            return Text("-")
+        case None | "":
+            return "-"
         case bool():
-            return Text("yes" if value else "no")
+            return "yes" if value else "no"
         case int():
-            return Text(f"{value:_}", justify="right")
+            return f"{value:_}"
         case float():
-            return Text(f"{value:_.3f}".rstrip("0").rstrip("."), justify="right")
+            return f"{value:_.3f}".rstrip("0").rstrip(".")
         case _:
-            return Text(escaped(value))
+            return escaped(value)

@@ -1,6 +1,7 @@
-"""Commands that Spark does: the program ``projections``, run with the same arguments.
+"""``poste rebuild``, ``audit``, ``report``: the program ``projections``, run as ``poste``.
 
-It is a program of its own, so that the mediator needs neither Spark nor Java.
+It is a program of its own, so that the mediator needs neither Spark nor Java. It understands the
+arguments itself and calls itself by the name that was typed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from typing import Final
 
 import click
 
-from http_edge.cli.output import Exit, Stop
+from http_edge.server.exits import Exit, Stop
 
+SUMMARIES: Final = {
+    "rebuild": "Rebuild every table from an export alone, as of now or of any time.",
+    "audit": "Show from an export what happened to a message or an identity.",
+    "report": "Write a page of figures and plots from an export.",
+}
+_RUN: Final = "from projections.__main__ import projections; projections(prog_name='poste')"
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
 
 
-def projections_command(name: str, summary: str) -> click.Command:
+def projections_command(name: str) -> click.Command:
     """The command of this name; it takes all arguments, ``--help`` too, as they are."""
 
     def run(arguments: Sequence[str]) -> None:
@@ -29,13 +36,13 @@ def projections_command(name: str, summary: str) -> click.Command:
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
         add_help_option=False,
         callback=run,
-        help=summary,
+        help=SUMMARIES[name],
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
     )
 
 
 def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
-    """Exit code and output of ``python -m projections`` with these arguments.
+    """Exit code and output of the program ``projections`` with these arguments.
 
     Raises:
         Stop: Spark is not installed.
@@ -51,7 +58,7 @@ def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
 
 
 def run_program(arguments: Sequence[str]) -> None:
-    """Run ``python -m projections`` with these arguments; it reads and writes as we do.
+    """Run the program ``projections`` with these arguments; it reads and writes as we do.
 
     Raises:
         Exit: with its exit code, if that is not 0.
@@ -74,4 +81,4 @@ def _command(arguments: Sequence[str]) -> list[str]:
             "Spark is not installed here: a mediator runs without it.",
             "Install the package as poste-restante[spark], or use the image with Spark.",
         )
-    return [sys.executable, "-m", "projections", *arguments]
+    return [sys.executable, "-c", _RUN, *arguments]

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 import click
 
-from http_edge.cli.nearby import ask
+from http_edge.admin.operators import QUEUES_MAX
 from http_edge.cli.output import json_option, print_json, print_record, print_table
+from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
-from http_edge.config import Settings
-from http_edge.config_sources import Loaded
-from http_edge.mediator_keys import load_or_create
-from http_edge.operators import QUEUES_MAX, operator_token
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.sources import Loaded
 
 _COLUMNS = ("did", "messages", "bytes", "oldest_age_s", "outbound")
-_url_option = click.option("--url", help="The mediator to ask; else the one of the settings.")
 
 
 @click.group()
 def queue() -> None:
     """Show what waits for whom in a running mediator; empty a queue.
 
-    It answers on loopback only, and to whoever can read its key file.
+    It answers on loopback only, and only with its key file at hand.
     """
 
 
@@ -32,16 +32,18 @@ def queue() -> None:
     "--limit", type=click.IntRange(1, QUEUES_MAX), default=20, show_default=True, help="Queues."
 )
 @json_option
-@_url_option
+@url_option
 @with_settings("listen", "data_dir")
 def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_json: bool) -> None:
     """Show the queues that wait longest, or all about the one of DID.
 
-    Payloads are never shown: the mediator cannot read them.
+    Exit code 2 where the mediator knows no such identity. Payloads are never shown: the mediator
+    cannot read them.
     """
-    settings = loaded.settings
     which = f"did={quote(did, safe='')}" if did else f"limit={limit}"
-    answer = ask("GET", url or settings.local_url, f"/queues?{which}", token=_token(settings))
+    answer = ask_as_operator("GET", loaded.settings, url, f"/queues?{which}")
+    if did:
+        _refuse_unknown(did, answer)
     if as_json:
         print_json(answer)
         return
@@ -56,7 +58,7 @@ def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_jso
 @click.argument("did")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-@_url_option
+@url_option
 @with_settings("listen", "data_dir")
 def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool) -> None:
     """Remove everything that waits for DID: its owner never gets it.
@@ -65,14 +67,24 @@ def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool
     """
     if not yes:
         click.confirm(f"Remove everything that waits for {did}?", abort=True, err=True)
-    settings = loaded.settings
     path = f"/queues/purge?did={quote(did, safe='')}"
-    answer = ask("POST", url or settings.local_url, path, token=_token(settings))
+    answer = ask_as_operator("POST", loaded.settings, url, path)
+    _refuse_unknown(did, answer)
     if as_json:
         print_json(answer)
     else:
         click.echo(f"{answer.get('purged', 0)} messages removed")
 
 
-def _token(settings: Settings) -> str:
-    return operator_token(load_or_create(settings.keys_path))
+def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
+    """Let an answer about an unknown identity not pass for one about an empty queue.
+
+    Raises:
+        Stop: the mediator knows no such identity.
+    """
+    if not answer.get("known", True):
+        raise Stop(
+            Exit.USAGE,
+            f"this mediator knows no identity {did}",
+            "It has never registered or connected here. What waits for whom: poste queue show",
+        )

@@ -13,13 +13,20 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from eventstore.errors import CorruptRow, ImportRefused, LogUnavailable, NotAsSealed, UnknownTopic
+from eventstore.log.errors import (
+    CorruptRow,
+    ImportRefused,
+    LogUnavailable,
+    NotAsSealed,
+    UnknownTopic,
+)
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
-from eventstore.restore import OnProgress, Restored
-from http_edge.cli.output import Exit, Stop, json_option, print_json, print_record
+from eventstore.stores.restore import OnProgress, Restored
+from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
-from http_edge.config_sources import Loaded
-from http_edge.restoring import Source, Target, keys_for, opened_source, run, target_of
+from http_edge.server.exits import Exit, Stop
+from http_edge.server.restoring import Source, Target, keys_for, opened_source, run, target_of
+from http_edge.settings.sources import Loaded
 
 
 @click.command()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from actors import ray_environment
+from actors.ray import environment as ray_environment
 from http_edge.cli.settings import with_settings
-from http_edge.config_sources import Loaded
+from http_edge.settings.sources import Loaded
 
 
 @click.command()
@@ -30,6 +30,6 @@ def serve(loaded: Loaded) -> int:
     the commands in flight finish.
     """
     ray_environment.prepare(own_ray=loaded.settings.ray_address is None)
-    from http_edge.serve import run  # noqa: PLC0415 - imports Ray; the help of this command need not
+    from http_edge.server.serve import run  # noqa: PLC0415 - imports Ray; the help of this command need not
 
     return run(loaded)

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from http_edge.config_reference import every_setting
-from http_edge.config_sources import CONFIG_VARIABLE, load_settings
+from http_edge.server.exits import escaped
+from http_edge.settings.reference import Setting, every_setting, in_words
+from http_edge.settings.sources import CONFIG_VARIABLE, load_settings
 
 Result = TypeVar("Result")
 
@@ -30,12 +31,15 @@ def with_settings(*names: str) -> Callable[[Callable[..., Result]], Callable[...
         def run(config: Path | None, assignments: tuple[str, ...], **options: Any) -> Result:
             flags = dict(map(_assignment, assignments))
             flags |= {name: text for name in names if (text := options.pop(name)) is not None}
-            return command(loaded=load_settings(flags, os.environ, config), **options)
+            loaded = load_settings(flags, os.environ, config)
+            for note in loaded.notes:
+                click.echo(f"poste: {escaped(note)}", err=True)
+            return command(loaded=loaded, **options)
 
         for name in reversed(names):
             setting = every_setting()[name]
             flag = "--" + name.replace("_", "-")
-            run = click.option(flag, name, metavar="TEXT", help=setting.reason)(run)
+            run = click.option(flag, name, metavar=_metavar(setting), help=_help(setting))(run)
         run = click.option(
             "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by name."
         )(run)
@@ -46,6 +50,27 @@ def with_settings(*names: str) -> Callable[[Callable[..., Result]], Callable[...
         )(run)
 
     return decorate
+
+
+def _metavar(setting: Setting) -> str:
+    """What stands for the value in the help: the choices, where there are some."""
+    match setting.kind:
+        case {"enum": choices}:
+            return f"[{'|'.join(choices)}]"
+        case {"format": "path"}:
+            return "PATH"
+        case {"type": "integer" | "number"}:
+            return "NUMBER"
+        case _:
+            return "TEXT"
+
+
+def _help(setting: Setting) -> str:
+    """The reason of a setting, its default and what fits; what is unset says so in its reason."""
+    facts = [] if setting.default is None else [f"default: {setting.default}"]
+    if _metavar(setting) == "NUMBER" or "expected" in setting.kind:
+        facts.append(in_words(setting.kind))
+    return f"{setting.reason}  [{'; '.join(facts)}]" if facts else setting.reason
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -10,14 +10,13 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from actors.placer_port import Placed
-from http_edge.cli.nearby import ask
-from http_edge.cli.output import Exit, Stop, json_option, print_json, print_table
+from actors.placement.port import Placed
+from http_edge.cli.output import json_option, print_json, print_table
+from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
-from http_edge.config import Settings
-from http_edge.config_sources import Loaded
-from http_edge.mediator_keys import load_or_create
-from http_edge.operators import operator_token
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
 
 _SHARDS: Final = ("shard", "host", "node", "to")
 _HOSTS: Final = ("host", "node", "shards", "draining")
@@ -32,20 +31,19 @@ _REFUSALS: Final = {
     Placed.DID_NOT_ANSWER: "A host did not answer: the shard may have moved or not.",
     Placed.NO_CLUSTER: "This mediator serves alone: its shards have nowhere to go.",
 }
-_url_option = click.option("--url", help="The mediator to ask; else the one of the settings.")
 
 
 @click.group()
 def shards() -> None:
     """Show where the shards of a running mediator are; move them.
 
-    It answers on loopback only, and to whoever can read its key file.
+    It answers on loopback only, and only with its key file at hand.
     """
 
 
 @shards.command("list")
 @json_option
-@_url_option
+@url_option
 @with_settings("listen", "data_dir")
 def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show the host and node of every shard, and the shards of every host."""
@@ -61,7 +59,7 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 @shards.command()
 @click.argument("shard")
 @click.argument("host")
-@_url_option
+@url_option
 @with_settings("listen", "data_dir")
 def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
     """Move SHARD to HOST, or to the emptiest host of the node HOST.
@@ -74,12 +72,12 @@ def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
 
 @shards.command()
 @click.argument("node")
-@_url_option
+@url_option
 @with_settings("listen", "data_dir")
 def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
     """Move all shards and dedicated identities of NODE away; wait until it is empty.
 
-    It gets no new ones. Then it can be stopped without anybody noticing. poste serve does this by
+    It gets no new ones. Then it can be stopped and no client notices. poste serve does this by
     itself at SIGTERM.
     """
     settings = loaded.settings
@@ -90,7 +88,7 @@ def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
 
 @shards.command()
 @click.argument("node")
-@_url_option
+@url_option
 @with_settings("listen", "data_dir")
 def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
     """Give NODE its part of the shards again."""
@@ -117,7 +115,7 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
             if all(host["draining"] for host in hosts):
                 raise Stop(
                     Exit.FINDING,
-                    "Every host is to be emptied, so nobody can take the shards.",
+                    "Every host is to be emptied, so none can take the shards.",
                     "Start another node, or undrain one.",
                 )
             if time.monotonic() > deadline:
@@ -130,7 +128,7 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
 
 
 def _places(settings: Settings, url: str | None) -> dict[str, Any]:
-    return ask("GET", url or settings.local_url, "/shards", token=_token(settings))
+    return ask_as_operator("GET", settings, url, "/shards")
 
 
 def _order(settings: Settings, url: str | None, order: str) -> None:
@@ -139,14 +137,10 @@ def _order(settings: Settings, url: str | None, order: str) -> None:
     Raises:
         Stop: it was not carried out; says why.
     """
-    answer = ask("POST", url or settings.local_url, f"/shards/{order}", token=_token(settings))
+    answer = ask_as_operator("POST", settings, url, f"/shards/{order}")
     placed = answer.get("placed")
     if placed != Placed.DONE:
         code = Exit.UNREACHABLE if placed == Placed.DID_NOT_ANSWER else Exit.USAGE
         reasons = {refusal.value: reason for refusal, reason in _REFUSALS.items()}
         reason = reasons.get(str(placed), "The mediator refused.")
         raise Stop(code, reason, "See: poste shards list")
-
-
-def _token(settings: Settings) -> str:
-    return operator_token(load_or_create(settings.keys_path))

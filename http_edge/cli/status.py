@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from http_edge.cli.nearby import ask
 from http_edge.cli.output import json_option, print_json, print_record, print_table
+from http_edge.cli.running_mediator import ask, url_option
 from http_edge.cli.settings import with_settings
-from http_edge.config_sources import Loaded
+from http_edge.settings.sources import Loaded
 
 
 @click.command()
 @json_option
-@click.option("--url", help="The mediator to ask; else the one that the settings describe.")
+@url_option
 @with_settings("listen")
 def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show what a running mediator holds and does.

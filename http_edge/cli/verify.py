@@ -12,32 +12,25 @@ import base58
 import click
 import msgspec
 
+from eventstore.log.databases import folder_name
+from eventstore.log.verify import Head
 from eventstore.parquet.catalog import catalog_of
-from eventstore.parquet.database_exports import check_one_log, exports_in
-from eventstore.parquet.database_folders import folder_name
+from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
-from eventstore.parquet.export_findings import ExportFinding, ExportSummary, finding_of
-from eventstore.parquet.files import open_place
+from eventstore.parquet.files import EVENTS, MANIFESTS, open_place
 from eventstore.parquet.manifest import Verify
-from eventstore.parquet.verify_export import verify_export
-from eventstore.verify import Head
-from http_edge import signatures
-from http_edge.cli.live_comparison import LiveOptions, compare_live, export_rest
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
+from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
 from http_edge.cli.log import heads_of_each
-from http_edge.cli.output import (
-    Exit,
-    Stop,
-    json_option,
-    print_json,
-    print_record,
-    print_table,
-    progress_bar,
-)
+from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
+from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import with_settings
-from http_edge.config import Settings
-from http_edge.config_sources import Loaded
-from http_edge.live.collect import NotServed
-from http_edge.mediator_keys import load_or_create
+from http_edge.crypto import signatures
+from http_edge.crypto.mediator_keys import load
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
 
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
@@ -77,7 +70,7 @@ class _Found(NamedTuple):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The JSON of an earlier check: its heads must still be there, so a cut end is found too.",
 )
-@click.option("--url", help="The mediator to ask; else the one that the settings describe.")
+@url_option
 @click.option("--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine.")
 @click.option("--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512))
 @json_option
@@ -105,7 +98,7 @@ def verify(  # noqa: PLR0913 - one for each option
     settings = loaded.settings
     target = source or settings.export.to
     if target is None:
-        raise Stop(Exit.USAGE, "which export is not said", "Name a folder or URI with --from.")
+        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
     spark = ["--master", master] if master else []
     spark += ["--memory-mib", str(memory_mib)] if memory_mib else []
     compared = None
@@ -155,7 +148,20 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
 
 
 def _check_all(settings: Settings, target: str, known: Path | None) -> _Found:
+    """Check the export at a place, or those of all databases there.
+
+    Raises:
+        Stop: there is none, or ``known`` is not of as many.
+        ExportUnavailable: it cannot be read now.
+    """
     targets = exports_in(target)
+    place = open_place(target)
+    if not targets and not {EVENTS, MANIFESTS} & {*place.folders()}:
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"there is no export at {place.address()}",
+            "Name the folder or URI that poste export wrote to with --from.",
+        )
     is_one = targets in ([], [target])
     names = [""] if is_one else [*map(folder_name, range(len(targets)))]
     known_heads = heads_of_each(known, len(names))
@@ -171,7 +177,7 @@ def _check_all(settings: Settings, target: str, known: Path | None) -> _Found:
 def _check(settings: Settings, name: str, target: str, known_heads: Mapping[str, Head]) -> _Checked:
     trusted: Verify | None = None
     if settings.keys_path.exists():
-        trusted = partial(signatures.verify, load_or_create(settings.keys_path).signing_public)
+        trusted = partial(signatures.verify, load(settings.keys_path).signing_public)
     findings: list[ExportFinding] = []
     summary: ExportSummary | None = None
     with progress_bar(f"Checking the export {name}".rstrip()) as progress:
@@ -210,7 +216,7 @@ def _explained() -> Iterator[None]:
         raise Stop(Exit.USAGE, str(error), "Name the export with --from.") from error
     except NotServed as error:
         remedy = "A host does not answer: see poste status."
-        raise Stop(Exit.UNREACHABLE, f"the mediator was not asked for all: {error}", remedy) from (
+        raise Stop(Exit.UNREACHABLE, f"the mediator did not answer for all: {error}", remedy) from (
             error
         )
     except ExportError as error:

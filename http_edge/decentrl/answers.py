@@ -1,131 +1,172 @@
-"""Replies as the protocol's JSON (DCTRL-0004 sections 7.3, 8 and 9.2)."""
+"""Answers as the protocol's JSON: successes, pages and errors (DCTRL-0004 sections 8, 9 and 11).
+
+An error is ``{"type": "ERROR", "code": …, "detail": …}``. The first eleven codes are those of
+11.2; the rest are extensions in the same form: RECIPIENT_QUEUE_FULL, QUOTA_EXCEEDED, RATE_LIMITED,
+TEMPORARILY_UNAVAILABLE, NOT_FOUND, METHOD_NOT_ALLOWED, UPGRADE_REQUIRED, INTERNAL_ERROR.
+``detail`` is an extension too, for a human reader: ``<member>: <rule that it breaks>``, never a
+value that was sent. The codes of the protocol have one, also where the listener sends them.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final, assert_never
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
 
+import msgspec
 import orjson
+from aiohttp import hdrs, web
 
-from actors.commands import Page
-from actors.replies import (
-    ContractRequestsPage,
-    ContractsPage,
-    Done,
-    MessageAccepted,
-    MessagesPage,
-    PublicEventAccepted,
-    ReadAllowed,
-    Refused,
-    Registered,
-    Reply,
-)
-from eventstore.log import PublicEventsPage, SavedEventsPage
-from http_edge.decentrl.errors import Answer, refuse
+from actors.core.commands import Page
+from actors.core.refusals import Refusal
+from http_edge.listener.routes import JSON, Rejection
 
-_OK: Final = 200
-SUCCESS: Final = Answer(_OK, orjson.dumps({"type": "SUCCESS"}))
-REQUESTED: Final = Answer(_OK, orjson.dumps({"type": "SUCCESS", "code": "REQUESTED"}))
+HTTP_STATUS: Final[dict[Refusal, HTTPStatus]] = {
+    Refusal.INVALID_COMMAND: HTTPStatus.BAD_REQUEST,
+    Refusal.INVALID_SIGNATURE: HTTPStatus.UNAUTHORIZED,
+    Refusal.INVALID_SIGNATURES: HTTPStatus.UNAUTHORIZED,
+    Refusal.UNAUTHORIZED_COMMAND: HTTPStatus.UNAUTHORIZED,
+    Refusal.TIMESTAMP_OUT_OF_RANGE: HTTPStatus.UNAUTHORIZED,
+    Refusal.DUPLICATE_NONCE: HTTPStatus.UNAUTHORIZED,
+    Refusal.SENDER_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Refusal.SENDER_SIGNING_KEY_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Refusal.RECIPIENT_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Refusal.RECIPIENT_NOT_REGISTERED: HTTPStatus.NOT_FOUND,
+    Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Refusal.RECIPIENT_QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
+    Refusal.QUOTA_EXCEEDED: HTTPStatus.TOO_MANY_REQUESTS,
+    Refusal.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
+    Refusal.TEMPORARILY_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+RETRY_AFTER_S: Final[dict[Refusal, int]] = {
+    Refusal.RECIPIENT_QUEUE_FULL: 60,
+    Refusal.QUOTA_EXCEEDED: 3_600,
+    Refusal.RATE_LIMITED: 1,
+    Refusal.TEMPORARILY_UNAVAILABLE: 1,
+}
+"""Seconds after which a retry may succeed: a queue empties when its owner comes back, a quota when
+the owner cleans up, a busy or restarting host within a second or so."""
+
+DETAILS: Final[dict[Refusal, str]] = {
+    Refusal.INVALID_COMMAND: "payload: breaks a rule of its command",
+    Refusal.INVALID_SIGNATURE: "signature: does not verify over header and payload",
+    Refusal.INVALID_SIGNATURES: "payload: a signature in it does not verify",
+    Refusal.UNAUTHORIZED_COMMAND: "header.sender_did: is not registered here",
+    Refusal.TIMESTAMP_OUT_OF_RANGE: "header.timestamp: is too far from the mediator's clock",
+    Refusal.DUPLICATE_NONCE: "header.nonce: was used by this sender before",
+    Refusal.SENDER_NOT_FOUND: "header.sender_did: does not resolve",
+    Refusal.SENDER_SIGNING_KEY_NOT_FOUND: (
+        "header.sender_signing_key_id: is not a signing key in the sender's document"
+    ),
+    Refusal.RECIPIENT_NOT_FOUND: "header.recipient_did: does not resolve",
+    Refusal.RECIPIENT_NOT_REGISTERED: "header.recipient_did: is not registered here",
+    Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: (
+        "header.recipient_did: has no contract in force with the sender"
+    ),
+}
+"""What is said where no check knows it more exactly."""
 
 
-def registered(signed_contract: dict[str, Any]) -> Answer:
-    """The answer to a registration: the contract with the mediator's signature (8.1)."""
-    return _success(
-        code="MEDIATOR_REGISTRATION_SUCCESS",
-        payload={"signed_communication_contract": signed_contract},
+class Answer(msgspec.Struct, frozen=True):
+    """An HTTP answer before it meets HTTP: status, JSON text and Retry-After in seconds.
+
+    ``refusal`` is what it says, None if it is no error.
+    """
+
+    status: int
+    body: bytes
+    retry_after_s: int | None = None
+    refusal: Refusal | None = None
+
+
+Answering: TypeAlias = Callable[[Any, Page | None], Answer]
+"""Makes the answer of a command from its reply; ``Page`` is the page of a query."""
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """Why the edge rejects a command; an empty ``detail`` is the one of ``DETAILS``."""
+
+    code: Refusal
+    detail: str = ""
+
+
+def respond(answer: Answer) -> web.Response:
+    """An answer as an HTTP response."""
+    response = web.Response(status=answer.status, body=answer.body, content_type=JSON)
+    if answer.retry_after_s is not None:
+        response.headers[hdrs.RETRY_AFTER] = str(answer.retry_after_s)
+    return response
+
+
+# ---- successes
+
+
+def success(**members: Any) -> Answer:
+    """A success with these members beside its type."""
+    return Answer(HTTPStatus.OK, orjson.dumps({"type": "SUCCESS", **members}))
+
+
+def records(name: str, items: Sequence[Any], total: int, page: Page | None) -> Answer:
+    """One page of records under their name (9.2); ``total`` is how many match."""
+    assert page is not None, "a query has a page"
+    pagination = {"page": page.number, "page_size": page.size, "total": total}
+    return success(payload={name: items, "pagination": pagination})
+
+
+# ---- errors
+
+
+def error_body(code: str, detail: str | None = None) -> bytes:
+    """The protocol's error object (11.1)."""
+    error = {"type": "ERROR", "code": code}
+    return orjson.dumps(error if detail is None else {**error, "detail": detail})
+
+
+def refuse(refusal: Refusal, retry_after_s: float | None = None) -> Answer:
+    """The answer to a refused command."""
+    if retry_after_s is None:
+        return _REFUSALS[refusal]
+    seconds = max(1, int(retry_after_s + 0.999))
+    return Answer(HTTP_STATUS[refusal], error_body(refusal.value), seconds, refusal)
+
+
+def reject(rejected: Rejected) -> Answer:
+    """The answer to a command that the edge rejects."""
+    if not rejected.detail:
+        return refuse(rejected.code)
+    return Answer(
+        HTTP_STATUS[rejected.code],
+        error_body(rejected.code.value, rejected.detail),
+        RETRY_AFTER_S.get(rejected.code),
+        rejected.code,
     )
 
 
-def answer(reply: Reply | SavedEventsPage | PublicEventsPage, page: Page | None) -> Answer:
-    """The answer for a reply; ``page`` is what the query asked for, if it was a query."""
-    match reply:
-        case Refused():
-            return refuse(reply.code)
-        case MessageAccepted():
-            return _success(pendingEventId=reply.message_id)
-        case PublicEventAccepted():
-            return _success(publicEventId=reply.event_id)
-        case Done() | Registered() | ReadAllowed():
-            return SUCCESS
-        case (
-            MessagesPage()
-            | ContractRequestsPage()
-            | ContractsPage()
-            | SavedEventsPage()
-            | PublicEventsPage()
-        ):
-            assert page is not None
-            return _page(reply, page)
-        case _:
-            raise AssertionError(f"{type(reply).__name__} answers no command of this protocol")
+_REFUSALS: Final = {
+    refusal: Answer(
+        status,
+        error_body(refusal.value, DETAILS.get(refusal)),
+        RETRY_AFTER_S.get(refusal),
+        refusal,
+    )
+    for refusal, status in HTTP_STATUS.items()
+}
 
 
-def _page(
-    reply: MessagesPage | ContractRequestsPage | ContractsPage | SavedEventsPage | PublicEventsPage,
-    page: Page,
-) -> Answer:
-    match reply:
-        case MessagesPage():
-            return _records("pending_events", [_message(m) for m in reply.messages], reply, page)
-        case ContractRequestsPage():
-            requests = [
-                {
-                    "id": request.request_id,
-                    "sender_did": request.sender_did,
-                    "encrypted_contract_request": request.encrypted_contract_request,
-                    "requestor_ephemeral_public_key": request.requestor_ephemeral_public_key,
-                }
-                for request in reply.requests
-            ]
-            return _records("pending_communication_contract_requests", requests, reply, page)
-        case ContractsPage():
-            contracts = [
-                {
-                    "id": contract.contract_id,
-                    "signed_communication_contract": orjson.Fragment(contract.signed),
-                }
-                for contract in reply.contracts
-            ]
-            return _records("communication_contracts", contracts, reply, page)
-        case SavedEventsPage():
-            saved = [
-                {
-                    "id": event.event_id,
-                    "payload": event.payload,
-                    "encrypted_tags": event.encrypted_tags,
-                    "timestamp": event.timestamp_s,
-                }
-                for event in reply.events
-            ]
-            return _records("events", saved, reply, page)
-        case PublicEventsPage():
-            public = [
-                {
-                    "id": event.event_id,
-                    "channel_id": event.channel_id,
-                    "event": event.event,
-                    "tags": event.tags,
-                    "timestamp": event.timestamp_s,
-                    "event_signature": event.event_signature,
-                }
-                for event in reply.events
-            ]
-            return _records("events", public, reply, page)
-        case _:
-            assert_never(reply)
+def rejection_body(reason: str) -> bytes:
+    """The error object of a request that the listener rejects (``listener.routes.ErrorBody``)."""
+    if reason == Rejection.TOO_BUSY.value:
+        return error_body(Refusal.TEMPORARILY_UNAVAILABLE.value)
+    detail = _INVALID.get(reason)
+    return error_body(reason) if detail is None else error_body("INVALID_COMMAND", detail)
 
 
-def _message(message: Any) -> dict[str, str]:
-    return {
-        "id": message.message_id,
-        "payload": message.payload.decode(),
-        "sender_did": message.sender_did,
-    }
-
-
-def _records(name: str, records: list[Any], reply: Any, page: Page) -> Answer:
-    pagination = {"page": page.number, "page_size": page.size, "total": reply.total}
-    return _success(payload={name: records, "pagination": pagination})
-
-
-def _success(**members: Any) -> Answer:
-    return Answer(_OK, orjson.dumps({"type": "SUCCESS", **members}))
+_INVALID: Final = {
+    Rejection.MALFORMED.value: "request: is not HTTP, or has a header line that is too long",
+    Rejection.BODY_INCOMPLETE.value: "body: ends early",
+    Rejection.BODY_TIMEOUT.value: "body: does not arrive in time",
+    Rejection.BODY_TOO_LARGE.value: "body: has more bytes than this mediator takes",
+    Rejection.BODY_ENCODED.value: "body: has a Content-Encoding",
+}
+"""What the listener rejects as INVALID_COMMAND; its other reasons are codes themselves."""

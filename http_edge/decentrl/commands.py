@@ -1,8 +1,9 @@
 """From a request body to an answer: the order of checks of DCTRL-0004 sections 5 to 7.
 
 Envelope → timestamp → nonce → resolve → key → signature → payload → authorization → rules. All
-that needs no state is judged here, before the host is asked; the host claims the nonce first and
-only then gives the edge's verdict, so a replay with a bad signature is still DUPLICATE_NONCE. What
+that needs no state is validated here, before the host is called; the host claims the nonce first
+and only then refuses what the edge rejected, so a replay with a bad signature is still
+DUPLICATE_NONCE. What
 needs the network (a foreign did:web) is fetched only after the nonce was claimed.
 """
 
@@ -16,45 +17,46 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from actors.clock import Clock
-from actors.commands import CheckRegistered, NonceClaim, QuerySavedEvents, Read, Submission
-from actors.refusals import Refusal
-from actors.replies import Done, Refused, Registered
-from eventstore.seal import command_key
-from http_edge.config import Settings
-from http_edge.decentrl import answers, envelope, payloads
-from http_edge.decentrl.envelope import Envelope
-from http_edge.decentrl.errors import Answer, refuse
-from http_edge.decentrl.judgement import Judge, Verdict
+from actors.core.commands import CheckRegistered, NonceClaim, Submission
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, Refused, Registered
+from actors.host.clock import Clock
+from eventstore.log.seal import command_key
+from http_edge.decentrl import envelope
+from http_edge.decentrl.answers import Answer, Rejected, refuse, reject
+from http_edge.decentrl.command_table import TYPES
+from http_edge.decentrl.envelope import CommandEnvelope
+from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
-from http_edge.edge_report import DONE, UNKNOWN, EdgeMeasures
-from http_edge.gateway import Gateway
-from http_edge.rate_limits import RateLimit
-from http_edge.refusal_counts import DECENTRL, RefusalCounts
-from http_edge.request_id import current
+from http_edge.dispatch.gateway import Gateway
+from http_edge.listener.rate_limits import RateLimit
+from http_edge.settings.settings import Settings
+from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
+from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
+from http_edge.telemetry.request_id import current
 
 _LARGE_BYTES: Final = 65_536
 """A body of 1 MiB made of small numbers takes half a second to read and to verify."""
 _T = TypeVar("_T")
 _REPLAYED: Final = refuse(Refusal.DUPLICATE_NONCE)
-_NOBODY_PROVEN: Final = frozenset(
+_UNPROVEN: Final = frozenset(
     {
         Refusal.SENDER_NOT_FOUND,
         Refusal.SENDER_SIGNING_KEY_NOT_FOUND,
         Refusal.INVALID_SIGNATURE,
     }
 )
-"""Verdicts that come before the signature of a command has been found to hold."""
+"""Rejections that come before the signature of a command has been found to hold."""
 
 
-class CommandFront:
+class CommandEndpoint:
     """Answers ``POST /``."""
 
     def __init__(  # noqa: PLR0913 - the composition root hands over each part
         self,
         settings: Settings,
-        judge: Judge,
+        validator: CommandValidator,
         resolver: Resolver,
         gateway: Gateway,
         *,
@@ -63,13 +65,13 @@ class CommandFront:
         refusals: RefusalCounts,
         measures: EdgeMeasures,
     ) -> None:
-        """A front for one mediator.
+        """An endpoint of one mediator.
 
         ``senders`` limits verified commands by sender; ``refusals`` counts what is refused.
         """
         self._did_bytes_max = settings.limits.did_bytes_max
         self._window_ms = settings.protocol.timestamp_window_ms
-        self._judge = judge
+        self._validator = validator
         self._resolver = resolver
         self._gateway = gateway
         self._clock = clock
@@ -83,10 +85,10 @@ class CommandFront:
         command = await _apart(
             len(body), partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
         )
-        if command is None:
+        if isinstance(command, Rejected):
             self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
             self._measures.commands.add(DECENTRL, UNKNOWN, Refusal.INVALID_COMMAND.value)
-            return refuse(Refusal.INVALID_COMMAND)
+            return reject(command)
         read_s = perf_counter() - started_s
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
@@ -95,34 +97,36 @@ class CommandFront:
         partition = self._gateway.placement.nonce_partition_of(command.sender_did)
         claim = NonceClaim(partition, key, command.timestamp_ms)
         submission = Submission(partition, command.sender_did, key, claim, request_id=current())
-        fetch = [did for did in self._judge.dids_to_resolve(command) if self._needs_network(did)]
+        fetch = [
+            did for did in self._validator.dids_to_resolve(command) if self._needs_network(did)
+        ]
         if fetch:
             reply = await self._gateway.submit(submission)
             if not isinstance(reply, Done):
-                return self._counted(answers.answer(reply, None), command)
+                return self._counted(_refused(reply), command)
             submission = msgspec.structs.replace(submission, claim=None)
             for did in fetch:
                 await self._resolver.resolve(did)
         started_s = perf_counter()
-        verdict = await _apart(len(body), partial(self._judge.judge, command, now_ms / 1000))
+        result = await _apart(len(body), partial(self._validator.validate, command, now_ms / 1000))
         # Without what the network took in between.
         self._measures.decode.observe(read_s + perf_counter() - started_s)
-        if isinstance(verdict, Refusal):
-            refused = msgspec.structs.replace(submission, refusal=verdict)
-            answer = answers.answer(await self._gateway.submit(refused), None)
-            by = "" if verdict in _NOBODY_PROVEN else command.sender_did
+        if isinstance(result, Rejected):
+            refused = msgspec.structs.replace(submission, refusal=result.code)
+            answer = _refused(await self._gateway.submit(refused), result)
+            by = "" if result.code in _UNPROVEN else command.sender_did
             return self._counted(answer, command, by)
         wait_s = self._senders.take(command.sender_did, now_ms / 1000)
         if wait_s is not None:
             limited = refuse(Refusal.RATE_LIMITED, wait_s)
             return self._counted(limited, command, command.sender_did)
-        answer = await self._submit(submission, verdict, len(body))
+        answer = await self._submit(submission, result, len(body))
         if answer is _REPLAYED:
-            # Whoever replays somebody's commands must not spend that sender's rate.
+            # A replay by another client must not spend the sender's rate.
             self._senders.give_back(command.sender_did)
         return self._counted(answer, command, command.sender_did)
 
-    def _counted(self, answer: Answer, command: Envelope, sender_did: str = "") -> Answer:
+    def _counted(self, answer: Answer, command: CommandEnvelope, sender_did: str = "") -> Answer:
         """The answer; if it refuses, it is counted, for a sender whose signature holds alone."""
         refusal, name = answer.refusal, _name_of(command)
         self._measures.commands.add(
@@ -136,39 +140,46 @@ class CommandFront:
     def _needs_network(self, did: str) -> bool:
         return isinstance(self._resolver.resolve_now(did), Fetch)
 
-    async def _submit(self, submission: Submission, verdict: Verdict, size_bytes: int) -> Answer:
-        if verdict.registered_first is not None:
-            check = self._aimed(submission, verdict.registered_first)
+    async def _submit(
+        self, submission: Submission, result: ValidatedCommand, size_bytes: int
+    ) -> Answer:
+        if result.registered_first is not None:
+            check = self._aimed(submission, result.registered_first)
             check = msgspec.structs.replace(check, command=CheckRegistered())
             reply = await self._gateway.submit(check)
             if not isinstance(reply, Registered):
-                return answers.answer(reply, None)
+                return _refused(reply)
             submission = msgspec.structs.replace(submission, claim=None)
-        aimed = self._aimed(submission, verdict.target_did)
+        aimed = self._aimed(submission, result.target_did)
         reply = await self._gateway.submit(
-            msgspec.structs.replace(aimed, command=verdict.command), size_bytes
+            msgspec.structs.replace(aimed, command=result.command), size_bytes
         )
         if isinstance(reply, Refused):
-            return refuse(reply.code)
-        if verdict.done is not None:
-            return verdict.done
-        if isinstance(verdict.command, QuerySavedEvents):
-            query = verdict.command
-            page = await self._gateway.read(Read(verdict.target_did, query.page, query.where))
-            return answers.answer(page, query.page)
-        return answers.answer(reply, verdict.page)
+            return _refused(reply, result.rejection)
+        if result.read is None:
+            return result.answer(reply, result.page)
+        found = await self._gateway.read(result.read)
+        return _refused(found) if isinstance(found, Refused) else result.answer(found, result.page)
 
     def _aimed(self, submission: Submission, target_did: str) -> Submission:
         partition = self._gateway.partition_of(target_did)
         return msgspec.structs.replace(submission, partition=partition, target_did=target_did)
 
 
-def _name_of(command: Envelope) -> str:
-    """What was asked, with no text of the sender's own."""
+def _refused(reply: object, rejection: Rejected | None = None) -> Answer:
+    """The answer to a refusal of the host, with the edge's details where it was the edge's own."""
+    assert isinstance(reply, Refused), f"{type(reply).__name__} is no refusal"
+    if rejection is not None and reply.code is rejection.code:
+        return reject(rejection)
+    return refuse(reply.code)
+
+
+def _name_of(command: CommandEnvelope) -> str:
+    """The name of the command, with no text of the sender's own."""
     if command.channel == "TWO_WAY_PRIVATE":
         return command.channel
     kind = command.payload.get("type") if isinstance(command.payload, dict) else None
-    return kind if isinstance(kind, str) and kind in payloads.TYPES else ""
+    return kind if isinstance(kind, str) and kind in TYPES else ""
 
 
 async def _apart(size_bytes: int, work: Callable[[], _T]) -> _T:

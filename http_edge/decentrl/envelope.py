@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import msgspec
 
-from http_edge import strict_json
-from http_edge.canonical_json import NotCanonical, canonical
+from actors.core.refusals import Refusal
+from http_edge.crypto import strict_json
+from http_edge.crypto.canonical_json import NotCanonical, canonical
+from http_edge.decentrl.answers import Rejected
+from http_edge.decentrl.payloads import rule_of
 
+_MEMBERS: Final = ("header", "payload", "signature")
 CHANNELS: Final = frozenset({"DIRECT_AUTHENTICATED", "TWO_WAY_PRIVATE", "ONE_WAY_PUBLIC"})
 _UUID_V4: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE
 )
 
 
-class Envelope(msgspec.Struct, frozen=True):
+class CommandEnvelope(msgspec.Struct, frozen=True):
     """A well-formed command: the six header fields, the payload and the signature, unverified.
 
     ``header`` is the header as received, unknown members included: that is what was signed.
@@ -41,42 +44,59 @@ class Envelope(msgspec.Struct, frozen=True):
             return None
 
 
-def is_number(value: object) -> TypeGuard[int | float]:
-    """A finite JSON number; ``true`` is none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+class _Header(msgspec.Struct, frozen=True):
+    channel: str
+    sender_did: str
+    sender_signing_key_id: str
+    recipient_did: str
+    timestamp: int | float
+    nonce: str
 
 
-def read(body: bytes, *, did_bytes_max: int) -> Envelope | None:
-    """The envelope in a request body, or None if it fails the schema (INVALID_COMMAND).
+def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
+    """The envelope in a request body, or what of the schema it breaks (INVALID_COMMAND).
 
     Members beyond those of the schema are ignored for meaning; inside the header they count for
     the signature.
     """
     try:
-        command = strict_json.parse(body)
-    except strict_json.JsonRefused:
-        return None
-    if not isinstance(command, dict):
-        return None
-    header, signature = command.get("header"), command.get("signature")
-    if not isinstance(header, dict) or not isinstance(signature, str) or "payload" not in command:
-        return None
-    channel, nonce = header.get("channel"), header.get("nonce")
-    sender, recipient = header.get("sender_did"), header.get("recipient_did")
-    key_id, timestamp = header.get("sender_signing_key_id"), header.get("timestamp")
-    if not (
-        isinstance(channel, str)
-        and channel in CHANNELS
-        and isinstance(sender, str)
-        and isinstance(recipient, str)
-        and isinstance(key_id, str)
-        and isinstance(nonce, str)
-        and _UUID_V4.fullmatch(nonce)
-        and is_number(timestamp)
-        and len(sender) <= did_bytes_max
-        and len(recipient) <= did_bytes_max
-    ):
-        return None
-    return Envelope(
-        channel, sender, key_id, recipient, timestamp, nonce, header, command["payload"], signature
+        value = strict_json.parse(body)
+    except strict_json.JsonRefused as error:
+        rule = error.reason if error.reason in strict_json.RULES else "is not JSON in UTF-8"
+        return _invalid(f"body: {rule}")
+    if not isinstance(value, dict):
+        return _invalid("body: is not an object")
+    # By hand, because msgspec would copy the header and look at the whole payload.
+    missing = next((member for member in _MEMBERS if member not in value), None)
+    if missing is not None:
+        return _invalid(f"{missing}: is missing")
+    signature = value["signature"]
+    if not isinstance(signature, str):
+        return _invalid("signature: is not a string")
+    try:
+        header = msgspec.convert(value["header"], _Header)
+    except msgspec.ValidationError as error:
+        return _invalid(rule_of(error, "header"))
+    if header.channel not in CHANNELS:
+        return _invalid("header.channel: is not one of the three channels")
+    if not _UUID_V4.fullmatch(header.nonce):
+        return _invalid("header.nonce: is not a UUID of version 4")
+    if len(header.sender_did) > did_bytes_max:
+        return _invalid(f"header.sender_did: has more than {did_bytes_max} characters")
+    if len(header.recipient_did) > did_bytes_max:
+        return _invalid(f"header.recipient_did: has more than {did_bytes_max} characters")
+    return CommandEnvelope(
+        header.channel,
+        header.sender_did,
+        header.sender_signing_key_id,
+        header.recipient_did,
+        header.timestamp,
+        header.nonce,
+        value["header"],
+        value["payload"],
+        signature,
     )
+
+
+def _invalid(detail: str) -> Rejected:
+    return Rejected(Refusal.INVALID_COMMAND, detail)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 import orjson
 
-from actors.replies import (
+from actors.core.replies import (
     ContractsUpdated,
     EnvelopeDelivered,
     EnvelopesWaiting,
     MessageArrived,
     Notice,
 )
-from http_edge import strict_json
-from http_edge.decentrl.envelope import is_number
+from http_edge.crypto import strict_json
 
 _UUID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
@@ -39,11 +38,12 @@ class AuthFailure(Enum):
 
 
 class Authenticate(msgspec.Struct, frozen=True):
-    """A well-formed AUTHENTICATE message (10.2), unverified."""
+    """A well-formed AUTHENTICATE message (10.2), unverified; the timestamp is in milliseconds."""
 
+    type: Literal["AUTHENTICATE"]
     did: str
     signing_key_id: str
-    timestamp_ms: int | float
+    timestamp: int | float
     nonce: str
     signature: str
 
@@ -52,7 +52,7 @@ class Authenticate(msgspec.Struct, frozen=True):
         return {
             "did": self.did,
             "signing_key_id": self.signing_key_id,
-            "timestamp": self.timestamp_ms,
+            "timestamp": self.timestamp,
             "nonce": self.nonce,
         }
 
@@ -60,21 +60,12 @@ class Authenticate(msgspec.Struct, frozen=True):
 def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
     """The AUTHENTICATE message in a text frame, or None if it is anything else."""
     try:
-        message = strict_json.parse(text.encode())
-    except (strict_json.JsonRefused, UnicodeEncodeError):
+        message = msgspec.convert(strict_json.parse(text.encode()), Authenticate)
+    except (strict_json.JsonRefused, UnicodeEncodeError, msgspec.ValidationError):
         return None
-    match message:
-        case {
-            "type": "AUTHENTICATE",
-            "did": str(did),
-            "signing_key_id": str(key_id),
-            "timestamp": timestamp,
-            "nonce": str(nonce),
-            "signature": str(signature),
-        } if is_number(timestamp) and _UUID.fullmatch(nonce) and len(did) <= did_bytes_max:
-            return Authenticate(did, key_id, timestamp, nonce, signature)
-        case _:
-            return None
+    if len(message.did) > did_bytes_max or not _UUID.fullmatch(message.nonce):
+        return None
+    return message
 
 
 def is_pong(text: str) -> bool:
@@ -101,7 +92,7 @@ def ping(now_ms: int) -> bytes:
 
 
 def notice(what: Notice) -> bytes | None:
-    """The push for a notice (10.5); None for what another protocol tells its own way."""
+    """The push for a notice (10.5); None for what another protocol pushes in its own form."""
     match what:
         case MessageArrived(message):
             event = {

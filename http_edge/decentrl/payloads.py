@@ -1,335 +1,189 @@
-"""Payload schemas: the command in a payload, or None for INVALID_COMMAND.
+"""How payloads are read: msgspec structs, and bounds that the settings say.
 
-Rules of this file: nothing is looked up and nothing is verified here; a member that has the wrong
-type refuses the whole payload; ``null`` counts as absent where a member is optional; unknown
-members are ignored. Bounds come from the configuration.
+A member of the wrong type refuses the whole payload; ``null`` counts as absent where a member is
+optional; unknown members are ignored. Nothing is converted: ``true`` is no number, ``"1"`` neither
+(what a JSON text itself may hold is decided before, in ``crypto.strict_json``).
+
+A bound that a setting says stands in the type: ``Annotated[str, TAG_BYTES]``, where
+``TAG_BYTES`` takes it from ``settings.Limits``. Errors name the member and the rule, never
+the value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta, inspect
 
-from actors.commands import (
-    AcknowledgeContractRequests,
-    AcknowledgeMessages,
-    DeletePublicEvents,
-    NewSavedEvent,
-    Page,
-    PublishPublicEvent,
-    QueryContractRequests,
-    QueryContracts,
-    QueryMessages,
-    QuerySavedEvents,
-    SaveEvents,
-    TagUpdate,
-    UpdateEventTags,
-)
-from eventstore.events import Seconds
-from eventstore.log import SavedEventsFilter
-from http_edge.config import Limits
-from http_edge.decentrl.envelope import is_number
+from actors.core.commands import Page
+from http_edge.settings.settings import Limits
 
 PAGE_OFFSET_MAX: Final = 2**53 - 1
+P = TypeVar("P")
+Bound: TypeAlias = Callable[[Limits], int]
+_Check: TypeAlias = Callable[[Any, Limits], str | None]
+"""What a value breaks, as ``<path below it>: <rule>``; None if it breaks nothing."""
 
 
-class ContractRequest(msgspec.Struct, frozen=True):
-    """REQUEST_COMMUNICATION_CONTRACT as sent (8.1): what it means depends on the recipient."""
+class PayloadInvalid(Exception):
+    """The payload fails its schema: ``detail`` names the member and the rule."""
 
-    encrypted_contract_request: str
-    requestor_ephemeral_public_key: str
-
-
-class ContractResponse(msgspec.Struct, frozen=True):
-    """COMMUNICATION_CONTRACT_RESPONSE as sent (8.2), its signatures not yet verified."""
-
-    signed_contract: dict[str, Any]
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
 
 
-class ContractToSave(msgspec.Struct, frozen=True):
-    """SAVE_COMMUNICATION_CONTRACT as sent (8.5), its signatures not yet verified."""
-
-    signed_contract: dict[str, Any]
-
-
-OwnCommand: TypeAlias = (
-    QueryContractRequests
-    | AcknowledgeContractRequests
-    | QueryContracts
-    | QueryMessages
-    | AcknowledgeMessages
-    | SaveEvents
-    | QuerySavedEvents
-    | UpdateEventTags
-)
-DirectCommand: TypeAlias = ContractRequest | ContractResponse | ContractToSave | OwnCommand
-PublicCommand: TypeAlias = PublishPublicEvent | DeletePublicEvents
-
-_Json: TypeAlias = dict[str, Any]
-_C = TypeVar("_C")
+def at_most(**bound: Bound) -> Meta:
+    """A bound on ``bytes`` (UTF-8), ``characters`` or ``items``."""
+    return Meta(extra=bound)
 
 
-class _Invalid(Exception):
-    """The payload fails its schema."""
+DID_CHARACTERS: Final = at_most(characters=lambda limits: limits.did_bytes_max)
+IDS: Final = at_most(items=lambda limits: limits.ids_per_command_max)
+TAGS: Final = at_most(items=lambda limits: limits.tags_per_event_max)
+TAG_BYTES: Final = at_most(bytes=lambda limits: limits.tag_bytes_max)
+REQUEST_BYTES: Final = at_most(bytes=lambda limits: limits.contract_request_bytes_max)
+SAVED_EVENTS: Final = at_most(items=lambda limits: limits.saved_events_per_command_max)
+SAVED_EVENT_BYTES: Final = at_most(bytes=lambda limits: limits.saved_event_bytes_max)
+PUBLIC_EVENT_BYTES: Final = at_most(bytes=lambda limits: limits.public_event_bytes_max)
+
+Did: TypeAlias = Annotated[str, DID_CHARACTERS]
+Tag: TypeAlias = Annotated[str, TAG_BYTES]
+Tags: TypeAlias = Annotated[list[Tag], TAGS]
+Ids: TypeAlias = Annotated[list[str], IDS]
+Seconds: TypeAlias = int | float
 
 
-def read_direct(payload: object, limits: Limits) -> DirectCommand | None:
-    """The command of a DIRECT_AUTHENTICATED payload (8.1 to 8.11)."""
-    return _read(payload, limits, _DIRECT)
+class PageRequest(msgspec.Struct, frozen=True):
+    """Which page (9.1). A JavaScript client may send ``10.0``: it is the same number there."""
+
+    page: int | float | None = None
+    page_size: int | float | None = None
 
 
-def read_public(payload: object, limits: Limits) -> PublicCommand | None:
-    """The command of a ONE_WAY_PUBLIC payload (DCTRL-0007)."""
-    return _read(payload, limits, _PUBLIC)
+def read_payload(kind: type[P], payload: object, limits: Limits) -> P:
+    """The payload as ``kind``, within the bounds.
 
-
-def _read(
-    payload: object, limits: Limits, readers: Mapping[str, Callable[[_Json, Limits], _C]]
-) -> _C | None:
-    if not isinstance(payload, dict):
-        return None
-    kind = payload.get("type")
-    reader = readers.get(kind) if isinstance(kind, str) else None
-    if reader is None:
-        return None
+    Raises:
+        PayloadInvalid: it fails the schema.
+    """
+    if kind is str and isinstance(payload, str):
+        return payload  # type: ignore[return-value]  # a message: nothing to convert or to bound
     try:
-        return reader(payload, limits)
-    except _Invalid:
-        return None
+        value = msgspec.convert(payload, kind)
+    except msgspec.ValidationError as error:
+        raise PayloadInvalid(rule_of(error, "payload")) from None
+    check = _bounds_of(kind)  # type: ignore[arg-type]  # a type is hashable
+    broken = None if check is None else check(value, limits)
+    if broken is not None:
+        raise PayloadInvalid("payload" + broken)
+    return value
 
 
-def _contract_request(payload: _Json, limits: Limits) -> ContractRequest:
-    return ContractRequest(
-        _text(payload, "encrypted_contract_request", limits.contract_request_bytes_max),
-        _text(payload, "requestor_ephemeral_public_key", limits.contract_request_bytes_max),
-    )
+def page_of(pagination: PageRequest | None, limits: Limits) -> Page:
+    """The page that a query asks for, the first one of the default size if it says nothing.
 
-
-def _contract_response(payload: _Json, _: Limits) -> ContractResponse:
-    return ContractResponse(_object(payload, "signed_communication_contract"))
-
-
-def _contract_to_save(payload: _Json, _: Limits) -> ContractToSave:
-    return ContractToSave(_object(payload, "signed_communication_contract"))
-
-
-def _query_contract_requests(payload: _Json, limits: Limits) -> QueryContractRequests:
-    return QueryContractRequests(_page(payload, limits))
-
-
-def _acknowledge_contract_requests(payload: _Json, limits: Limits) -> AcknowledgeContractRequests:
-    return AcknowledgeContractRequests(_ids(payload, "communication_contract_ids", limits))
-
-
-def _query_contracts(payload: _Json, limits: Limits) -> QueryContracts:
-    where = _optional_object(payload, "filter")
-    return QueryContracts(
-        _page(payload, limits),
-        _optional_string(where, "did"),
-        _optional_number(where, "expires_at_before"),
-        _optional_number(where, "expires_at_after"),
-    )
-
-
-def _query_messages(payload: _Json, limits: Limits) -> QueryMessages:
-    where = _optional_object(payload, "filter")
-    return QueryMessages(_page(payload, limits), _optional_string(where, "sender_did"))
-
-
-def _acknowledge_messages(payload: _Json, limits: Limits) -> AcknowledgeMessages:
-    return AcknowledgeMessages(_ids(payload, "event_ids", limits))
-
-
-def _save_events(payload: _Json, limits: Limits) -> SaveEvents:
-    events = _objects(payload, "events", limits.saved_events_per_command_max)
-    saved = [_new_saved_event(event, limits) for event in events]
-    if sum(len(event.encrypted_tags) for event in saved) > limits.tags_per_command_max:
-        raise _Invalid
-    return SaveEvents(saved)
-
-
-def _new_saved_event(event: _Json, limits: Limits) -> NewSavedEvent:
-    return NewSavedEvent(
-        _did(event, "sender_did", limits),
-        _did(event, "recipient_did", limits),
-        _optional_string(event, "contract_id"),
-        _number(event, "timestamp"),
-        _text(event, "payload", limits.saved_event_bytes_max),
-        _tags(event, "encrypted_tags", limits),
-    )
-
-
-def _query_saved_events(payload: _Json, limits: Limits) -> QuerySavedEvents:
-    where = _optional_object(payload, "filter")
-    unprocessed_only = where.get("unprocessed_only")
-    if unprocessed_only is not None and not isinstance(unprocessed_only, bool):
-        raise _Invalid
-    tags = _tags(where, "encrypted_tags", limits)
-    if len(set(tags)) > limits.tags_per_query_max:
-        raise _Invalid
-    return QuerySavedEvents(
-        _page(payload, limits),
-        SavedEventsFilter(
-            after_timestamp_s=_optional_number(where, "after_timestamp"),
-            before_timestamp_s=_optional_number(where, "before_timestamp"),
-            participant_did=_optional_string(where, "participant_did"),
-            encrypted_tags=tags,
-            unprocessed_only=bool(unprocessed_only),
-        ),
-    )
-
-
-def _update_event_tags(payload: _Json, limits: Limits) -> UpdateEventTags:
-    updates = _objects(payload, "events", limits.saved_events_per_command_max)
-    tagged = [
-        TagUpdate(_string(update, "event_id"), _tags(update, "encrypted_tags", limits))
-        for update in updates
-    ]
-    if sum(len(update.encrypted_tags) for update in tagged) > limits.tags_per_command_max:
-        raise _Invalid
-    return UpdateEventTags(tagged)
-
-
-def _publish(payload: _Json, limits: Limits) -> PublishPublicEvent:
-    return PublishPublicEvent(
-        _text(payload, "channel_id", limits.tag_bytes_max),
-        _text(payload, "event", limits.public_event_bytes_max),
-        _tags(payload, "tags", limits),
-        _number(payload, "timestamp"),
-        _string(payload, "event_signature"),
-        signature_valid=False,
-    )
-
-
-def _delete_public(payload: _Json, limits: Limits) -> DeletePublicEvents:
-    if "event_ids" in payload:
-        event_ids = _ids(payload, "event_ids", limits)
-    elif "public_event_id" in payload:
-        event_ids = [_string(payload, "public_event_id")]
-    else:
-        event_ids = [_string(payload, "event_id")]
-    return DeletePublicEvents(event_ids, _optional_string(payload, "channel_id"))
-
-
-def _page(payload: _Json, limits: Limits) -> Page:
-    pagination = _optional_object(payload, "pagination")
-    number = _count(pagination, "page", 0)
-    size = _count(pagination, "page_size", limits.page_size_default)
-    if not 1 <= size <= limits.page_size_max or number * size > PAGE_OFFSET_MAX:
-        raise _Invalid
+    Raises:
+        PayloadInvalid: there can be no such page.
+    """
+    given = pagination or PageRequest()
+    number = _count(given.page, "page", 0)
+    size = _count(given.page_size, "page_size", limits.page_size_default)
+    if not 1 <= size <= limits.page_size_max:
+        raise PayloadInvalid(
+            f"payload.pagination.page_size: is not from 1 to {limits.page_size_max}"
+        )
+    if number * size > PAGE_OFFSET_MAX:
+        raise PayloadInvalid("payload.pagination.page: is beyond any record")
     return Page(number, size)
 
 
-def _count(members: _Json, name: str, default: int) -> int:
-    value = members.get(name)
+def _count(value: float | None, name: str, default: int) -> int:
     if value is None:
         return default
-    # A JavaScript client may send 10.0: it is the same number there.
-    if not is_number(value) or value != int(value) or value < 0:
-        raise _Invalid
+    if value != int(value) or value < 0:
+        raise PayloadInvalid(f"payload.pagination.{name}: is not a whole number from 0")
     return int(value)
 
 
-def _string(members: _Json, name: str) -> str:
-    value = members.get(name)
-    if not isinstance(value, str):
-        raise _Invalid
-    return value
+def rule_of(error: msgspec.ValidationError, root: str) -> str:
+    """Msgspec's words as ``<member>: <rule>``; they hold names and types, and no value."""
+    rule, _, path = str(error).partition(" - at `$")
+    member = root + path.rstrip("`")
+    missing = rule.removeprefix("Object missing required field `")
+    if missing != rule:
+        return f"{member}.{missing.rstrip('`')}: is missing"
+    return f"{member}: {rule[0].lower()}{rule[1:]}"
 
 
-def _text(members: _Json, name: str, bytes_max: int) -> str:
-    text = _string(members, name)
-    if len(text.encode()) > bytes_max:
-        raise _Invalid
-    return text
+# ---- bounds of the settings
 
 
-def _optional_string(members: _Json, name: str) -> str | None:
-    return None if members.get(name) is None else _string(members, name)
+@cache
+def _bounds_of(kind: type[Any]) -> _Check | None:
+    return _check_of(inspect.type_info(kind))
 
 
-def _did(members: _Json, name: str, limits: Limits) -> str:
-    did = _string(members, name)
-    if len(did) > limits.did_bytes_max:
-        raise _Invalid
-    return did
+def _check_of(info: inspect.Type) -> _Check | None:
+    """The check of a type with all that stands below it; None where nothing has a bound."""
+    match info:
+        case inspect.Metadata(type=inner, extra=extra):
+            return _both(_size_check(**extra) if extra else None, _check_of(inner))
+        case inspect.StructType(fields=fields):
+            checks = [(f.name, f.encode_name, _check_of(f.type)) for f in fields]
+            return _members_check([(n, e, c) for n, e, c in checks if c is not None])
+        case inspect.ListType(item_type=item):
+            return _items_check(_check_of(item))
+        case inspect.UnionType(types=types):
+            # Of an optional member: one of its types is the one with a bound.
+            return next(filter(None, map(_check_of, types)), None)
+        case _:
+            return None
 
 
-def _number(members: _Json, name: str) -> Seconds:
-    value = members.get(name)
-    if not is_number(value):
-        raise _Invalid
-    return value
+def _size_check(**bound: Bound) -> _Check:
+    ((unit, size_max_of),) = bound.items()
+
+    def check(value: Any, limits: Limits) -> str | None:
+        size = len(value.encode()) if unit == "bytes" else len(value)
+        size_max = size_max_of(limits)
+        return f": has more than {size_max} {unit}" if size > size_max else None
+
+    return check
 
 
-def _optional_number(members: _Json, name: str) -> Seconds | None:
-    return None if members.get(name) is None else _number(members, name)
+def _members_check(checks: list[tuple[str, str, _Check]]) -> _Check | None:
+    def check(value: Any, limits: Limits) -> str | None:
+        for name, wire_name, below in checks:
+            member = getattr(value, name)
+            if member is None or member is msgspec.UNSET:
+                continue  # absent: it has no size
+            broken = below(member, limits)
+            if broken is not None:
+                return f".{wire_name}{broken}"
+        return None
+
+    return check if checks else None
 
 
-def _object(members: _Json, name: str) -> _Json:
-    value = members.get(name)
-    if not isinstance(value, dict):
-        raise _Invalid
-    return value
+def _items_check(below: _Check | None) -> _Check | None:
+    if below is None:
+        return None
+
+    def check(value: Any, limits: Limits) -> str | None:
+        for index, item in enumerate(value):
+            broken = below(item, limits)
+            if broken is not None:
+                return f"[{index}]{broken}"
+        return None
+
+    return check
 
 
-def _optional_object(members: _Json, name: str) -> _Json:
-    return {} if members.get(name) is None else _object(members, name)
-
-
-def _objects(members: _Json, name: str, count_max: int) -> list[_Json]:
-    value = members.get(name)
-    if (
-        not isinstance(value, list)
-        or len(value) > count_max
-        or not all(isinstance(item, dict) for item in value)
-    ):
-        raise _Invalid
-    return value
-
-
-def _strings(value: object, count_max: int) -> list[str]:
-    if (
-        not isinstance(value, list)
-        or len(value) > count_max
-        or not all(isinstance(item, str) for item in value)
-    ):
-        raise _Invalid
-    return value
-
-
-def _ids(members: _Json, name: str, limits: Limits) -> list[str]:
-    return _strings(members.get(name), limits.ids_per_command_max)
-
-
-def _tags(members: _Json, name: str, limits: Limits) -> list[str]:
-    value = members.get(name)
-    if value is None:
-        return []
-    tags = _strings(value, limits.tags_per_event_max)
-    if any(len(tag.encode()) > limits.tag_bytes_max for tag in tags):
-        raise _Invalid
-    return tags
-
-
-_DIRECT: Final[dict[str, Callable[[_Json, Limits], DirectCommand]]] = {
-    "REQUEST_COMMUNICATION_CONTRACT": _contract_request,
-    "COMMUNICATION_CONTRACT_RESPONSE": _contract_response,
-    "QUERY_PENDING_COMMUNICATION_CONTRACT_REQUESTS": _query_contract_requests,
-    "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS": _acknowledge_contract_requests,
-    "SAVE_COMMUNICATION_CONTRACT": _contract_to_save,
-    "QUERY_COMMUNICATION_CONTRACTS": _query_contracts,
-    "QUERY_PENDING_EVENTS": _query_messages,
-    "ACKNOWLEDGE_PENDING_EVENTS": _acknowledge_messages,
-    "SAVE_EVENTS": _save_events,
-    "QUERY_EVENTS": _query_saved_events,
-    "UPDATE_EVENT_TAGS": _update_event_tags,
-}
-_PUBLIC: Final[dict[str, Callable[[_Json, Limits], PublicCommand]]] = {
-    "PUBLISH_PUBLIC_EVENT": _publish,
-    "DELETE_PUBLIC_EVENT": _delete_public,
-}
-TYPES: Final = frozenset([*_DIRECT, *_PUBLIC])
-"""Every ``type`` of a payload that is known."""
+def _both(first: _Check | None, second: _Check | None) -> _Check | None:
+    if first is None or second is None:
+        return first or second
+    return lambda value, limits: first(value, limits) or second(value, limits)

@@ -14,22 +14,22 @@ from typing import Final
 import msgspec
 from aiohttp import WSMsgType, web
 
-from actors.clock import Clock
-from actors.commands import OpenSession, Submission
-from actors.refusals import Refusal
-from actors.replies import Notice, Registered, Reply
-from http_edge.canonical_json import NotCanonical
-from http_edge.config import Limits, Protocol
+from actors.core.commands import OpenSession, Submission
+from actors.core.refusals import Refusal
+from actors.core.replies import Notice, Registered, Reply
+from actors.host.clock import Clock
+from http_edge.crypto.canonical_json import NotCanonical
+from http_edge.crypto.signatures import verify_object
 from http_edge.decentrl import frames
 from http_edge.decentrl.frames import Authenticate, AuthFailure
 from http_edge.dids.resolver import Resolver
-from http_edge.gateway import Gateway
-from http_edge.hub import Hub
-from http_edge.outgoing import Outgoing
-from http_edge.rate_limits import RateLimit
-from http_edge.refusal_counts import DECENTRL, RefusalCounts
-from http_edge.request_id import current
-from http_edge.signatures import verify_object
+from http_edge.dispatch.gateway import Gateway
+from http_edge.dispatch.hub import Hub
+from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.rate_limits import RateLimit
+from http_edge.settings.settings import Limits, Protocol
+from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
+from http_edge.telemetry.request_id import current
 
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
@@ -63,7 +63,7 @@ class _Session(msgspec.Struct):
     pings_unanswered: int = 0
 
 
-class SocketFront:
+class SocketEndpoint:
     """Answers ``GET /ws`` after the upgrade was allowed."""
 
     def __init__(  # noqa: PLR0913 - the composition root hands over each part
@@ -78,7 +78,7 @@ class SocketFront:
         clock: Clock,
         refusals: RefusalCounts,
     ) -> None:
-        """A front for one edge; ``refusals`` counts who is not let in."""
+        """Sockets of one edge; ``refusals`` counts failed authentications."""
         self._edge = edge
         self._limits = limits
         self._protocol = protocol
@@ -103,13 +103,13 @@ class SocketFront:
             bytes_max=self._limits.socket_buffer_bytes_max,
             abort=transport.abort if transport is not None else _nothing,
         )
-        asked = await self._authenticate(socket)
-        if isinstance(asked, AuthFailure):
-            await self._refuse(socket, asked)
+        message = await self._authenticate(socket)
+        if isinstance(message, AuthFailure):
+            await self._refuse(socket, message)
             return socket
-        session = await self._begin(asked.did, outgoing)
+        session = await self._begin(message.did, outgoing)
         if isinstance(session, AuthFailure):
-            await self._refuse(socket, session, asked.did)
+            await self._refuse(socket, session, message.did)
             return socket
         outgoing.put_first(frames.AUTH_SUCCESS)
         writing = asyncio.get_running_loop().create_task(outgoing.run())
@@ -124,25 +124,25 @@ class SocketFront:
         """The message of a client that is who it says (10.2)."""
         try:
             async with asyncio.timeout(self._protocol.socket_auth_s):
-                message = await socket.receive()
+                frame = await socket.receive()
         except TimeoutError:
             return AuthFailure.AUTH_TIMEOUT
-        if message.type is not WSMsgType.TEXT:
+        if frame.type is not WSMsgType.TEXT:
             return AuthFailure.INVALID_MESSAGE
-        asked = frames.read_authenticate(message.data, did_bytes_max=self._limits.did_bytes_max)
-        if asked is None:
+        message = frames.read_authenticate(frame.data, did_bytes_max=self._limits.did_bytes_max)
+        if message is None:
             return AuthFailure.INVALID_MESSAGE
-        if abs(self._clock() - asked.timestamp_ms) > self._protocol.timestamp_window_ms:
+        if abs(self._clock() - message.timestamp) > self._protocol.timestamp_window_ms:
             return AuthFailure.TIMESTAMP_OUT_OF_RANGE
-        document = await self._resolver.resolve(asked.did)
+        document = await self._resolver.resolve(message.did)
         if document is None:
             return AuthFailure.DID_NOT_FOUND
-        public_key = document.signing_keys.get(asked.signing_key_id)
+        public_key = document.signing_keys.get(message.signing_key_id)
         if public_key is None:
             return AuthFailure.SIGNING_KEY_NOT_FOUND
-        if not _is_signed(asked, public_key):
+        if not _is_signed(message, public_key):
             return AuthFailure.INVALID_SIGNATURE
-        return asked
+        return message
 
     async def _begin(self, did: str, outgoing: Outgoing) -> _Session | AuthFailure:
         """The session of a client that is known."""
@@ -163,9 +163,9 @@ class SocketFront:
     ) -> None:
         """AUTH_FAILED, then the close frame with its code, in this order (10.2).
 
-        ``did`` is who asked, empty as long as that is not proven.
+        ``did`` is the client, empty as long as that is not proven.
         """
-        if not socket.closed:  # who went away was not refused
+        if not socket.closed:  # a client that went away was not refused
             self._refusals.count(DECENTRL, _AUTHENTICATE, failure.name, did)
             with contextlib.suppress(ConnectionError):
                 await socket.send_frame(frames.auth_failed(failure), WSMsgType.TEXT)
@@ -220,9 +220,9 @@ class SocketFront:
                 return
 
 
-def _is_signed(asked: Authenticate, public_key: bytes) -> bool:
+def _is_signed(message: Authenticate, public_key: bytes) -> bool:
     try:
-        return verify_object(public_key, asked.signed(), asked.signature)
+        return verify_object(public_key, message.signed(), message.signature)
     except NotCanonical:
         return False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar, cast
 
-from actors.commands import (
+from actors.core.commands import (
     CheckKeys,
     Command,
     DeliverMessages,
@@ -17,10 +17,10 @@ from actors.commands import (
     Submission,
     UpdateKeylist,
 )
-from actors.refusals import Refusal
-from actors.replies import Refused, Reply
-from http_edge.gateway import Gateway
-from http_edge.request_id import current
+from actors.core.refusals import Refusal
+from actors.core.replies import Refused, Reply
+from http_edge.dispatch.gateway import Gateway
+from http_edge.telemetry.request_id import current
 
 _R = TypeVar("_R", bound=Reply)
 _KEY: Final = "key:"

@@ -1,16 +1,14 @@
 """``GET /invitation``: how a wallet and its owner come by an invitation (RFC 0434).
 
-Without a query it is the short URL of the invitation for everybody: a redirect to the long URL,
-or the message itself to who asks for JSON. With an invitation in the query it is the page that
-a browser shows of a long URL: a QR code, a link, nothing else. The page holds no script, and of
-what stands in the query nothing but a label.
+Without a query it is the short URL of the public invitation, with ``id`` and ``label`` that of
+another one: a redirect to the long URL, or the message itself to a client that asks for JSON. With
+an invitation in the query it is the page that a browser shows of a long URL: a QR code, a link,
+nothing else. The page holds no script, and of what stands in the query nothing but a label.
 """
 
 from __future__ import annotations
 
-import base64
 from functools import lru_cache
-from hashlib import sha256
 from html import escape
 from http import HTTPStatus
 from string import Template
@@ -20,15 +18,20 @@ import orjson
 import segno
 from aiohttp import hdrs, web
 
-from actors.clock import Clock
-from http_edge.didcomm.invitations import PARAMETERS, Invitation, Invitations, Protocol
+from actors.host.clock import Clock
+from http_edge.didcomm.protocols.invitations import (
+    PARAMETERS,
+    Invitations,
+    MediatorInvitation,
+    Protocol,
+)
+from http_edge.listener.pages import HTML, accepted, page_headers
+from http_edge.listener.routes import JSON
 
 UNKNOWN: Final = "UNKNOWN_INVITATION"
 EXPIRED: Final = "EXPIRED_INVITATION"
 
 _PAGES_MAX: Final = 64
-_JSON: Final = "application/json"
-_HTML: Final = "text/html"
 _QR_MASK: Final = 3
 """One of eight that are all valid. To compare them all takes 40 ms in place of 10."""
 _STYLE: Final = """
@@ -63,21 +66,7 @@ $code
 """)
 
 
-def _content_security_policy() -> str:
-    """Nothing may be loaded, run, sent or framed; the one style is allowed by its hash."""
-    style = base64.b64encode(sha256(_STYLE.encode("utf-8")).digest()).decode("ascii")
-    return (
-        f"default-src 'none'; style-src 'sha256-{style}';"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-_HEADERS: Final = {
-    hdrs.CACHE_CONTROL: "no-store",  # the answer depends on the time and on Accept
-    "Content-Security-Policy": _content_security_policy(),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+_HEADERS: Final = page_headers(_STYLE)
 
 
 class InvitationPage:
@@ -98,23 +87,33 @@ class InvitationPage:
         protocol = given[0] if given else _protocol(request)
         if protocol is None:
             return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
-        invitations = self._invitations
-        invitation = invitations.read(*given) if given else invitations.public()
+        invitation = self._invitation(request, given)
         if invitation is None:
             return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
         if invitation.terms.has_expired(self._clock()):
             return _error(HTTPStatus.GONE, EXPIRED)
         if _wants_json(request):
-            return _response(orjson.dumps(invitation.message(protocol)), _JSON)
+            return _response(orjson.dumps(invitation.message(protocol)), JSON)
         if given is None:
             response = web.Response(status=HTTPStatus.FOUND, headers=_HEADERS)
             response.headers[hdrs.LOCATION] = invitation.url(self._base_url, protocol)
             return response
-        return _response(page(invitation, self._base_url, protocol).encode("utf-8"), _HTML)
+        return _response(page(invitation, self._base_url, protocol).encode("utf-8"), HTML)
+
+    def _invitation(
+        self, request: web.Request, given: tuple[Protocol, str] | None
+    ) -> MediatorInvitation | None:
+        """The invitation that a request names; None where it is not one of ours."""
+        if given:
+            return self._invitations.read(*given)
+        invitation_id = request.query.get("id")
+        if invitation_id is None:
+            return self._invitations.public()
+        return self._invitations.read_short(invitation_id, request.query.get("label"))
 
 
 @lru_cache(_PAGES_MAX)
-def page(invitation: Invitation, base_url: str, protocol: Protocol) -> str:
+def page(invitation: MediatorInvitation, base_url: str, protocol: Protocol) -> str:
     """The page of an invitation, as HTML; remembered, because a QR code takes 10 ms to make."""
     url = invitation.url(base_url, protocol)
     code = segno.make_qr(url, error="l", mask=_QR_MASK)
@@ -145,15 +144,15 @@ def _protocol(request: web.Request) -> Protocol | None:
 
 def _wants_json(request: web.Request) -> bool:
     """Does ``Accept`` name JSON and not HTML, which every browser names?"""
-    accepted = ",".join(request.headers.getall(hdrs.ACCEPT, [])).lower()
-    return _JSON in accepted and _HTML not in accepted
+    named = accepted(request)
+    return JSON in named and HTML not in named
 
 
 def _response(body: bytes, content_type: str) -> web.Response:
-    charset = "utf-8" if content_type == _HTML else None
+    charset = "utf-8" if content_type == HTML else None
     return web.Response(body=body, content_type=content_type, charset=charset, headers=_HEADERS)
 
 
 def _error(status: HTTPStatus, code: str) -> web.Response:
     body = orjson.dumps({"error": code})
-    return web.Response(status=status, body=body, content_type=_JSON, headers=_HEADERS)
+    return web.Response(status=status, body=body, content_type=JSON, headers=_HEADERS)

@@ -15,10 +15,10 @@ from typing import Final
 
 from aiohttp import WebSocketError, WSCloseCode, WSMessage, WSMsgType, web
 
-from http_edge.didcomm.conversation import Trouble
-from http_edge.didcomm.party import Front, SocketLine
-from http_edge.outgoing import Outgoing
-from http_edge.rate_limits import RateLimit
+from http_edge.didcomm.inbound import RejectionReason
+from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
+from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.rate_limits import RateLimit
 
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
@@ -33,13 +33,13 @@ _FRAMES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PING, WS
 class DidCommSockets:
     """Serves the sockets of one edge."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, dependencies: SocketDependencies) -> None:
         """Sockets with what they share."""
-        self._front = front
+        self._dependencies = dependencies
 
     def close_all(self, code: int) -> None:
-        """Close every socket, those included on which nobody has spoken yet."""
-        for outgoing in self._front.open:
+        """Close every socket, those included that brought no message yet."""
+        for outgoing in self._dependencies.open:
             outgoing.close(code)
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
@@ -48,37 +48,39 @@ class DidCommSockets:
             timeout=_CLOSE_S_MAX,
             compress=False,
             # aiohttp refuses a message of exactly this size, which is disclosed as allowed.
-            max_msg_size=self._front.settings.message_bytes_max + 1,
+            max_msg_size=self._dependencies.settings.message_bytes_max + 1,
             autoping=False,
         )
         await socket.prepare(request)
         transport = request.transport
         outgoing = Outgoing(
             socket,
-            bytes_max=self._front.buffer_bytes_max,
+            bytes_max=self._dependencies.buffer_bytes_max,
             abort=transport.abort if transport is not None else _nothing,
             kind=WSMsgType.BINARY,
         )
         writing = asyncio.get_running_loop().create_task(outgoing.run())
-        self._front.open.add(outgoing)
+        self._dependencies.open.add(outgoing)
         try:
-            await _Socket(self._front, socket, outgoing).serve()
+            await _Socket(self._dependencies, socket, outgoing).serve()
         finally:
-            self._front.open.discard(outgoing)
+            self._dependencies.open.discard(outgoing)
             await outgoing.finish(writing, seconds_max=_FINISH_S_MAX)
         return socket
 
 
 class _Socket:
-    """The reading half of one socket, and one who handles in order what was read."""
+    """The reading half of one socket, and the task that handles in order what was read."""
 
-    def __init__(self, front: Front, socket: web.WebSocketResponse, outgoing: Outgoing) -> None:
-        self._settings = front.settings
-        self._conversation = front.conversation
-        self._finish_s = front.finish_s_max
+    def __init__(
+        self, dependencies: SocketDependencies, socket: web.WebSocketResponse, outgoing: Outgoing
+    ) -> None:
+        self._settings = dependencies.settings
+        self._inbound = dependencies.inbound
+        self._finish_s = dependencies.finish_s_max
         self._socket = socket
         self._outgoing = outgoing
-        self._line = SocketLine(front, outgoing)
+        self._inbound_socket = InboundSocket(dependencies, outgoing)
         self._unread: asyncio.Queue[bytes] = asyncio.Queue(_UNREAD_MAX)
 
     async def serve(self) -> None:
@@ -93,7 +95,7 @@ class _Socket:
         finally:
             handling.cancel()
             await asyncio.gather(handling, return_exceptions=True)
-            await self._line.end()
+            await self._inbound_socket.end()
 
     async def _read_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -105,14 +107,14 @@ class _Socket:
             if message is None:
                 ping_at = loop.time() + self._settings.ping_interval_s
                 silent = loop.time() - started > self._settings.socket_first_message_s
-                if silent and not self._line.is_in_use:
+                if silent and not self._inbound_socket.is_in_use:
                     self._outgoing.close(POLICY)
                     return
-                if self._line.beat() >= _PINGS_MISSED_MAX:
+                if self._inbound_socket.beat() >= _PINGS_MISSED_MAX:
                     self._outgoing.close(PONGS_MISSED)
                     return
             elif message.type in _FRAMES:
-                # Who sends too much is slowed down, and loses nothing: the network holds it back.
+                # A flood is slowed down, and nothing of it lost: the network holds it back.
                 wait_s = taken.take("", loop.time())
                 if wait_s is not None:
                     await asyncio.sleep(wait_s)
@@ -120,7 +122,7 @@ class _Socket:
                 await self._take(message)
             else:
                 if _is_too_large(message):
-                    self._conversation.refused(Trouble.MESSAGE_TOO_LARGE)
+                    self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE)
                 return
 
     async def _take(self, frame: WSMessage) -> None:
@@ -128,7 +130,7 @@ class _Socket:
             case WSMsgType.PING:
                 self._outgoing.pong(bytes(frame.data))
             case WSMsgType.PONG:
-                self._line.take_pong(bytes(frame.data))
+                self._inbound_socket.take_pong(bytes(frame.data))
             case WSMsgType.TEXT:
                 await self._unread.put(frame.data.encode())
             case _:
@@ -137,7 +139,7 @@ class _Socket:
     async def _receive(self, seconds: float) -> WSMessage | None:
         """The next frame, or None when the time is over."""
         first_s = self._settings.socket_first_message_s
-        bound_s = seconds if self._line.is_in_use else min(seconds, first_s)
+        bound_s = seconds if self._inbound_socket.is_in_use else min(seconds, first_s)
         try:
             async with asyncio.timeout(max(0.0, bound_s)):
                 return await self._socket.receive()
@@ -148,7 +150,7 @@ class _Socket:
         while True:
             body = await self._unread.get()
             try:
-                await self._line.take(body)
+                await self._inbound_socket.take(body)
             finally:
                 self._unread.task_done()
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from http_edge.dids.document import DID_CHARS_MAX, DidDocument, signing_key_id
-from http_edge.encoding import (
+from http_edge.crypto.encoding import (
     ED25519_PREFIX,
     X25519_PREFIX,
     b64decode,
@@ -18,6 +17,7 @@ from http_edge.encoding import (
     multibase_decode,
     multibase_encode,
 )
+from http_edge.dids.document import DID_CHARS_MAX, DidDocument, signing_key_id
 
 PREFIX: Final = "did:decentrl:"
 ALIAS_BYTES_MAX: Final = 256

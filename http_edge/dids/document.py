@@ -1,14 +1,34 @@
-"""What this server takes from a DID document: the keys, by their ids."""
+"""DID documents: what is taken from one, the reading of others', the two that are written here.
+
+A signing key is looked up in ``verificationMethod`` and nowhere else, so a pre-key can never
+verify a signature; the pre-key stands embedded in ``keyAgreement`` (DCTRL-0004 3.2).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Final
+
+from http_edge.crypto.encoding import (
+    ED25519_PREFIX,
+    X25519_PREFIX,
+    multibase_decode,
+    multibase_encode,
+)
+from http_edge.crypto.mediator_keys import MediatorKeys
 
 DID_CHARS_MAX: Final = 1024
 """A longer DID does not resolve: the longest did:decentrl has about 900 characters."""
+SIGNING_KEYS_MAX: Final = 16
+"""Signing keys that are taken from one document; what follows is ignored."""
+_KEY_ID_CHARS_MAX: Final = DID_CHARS_MAX + 256
+_CONTEXT: Final = (
+    "https://www.w3.org/ns/did/v1",
+    "https://w3id.org/security/suites/jws-2020/v1",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +53,78 @@ class Fetch(Enum):
 def signing_key_id(did: str) -> str:
     """The id of the signing key of a did:decentrl or of a mediator (DCTRL-0004 4.1, 3.2)."""
     return did + "#signing"
+
+
+def mediator_document(did: str, url: str, keys: MediatorKeys) -> dict[str, object]:
+    """The mediator's own document, as DCTRL-0004 3.2 spells it; ``url`` is its HTTP address."""
+    return _document(did, keys.signing_public, keys.pre_public, url)
+
+
+def identity_document(
+    did: str, signing_public: bytes, pre_public: bytes, mediator_did: str
+) -> dict[str, object]:
+    """The document of a did:decentrl: the mediator's form, served by its mediator's DID."""
+    return _document(did, signing_public, pre_public, mediator_did)
+
+
+def read_document(did: str, value: object) -> DidDocument | None:
+    """What a JSON document says about ``did``, or None where it is not the document of ``did``.
+
+    Keys in other forms than Ed25519 and X25519 multibase are passed over.
+    """
+    if not isinstance(value, dict) or value.get("id") != did:
+        return None
+    signing_keys = _keys(did, value.get("verificationMethod"), ED25519_PREFIX)
+    pre_keys = _keys(did, value.get("keyAgreement"), X25519_PREFIX)
+    return DidDocument(
+        did=did,
+        signing_keys=dict(islice(signing_keys, SIGNING_KEYS_MAX)),
+        pre_key=next((key for _, key in pre_keys), None),
+    )
+
+
+def _keys(did: str, methods: object, prefix: bytes) -> Iterator[tuple[str, bytes]]:
+    for method in methods if isinstance(methods, list) else ():
+        match method:
+            case {"id": str(key_id), "publicKeyMultibase": str(multibase)}:
+                absolute = did + key_id if key_id.startswith("#") else key_id
+                if not absolute.startswith(did + "#") or len(absolute) > _KEY_ID_CHARS_MAX:
+                    continue
+                try:
+                    yield absolute, multibase_decode(multibase, prefix)
+                except ValueError:
+                    continue
+            case _:
+                continue
+
+
+def _document(did: str, signing_public: bytes, pre_public: bytes, uri: str) -> dict[str, object]:
+    return {
+        "@context": list(_CONTEXT),
+        "id": did,
+        "controller": did,
+        "verificationMethod": [
+            {
+                "id": signing_key_id(did),
+                "type": "Ed25519VerificationKey2020",
+                "controller": did,
+                "publicKeyMultibase": multibase_encode(ED25519_PREFIX, signing_public),
+            }
+        ],
+        "keyAgreement": [
+            {
+                "id": did + "#prekey",
+                "type": "X25519KeyAgreementKey2020",
+                "controller": did,
+                "publicKeyMultibase": multibase_encode(X25519_PREFIX, pre_public),
+            }
+        ],
+        "authentication": [signing_key_id(did)],
+        "service": [
+            {
+                "id": "#mediator-service",
+                "type": "DecentrlMediator",
+                "serviceEndpoint": {"uri": uri},
+            }
+        ],
+    }

@@ -7,8 +7,8 @@ from typing import Final
 from nacl.bindings import crypto_sign_ed25519_pk_to_curve25519
 from nacl.exceptions import RuntimeError as SodiumError
 
+from http_edge.crypto.encoding import ED25519_PREFIX, multibase_decode, multibase_encode
 from http_edge.dids.document import DidDocument
-from http_edge.encoding import ED25519_PREFIX, multibase_decode, multibase_encode
 
 PREFIX: Final = "did:key:"
 

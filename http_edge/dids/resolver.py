@@ -12,10 +12,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.dids import decentrl, key, web
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch, signing_key_id
 from http_edge.dids.web import WebDids
-from http_edge.mediator_keys import MediatorKeys
 
 __all__ = ["Fetch", "Resolver"]
 
@@ -24,7 +24,7 @@ ENTRIES_MAX: Final = 100_000
 
 
 class Resolver:
-    """Resolves DIDs; ``web`` switches the resolution of other people's did:web on."""
+    """Resolves DIDs; ``web`` switches the resolution of foreign did:web on."""
 
     def __init__(
         self,

@@ -20,11 +20,9 @@ import aiohttp
 from cachetools import TLRUCache
 from yarl import URL
 
-from http_edge.did_document import read_document
-from http_edge.dids.addresses import is_public
-from http_edge.dids.checked_names import CheckedNames, Lookup, system_lookup
-from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch
-from http_edge.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.dids.addresses import CheckedNames, Lookup, is_public, system_lookup
+from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch, read_document
 
 PREFIX: Final = "did:web:"
 
@@ -47,7 +45,7 @@ class WebLimits:
     timeout_s: float = 5.0
     body_bytes_max: int = 65_536
     fetches_max: int = 32
-    """Fetches under way at once; beyond, a DID does not resolve for the moment."""
+    """Fetches under way at once; beyond, a DID does not resolve until one has ended."""
     entries_max: int = 1_000
     found_ttl_s: float = 300.0
     missing_ttl_s: float = 30.0

@@ -20,14 +20,14 @@ from matplotlib.figure import Figure
 SERIES: Final = tuple(f"--series-{number}" for number in range(1, 9))
 _NAMED: Final = ("--ink", "--soft", "--line", "--card", *SERIES)
 _CODES: Final = {name: f"#01fe{number:02x}" for number, name in enumerate(_NAMED)}
-"""Colours that matplotlib is told, each standing for a name."""
+"""Colours that matplotlib is given, each standing for a name."""
 _SVG: Final = "http://www.w3.org/2000/svg"
 _LINK: Final = "{http://www.w3.org/1999/xlink}href"
 _DPI: Final = 72
 """At which a point of matplotlib is one unit of the SVG."""
 _TEXT_STYLE: Final = re.compile(r"font(?:-family)?: (?:([\d.]+px) )?[^;]*'[^;]*(; |$)")
 _DIGITS: Final = re.compile(r"(\.\d\d)\d+")
-"""Of a path: more than hundredths of a pixel nobody sees."""
+"""Of a path: hundredths of a pixel cannot be seen."""
 _REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
 
 
@@ -44,7 +44,7 @@ NARROW: Final = Size("narrow", 370, 260)
 
 
 def colour(name: str) -> str:
-    """What matplotlib is told for a colour of the page."""
+    """What matplotlib is given for a colour of the page."""
     return _CODES[name]
 
 
@@ -79,7 +79,7 @@ def open_axes(axes: Axes, ylabel: str = "") -> None:
 
 def _inlined(drawn: bytes, name: str, label: str) -> str:
     ET.register_namespace("", _SVG)
-    root = ET.fromstring(drawn)  # noqa: S314 - matplotlib wrote it a moment ago
+    root = ET.fromstring(drawn)  # noqa: S314 - matplotlib wrote it just now
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in {f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"}:

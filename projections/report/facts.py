@@ -7,7 +7,7 @@ needs no sorting, only hash tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -15,8 +15,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from projections.read import Export
 from projections.report.span import Span
+from projections.spark.export import ExportedLog
 
 REMOVALS: Final = ("acknowledged", "delivered", "expired", "purged", "other")
 """Why messages leave a queue; ``other`` is what a later release may add."""
@@ -60,7 +60,7 @@ class Facts:
 
 
 @contextmanager
-def gather(spark: SparkSession, export: Export, span: Span) -> Iterator[Facts]:
+def gather(spark: SparkSession, export: ExportedLog, span: Span) -> Iterator[Facts]:
     """The sources of the numbers over a span; what Spark keeps of them ends with the block."""
     at_ms = F.unix_millis("recorded_at")
     # The second condition says the same, and is one that the statistics of the files answer.
@@ -125,3 +125,20 @@ def _marks(events: DataFrame, span: Span) -> DataFrame:
 def _reason(code: Column) -> Column:
     reasons = F.array(*[F.lit(reason) for reason in REMOVALS])
     return F.when(code.isNotNull(), F.element_at(reasons, code + 1))
+
+
+@dataclass(frozen=True)
+class Number:
+    """One table of numbers.
+
+    ``columns`` says what each column holds, with its unit; ``order`` are the columns that rows
+    are sorted by, ``-`` before a name for descending; ``naming`` are the columns that name
+    an identity, which pseudonyms replace.
+    """
+
+    name: str
+    title: str
+    columns: Mapping[str, str]
+    make: Callable[[Facts], DataFrame]
+    order: tuple[str, ...]
+    naming: tuple[str, ...] = ()

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from eventstore.parquet.files import ExportPlace
-from projections.report.facts import Facts
-from projections.report.number import Number
-from projections.report.people import GROWTH, RECIPIENTS, SENDERS
+from projections.report.facts import Facts, Number
+from projections.report.identities import GROWTH, RECIPIENTS, SENDERS
 from projections.report.pickup import HISTOGRAM, LATENCY, REDELIVERIES, WORST
 from projections.report.refusals import KINDS, REFUSALS, REFUSED_SENDERS
 from projections.report.traffic import QUEUE, VOLUME
@@ -51,7 +50,7 @@ def compute(facts: Facts, hide: Hide) -> Iterator[tuple[Number, pa.Table]]:
 
     def make(number: Number) -> tuple[Number, pa.Table]:
         frame = number.make(facts).select(*number.columns)
-        return number, sort(number, hide(frame, number.people).toArrow())
+        return number, sort(number, hide(frame, number.naming).toArrow())
 
     with ThreadPoolExecutor(_AT_ONCE) as workers:
         for done in as_completed([workers.submit(make, number) for number in NUMBERS]):

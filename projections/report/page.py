@@ -6,19 +6,22 @@ SVG that was made here is put in as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from projections.report import plots, units
-from projections.report.headline import tiles
+from projections.report.facts import Number
+from projections.report.numbers import NUMBERS, Rows
+from projections.report.pickup import FIRST_DELIVERY
 from projections.report.plots import Tables
 from projections.report.provenance import Note
+from projections.report.refusals import COMMANDS
 from projections.report.span import Span
-from projections.report.tables import Table, table_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class _Part:
     title: str
     text: str
     svg: Markup
-    tables: list[Table]
+    tables: list[PageTable]
 
 
 _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
@@ -66,15 +69,15 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "Depth of all queues",
                 "depth",
                 (),
-                "Messages that waited at each moment, including those queued before this time.",
+                "Messages that waited at each time, including those queued before this time.",
                 "No message waited.",
             ),
             _Outline(
                 "Age of the oldest message",
                 "age",
                 ("queue",),
-                "How long the oldest waiting message had waited at each moment. A line that rises "
-                "steadily is one message that nobody picks up.",
+                "How long the oldest waiting message had waited at each time. A line that rises "
+                "steadily is one message that is not picked up.",
                 "No message waited.",
             ),
         ),
@@ -110,14 +113,14 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
         ),
     ),
     (
-        "People",
+        "Identities",
         (
             _Outline(
                 "Growth",
                 "growth",
                 ("growth",),
                 "Identities that ever registered, DIDComm agents that ever connected, contracts "
-                "that were stored, and keys that belong to somebody.",
+                "that were stored, and keys that have an owner.",
             ),
             _Outline(
                 "Largest senders",
@@ -143,7 +146,7 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "refusals",
                 ("refusals_by_kind", "refused_senders", "refusals"),
                 "Commands that were refused, each counted, and queues that began to refuse "
-                "messages, each told once; by reason. Where senders are named, they had proven "
+                "messages, each recorded once; by reason. Where senders are named, they had proven "
                 "who they are.",
                 "Nothing was refused.",
             ),
@@ -181,7 +184,7 @@ def page(span: Span | None, tables: Tables, export: Sequence[Note]) -> str:
         for title, parts in _OUTLINE
         if span is not None and shown
     ]
-    ends = [units.moment(at_ms) for at_ms in (span.since_ms, span.until_ms)] if span else []
+    ends = [units.utc(at_ms) for at_ms in (span.since_ms, span.until_ms)] if span else []
     return environment.get_template("page.html.jinja").render(
         ends=[(at.isoformat(), units.time(at)) for at in ends],
         tiles=shown,
@@ -199,3 +202,179 @@ def _part(outline: _Outline, tables: Tables, span: Span) -> _Part:
     ]
     text = outline.text if svg else outline.nothing
     return _Part(outline.title, text, Markup(svg), shown)  # noqa: S704 - our own SVG
+
+
+_NUMBER: Final = "number"
+_NAME: Final = "name"
+_TIME: Final = "nowrap"
+_OPEN_ROWS_MAX: Final = 30
+"""Longer tables are folded until they are opened."""
+_NAMES: Final = {"did", "message_id", "command"}
+_SHOWN: Final[Mapping[str, Sequence[str]]] = {
+    "redelivered_most": (
+        *("message_id", "recipient_did", "deliveries", "size_bytes", "queued_at"),
+        "last_delivered_at",
+    )
+}
+"""Columns of wide tables that fit on the page; the files have all of them."""
+_UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "bytes": units.size,
+    "_s": units.duration,
+}
+
+
+class PageColumn(NamedTuple):
+    """The head of a column."""
+
+    name: str
+    about: str
+    is_number: bool
+
+
+class Cell(NamedTuple):
+    """One cell: its text, its class in the page, and the whole text where it is shortened."""
+
+    text: str
+    kind: str = ""
+    whole: str = ""
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table as the page shows it."""
+
+    title: str
+    caption: str
+    summary: str
+    columns: list[PageColumn]
+    rows: list[list[Cell]]
+    is_long: bool
+
+
+def table_of(name: str, rows: Rows, caption: str = "") -> PageTable:
+    """The table of one number with all its rows; one without a caption is shown folded."""
+    number = {number.name: number for number in NUMBERS}[name]
+    shown = _SHOWN.get(name, tuple(number.columns))
+    return PageTable(
+        title=number.title,
+        caption=caption,
+        summary=f"{number.title}: {units.count(len(rows))} rows",
+        columns=[_column(number, column, rows) for column in shown],
+        rows=[[_cell(column, row[column]) for column in shown] for row in rows],
+        is_long=not caption or len(rows) > _OPEN_ROWS_MAX,
+    )
+
+
+def _column(number: Number, name: str, rows: Rows) -> PageColumn:
+    words = name.removesuffix("_s").removesuffix("_did").removesuffix("_bytes").replace("_", " ")
+    is_number = any(isinstance(row[name], int | float) for row in rows)
+    return PageColumn(words, number.columns[name], is_number)
+
+
+def _cell(column: str, value: Any) -> Cell:
+    if value is None:
+        return Cell(units.DASH)
+    if isinstance(value, datetime):
+        return Cell(units.minute(value), _TIME, units.time(value))
+    if isinstance(value, int | float):
+        ends = (shown for end, shown in _UNITS.items() if column.endswith(end))
+        return Cell(next(ends, units.count)(value), _NUMBER)
+    if column == "recipient_did":
+        return Cell(units.short_did(value), _TIME, value)
+    return Cell(value, _NAME if column in _NAMES else "")
+
+
+class Tile(NamedTuple):
+    """One figure, its name, and what else is to be said of it."""
+
+    name: str
+    value: str
+    note: str
+
+
+def tiles(tables: Tables) -> list[Tile]:
+    """The figures; none where nothing happened and nothing waited."""
+    queue, volume = tables["queue"], tables["volume"]
+    growth = [row for row in tables["growth"] if row["change"]]
+    if not (volume or queue or growth or tables["refusals"]):
+        return []
+    waiting = [_sum([row for row in queue if row["at"] == at], "messages") for at in _ends(queue)]
+    oldest = [r["oldest_s"] for r in queue if r["oldest_s"] and r["at"] == queue[-1]["at"]]
+    removed = _reasons(tables["latency"])
+    new = {row["what"]: 0 for row in tables["growth"]}
+    for row in growth:
+        new[row["what"]] += row["change"]
+    commands = [row for row in tables["refusals"] if row["refused"] == COMMANDS]
+    began = _sum(tables["refusals"], "count") - _sum(commands, "count")
+    return [
+        Tile(
+            "messages queued",
+            units.count(_sum(volume, "queued")),
+            units.size(_sum(volume, "queued_bytes")),
+        ),
+        Tile(
+            "messages acknowledged",
+            units.count(removed.get("acknowledged", 0)),
+            f"{units.count(removed.get('expired', 0))} expired, "
+            f"{units.count(removed.get('purged', 0))} purged",
+        ),
+        Tile(
+            "waiting at the end",
+            units.count(waiting[-1] if waiting else 0),
+            f"{units.count(waiting[0] if waiting else 0)} at the start; "
+            f"oldest {units.duration(max(oldest, default=None), 2)}",
+        ),
+        _pickup(tables["latency"]),
+        Tile(
+            "redelivered",
+            _share(tables["redeliveries"]),
+            "of all messages handed out",
+        ),
+        Tile("new identities", units.count(new["registrations"]), "registered for Decentrl"),
+        Tile("new connections", units.count(new["connections"]), "of DIDComm agents"),
+        Tile(
+            "commands refused",
+            units.count(_sum(commands, "count")),
+            f"queues began to refuse {_times(began)}",
+        ),
+    ]
+
+
+def _pickup(latency: Rows) -> Tile:
+    """Until the first delivery, or the acknowledgement where a protocol has no deliveries."""
+    found = [row for row in latency if row["stage"] in {FIRST_DELIVERY, "acknowledged"}]
+    first: dict[str, dict[str, Any]] = {}
+    for row in found:
+        if row["protocol"] not in first or row["stage"] == FIRST_DELIVERY:
+            first[row["protocol"]] = row
+    shown = [units.duration(row["p50_s"], 2) for row in first.values()]
+    return Tile(
+        "half are picked up within",
+        " · ".join(shown) or units.DASH,
+        " · ".join(first) or "none was",
+    )
+
+
+def _ends(queue: Rows) -> list[Any]:
+    return [queue[0]["at"], queue[-1]["at"]] if queue else []
+
+
+def _reasons(latency: Rows) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in latency:
+        found[row["stage"]] = found.get(row["stage"], 0) + row["messages"]
+    return found
+
+
+def _share(redeliveries: Rows) -> str:
+    once = _sum([row for row in redeliveries if row["deliveries_from"] == 1], "messages")
+    handed_out = _sum(redeliveries, "messages")
+    return f"{(handed_out - once) / handed_out:.1%}" if handed_out else units.DASH
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{units.count(number)} times"
+
+
+def _sum(rows: Rows, key: str) -> int:
+    return sum(row[key] for row in rows)

@@ -7,8 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from projections.report.facts import Facts
-from projections.report.number import Number
+from projections.report.facts import Facts, Number
 
 FIRST_DELIVERY: Final = "first delivery"
 BINS_PER_DECADE: Final = 5

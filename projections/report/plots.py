@@ -18,8 +18,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from projections.report import units
 from projections.report.drawing import NARROW, SERIES, WIDE, Size, colour, figure_svg, open_axes
+from projections.report.identities import GROWING
 from projections.report.numbers import Rows
-from projections.report.people import GROWING
 from projections.report.pickup import FIRST_DELIVERY
 from projections.report.span import Span
 
@@ -49,7 +49,7 @@ _NARROW_WAIT_TICKS: Final = (0.001, 0.1, 1, 60, 3_600, 86_400, 2_592_000)
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot: of which number, what is heard instead of seen, and how it is drawn."""
+    """One plot: of which number, its text for screen readers, and how it is drawn."""
 
     number: str
     label: str
@@ -288,7 +288,7 @@ def _classes(rows: Rows) -> dict[str, Rows]:
     return found
 
 
-# People and refusals ------------------------------------------------------------------------
+# Identities and refusals ------------------------------------------------------------------------
 
 
 def _largest(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:

@@ -8,8 +8,8 @@ import base58
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
-from projections.read import Export, Position, open_export, told
 from projections.report import units
+from projections.spark.export import ExportedLog, Position, open_export, position_text
 
 _KEY_BYTES = 32
 _SIGNATURE_BYTES = 64
@@ -22,7 +22,7 @@ class Note(NamedTuple):
     text: str
 
 
-def open_signed_export(target: str) -> Export:
+def open_signed_export(target: str) -> ExportedLog:
     """The export at a path or a URI, every manifest of which its own key has signed.
 
     The key is the one that the export names: whether it is the mediator's, its owner knows.
@@ -50,7 +50,7 @@ def open_signed_export(target: str) -> Export:
     return open_export(target, verify)
 
 
-def notes(export: Export, *, is_pseudonymised: bool) -> list[Note]:
+def notes(export: ExportedLog, *, is_pseudonymised: bool) -> list[Note]:
     """What is to be known of an export that ``open_signed_export`` opened."""
     catalogs = [part.catalog for part in export.parts]
     manifests = sum(len(catalog.statements) for catalog in catalogs)
@@ -75,4 +75,4 @@ def notes(export: Export, *, is_pseudonymised: bool) -> list[Note]:
 def _rows(last: Position, rows: int) -> str:
     if not rows:
         return "no rows are exported yet"
-    return f"exported up to position {told(last)}, {units.count(rows)} rows"
+    return f"exported up to position {position_text(last)}, {units.count(rows)} rows"

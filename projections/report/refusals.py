@@ -1,6 +1,6 @@
 """Numbers of refusals: queues that took nothing more, and commands that edges refused.
 
-A queue tells once that it begins to refuse; edges count every refused command and tell the sums
+A queue records once that it begins to refuse; edges count every refused command and record sums
 in the log once per period. A period counts here when its sums were recorded.
 """
 
@@ -11,8 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from projections.report.facts import Facts
-from projections.report.number import Number
+from projections.report.facts import Facts, Number
 from projections.report.pickup import TOP
 
 QUEUES: Final = "queue"
@@ -111,7 +110,7 @@ KINDS: Final = Number(
     _REFUSED
     | {
         "protocol": "decentrl or didcomm; empty for queues",
-        "command": "what was asked for; empty where it is not known",
+        "command": "the request; empty where it is not known",
         "reason": "code of the refusal",
         "count": "refusals",
     },
@@ -122,7 +121,7 @@ REFUSED_SENDERS: Final = Number(
     "refused_senders",
     "Who was refused most",
     {
-        "did": "who asked, where that is proven",
+        "did": "the sender, where that is proven",
         "reason": "code of the refusal",
         "count": "refusals",
     },

@@ -20,9 +20,9 @@ DAY_MS: Final = 24 * HOUR_MS
 BINS_MAX: Final = 400
 """More points than this a plot of a page cannot show."""
 VOLUME_MS: Final = (MINUTE_MS, HOUR_MS, DAY_MS)
-"""Lengths of bins for what is counted: people think in hours and days."""
+"""Lengths of bins for what is counted: read in hours and days."""
 STANDING_MS: Final = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS)
-"""Lengths of bins for how things stood at a moment."""
+"""Lengths of bins for how things stood at a time."""
 
 
 @dataclass(frozen=True)

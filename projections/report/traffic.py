@@ -7,8 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from projections.report.facts import Facts
-from projections.report.number import Number
+from projections.report.facts import Facts, Number
 
 _STEPS: Final = ("queued", "delivered", "removed")
 _COUNTS: Final = tuple(name for step in _STEPS for name in (step, f"{step}_bytes"))
@@ -121,7 +120,7 @@ QUEUE: Final = Number(
     "queue",
     "Waiting messages over time",
     {
-        "at": "the moment, UTC",
+        "at": "the time, UTC",
         "protocol": "decentrl or didcomm",
         "messages": "messages that wait",
         "bytes": "their payloads, bytes",

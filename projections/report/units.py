@@ -1,4 +1,4 @@
-"""Numbers as people read them: counts, sizes, durations, times, DIDs."""
+"""Numbers in readable form: counts, sizes, durations, times, DIDs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def bin_name(length_ms: int) -> str:
     raise AssertionError(length_ms)
 
 
-def moment(at_ms: int) -> datetime:
+def utc(at_ms: int) -> datetime:
     """A time in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 

@@ -11,25 +11,30 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.parquet.files import open_place
-from projections.pseudonyms import pseudonymised
-from projections.read import Export
+from projections.errors import USAGE, ProjectionError
 from projections.report import units
 from projections.report.facts import gather
 from projections.report.numbers import NUMBERS, compute, plain, write
 from projections.report.page import page
 from projections.report.provenance import notes
 from projections.report.span import Span
+from projections.spark.export import ExportedLog
+from projections.spark.pseudonyms import pseudonymised
 
 PAGE: Final = "report.html"
 _NOTHING: Final = Span(0, 1)
 """The span over an export without events: nothing is in it."""
 
-Progress: TypeAlias = Callable[[str, int], None]
-"""Called with the name of each number that is written, and its rows."""
+STEPS: Final = len(NUMBERS) + 2
+"""The messages, each number, the page."""
+Progress: TypeAlias = Callable[[str], None]
+"""Called after each step with the name of what comes next, or what was last written."""
 
 
-class NoSuchTime(Exception):
-    """The report was asked for a time that ends before it begins."""
+class NoSuchTime(ProjectionError):
+    """The time of the report ends before it begins."""
+
+    exit_code = USAGE
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -52,24 +57,24 @@ class Report(msgspec.Struct, frozen=True):
 
 def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
     spark: SparkSession,
-    export: Export,
+    export: ExportedLog,
     target: str,
     *,
     since_ms: int | None = None,
     until_ms: int | None = None,
     key: bytes | None = None,
-    progress: Progress = lambda _name, _rows: None,
+    progress: Progress = lambda _step: None,
 ) -> Report:
     """Write the report on what happened from ``since_ms`` until before ``until_ms``.
 
     Args:
-        spark: any session; ``projections.session`` opens one.
+        spark: any session; ``projections.spark.session`` opens one.
         export: see ``projections.report.provenance.open_signed_export``; without pseudonyms.
         target: folder of the report, a path or a URI; a report in it is replaced.
         since_ms: Unix milliseconds; None for the first event.
         until_ms: Unix milliseconds; None for the last event.
-        key: replaces all DIDs by pseudonyms (``projections.pseudonyms``).
-        progress: called after each table.
+        key: replaces all DIDs by pseudonyms (``projections.spark.pseudonyms``).
+        progress: called after each of the ``STEPS``.
 
     Raises:
         NoSuchTime: ``until_ms`` is not after ``since_ms``.
@@ -83,12 +88,14 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
         return frame if key is None or not columns else pseudonymised(frame, key, columns)
 
     with gather(spark, export, span or _NOTHING) as facts:
+        progress("numbers")
         for number, table in compute(facts, hide):
             write(place, number, table)
             tables[number.name] = table
-            progress(number.name, table.num_rows)
+            progress(number.name)
     text = page(span, plain(tables), notes(export, is_pseudonymised=key is not None))
     place.write(PAGE, text.encode())
+    progress(PAGE)
     since, until = _ends(span)
     written = [Written(n.name, n.title, tables[n.name].num_rows) for n in NUMBERS]
     return Report(target, PAGE, since, until, written)
@@ -97,11 +104,11 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
 def _ends(span: Span | None) -> tuple[str, str]:
     if span is None:
         return "", ""
-    return units.moment(span.since_ms).isoformat(), units.moment(span.until_ms).isoformat()
+    return units.utc(span.since_ms).isoformat(), units.utc(span.until_ms).isoformat()
 
 
 def _span(
-    spark: SparkSession, export: Export, since_ms: int | None, until_ms: int | None
+    spark: SparkSession, export: ExportedLog, since_ms: int | None, until_ms: int | None
 ) -> Span | None:
     """The range; what is not given is where the log begins and ends. None if it is empty."""
     if since_ms is None or until_ms is None:
@@ -113,6 +120,6 @@ def _span(
         since_ms = int(first) if since_ms is None else since_ms
         until_ms = int(last) + 1 if until_ms is None else until_ms
     if until_ms <= since_ms:
-        shown = [units.moment(at_ms).isoformat() for at_ms in (since_ms, until_ms)]
+        shown = [units.utc(at_ms).isoformat() for at_ms in (since_ms, until_ms)]
         raise NoSuchTime(f"the time from {shown[0]} until {shown[1]} is empty")
     return Span(since_ms, until_ms)

@@ -1,4 +1,4 @@
-"""One server for all tests that leave it as they found it; people to use it."""
+"""One server for all tests that leave it as they found it; accounts to use it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from http_edge.client import MediatorClient
-from tests.cluster.people import client
+from http_edge.clients.decentrl import MediatorClient
+from tests.cluster.accounts import client
 from tests.cluster.server import Server
 
 

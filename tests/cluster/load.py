@@ -1,4 +1,4 @@
-"""People who write to each other without pause, and the history of what they were told."""
+"""Accounts that write to each other without pause, and the history of their answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Self
 
 import aiohttp
 
-from http_edge.client import Account, MediatorClient
-from tests.cluster.people import befriend, message, newcomer, post, waiting_payloads
+from http_edge.clients.decentrl import Account, MediatorClient
+from tests.cluster.accounts import befriend, message, newcomer, post, waiting_payloads
 
 _PAUSE_S = 0.1
 
@@ -61,7 +61,7 @@ class Load:
         await asyncio.gather(*self._tasks)
 
     def write_to(self, mediator: MediatorClient) -> None:
-        """Have everybody write through this mediator from the next time on."""
+        """Have all accounts write through this mediator from the next time on."""
         self._mediators = [mediator]
 
     def refusals(self) -> list[int]:
@@ -72,7 +72,7 @@ class Load:
         """The seconds from ``since`` until each pair has had a message accepted."""
         until = since + seconds_max
         while any(pair.accepted_at < since for pair in self.pairs):
-            assert time.monotonic() < until, "not everybody is served again"
+            assert time.monotonic() < until, "not all accounts are served again"
             await asyncio.sleep(_PAUSE_S)
         return max(pair.accepted_at for pair in self.pairs) - since
 

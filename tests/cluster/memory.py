@@ -8,13 +8,21 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from actors.evolution import from_snapshot
-from actors.inspection import Answer, DescribeStates, ListResidents, Residents, StatesDescribed
-from actors.state_rows import state_rows
-from http_edge.cli.nearby import exchange
-from http_edge.memory import STATE_BYTES_MAX
+from actors.core.evolve import from_snapshot
+from actors.core.state_rows import state_rows
+from actors.host.inspection import (
+    CachedIdentities,
+    DescribeStates,
+    InspectionAnswer,
+    ListCachedIdentities,
+    StatesDescribed,
+)
+from http_edge.admin.memory import STATE_BYTES_MAX
+from http_edge.cli.running_mediator import exchange
 
-_ANSWERS: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
+_ANSWERS: Final[msgspec.msgpack.Decoder[InspectionAnswer]] = msgspec.msgpack.Decoder(
+    InspectionAnswer
+)
 
 State: TypeAlias = tuple[int, list[tuple[str, list[Any]]]]
 """The version of an identity, and the rows of each table of its state."""
@@ -29,8 +37,8 @@ class Memory:
 
     def residents(self) -> Sequence[str]:
         """The identities that are in memory."""
-        answer = self._ask(ListResidents())
-        assert isinstance(answer, Residents), answer
+        answer = self._ask(ListCachedIdentities())
+        assert isinstance(answer, CachedIdentities), answer
         return answer.targets
 
     def states(self, targets: Sequence[str]) -> Mapping[str, State]:
@@ -45,7 +53,7 @@ class Memory:
             found[described.target] = (described.version, sorted(tables))
         return found
 
-    def _ask(self, question: ListResidents | DescribeStates) -> Answer:
+    def _ask(self, question: ListCachedIdentities | DescribeStates) -> InspectionAnswer:
         body = msgspec.msgpack.encode(question)
         status, answer = exchange("POST", self._url, "/memory", token=self._token, body=body)
         assert status == http.client.OK, (status, answer)

@@ -43,7 +43,7 @@ class Link:
         subprocess.run(["ip", "link", "del", self._device], check=False, capture_output=True)
 
     def cut(self) -> None:
-        """Nothing comes through any more, and no connection is told so."""
+        """Nothing comes through any more, and no connection is closed."""
         _ip("-n", _NAME, "link", "set", f"{self._device}n", "down")
 
     def heal(self) -> None:

@@ -29,12 +29,14 @@ from tests.cluster.server import (
 
 _START_S_MAX: Final = 60.0
 _OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
-_HEALTH: Final = {
+_RAY: Final = {
     # Ray's own defaults take 15 s to notice that a node has died.
     "RAY_health_check_initial_delay_ms": "5000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
+    # Ray starts workers at niceness 15: whatever else runs on the machine would go first.
+    "RAY_worker_niceness": "0",
 }
 
 
@@ -141,7 +143,7 @@ class RayCluster:
         self._settings = {"log": dsn, "keys_file": str(self.keys_file), **settings}
         self._environment = {
             **own_environment(),
-            **_HEALTH,
+            **_RAY,
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -295,7 +297,7 @@ def _ip(number: int) -> str:
 
 
 def free_port(ip: str = "127.0.0.1") -> int:
-    """A port that nobody listens on at this address."""
+    """A port without a listener at this address."""
     with socket.socket() as probe:
         probe.bind((ip, 0))
         port: int = probe.getsockname()[1]

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
 
 READY_S_MAX: Final = 120.0
 GONE_S_MAX: Final = 30.0
@@ -69,18 +69,19 @@ class Server:
         """The log, opened beside the server."""
         return open_log(self.dsn)
 
+    def command(self) -> Sequence[str]:
+        """Its command line."""
+        return serve_command(self.data_dir, listen=self._listen, **self._settings)
+
     def start(self) -> None:
-        """Start, and return when it says that it is ready; a restart listens where it did."""
+        """Start, and return when it is ready; a restart listens where it did."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        with (self.data_dir / "stderr").open("ab") as words:
+        with (self.data_dir / "stderr").open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *self.prefix,
-                    *serve_command(self.data_dir, listen=self._listen, **self._settings),
-                ],
+                [*self.prefix, *self.command()],
                 stdout=subprocess.PIPE,
                 bufsize=0,
-                stderr=words,
+                stderr=log,
                 env=self.environment,
                 start_new_session=True,
             )
@@ -88,8 +89,8 @@ class Server:
         living = {os.getsid(pid) for pid, _ in self.processes()}
         self._sessions = [*living, self._process.pid]
         assert self._process.stdout is not None
-        with self._process.stdout as said:
-            self.url = ready_url(said)
+        with self._process.stdout as output:
+            self.url = ready_url(output)
         assert self.url, (self.data_dir / "stderr").read_text()
         if self._listen.endswith(":0"):
             self._listen = self.url.removeprefix("http://")
@@ -181,10 +182,10 @@ class Server:
             self.kill_everything()
 
 
-def ready_url(said: IO[bytes]) -> str:
+def ready_url(output: IO[bytes]) -> str:
     """The URL after ``ready``; empty when the server ended or took too long instead."""
-    while select.select([said], [], [], READY_S_MAX)[0]:
-        line = said.readline()
+    while select.select([output], [], [], READY_S_MAX)[0]:
+        line = output.readline()
         if not line or line.startswith(b"ready "):
             return line.decode().partition(" ")[2].split(" ")[0].strip()
     return ""

@@ -1,4 +1,4 @@
-"""``poste serve`` on a log of two databases: one mediator to everybody, two stores to keep."""
+"""``poste serve`` on a log of two databases: one mediator to its clients, two stores to keep."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from actors.partitions import Placement
-from eventstore.open_log import open_log
+from actors.core.partitioning import Placement
 from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.files import open_place
-from http_edge.cli.output import Exit
-from http_edge.client import Account, Identity, MediatorClient
-from http_edge.export_status import figures
-from tests.cluster.load import Load
-from tests.cluster.people import (
+from eventstore.stores.open_log import open_log
+from http_edge.clients.decentrl import Account, Identity, MediatorClient
+from http_edge.server.exits import Exit
+from http_edge.server.export_status import figures
+from tests.cluster.accounts import (
     befriend,
     client,
     message,
@@ -33,6 +32,7 @@ from tests.cluster.people import (
     until,
     waiting_payloads,
 )
+from tests.cluster.load import Load
 from tests.cluster.ray_nodes import RayCluster
 from tests.cluster.server import MEDIATOR_DID, Server, own_environment
 from tests.cluster.test_start_and_stop import refusal

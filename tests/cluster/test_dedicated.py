@@ -17,22 +17,21 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from eventstore.open_log import open_log
-from eventstore.verify import Summary, verify
+from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_log
 from http_edge.cli.identities import identities
-from http_edge.cli.output import Exit
 from http_edge.cli.shards import shards
-from http_edge.client import MediatorClient
-from http_edge.wallet import Live, NoAnswer
+from http_edge.clients.decentrl import MediatorClient
+from http_edge.clients.didcomm import Live, NoAnswer
+from http_edge.server.exits import Exit
+from tests.cluster.accounts import Socket, client, newcomer, until
 from tests.cluster.load import Load
-from tests.cluster.people import Socket, client, newcomer, until
 from tests.cluster.ray_nodes import RayCluster
-from tests.cluster.server import send
+from tests.cluster.server import DEDICATED, send
 from tests.cluster.wallets import Person
 from tests.postgres import Server as Postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
-OWN_HOST = "ray::RayOwnHost"
 PAIRS = 4
 SERVED_S_MAX = 15.0
 SHORT_S = 0.5
@@ -179,9 +178,9 @@ async def test_identities_come_and_go_and_lose_their_node_and_nothing_is_lost(
         assert letters.read == letters.written
         assert load.refusals() == []
         await load.check()
-        # Whoever listened has heard everything on the connection that it had.
-        heard = await asyncio.gather(*[socket.closed_within(SHORT_S) for socket in sockets])
-        assert heard == [None, None]
+        # A listening account has received everything on the connection that it had.
+        received = await asyncio.gather(*[socket.closed_within(SHORT_S) for socket in sockets])
+        assert received == [None, None]
         assert await bob.drained() == []
 
         await _unplanned(cluster, first, load, dids)
@@ -199,7 +198,7 @@ async def _planned(cluster: RayCluster, dids: list[str]) -> None:
     for did in dids:
         await poste(cluster, identities, "dedicate", did)
     await poste(cluster, identities, "dedicate", dids[0], code=Exit.USAGE)
-    await poste(cluster, identities, "dedicate", "did:x:nobody", code=Exit.USAGE)
+    await poste(cluster, identities, "dedicate", "did:x:unknown", code=Exit.USAGE)
     await all_on(cluster, "node-1", "node-1", "node-2")
     await poste(cluster, shards, "drain", "node-1")
     await all_on(cluster, *["node-2"] * len(dids))
@@ -217,7 +216,7 @@ async def _unplanned(
     load.write_to(first)
     async with load:
         for node in (1, 2):
-            for pid in cluster.processes(node, OWN_HOST):
+            for pid in cluster.processes(node, DEDICATED):
                 send(pid, signal.SIGKILL)
         await load.served_again(time.monotonic(), SERVED_S_MAX)
 
@@ -235,7 +234,7 @@ async def _unplanned(
             await poste(cluster, identities, "release", did)
 
         async def none_is_left() -> bool:
-            return not cluster.processes(1, OWN_HOST)
+            return not cluster.processes(1, DEDICATED)
 
         await until(none_is_left)
     assert len(load.refusals()) == before

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from http_edge.client import Account, MediatorClient, Reconnected
-from tests.cluster.people import (
+from http_edge.clients.decentrl import Account, MediatorClient, Reconnected
+from tests.cluster.accounts import (
     Socket,
     befriend,
     healthy,
@@ -45,11 +45,11 @@ async def test_a_killed_host_makes_commands_in_flight_unknown_and_comes_back_by_
     socket = await Socket.open(reader)
 
     send(host, signal.SIGSTOP)
-    asked = await in_flight(mediator, [message(writer, reader, f"{n}") for n in range(20)])
+    request = await in_flight(mediator, [message(writer, reader, f"{n}") for n in range(20)])
     send(host, signal.SIGKILL)
 
     # The host was asked about some of them; the others waited at the edge for their turn.
-    answers = [await task for task in asked]
+    answers = [await task for task in request]
     assert answers[0] == UNAVAILABLE
     accepted = [f"{n}" for n, (status, _) in enumerate(answers) if status == 200]
     assert answers.count(UNAVAILABLE) == 20 - len(accepted)

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from http_edge.client import Account, MediatorClient
-from tests.cluster.people import (
+from http_edge.clients.decentrl import Account, MediatorClient
+from tests.cluster.accounts import (
     Socket,
     befriend,
     client,
@@ -89,7 +89,7 @@ class Page:
 
 
 async def scraped(server: Server) -> Page:
-    (url,) = [line["url"] for line in lines(server) if line["event"] == "measures are shown"]
+    (url,) = [line["url"] for line in lines(server) if line["event"] == "metrics are served"]
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert response.status == 200
         assert response.content_type == "text/plain"
@@ -224,7 +224,7 @@ async def test_a_stranger_makes_no_label(watched: Server, mediator: MediatorClie
     assert page.total("poste_commands_total", command="unknown") >= 3
     values = {value for _, has in page.samples for _, value in has}
     assert not [value for value in values if STRANGE in value or "did:" in value]
-    # What one process shows is bounded, whoever does what.
+    # What one process shows is bounded, whatever clients do.
     assert len(page.samples) < 2_000
 
 
@@ -263,13 +263,13 @@ async def test_a_request_is_found_by_its_id_from_the_edge_to_the_log(
     async with session.post(watched.url + "/", data=body, headers=headers) as response:
         assert response.headers["X-Request-Id"] == headers["X-Request-Id"]
 
-    async def told() -> list[dict[str, Any]]:
+    async def logged() -> list[dict[str, Any]]:
         found = [
             line for line in lines(watched) if line.get("request_id") == headers["X-Request-Id"]
         ]
         return found if len(found) >= 2 else []
 
-    found = await until(told)
+    found = await until(logged)
     by_process = {line["process"].split("-")[0]: line for line in found}
     assert by_process["edge"]["event"] == "request answered"
     assert by_process["edge"]["path"] == "/"
@@ -277,7 +277,7 @@ async def test_a_request_is_found_by_its_id_from_the_edge_to_the_log(
     assert len(by_process["host"]["command_key"]) == len("01234567-01234567-01234567-01234567")
 
 
-@pytest.mark.parametrize("given", ["", "x" * 65, "two words", "did:web:somebody", "ä"])
+@pytest.mark.parametrize("given", ["", "x" * 65, "two words", "did:web:agent.example", "ä"])
 async def test_an_id_that_is_not_well_formed_is_replaced(watched: Server, given: str) -> None:
     async with (
         aiohttp.ClientSession() as session,

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from http_edge.cli.output import Exit
 from http_edge.cli.shards import shards
-from http_edge.client import MediatorClient
+from http_edge.clients.decentrl import MediatorClient
+from http_edge.server.exits import Exit
+from tests.cluster.accounts import Socket, client, until
 from tests.cluster.load import Load
-from tests.cluster.people import Socket, client, until
 from tests.cluster.ray_nodes import RayCluster
 from tests.postgres import Server as Postgres
 

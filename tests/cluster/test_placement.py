@@ -1,4 +1,4 @@
-"""Whoever owns an identity and whichever edge is asked: the answers are the same."""
+"""The answers are the same for every owner of an identity and every edge."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from aiohttp.connector import AddrInfoType
 
-from actors.partitions import Placement
-from http_edge.client import ONCE, Account, CommandRefused, Identity, MediatorClient
-from tests.cluster.people import (
+from actors.core.partitioning import Placement
+from http_edge.clients.decentrl import ONCE, Account, CommandRefused, Identity, MediatorClient
+from tests.cluster.accounts import (
     Socket,
     befriend,
     client,
@@ -84,7 +84,7 @@ async def socket_on(edge: int, server: Server, reader: Account) -> Socket:
 async def newcomer_on(host: str, mediator: MediatorClient) -> Account:
     """A registered identity that this host owns."""
     while True:
-        identity = Identity.create("somebody", MEDIATOR_DID)
+        identity = Identity.create("stranger", MEDIATOR_DID)
         if TWO_HOSTS.host_of(TWO_HOSTS.partition_of(identity.did)) == host:
             return await register(mediator.as_(identity))
 
@@ -126,8 +126,8 @@ async def test_a_host_that_hangs_holds_up_its_own_identities_alone(two_by_two: S
         readers = [await newcomer_on(host, mediator) for host in ("host-0", "host-1")]
         host = two_by_two.pids(HOST)[0]
         send(host, signal.SIGSTOP)
-        asked = {asyncio.create_task(waiting_payloads(reader)) for reader in readers}
-        served, held_up = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        request = {asyncio.create_task(waiting_payloads(reader)) for reader in readers}
+        served, held_up = await asyncio.wait(request, return_when=asyncio.FIRST_COMPLETED)
         assert [task.result() for task in served] == [[]]
         assert len(held_up) == 1
         send(host, signal.SIGKILL)
@@ -137,64 +137,68 @@ async def test_a_host_that_hangs_holds_up_its_own_identities_alone(two_by_two: S
         assert again == [[], []]
 
 
-async def test_a_dedicated_identity_has_a_process_for_as_long_as_it_is_needed(
+async def test_a_dedicated_identity_has_a_process_for_as_long_as_it_is_used(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     data_dir = tmp_path_factory.mktemp("dedicated") / "data"
-    settings = {"placement": "dedicated", "limits.identity_idle_s": "4"}
+    settings = {"placement": "dedicated", "limits.dedicated_quiet_s": "10"}
     with Server(data_dir, **settings) as server:
         async with client(server.url) as mediator:
-            writer = await newcomer(mediator, "writer")
-            (writers,) = server.pids(DEDICATED)
-            reader = await newcomer(mediator, "reader")
-            own = server.pids(DEDICATED)
-            # By what is new, not by number: Ray starts processes ahead and takes any of them.
-            (readers,) = set(own) - {writers}
+            writer, reader = [await newcomer(mediator, name) for name in ("writer", "reader")]
             await befriend(writer, reader)
             opened = await Socket.open(reader)
+            own = await processes_of(server, writer, reader)
             accepted = message(writer, reader, "one")
             assert (await post(mediator, accepted))[0] == 200
-            assert await opened.pushed() == ["one"]
+            assert await opened.pushed() == ["one"], "its socket has moved with it"
             (event,) = (await reader.query_pending_events()).items
             await reader.acknowledge_pending_events([event.id])
-            assert await waiting_payloads(reader) == []
             assert await writer.send(reader.identity.did, "two")
 
             stranger = mediator.as_(Identity.create("stranger", MEDIATOR_DID))
             with pytest.raises(CommandRefused, match="UNAUTHORIZED_COMMAND"):
                 await stranger.query_pending_events()
             with pytest.raises(CommandRefused, match="RECIPIENT_NOT_REGISTERED"):
-                await writer.send(stranger.identity.did, "to nobody")
-            assert set(server.pids(DEDICATED)) <= set(own)
+                await writer.send(stranger.identity.did, "to no one")
+            assert set(server.pids(DEDICATED)) <= own
 
-            assert ended(writers, 30)
-            assert server.pids(DEDICATED) == [readers], "an open socket needs its process"
-            await opened.close()
-            assert ended(readers, 30)
+            assert all(ended(process, 60) for process in own)
             assert server.pids(DEDICATED) == []
-
             assert await waiting_payloads(reader) == ["two"]
             assert await post(mediator, accepted) == DUPLICATE
-            assert len(server.pids(DEDICATED)) == 1
+            assert await writer.send(reader.identity.did, "three")
+            assert [*await opened.pushed(), *await opened.pushed()] == ["two", "three"]
 
 
 async def test_a_killed_dedicated_process_costs_the_commands_in_flight_alone(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     data_dir = tmp_path_factory.mktemp("dedicated") / "data"
-    with Server(data_dir, placement="dedicated") as server:
+    reader_key = Identity.create("reader", MEDIATOR_DID)
+    with Server(data_dir, dedicated_dids=reader_key.did) as server:
         async with client(server.url) as mediator:
             writer = await newcomer(mediator, "writer")
-            writers = set(server.pids(DEDICATED))
-            reader = await newcomer(mediator, "reader")
-            (readers,) = set(server.pids(DEDICATED)) - writers
+            reader = mediator.as_(reader_key)
+            await register(reader)
             await befriend(writer, reader)
+            (process,) = await processes_of(server, reader)
             assert await writer.send(reader.identity.did, "before")
             opened = await Socket.open(reader)
-            send(readers, signal.SIGSTOP)
-            (asked,) = await in_flight(mediator, [message(writer, reader, "lost")])
-            send(readers, signal.SIGKILL)
-            assert await asked == UNAVAILABLE
+            send(process, signal.SIGSTOP)
+            (request,) = await in_flight(mediator, [message(writer, reader, "lost")])
+            send(process, signal.SIGKILL)
+            assert await request == UNAVAILABLE
             assert await until(lambda: writer.send(reader.identity.did, "after"))
             assert await opened.close_code() == 1012
             assert await waiting_payloads(reader) == ["before", "after"]
+
+
+async def processes_of(server: Server, *accounts: Account) -> set[int]:
+    """The processes of dedicated hosts, as soon as each of these accounts has moved to one."""
+
+    async def started() -> set[int]:
+        await asyncio.gather(*map(waiting_payloads, accounts))
+        moved = (server.data_dir / "stderr").read_text().count("now on a dedicated host")
+        return set(server.pids(DEDICATED)) if moved >= len(accounts) else set()
+
+    return await until(started)

@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from http_edge.cli.status import fetch_status
-from http_edge.client import MediatorClient
-from tests.cluster.people import befriend, client, message, newcomer, post, until, waiting_payloads
+from http_edge.clients.decentrl import MediatorClient
+from tests.cluster.accounts import (
+    befriend,
+    client,
+    message,
+    newcomer,
+    post,
+    until,
+    waiting_payloads,
+)
 from tests.cluster.server import MEDIATOR_DID, Server, own_environment
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +39,7 @@ def _poste(*arguments: str | Path) -> None:
 
 
 async def _exported(server: Server, *, in_trouble: bool) -> dict[str, Any] | None:
-    """What the status says of the export, if it is in trouble or has caught up."""
+    """What the status says of the export, if it has a fault or has caught up."""
     status: dict[str, Any] = (await asyncio.to_thread(fetch_status, server.url))["export"]
     if in_trouble:
         return status if status["trouble_age_s"] is not None else None
@@ -57,14 +65,14 @@ async def test_what_was_queued_before_is_fetched_from_the_restored_mediator(
             assert await waiting_payloads(again.as_(reader.identity)) == ["written before"]
             status, answer = await post(again, sent)
             assert (status, answer["code"]) == (401, "DUPLICATE_NONCE")
-            # The export is in trouble all the while, and nobody but the operator notices.
+            # The export has a fault all the while, and no client notices.
             await post(again, message(writer, reader, "written after"))
             found = await waiting_payloads(again.as_(reader.identity))
             assert found == ["written before", "written after"]
 
-            trouble = await until(partial(_exported, restored, in_trouble=True))
-            assert trouble is not None
-            assert trouble["trouble"]
+            fault = await until(partial(_exported, restored, in_trouble=True))
+            assert fault is not None
+            assert fault["trouble"]
             elsewhere.unlink()
             exported = await until(partial(_exported, restored, in_trouble=False))
             assert exported is not None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from http_edge.cli.output import Exit
-from http_edge.client import EventToSave
-from http_edge.mediator_keys import create, new_keys
-from tests.cluster.people import (
+from http_edge.clients.decentrl import EventToSave
+from http_edge.crypto.mediator_keys import create, new_keys
+from http_edge.server.exits import Exit
+from tests.cluster.accounts import (
     SOURCES,
     Socket,
     befriend,
@@ -26,6 +28,7 @@ from tests.cluster.people import (
 from tests.cluster.server import (
     HOST,
     LINGERING,
+    MEDIATOR_DID,
     Server,
     own_environment,
     send,
@@ -103,11 +106,12 @@ async def test_sigterm_lets_commands_in_flight_finish(tmp_path: Path) -> None:
             socket = await Socket.open(reader)
             (host,) = server.pids(HOST)
             send(host, signal.SIGSTOP)
-            asked = await in_flight(mediator, [message(writer, reader, f"{n}") for n in range(20)])
+            sent = [message(writer, reader, f"{n}") for n in range(20)]
+            commands = await in_flight(mediator, sent)
             ending = asyncio.create_task(asyncio.to_thread(server.terminate))
             assert await socket.close_code() == 1001
             send(host, signal.SIGCONT)
-            answers = [await task for task in asked]
+            answers = [await task for task in commands]
             code, seconds = await ending
         assert [status for status, _ in answers] == [200] * 20
         assert code == 0
@@ -115,6 +119,65 @@ async def test_sigterm_lets_commands_in_flight_finish(tmp_path: Path) -> None:
         server.wait_until_gone()
         stored = [row.topic for row in server.log().read_log() if "message" in row.topic]
         assert stored == ["message-queued.1"] * 20
+
+
+async def test_a_clean_stop_removes_the_folder_of_its_ray_and_the_log_tells_the_life(
+    tmp_path: Path,
+) -> None:
+    with Server(tmp_path / "data") as server:
+        (folder,) = ray_folders(server)
+        assert folder.is_dir()
+        async with client(server.url) as mediator:
+            writer, _ = [await newcomer(mediator, alias) for alias in ("writer", "reader")]
+        code, _ = server.terminate()
+        assert code == 0
+        assert not folder.exists()
+        server.wait_until_gone()
+        said = (server.data_dir / "stderr").read_text()
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert [line["event"] for line in lines if line["level"] == "info"] == [
+        "starting",
+        "starting Ray",
+        "starting hosts and edges",
+        "ready",
+        "first registration since the start",
+        "stopping",
+        "stopped",
+    ]
+    by_event = {line["event"]: line for line in lines}
+    assert by_event["ready"]["url"] == server.url
+    assert by_event["ready"]["mediator_did"] == MEDIATOR_DID
+    assert by_event["ready"]["seconds"] > 0
+    assert by_event["stopping"]["signal"] == "SIGTERM"
+    assert by_event["stopped"]["exit_code"] == 0
+    assert writer.identity.did not in said
+
+
+def test_sigterm_during_the_start_ends_it_without_ready(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        serve_command(tmp_path, listen="127.0.0.1:0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=own_environment(),
+    ) as process:
+        assert process.stderr is not None
+        events = []
+        for line in process.stderr:
+            events.append(json.loads(line)["event"])
+            if events[-1] == "starting hosts and edges":
+                process.terminate()
+        output, _ = process.communicate(timeout=REFUSED_S_MAX)
+    assert (process.returncode, output) == (0, b"")
+    assert events[-2:] == ["stopping", "stopped"]
+
+
+def ray_folders(server: Server) -> set[Path]:
+    """The folders of Ray whose sockets the processes of a mediator have open."""
+    found: set[Path] = set()
+    for pid, _ in server.processes():
+        names = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        found |= {Path(name) for name in re.findall(r"(?:/[\w.-]+)+/session_[\d_-]+", names)}
+    return found
 
 
 async def test_a_killed_mediator_leaves_nothing_running_and_returns_with_all_it_held(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from eventstore.verify import Summary, verify
-from tests.cluster.people import client, healthy, in_flight, message, newcomer, post
+from eventstore.log.event_log import EventLog
+from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_log
+from tests.cluster.accounts import client, healthy, in_flight, message, newcomer, post
 from tests.cluster.server import HOST, Server, send
 from tests.crash import commands
 from tests.crash.commands import NOT_OWNER, UNAVAILABLE, introduced, introduction, query, texts_in
@@ -92,8 +92,8 @@ async def test_a_host_that_lost_its_partitions_while_it_hung_says_so_and_accepts
             stranger = await newcomer(mediator, "stranger")
             (host,) = server.pids(HOST)
             send(host, signal.SIGSTOP)
-            (asked,) = await in_flight(mediator, [message(stranger, stranger, "in flight")])
-            assert (await asked)[0] == 503
+            (request,) = await in_flight(mediator, [message(stranger, stranger, "in flight")])
+            assert (await request)[0] == 503
             with Owner(server.dsn) as second:
                 assert introduced(second.ask(*introduction()))
                 send(host, signal.SIGCONT)

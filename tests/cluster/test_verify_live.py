@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from http_edge.cli.output import Exit
-from http_edge.client import Account
-from tests.cluster.people import befriend, client, message, newcomer
+from http_edge.clients.decentrl import Account
+from http_edge.server.exits import Exit
+from tests.cluster.accounts import befriend, client, message, newcomer
 from tests.cluster.server import Server, own_environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]

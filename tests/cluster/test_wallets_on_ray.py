@@ -18,8 +18,17 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from http_edge.cli.output import Exit
-from http_edge.wallet import ConnectionLost, Live, NoAnswer, Picked, ProblemReported, Socket, Wallet
+from http_edge.clients.didcomm import (
+    ConnectionLost,
+    Live,
+    NoAnswer,
+    Picked,
+    ProblemReported,
+    Socket,
+    Wallet,
+)
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.exits import Exit
 from tests.cluster.server import DEDICATED, HOST, Server, own_environment, send
 from tests.cluster.test_placement import noting
 from tests.cluster.wallets import Person, served
@@ -36,7 +45,6 @@ OUTBOUND: Final = {
 }
 LAYOUTS: Final[dict[str, dict[str, str]]] = {
     "two hosts and edges": {"hosts": "2", "edges": "2"},
-    "dedicated": {"placement": "dedicated"},
 }
 
 
@@ -49,15 +57,15 @@ def two_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def dedicated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = OUTBOUND | LAYOUTS["dedicated"]
+    settings = OUTBOUND | {"placement": "dedicated"}
     with Server(tmp_path_factory.mktemp("wallets") / "data", **settings) as server:
         yield server
 
 
-@pytest.fixture(params=["sharded", "two hosts and edges", "dedicated"])
+@pytest.fixture(params=["sharded", "two hosts and edges"])
 def layout(request: pytest.FixtureRequest) -> Server:
     """A server in each layout; as many as there are run at once."""
-    names = {"sharded": "server", "two hosts and edges": "two_by_two", "dedicated": "dedicated"}
+    names = {"sharded": "server", "two hosts and edges": "two_by_two"}
     found: Server = request.getfixturevalue(names[request.param])
     return found
 
@@ -84,8 +92,8 @@ def poste(*arguments: str, code: int = 0) -> str:
 
 
 async def test_every_proof_of_the_demo_holds(layout: Server) -> None:
-    told = await asyncio.to_thread(poste, "demo", "didcomm", f"--url={layout.url}", "--json")
-    assert json.loads(told)["held"]
+    answered = await asyncio.to_thread(poste, "demo", "didcomm", f"--url={layout.url}", "--json")
+    assert json.loads(answered)["held"]
 
 
 async def test_each_generation_takes_its_part_of_one_queue_in_order(
@@ -102,12 +110,12 @@ async def test_each_generation_takes_its_part_of_one_queue_in_order(
     picked = await bob.wallet.fetch(1)
     await bob.wallet.received([picked[0].id])
     got += bob.texts(picked)
-    async with bob.wallet.implicit_socket() as heard:
+    async with bob.wallet.implicit_socket() as received:
         for _ in range(2):
-            envelope = await heard.hear()
+            envelope = await received.receive()
             assert isinstance(envelope, bytes)
             got.append(bob.read(envelope))
-        # Who leaves before the pong for what it heard is given that once more.
+        # A wallet that leaves before the pong is given what it received once more.
         await served(lambda: is_empty(bob.wallet))
     assert got == TEXTS
 
@@ -141,7 +149,7 @@ async def test_an_operator_sees_a_queue_and_empties_it(
     assert await bob.drained() == ["after"]
 
 
-async def test_queues_are_shown_to_nobody_without_the_keys(
+async def test_queues_are_shown_with_the_keys_alone(
     server: Server, session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     bob = await Person.arrive(session, server.url)
@@ -152,14 +160,16 @@ async def test_queues_are_shown_to_nobody_without_the_keys(
         async with session.request(method, server.url + path) as response:
             assert response.status == 401
     others = [f"--url={server.url}", f"--data-dir={tmp_path}"]
+    poste("queue", "purge", bob.did, "--yes", *others, code=Exit.USAGE)
+    load_or_create(tmp_path / "mediator-keys.json")
     poste("queue", "purge", bob.did, "--yes", *others, code=Exit.UNREACHABLE)
     assert await bob.drained() == TEXTS
 
 
 def rows(server: Server) -> list[dict[str, Any]]:
     """What ``poste queue show`` says of all queues."""
-    told = poste("queue", "show", "--limit=10000", *reaching(server), "--json")
-    found: list[dict[str, Any]] = json.loads(told)["queues"]
+    answered = poste("queue", "show", "--limit=10000", *reaching(server), "--json")
+    found: list[dict[str, Any]] = json.loads(answered)["queues"]
     return found
 
 
@@ -178,7 +188,7 @@ async def test_an_invitation_of_the_command_line_is_for_one_wallet(
             "--json",
         )
     )
-    bob = await Wallet.connect(made["url"], session=session)
+    bob = await Wallet.connect(made["short_url"], session=session)  # as the QR code has it
     assert (await bob.request_mediation()).endpoint == f"{server.url}/didcomm"
     with pytest.raises(ProblemReported):
         await Wallet.connect(made["url"], session=session)
@@ -352,9 +362,14 @@ async def is_waiting(person: Person, count: int) -> bool:
 async def test_a_dedicated_wallet_has_a_process_of_its_own_and_outlives_it(
     dedicated: Server, session: aiohttp.ClientSession
 ) -> None:
-    before = set(dedicated.pids(DEDICATED))
     bob = await Person.arrive(session, dedicated.url)
-    (own,) = set(dedicated.pids(DEDICATED)) - before
+
+    async def has_its_own() -> bool:
+        await bob.wallet.status()
+        return bool(dedicated.pids(DEDICATED))
+
+    await served(has_its_own)
+    (own,) = dedicated.pids(DEDICATED)
     await bob.write(*TEXTS)
     picked: list[Picked] = await bob.wallet.fetch(2)
     await bob.wallet.received([one.id for one in picked])

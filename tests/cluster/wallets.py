@@ -1,4 +1,4 @@
-"""Wallets at a real mediator, and somebody who writes to them."""
+"""Wallets at a real mediator, and a sender that writes to them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 
-from http_edge.didcomm.keys import KeyPair, did_key
-from http_edge.didcomm.messages import NEW_PREFIX, Json
-from http_edge.wallet import Picked, Recipient, Wallet, WalletError, fetch_invitation, send
-from http_edge.wallet.conversation import new_id
-from tests.cluster.people import WAIT_S_MAX
+from http_edge.clients.didcomm import Picked, Recipient, Wallet, WalletError, fetch_invitation, send
+from http_edge.clients.didcomm.protocol_session import new_id
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from tests.cluster.accounts import WAIT_S_MAX
 
 SENDER: Final = KeyPair.from_seed(b"a" * 32)
 """Who writes, and is no agent of the mediator."""
@@ -42,7 +42,7 @@ class Person:
         return did_key(self.wallet.connection.key.public)
 
     async def write(self, *texts: str, over: aiohttp.ClientSession | None = None) -> None:
-        """Somebody writes to this wallet, and each is accepted. Raises: WalletError."""
+        """A sender writes to this wallet, and each message is accepted. Raises: WalletError."""
         for text in texts:
             await post(over or self.wallet.session, self.recipient, text)
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import pytest
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
 
 OpenLog: TypeAlias = Callable[[], EventLog]
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.errors import ImportRefused, LogUnavailable, LogUnfinished, NotAsSealed
-from eventstore.log import LogRow
-from eventstore.log_import import LogImport
-from eventstore.open_log import open_log, open_store
-from eventstore.restore import Section, log_sections, restore
-from eventstore.session import Store
+from eventstore.log.errors import ImportRefused, LogUnavailable, LogUnfinished, NotAsSealed
+from eventstore.log.event_log import LogRow
+from eventstore.log.session import Store
+from eventstore.stores.log_import import LogImport
+from eventstore.stores.open_log import open_log, open_store
+from eventstore.stores.restore import LogSection, log_sections, restore
 from tests.export.samples import Growing, whole_log
+from tests.histories import MEDIATOR, History, random_script
 from tests.log.samples import OWNER, append, message
 from tests.log.stored import copy_log, row_at, tables_of
-from tests.projections.histories import MEDIATOR, History, random_script
 
 CONSTANTS = {"mediator_did": MEDIATOR, "shards": "3"}
 
@@ -67,7 +67,7 @@ def test_positions_stay_and_later_appends_go_on_behind_them(
     rows: list[LogRow], log_url: str, store: Store
 ) -> None:
     gaps = [row_at(row.position * 10, row) for row in rows]
-    restore([Section(gaps)], _import(store), CONSTANTS)
+    restore([LogSection(gaps)], _import(store), CONSTANTS)
     with closing(open_log(log_url)) as log:
         append(log, OWNER, message())
         found = whole_log(log)
@@ -123,7 +123,7 @@ def test_of_two_restores_the_later_one_goes_on(
     first, second = _import(store, "one"), _import(store, "two")
     with pytest.raises(ImportRefused, match="another restore"):
         first.write(rows, [])
-    restore([Section(rows)], second, CONSTANTS)
+    restore([LogSection(rows)], second, CONSTANTS)
     with pytest.raises(ImportRefused, match="another restore"):
         first.finish({"mediator_did": "did:example:another"})
     with closing(open_log(log_url)) as log:
@@ -144,7 +144,7 @@ def test_a_row_that_is_not_as_it_was_sealed_stops_the_restore(
     }
     for name, found in damaged.items():
         with pytest.raises(NotAsSealed):
-            restore([Section(found)], _import(store, name.replace(" ", "-")), CONSTANTS)
+            restore([LogSection(found)], _import(store, name.replace(" ", "-")), CONSTANTS)
         with pytest.raises(LogUnfinished):
             open_log(log_url)
 
@@ -155,13 +155,13 @@ def test_a_restore_ends_with_the_last_seal_before_a_position(
     ends = [row.position for row in rows if row.topic.startswith("batch-sealed")]
     for until in range(ends[1], rows[-1].position):
         importing = _import(store, str(until))
-        restored = restore([Section(rows)], importing, CONSTANTS, until=until)
+        restored = restore([LogSection(rows)], importing, CONSTANTS, until=until)
         assert restored.position == max(end for end in ends if end <= until)
         with store.writing() as session:
             session.run_many("DELETE FROM settings WHERE name <> ?", [(b"",)])
             session.clear()
     with pytest.raises(NotAsSealed, match="no transaction"):
-        restore([Section(rows)], _import(store, "0"), CONSTANTS, until=1)
+        restore([LogSection(rows)], _import(store, "0"), CONSTANTS, until=1)
 
 
 def test_a_store_that_fails_is_unavailable_and_not_finished(

@@ -12,9 +12,10 @@ from unittest.mock import patch
 import pytest
 from eventsourcing.persistence import ApplicationRecorder
 
-from eventstore.postgres_log import PostgresStore
-from eventstore.session import Store
-from eventstore.sqlite_log import SqliteStore, create_file
+from eventstore.log.session import Store
+from eventstore.stores.postgres_log import PostgresStore
+from eventstore.stores.sqlite_connections import create_file
+from eventstore.stores.sqlite_log import SqliteStore
 
 with patch.dict(sys.modules, {"eventsourcing.cipher": SimpleNamespace(AESCipher=object)}):
     # The module also holds suites for ciphers, which need a package that nothing here needs.

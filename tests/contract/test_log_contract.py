@@ -1,4 +1,4 @@
-"""What every log promises (``eventstore.log.EventLog``), on each store."""
+"""What every log promises (``eventstore.log.event_log.EventLog``), on each store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from uuid import uuid4
 import pytest
 from eventsourcing.persistence import Notification, StoredEvent
 
-from eventstore import batch
-from eventstore.codec import encode, identity_stream
-from eventstore.errors import AppendConflict, AppendRefused, AppendUnknown, LogUnavailable
-from eventstore.events import Event, IdentityDedicated, IdentityReleased
-from eventstore.log import (
+from eventstore.log import event_log
+from eventstore.log.codec import encode, identity_stream
+from eventstore.log.errors import AppendConflict, AppendRefused, AppendUnknown, LogUnavailable
+from eventstore.log.event_log import (
     DedicatedIdentity,
     EventLog,
     LogFigures,
@@ -25,6 +24,7 @@ from eventstore.log import (
     Snapshot,
     WaitingQueue,
 )
+from eventstore.log.events import Event, IdentityDedicated, IdentityReleased
 from tests.contract.conftest import OpenLog
 from tests.log.raw_sql import run_sql
 from tests.log.samples import (
@@ -196,16 +196,16 @@ def test_rows_and_batches_over_their_size_are_refused(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = encode(OWNER, 1, message(bytes(1000)))
-    monkeypatch.setattr(batch, "ROW_BYTES_MAX", len(row.state) - 1)
+    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", len(row.state) - 1)
     with pytest.raises(AppendRefused):
         log.append([row], [message()])
-    monkeypatch.setattr(batch, "ROW_BYTES_MAX", len(row.state))
-    monkeypatch.setattr(batch, "BATCH_BYTES_MAX", 2 * len(row.state) - 1)
+    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", len(row.state))
+    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * len(row.state) - 1)
     second = replace(row, originator_version=2)
     with pytest.raises(AppendRefused):
         log.append([row, second], [message()] * 2)
     assert log.position() == 0
-    monkeypatch.setattr(batch, "BATCH_BYTES_MAX", 2 * len(row.state))
+    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * len(row.state))
     log.append([row, second], [message()] * 2)
     assert list(log.read_stream(OWNER)) == [row, second]
 
@@ -405,13 +405,13 @@ def test_queues_that_wait_longest_come_first_and_outbound_ones_can_be_found(log:
 
 def test_the_dedicated_identities_are_those_that_were_not_released_since(log: EventLog) -> None:
     assert log.dedicated() == []
-    told: list[IdentityDedicated | IdentityReleased] = [
+    events: list[IdentityDedicated | IdentityReleased] = [
         dedicated("did:x:b", "operator"),
         dedicated("did:x:\x00", "load"),
         released("did:x:b"),
         dedicated("did:x:\x00", "operator"),
     ]
-    for number, event in enumerate(told, 1):
+    for number, event in enumerate(events, 1):
         stream = identity_stream(event.did)
         log.append([encode(stream, number, event)], [event])
     assert log.dedicated() == [DedicatedIdentity("did:x:\x00", "operator")]

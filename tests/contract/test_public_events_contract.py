@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.codec import encode, identity_stream
-from eventstore.errors import CorruptRow
-from eventstore.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
-from eventstore.log import EventLog, PublicEvent, PublicEventsFilter
+from eventstore.log.codec import encode, identity_stream
+from eventstore.log.errors import CorruptRow
+from eventstore.log.event_log import EventLog, PublicEvent, PublicEventsFilter
+from eventstore.log.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, append, message, published, withdrawn
 
@@ -79,7 +79,7 @@ def test_a_channel_restricts_what_is_withdrawn(log: EventLog) -> None:
     assert _ids(log) == ["1"]
 
 
-def test_nobody_withdraws_the_events_of_another(log: EventLog) -> None:
+def test_no_identity_withdraws_the_events_of_another(log: EventLog) -> None:
     append(log, OWNER, published("1"))
     append(log, OTHER, withdrawn("1"))
     assert _ids(log) == ["1"]

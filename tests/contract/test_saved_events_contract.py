@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.codec import encode, identity_stream
-from eventstore.errors import CorruptRow
-from eventstore.events import Event, EventSaved, EventTagsUpdated, Seconds
-from eventstore.log import EventLog, SavedEvent, SavedEventsFilter
+from eventstore.log.codec import encode, identity_stream
+from eventstore.log.errors import CorruptRow
+from eventstore.log.event_log import EventLog, SavedEvent, SavedEventsFilter
+from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER_DID, OWNER, OWNER_DID, append, message, saved, tagged
 
@@ -137,8 +137,8 @@ def test_an_update_replaces_all_tags(log: EventLog) -> None:
 
 def test_updates_of_unknown_and_foreign_events_change_nothing(log: EventLog) -> None:
     append(log, OWNER, saved("mine", tags=["a"]))
-    append(log, identity_stream(OTHER_DID), tagged("mine", "stolen"), tagged("nobody", "x"))
-    append(log, OWNER, tagged("nobody", "x"))
+    append(log, identity_stream(OTHER_DID), tagged("mine", "stolen"), tagged("unknown", "x"))
+    append(log, OWNER, tagged("unknown", "x"))
     unchanged = SavedEventsFilter(encrypted_tags=["a"], unprocessed_only=True)
     assert _ids(log, unchanged) == ["mine"]
     assert _ids(log, SavedEventsFilter(encrypted_tags=["stolen", "x"])) == []
@@ -226,7 +226,7 @@ _filters = st.builds(
     SavedEventsFilter,
     after_timestamp_s=_bounds,
     before_timestamp_s=_bounds,
-    participant_did=st.none() | st.sampled_from([OWNER_DID, *_TEXTS, "nobody"]),
+    participant_did=st.none() | st.sampled_from([OWNER_DID, *_TEXTS, "unknown"]),
     encrypted_tags=st.lists(st.sampled_from([*_TEXTS, "none"]), max_size=6),
     unprocessed_only=st.booleans(),
 )
@@ -315,15 +315,15 @@ def test_pages_and_totals_are_those_of_the_plain_model(
         for event in events:
             model.apply(event)
     for where in wanted:
-        asked = SavedEventsFilter(
+        owned = SavedEventsFilter(
             after_timestamp_s=where.after_timestamp_s,
             before_timestamp_s=where.before_timestamp_s,
             participant_did=renamed(where.participant_did),
             encrypted_tags=where.encrypted_tags,
             unprocessed_only=where.unprocessed_only,
         )
-        expected = model.query(asked)
-        page = log.query_saved_events(owner, asked, offset=offset, limit=limit)
+        expected = model.query(owned)
+        page = log.query_saved_events(owner, owned, offset=offset, limit=limit)
         assert page.total == len(expected)
         assert page.events == expected[offset : offset + limit]
 

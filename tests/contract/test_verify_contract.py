@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.codec import encode
-from eventstore.errors import AppendConflict
-from eventstore.log import EventLog
-from eventstore.verify import Fault, Finding, Summary, verify
+from eventstore.log.codec import encode
+from eventstore.log.errors import AppendConflict
+from eventstore.log.event_log import EventLog
+from eventstore.log.verify import Fault, Finding, Summary, verify
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, SealedWriter, message, saved
 

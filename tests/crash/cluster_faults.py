@@ -10,10 +10,9 @@ from collections import Counter
 from enum import Enum
 from typing import Final
 
-from http_edge.cli.nearby import ask
-from http_edge.cli.output import Stop
-from http_edge.mediator_keys import load_or_create
-from http_edge.operators import operator_token
+from http_edge.cli.running_mediator import ask
+from http_edge.crypto.mediator_keys import load_or_create, operator_token
+from http_edge.server.exits import Stop
 from tests.cluster.namespace import Namespace
 from tests.cluster.ray_nodes import RayCluster
 from tests.cluster.server import EDGE, HOST, send
@@ -24,7 +23,7 @@ FIRST: Final = 2
 SECOND: Final = 3
 DATABASE_PAUSED_S: Final = 4.0
 ZOMBIE_S: Final = 12.0
-"""Longer than every time-out: Ray's for a node, that of a line (11 s), those of hosts."""
+"""Longer than every time-out: Ray's for a node, a host connection's (11 s), those of hosts."""
 
 
 class Fault(Enum):
@@ -43,7 +42,7 @@ class Fault(Enum):
 
     @property
     def is_total(self) -> bool:
-        """Does nobody serve as long as it lasts?"""
+        """Is no client served as long as it lasts?"""
         return self in {Fault.DATABASE, Fault.PAUSED_DATABASE}
 
     @property
@@ -136,7 +135,7 @@ class Harm:
         return operator_token(load_or_create(self._nodes.keys_file))
 
     async def counts(self) -> Counter[str]:
-        """How many shards each node has; nothing as long as that cannot be told."""
+        """How many shards each node has; nothing as long as that is unknown."""
         url, token = self._nodes.url(FIRST), self.token()
         try:
             listed = await asyncio.to_thread(ask, "GET", url, "/shards", token=token)

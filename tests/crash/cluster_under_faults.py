@@ -3,7 +3,7 @@
 ``python -m tests.crash.cluster_under_faults --rounds 20 --seed 7`` runs for long. Three Ray nodes:
 the head, and two with a mediator each, behind a load balancer, with a PostgreSQL of their own. The
 last node is in a network namespace where that is permitted. Some clients, the strays, know nothing
-but that node, so there is always somebody to ask a zombie.
+but that node, so there is always a client to ask a zombie.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from http_edge.didcomm.keys import did_key
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
+from http_edge.didcomm.envelopes.keys import did_key
+from tests.cluster.accounts import befriend, client, newcomer, until
 from tests.cluster.balancer import Balancer
 from tests.cluster.memory import Memory
 from tests.cluster.namespace import Namespace, is_permitted
-from tests.cluster.people import befriend, client, newcomer, until
 from tests.cluster.ray_nodes import Place, RayCluster, free_port
 from tests.cluster.wallets import served
 from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.cluster_faults import FIRST, HEAD, NEEDS_NAMESPACE, SECOND, Fault, Harm
 from tests.crash.kill_under_load import Load
 from tests.crash.ledger import Ledger, Outcome
-from tests.crash.wallets_under_kills import Town
+from tests.crash.wallets_under_kills import WalletNetwork
 from tests.database_server import DatabaseServer, database_directory
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ _INSIDE_PORT: Final = 8080
 
 @dataclass(slots=True)
 class Faulted:
-    """What one fault came to; seconds until everybody was served again."""
+    """What one fault came to; seconds until all were served again."""
 
     fault: Fault
     served_s: float = 0.0
@@ -87,9 +87,9 @@ class Report:
         return self.commands.is_clean and self.wallets.is_clean and not self.differing
 
     def __str__(self) -> str:
-        told = ", ".join(map(str, self.faulted))
+        answered = ", ".join(map(str, self.faulted))
         return (
-            f"served again after: {told}; {self.fenced} partitions given up by zombies,"
+            f"served again after: {answered}; {self.fenced} partitions given up by zombies,"
             f" exit codes {sorted(map(str, self.exit_codes))},"
             f" {self.compared} states compared, {len(self.differing)} differ {self.differing or ''}"
             f"\n  commands: {self.commands}\n  wallets: {self.wallets}"
@@ -164,13 +164,13 @@ async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
 
 
 class Ordeal:
-    """Faults one after the other, while everybody works."""
+    """Faults one after the other, under load."""
 
     def __init__(self, cluster: Cluster, faults: Sequence[Fault]) -> None:
         self._cluster = cluster
         self._faults = faults
         self._load: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
-        self._town: asyncio.Future[Town] = asyncio.get_running_loop().create_future()
+        self._town: asyncio.Future[WalletNetwork] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
         self._is_last = False
         self._strays: list[str] = []
@@ -184,15 +184,15 @@ class Ordeal:
         self._load.set_result(load)
         await self._over.wait()
 
-    async def of_wallets(self, town: Town) -> None:
+    async def of_wallets(self, network: WalletNetwork) -> None:
         """The faults, as wallets see them."""
-        self._town.set_result(town)
+        self._town.set_result(network)
         await self._over.wait()
 
     async def run(self) -> None:
         """Everything, from the first fault to the loss of all but the database."""
         try:
-            load, town = await self._load, await self._town
+            load, network = await self._load, await self._town
             straying = client(self._cluster.nodes.url(SECOND))
             async with straying, client(self._cluster.url) as mediator:
                 working = []
@@ -205,49 +205,49 @@ class Ordeal:
                 for number, fault in enumerate(self._faults):
                     self._is_last = number == len(self._faults) - 1
                     await load.accepted(FURTHER)
-                    await town.load.more(FURTHER)
-                    await self._suffer(fault, load, town)
+                    await network.load.more(FURTHER)
+                    await self._suffer(fault, load, network)
                 await load.accepted(FURTHER)
-                await town.load.more(FURTHER)
-                load.stopping = town.load.stopping = True
+                await network.load.more(FURTHER)
+                load.stopping = network.load.stopping = True
                 await asyncio.gather(*working)
                 self.fenced = self._cluster.fenced()
-                await self._lose_everything(load, town)
+                await self._lose_everything(load, network)
         finally:
             self._over.set()
 
-    async def _suffer(self, fault: Fault, load: Load, town: Town) -> None:
-        harm, faulted, ledger = self._cluster.harm, Faulted(fault), town.load.ledger
+    async def _suffer(self, fault: Fault, load: Load, network: WalletNetwork) -> None:
+        harm, faulted, ledger = self._cluster.harm, Faulted(fault), network.load.ledger
         before = self._answers(load)
-        ledger.trouble(begins=True)
+        ledger.fault(begins=True)
         since = time.monotonic()
         await harm.begin(fault)
         if fault.is_total:
             await harm.end(fault)
             since = time.monotonic()
         elif fault.lasts:
-            faulted.served_s = await self._served_again(load, town, since)
+            faulted.served_s = await self._served_again(load, network, since)
             await harm.end(fault)
         mending = asyncio.create_task(self._mended(fault))
         try:
             if fault is Fault.HEAD:
                 await mending
             if not fault.lasts:
-                faulted.served_s = await self._served_again(load, town, since)
+                faulted.served_s = await self._served_again(load, network, since)
             await mending
         finally:
             mending.cancel()
             await asyncio.gather(mending, return_exceptions=True)
         faulted.mended_s = time.monotonic() - since
-        # With everything back, everybody is asked once more.
-        await self._served_again(load, town, time.monotonic())
+        # With everything back, all accounts are asked once more.
+        await self._served_again(load, network, time.monotonic())
         faulted.strays = self._answers(load) - before
-        ledger.trouble(begins=False)
+        ledger.fault(begins=False)
         self.faulted.append(faulted)
         _LOG.info("%s", faulted)
 
     def _answers(self, load: Load) -> Counter[Outcome]:
-        """What those were told who know the second node alone."""
+        """The answers of those who know the second node alone."""
         return Counter(a.outcome for a in load.ledger.attempts if a.sender in self._strays)
 
     async def _mended(self, fault: Fault) -> None:
@@ -258,7 +258,7 @@ class Ordeal:
             code = await asyncio.to_thread(nodes.servers[SECOND].exit_code, MENDED_S_MAX)
             nodes.exit_codes.append(code)
             return
-        # A head that comes back knows nobody: all that were there before have to end.
+        # A head that comes back knows no node: all that were there before have to end.
         ends = len(nodes.exit_codes) + len(nodes.servers) * (fault is Fault.HEAD)
         async with asyncio.timeout(MENDED_S_MAX):
             while True:
@@ -271,28 +271,28 @@ class Ordeal:
         counts = await self._cluster.harm.counts()
         return len(counts) == len(self._cluster.nodes.servers) and min(counts.values()) > 0
 
-    async def _served_again(self, load: Load, town: Town, since: float) -> float:
-        """Seconds until somebody was accepted by every one who is not a stray."""
+    async def _served_again(self, load: Load, network: WalletNetwork, since: float) -> float:
+        """Seconds until every node that is not a stray accepted a message."""
         async with asyncio.timeout(SERVED_S_MAX):
             while True:
                 at = [v for (who, _), v in load.accepted_at.items() if who not in self._strays]
-                at += town.load.accepted_at.values()
+                at += network.load.accepted_at.values()
                 if min(at) >= since:
                     return time.monotonic() - since
                 await asyncio.sleep(_POLL_S)
 
-    async def _lose_everything(self, load: Load, town: Town) -> None:
+    async def _lose_everything(self, load: Load, network: WalletNetwork) -> None:
         """Nothing but the database is left, and what comes back has the same in memory."""
         await self._is_quiet()
         faulted = Faulted(Fault.EVERYTHING)
-        before = await self._states(load, town)
-        town.load.ledger.trouble(begins=True)
+        before = await self._states(load, network)
+        network.load.ledger.fault(begins=True)
         await asyncio.to_thread(self._cluster.nodes.lose_everything)
         since = time.monotonic()
         await asyncio.to_thread(self._cluster.nodes.start_everything)
-        after = await self._states(load, town)
+        after = await self._states(load, network)
         faulted.served_s = faulted.mended_s = time.monotonic() - since
-        town.load.ledger.trouble(begins=False)
+        network.load.ledger.fault(begins=False)
         self.compared = len(before)
         self.differing = [did for did in before if before[did] != after.get(did)]
         self.faulted.append(faulted)
@@ -305,13 +305,13 @@ class Ordeal:
             position, before = log.position(), position
         log.close()
 
-    async def _states(self, load: Load, town: Town) -> dict[str, object]:
+    async def _states(self, load: Load, network: WalletNetwork) -> dict[str, object]:
         """The states of all identities, each of which is woken for it."""
 
         async def woken() -> bool:
             for account in (*load.readers, *load.writers):
                 await account.query_pending_events()
-            for picker in town.pickers:
+            for picker in network.pickers:
                 await picker.wallet.status()
             return True
 
@@ -319,7 +319,7 @@ class Ordeal:
             await served(lambda: until(woken))
         memory = self._cluster.memory()
         dids = [account.identity.did for account in (*load.readers, *load.writers)]
-        dids += [did_key(picker.wallet.connection.key.public) for picker in town.pickers]
+        dids += [did_key(picker.wallet.connection.key.public) for picker in network.pickers]
         return dict(await asyncio.to_thread(memory.states, dids))
 
 

@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from actors.clock import system_clock
-from actors.commands import (
+from actors.core.commands import (
     Command,
     Contract,
     NonceClaim,
@@ -18,9 +17,10 @@ from actors.commands import (
     SaveContract,
     Submission,
 )
-from actors.refusals import Refusal
-from actors.replies import Done, MessageAccepted, MessagesPage, Refused, Registered, Reply
-from eventstore.seal import command_key
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, MessageAccepted, MessagesPage, Refused, Registered, Reply
+from actors.host.clock import system_clock
+from eventstore.log.seal import command_key
 from tests.crash.owner import PARTITION
 
 READER: Final = "did:test:reader"

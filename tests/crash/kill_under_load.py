@@ -1,7 +1,7 @@
-"""Clients write and read while processes of the mediator are killed at random moments.
+"""Clients write and read while processes of the mediator are killed at random times.
 
-``python -m tests.crash.kill_under_load --kills 200 --seed 7`` runs for long. A moment is a number
-of further acknowledgements, so every kill hits a mediator that was at work again.
+``python -m tests.crash.kill_under_load --kills 200 --seed 7`` runs for long. The time of a kill
+is a number of further acknowledgements, so every kill hits a mediator that was at work again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
-from eventstore.log import EventLog
-from eventstore.verify import Finding, verify
-from http_edge.client import (
+from eventstore.log.event_log import EventLog
+from eventstore.log.verify import Finding, verify
+from http_edge.clients.decentrl import (
     Account,
     ClientError,
     CommandRefused,
@@ -31,9 +31,9 @@ from http_edge.client import (
     MediatorUnreachable,
     OutcomeUnknown,
 )
-from tests.cluster.people import befriend, client, message, newcomer, until
+from tests.cluster.accounts import befriend, client, message, newcomer, until
 from tests.cluster.server import EDGE, HOST, Server, send
-from tests.crash.ledger import Delivery, Ledger, Outcome, Verdict, judge
+from tests.crash.ledger import Delivery, Ledger, LedgerResult, Outcome, check
 
 WRITERS: Final = 8
 READERS: Final = 3
@@ -69,17 +69,17 @@ class Outcomes:
     replayed: int
     replays_accepted: list[str]
     findings: list[Finding]
-    verdict: Verdict
+    result: LedgerResult
     seconds: float
 
     @property
     def is_clean(self) -> bool:
         """Was every promise kept?"""
-        return self.verdict.is_clean and not self.findings and not self.replays_accepted
+        return self.result.is_clean and not self.findings and not self.replays_accepted
 
     def __str__(self) -> str:
         killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
-        wrong = self.verdict
+        wrong = self.result
         return (
             f"{sum(self.kills.values())} kills ({killed}) in {self.seconds:.0f} s,"
             f" {self.accepted} accepted, {self.unknown} unknown, {self.delivered} delivered,"
@@ -92,7 +92,7 @@ class Outcomes:
 
 
 class Mediator(Protocol):
-    """Whoever is under load."""
+    """The accounts under load."""
 
     @property
     def url(self) -> str:
@@ -265,13 +265,13 @@ async def endure(
         replayed=replayed,
         replays_accepted=replays_accepted,
         findings=findings,
-        verdict=judge(ledger),
+        result=check(ledger),
         seconds=time.monotonic() - started,
     )
 
 
 async def _answers(readers: Sequence[Account]) -> bool:
-    """Is everybody served?"""
+    """Are all accounts served?"""
     for reader in readers:
         await reader.query_pending_events()
     return True

@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Attempt:
-    """A message that a sender was about to send; unknown until something is heard."""
+    """A message that a sender was about to send; unknown until an answer comes."""
 
     sender: str
     recipient: str
@@ -76,7 +76,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LedgerResult:
     """What is wrong; nothing, if all of it is empty.
 
     ``lost`` counts by where the missing messages stand among those of their recipient; ``late``
@@ -96,7 +96,7 @@ class Verdict:
         return not (self.lost or self.duplicated or self.strange or self.undone or self.disordered)
 
 
-def judge(ledger: Ledger) -> Verdict:
+def check(ledger: Ledger) -> LedgerResult:
     """Hold the mediator to its promises, after every queue was drained."""
     sent = {(a.sender, a.recipient, a.text): a for a in ledger.attempts}
     copies: dict[tuple[str, str, str], set[str]] = {}
@@ -106,7 +106,7 @@ def judge(ledger: Ledger) -> Verdict:
     disordered = list(_disordered(ledger))
     unknown = {a.text for a in ledger.attempts if a.outcome is Outcome.UNKNOWN}
     late = unknown if ledger.unknown_may_come_late else set[str]()
-    return Verdict(
+    return LedgerResult(
         lost=dict(Counter(_places_of_the_lost(ledger, {text for _, _, text in copies}))),
         duplicated=[text for (_, _, text), ids in copies.items() if len(ids) > 1],
         strange=[

@@ -20,13 +20,14 @@ from typing import IO, Final, Self
 
 import msgspec
 
-from actors.commands import Submission
-from actors.identity_host import HostOptions, IdentityHost
-from actors.limits import HostLimits
-from actors.replies import BatchResult, Push, Reply
-from eventstore.log import EventLog
-from eventstore.recorder_log import RecorderLog
-from eventstore.sqlite_log import CHECKPOINT_BYTES, SqliteStore
+from actors.core.commands import Submission
+from actors.core.limits import HostLimits
+from actors.core.replies import BatchResult, Push, Reply
+from actors.host.identity_host import HostOptions, IdentityHost
+from eventstore.log.event_log import EventLog
+from eventstore.stores.recorder_log import RecorderLog
+from eventstore.stores.sqlite_connections import CHECKPOINT_BYTES
+from eventstore.stores.sqlite_log import SqliteStore
 
 PARTITION: Final = "shard-0"
 ANSWER_S_MAX: Final = 60.0
@@ -149,7 +150,7 @@ def _log_with(dsn: str, synchronous: str, checkpoint_bytes: int) -> EventLog:
     """The log with another setting than the one that it sets on each connection."""
     path = Path(dsn.removeprefix("sqlite:"))
     store = SqliteStore(path, checkpoint_bytes=checkpoint_bytes)
-    store._datastore._writer.execute(f"PRAGMA synchronous = {synchronous}")
+    store.writer.connection.execute(f"PRAGMA synchronous = {synchronous}")
     return RecorderLog(store)
 
 
@@ -159,8 +160,8 @@ def main(
     """Answer until stdin ends."""
     log = _log_with(dsn, synchronous, int(checkpoint_bytes)) if synchronous else None
     with here(dsn, log) as host:
-        asked = os.fdopen(0, "rb", buffering=0)
-        while (batch := _read(asked)) is not None:
+        request = os.fdopen(0, "rb", buffering=0)
+        while (batch := _read(request)) is not None:
             answer = host.submit("edge", batch)
             # One call, so that an answer is out as a whole or not at all.
             os.write(1, len(answer).to_bytes(_LENGTH_BYTES) + answer)

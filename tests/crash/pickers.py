@@ -15,8 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 import orjson
 
-from http_edge.didcomm.messages import NEW_PREFIX, Json
-from http_edge.wallet import (
+from http_edge.clients.didcomm import (
     ConnectionLost,
     Live,
     NoAnswer,
@@ -27,9 +26,10 @@ from http_edge.wallet import (
     Wallet,
     WalletError,
 )
-from http_edge.wallet.connection import open_for
-from http_edge.wallet.conversation import prepared
-from http_edge.wallet.pickup_2 import SpeaksPickup2
+from http_edge.clients.didcomm.connection import open_for
+from http_edge.clients.didcomm.pickup_2 import SpeaksPickup2
+from http_edge.clients.didcomm.protocol_session import prepared
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.crash.pickup_ledger import Offer, Session
 from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
 
@@ -39,7 +39,7 @@ _LIMIT: Final = 10
 _DELAY_MS: Final = 100
 _SILENCE_S: Final = 0.2
 _FRAMES_MAX: Final = 40
-"""So much is heard on one socket, then another one is opened."""
+"""So much is received on one socket, then another one is opened."""
 _EMPTY: Final = frozenset({"empty_queue", "timeout_occurred"})
 
 Form: TypeAlias = Literal["raw", "padded", "rewritten"]
@@ -185,7 +185,9 @@ class ByQueue1(Picker):
         try:
             async with self.wallet.socket() as socket:
                 found = await self._fetch(load, session, self.wallet.over(socket))
-                await self.wallet.over(socket).ping()  # meanwhile it is heard that all has arrived
+                await self.wallet.over(
+                    socket
+                ).ping()  # meanwhile the pong says that all has arrived
                 return found
         finally:
             session.ended_s = time.monotonic()
@@ -209,24 +211,24 @@ class ByReturnRoute(Picker):
             return envelope is not None
         try:
             async with self.wallet.implicit_socket() as socket:
-                heard = await self._hear(load, session, socket, _SILENCE_S)
+                received = await self._hear(load, session, socket, _SILENCE_S)
             # What had been read when the socket was closed counts as arrived.
-            return heard + await self._hear(load, session, socket, 0) > 0
+            return received + await self._hear(load, session, socket, 0) > 0
         finally:
             session.ended_s = time.monotonic()
 
     async def _hear(
         self, load: WalletLoad, session: Session, socket: Socket, silence_s: float
     ) -> int:
-        """Note what is heard until nothing is, or a socket has said enough: how much it was."""
-        heard = 0
+        """Note what comes until nothing does, or it is enough for one socket: how much it was."""
+        received = 0
         with suppress(NoAnswer, ConnectionLost):
-            while heard < _FRAMES_MAX or not silence_s:
-                envelope = await socket.hear(silence_s)
+            while received < _FRAMES_MAX or not silence_s:
+                envelope = await socket.receive(silence_s)
                 assert isinstance(envelope, bytes), envelope
                 self.got(load, session, envelope, "raw")
-                heard += 1
-        return heard
+                received += 1
+        return received
 
 
 class ByAll(Picker):
@@ -259,7 +261,7 @@ GENERATIONS: Final[tuple[type[Picker], ...]] = (
 
 
 def delivery_request(limit: int) -> Json:
-    """A delivery-request whose answer is heard among everything else."""
+    """A delivery-request whose answer comes among everything else."""
     request = {"@type": NEW_PREFIX + "messagepickup/2.0/delivery-request", "limit": limit}
     return prepared(request, "all")
 

@@ -1,6 +1,6 @@
 """What senders and wallets know after a run, and what the log says of it: is anything wrong? Pure.
 
-Every message has a text of its own, and nobody sends one twice. So, whatever was killed:
+Every message has a text of its own, and no sender sends one twice. So, whatever was killed:
 
 - an accepted message is in the log, once and byte by byte, and a wallet got it;
 - one whose outcome is unknown is there once or not at all, one that was refused is not there;
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from eventstore.codec import decode
-from eventstore.events import MessageQueued, MessagesDelivered, MessagesRemoved
-from eventstore.log import EventLog
+from eventstore.log.codec import decode
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import MessageQueued, MessagesDelivered, MessagesRemoved
 
 _NOTICED_S: Final = 1.0
 _LIVE: Final = "live"
@@ -45,7 +45,7 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Sent:
-    """An envelope that a sender was about to send; unknown until something is heard."""
+    """An envelope that a sender was about to send; unknown until an answer comes."""
 
     sender: str
     wallet: str
@@ -90,7 +90,7 @@ class PickupLedger:
     lease_s: float
     kills: int = 0
     is_troubled: bool = False
-    """Are there faults now, any of which may end leases at any time? See ``trouble``."""
+    """Are there faults now, any of which may end leases at any time? See ``fault``."""
     unknown_may_come_late: bool = False
     """Where commands wait for a new owner, one that its sender gave up may come after the next."""
     sent: list[Sent] = field(default_factory=list)
@@ -102,7 +102,7 @@ class PickupLedger:
     _by_message: dict[Message, Sent] = field(default_factory=dict)
     _holders: dict[Message, Offer] = field(default_factory=dict)
 
-    def trouble(self, *, begins: bool) -> None:
+    def fault(self, *, begins: bool) -> None:
         """A fault begins that lasts, or ends; leases from before and during it are not held to."""
         self.kills += begins
         self.is_troubled = begins
@@ -141,9 +141,9 @@ class PickupLedger:
         return now_s < offer.at_s + self.lease_s / 2 and offer.session.kills == self.kills
 
     def twice(self) -> list[str]:
-        """Messages that were offered while somebody else who was there held them.
+        """Messages that were offered while another connected session held them.
 
-        The mediator may have seen the end of a socket a moment before the wallet.
+        The mediator may have seen the end of a socket shortly before the wallet.
         """
         return [
             again.text
@@ -201,7 +201,7 @@ def _events(log: EventLog) -> Iterator[object]:
 
 
 @dataclass(frozen=True, slots=True)
-class PickupVerdict:
+class PickupResult:
     """What is wrong; nothing, if all of it is empty."""
 
     lost: dict[str, int]
@@ -237,8 +237,8 @@ class PickupVerdict:
             "twice at a time": self.twice,
             "disordered": self.disordered,
         }
-        told = [f"{name} {_shown(texts)}" for name, texts in found.items()]
-        return ", ".join([f"lost {self.lost or 0}", *told, f"{self.late} unknown late"])
+        answered = [f"{name} {_shown(texts)}" for name, texts in found.items()]
+        return ", ".join([f"lost {self.lost or 0}", *answered, f"{self.late} unknown late"])
 
 
 def _shown(texts: Sequence[str]) -> str:
@@ -247,7 +247,7 @@ def _shown(texts: Sequence[str]) -> str:
     return f"{len(texts)} {few}" if few else "0"
 
 
-def judge_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupVerdict:
+def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
     """Hold the mediator to its promises, after every queue was drained."""
     by_bytes: dict[tuple[str, bytes], list[Kept]] = defaultdict(list)
     for one in kept:
@@ -263,7 +263,7 @@ def judge_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupVerdict:
     disordered = list(_disordered(ledger, sent, by_bytes))
     unknown = {one.text for one in ledger.sent if one.fate is Fate.UNKNOWN}
     late = unknown if ledger.unknown_may_come_late else set[str]()
-    return PickupVerdict(
+    return PickupResult(
         lost=dict(
             Counter(
                 _trace(by_bytes.get((one.key, one.envelope), []))

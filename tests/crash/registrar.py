@@ -1,6 +1,6 @@
 """A wallet that changes its keylist and its rules, and new wallets that connect, amid kills.
 
-What was confirmed has to hold after everything: keys are the wallet's and nobody else's, its rules
+What was confirmed has to hold after everything: keys are the wallet's alone, its rules
 and every connection are known. A key that it gave up is free; after a kill between the two steps of
 giving it up it may still be reserved for the wallet, until that adds and removes it once more.
 """
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from http_edge.didcomm.keys import KeyPair, did_key
-from http_edge.wallet import Invitation, Mediation, Recipient, Wallet, WalletError
+from http_edge.clients.didcomm import Invitation, Mediation, Recipient, Wallet, WalletError
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from tests.crash.wallet_load import PAUSE_S, WalletLoad
 
 _FIRST_LIMIT: Final = 1_000
@@ -87,10 +87,10 @@ class Registrar:
     async def _change_rules(self, _: WalletLoad) -> None:
         limit = max(self.limits, default=_FIRST_LIMIT) + 1
         self.limits.append(limit)
-        told = (await self.owner.update_queue(message_count_limit=limit)).message_count_limit
+        answered = (await self.owner.update_queue(message_count_limit=limit)).message_count_limit
         self.limits = [limit]
-        if told != limit:
-            self.broken.append(f"a limit of {limit} is set: {told}")
+        if answered != limit:
+            self.broken.append(f"a limit of {limit} is set: {answered}")
 
     async def _connect(self, load: WalletLoad) -> None:
         self.connected.append(await Wallet.connect(self.invitation, session=load.session))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eventstore.codec import decode
-from eventstore.events import MessageQueued
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from eventstore.verify import Summary, verify
+from eventstore.log.codec import decode
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import MessageQueued
+from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_log
 from tests.crash.commands import (
     UNAVAILABLE,
     introduced,
@@ -34,7 +34,7 @@ def stored_texts(log: EventLog) -> list[str]:
     return [event.payload.decode() for event in events if isinstance(event, MessageQueued)]
 
 
-def assert_kept(dsn: str, asked: Sequence[str], accepted: Sequence[str]) -> None:
+def assert_kept(dsn: str, request: Sequence[str], accepted: Sequence[str]) -> None:
     """Every accepted message is stored, every other one once or not at all, in order.
 
     Then a restart: the host takes over what is there and goes on.
@@ -42,7 +42,7 @@ def assert_kept(dsn: str, asked: Sequence[str], accepted: Sequence[str]) -> None
     log = open_log(dsn)
     stored = stored_texts(log)
     log.close()
-    assert stored == [text for text in asked if text in set(stored)], "order, or a second copy"
+    assert stored == [text for text in request if text in set(stored)], "order, or a second copy"
     assert set(accepted) <= set(stored), "an accepted message is lost"
     with here(dsn) as host:
         # What was unknown may be there: both commands may be repeated under new nonces.

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from http_edge.cli.output import Exit
+from http_edge.server.exits import Exit
 from tests.cluster.namespace import is_permitted
 from tests.crash.cluster_faults import Fault
 from tests.crash.cluster_under_faults import run

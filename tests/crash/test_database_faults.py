@@ -1,6 +1,6 @@
 """PostgreSQL is restarted, killed, paused and failed over under load: it costs time, nothing else.
 
-Nobody tells the mediator of any of it. Every command is answered within a bound meanwhile, and
+The mediator is not notified of any of it. Every command is answered within a bound meanwhile, and
 service returns by itself.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 
 import pytest
 
-from http_edge.client import Account
-from tests.cluster.people import befriend, client, message, newcomer, post
+from http_edge.clients.decentrl import Account
+from tests.cluster.accounts import befriend, client, message, newcomer, post
 from tests.cluster.server import Server
 from tests.crash.conftest import Report
 from tests.crash.kill_under_load import Load, Outcomes, Target, endure, kill
@@ -37,7 +37,7 @@ _PROBE_S: Final = 0.1
 
 
 class Watch:
-    """Sends a message every moment, and keeps how long each answer took and how it was."""
+    """Sends messages without pause, and keeps how long each answer took and how it was."""
 
     def __init__(self, writer: Account, reader: Account) -> None:
         self._writer, self._reader = writer, reader
@@ -140,7 +140,7 @@ async def test_a_fail_over_to_a_synchronous_standby_costs_time_alone(
         second.pause()
         await asyncio.to_thread(third.promote)
         await outage.is_over("primary paused", SERVED_AFTER_PAUSE_S_MAX)
-        # Two primaries: what the old one was about to confirm, nobody waits for any more.
+        # Two primaries: what the old one was about to confirm, no client waits for any more.
         second.resume()
         await load.accepted(FURTHER_ACKS)
 

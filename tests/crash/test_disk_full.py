@@ -1,4 +1,4 @@
-"""A full disk refuses, loses nothing, and needs nobody when there is room again."""
+"""A full disk refuses, loses nothing, and needs no operator when there is room again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from http_edge.client import Account, MediatorClient
-from tests.cluster.people import (
+from http_edge.clients.decentrl import Account, MediatorClient
+from tests.cluster.accounts import (
     befriend,
     client,
     message,

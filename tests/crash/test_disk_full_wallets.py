@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import aiohttp
 import pytest
 
-from http_edge.wallet import MediatorRefused, ProblemReported
+from http_edge.clients.didcomm import MediatorRefused, ProblemReported
 from tests.cluster.server import HOST, Server, ended, send
 from tests.cluster.wallets import Person, served
 from tests.crash.conftest import DISK_BYTES, Report
@@ -78,7 +78,7 @@ async def test_a_full_disk_costs_a_wallet_nothing_and_service_returns_by_itself(
             await bob.wallet.received([first.id])
             ballast.write_bytes(bytes(BALLAST_BYTES))
             accepted = ["second", *await fill(bob)]
-            told = [
+            answers = [
                 await answered(ask)
                 for ask in (
                     bob.wallet.status,
@@ -104,8 +104,8 @@ async def test_a_full_disk_costs_a_wallet_nothing_and_service_returns_by_itself(
         with closing(server.log()) as log:
             stored_texts(log)
     report(
-        f"{len(accepted)} accepted, 0 lost; {told.count(None)} of {len(told)} questions answered"
-        f" with a problem report; served {seconds:.1f} s after space was freed"
+        f"{len(accepted)} accepted, 0 lost; {answers.count(None)} of {len(answers)} questions"
+        f" answered with a problem report; served {seconds:.1f} s after space was freed"
     )
     assert seconds < SERVED_AGAIN_S_MAX
     if confirmed is not None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from eventstore.open_log import open_log
+from eventstore.stores.open_log import open_log
 from tests.crash.commands import UNAVAILABLE, accepted, introduced, introduction, message
 from tests.crash.conftest import Report
 from tests.crash.owner import Owner
@@ -103,7 +103,7 @@ def fail(directory: Path, fault: str, killed: bool) -> Run:
             replies += [owner.ask(message(text)) for text in ("last but one", "last")]
             assert replies[-2:] != [[UNAVAILABLE]] * 2
             owner.stop()
-    asked = [*TEXTS, "last but one", "last"] if not killed else TEXTS
-    texts = accepted(asked[: len(replies) - 1], replies[1:])
-    assert_kept(dsn, asked, texts)
+    request = [*TEXTS, "last but one", "last"] if not killed else TEXTS
+    texts = accepted(request[: len(replies) - 1], replies[1:])
+    assert_kept(dsn, request, texts)
     return Run("(INJECTED)" in trace.read_text(), len(texts), len(replies) - 1 - len(texts))

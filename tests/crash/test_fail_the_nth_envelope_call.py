@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     ClaimedKey,
     ClaimKey,
     Command,
@@ -27,10 +27,10 @@ from actors.commands import (
     Submission,
     UpdateKeylist,
 )
-from actors.refusals import Refusal
-from actors.replies import Delivery, EnvelopeQueued, QueueState, Refused
-from eventstore.open_log import open_log
-from eventstore.seal import command_key
+from actors.core.refusals import Refusal
+from actors.core.replies import Delivery, EnvelopeQueued, QueueState, Refused
+from eventstore.log.seal import command_key
+from eventstore.stores.open_log import open_log
 from tests.crash.commands import UNAVAILABLE
 from tests.crash.conftest import Report
 from tests.crash.owner import PARTITION, Owner, ask, here

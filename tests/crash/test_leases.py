@@ -16,12 +16,12 @@ import aiohttp
 import orjson
 import pytest
 
-from eventstore.codec import decode
-from eventstore.events import MessagesDelivered
-from eventstore.log import EventLog
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import Picked
-from http_edge.wallet.conversation import prepared
+from eventstore.log.codec import decode
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import MessagesDelivered
+from http_edge.clients.didcomm import Picked
+from http_edge.clients.didcomm.protocol_session import prepared
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from tests.cluster.server import EDGE, Server, send
 from tests.cluster.wallets import Person, served
 from tests.crash.conftest import Report
@@ -32,7 +32,7 @@ TEXTS: Final = [f"message {number}" for number in range(5)]
 BATCHES: Final = 14
 TEXT_BYTES: Final = 6_000
 SEGMENT_BYTES: Final = 1_000
-"""Small segments, and a small window below, make the kernel take little of what nobody reads."""
+"""Small segments, and a small window below, make the kernel take little of what is not read."""
 _ROUND_TRIPS: Final = 3
 
 
@@ -90,7 +90,7 @@ async def test_what_an_edge_had_handed_out_when_it_was_killed_is_offered_again_a
 
 
 class Stalled:
-    """An HTTP request whose answer nobody reads for the moment."""
+    """An HTTP request whose answer is not read for now."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

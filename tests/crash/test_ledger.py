@@ -1,4 +1,4 @@
-"""The judge of the crash tests finds what is planted, and nothing else."""
+"""The check of the crash tests finds what is planted, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.ledger import Delivery, Ledger, Outcome, Verdict, judge
+from tests.crash.ledger import Delivery, Ledger, LedgerResult, Outcome, check
 
 pytestmark = pytest.mark.crash
 
@@ -33,7 +33,7 @@ def test_a_run_that_kept_its_promises_is_clean(ledger: Ledger) -> None:
     ledger.deliver(delivery(4))
     ledger.remove(["id 4"])
     ledger.deliver(delivery(5))
-    assert judge(ledger).is_clean
+    assert check(ledger).is_clean
 
 
 @pytest.mark.parametrize(
@@ -45,45 +45,45 @@ def test_an_accepted_message_that_is_not_delivered_is_lost(
 ) -> None:
     texts = {f"{number}" for number in missing}
     ledger.deliveries = [d for d in ledger.deliveries if d.text not in texts]
-    assert judge(ledger).lost == {place: len(missing)}
+    assert check(ledger).lost == {place: len(missing)}
 
 
-NOTHING_WRONG = Verdict({}, [], [], [], [])
+NOTHING_WRONG = LedgerResult({}, [], [], [], [])
 
 
-def only(**wrong: Any) -> Verdict:
+def only(**wrong: Any) -> LedgerResult:
     return replace(NOTHING_WRONG, **wrong)
 
 
 def test_a_second_copy_under_another_id_is_found(ledger: Ledger) -> None:
     ledger.deliver(delivery(3, "another id"))
-    assert judge(ledger) == only(duplicated=["3"])
+    assert check(ledger) == only(duplicated=["3"])
 
 
-def test_a_message_that_nobody_sent_is_found(ledger: Ledger) -> None:
+def test_a_message_that_no_sender_sent_is_found(ledger: Ledger) -> None:
     ledger.deliver(delivery(9))
-    assert judge(ledger) == only(strange=["9"])
+    assert check(ledger) == only(strange=["9"])
 
 
 def test_a_message_that_was_never_sent_off_is_found(ledger: Ledger) -> None:
     ledger.deliver(delivery(6))
-    assert judge(ledger) == only(strange=["6"])
+    assert check(ledger) == only(strange=["6"])
 
 
 def test_a_changed_message_is_found(ledger: Ledger) -> None:
     ledger.deliver(Delivery("b", "a", "id 5", "5 but changed"))
-    assert judge(ledger) == only(strange=["5 but changed"])
+    assert check(ledger) == only(strange=["5 but changed"])
 
 
 def test_a_removal_that_is_undone_is_found(ledger: Ledger) -> None:
     ledger.remove(["id 1"])
     ledger.deliver(delivery(1))
-    assert judge(ledger) == only(undone=["1"])
+    assert check(ledger) == only(undone=["1"])
 
 
 def test_a_change_of_order_is_found(ledger: Ledger) -> None:
     ledger.deliveries.insert(0, ledger.deliveries.pop(2))
-    assert judge(ledger) == only(disordered=["0", "1"])
+    assert check(ledger) == only(disordered=["0", "1"])
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.UNKNOWN])
@@ -92,7 +92,7 @@ def test_only_an_unknown_message_may_come_late_and_only_where_that_is_said(
 ) -> None:
     ledger.deliveries.append(ledger.deliveries.pop(2))
     ledger.attempts[2].outcome = outcome
-    assert judge(ledger) == only(disordered=["2"])
+    assert check(ledger) == only(disordered=["2"])
     ledger.unknown_may_come_late = True
     is_late = outcome is Outcome.UNKNOWN
-    assert judge(ledger) == (replace(NOTHING_WRONG, late=1) if is_late else only(disordered=["2"]))
+    assert check(ledger) == (replace(NOTHING_WRONG, late=1) if is_late else only(disordered=["2"]))

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from http_edge.client import MediatorClient
-from tests.cluster.people import (
+from http_edge.clients.decentrl import MediatorClient
+from tests.cluster.accounts import (
     befriend,
     client,
     healthy,

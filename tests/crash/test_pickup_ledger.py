@@ -1,4 +1,4 @@
-"""The judge of the wallets' crash tests finds what is planted, and nothing else."""
+"""The check of the wallets' crash tests finds what is planted, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.crash.pickup_ledger import (
     Kept,
     Offer,
     PickupLedger,
-    PickupVerdict,
+    PickupResult,
     Sent,
     Session,
-    judge_pickup,
+    check_pickup,
 )
 
 pytestmark = pytest.mark.crash
@@ -43,8 +43,8 @@ class Run:
         self.ledger.offer(Offer("w", f"{number}", found, at_s))
 
     @property
-    def verdict(self) -> PickupVerdict:
-        return judge_pickup(self.ledger, self.kept)
+    def result(self) -> PickupResult:
+        return check_pickup(self.ledger, self.kept)
 
 
 @pytest.fixture
@@ -52,19 +52,19 @@ def run() -> Run:
     return Run()
 
 
-CLEAN = PickupVerdict({}, [], [], [], [], [], [])
+CLEAN = PickupResult({}, [], [], [], [], [], [])
 
 
 def test_a_run_that_kept_its_promises_is_clean(run: Run) -> None:
     run.ledger.remove("w", ["4"], 45)
-    assert run.verdict == CLEAN
-    assert run.verdict.is_clean
+    assert run.result == CLEAN
+    assert run.result.is_clean
 
 
 def test_an_unknown_message_may_be_there(run: Run) -> None:
     run.kept.append(Kept("key", b"5", [ASKED]))
     run.offer(5, at_s=60)
-    assert run.verdict == CLEAN
+    assert run.result == CLEAN
 
 
 @pytest.mark.parametrize(
@@ -83,73 +83,73 @@ def test_an_accepted_message_that_no_wallet_got_is_lost(
 ) -> None:
     run.ledger.offers.pop(2)
     change(run.kept)
-    assert run.verdict == replace(CLEAN, lost={trace: 1})
-    assert not run.verdict.is_clean
+    assert run.result == replace(CLEAN, lost={trace: 1})
+    assert not run.result.is_clean
 
 
 def test_a_second_copy_in_the_queue_is_found(run: Run) -> None:
     run.kept.append(Kept("key", b"3"))
-    assert run.verdict == replace(CLEAN, doubled=["3"])
+    assert run.result == replace(CLEAN, doubled=["3"])
 
 
 def test_a_second_removal_is_found(run: Run) -> None:
     run.kept[3].removals.append("delivered")
-    assert run.verdict == replace(CLEAN, doubled=["3"])
+    assert run.result == replace(CLEAN, doubled=["3"])
 
 
 @pytest.mark.parametrize("number", [6, 9])
-def test_a_message_that_was_refused_or_that_nobody_sent_is_found(run: Run, number: int) -> None:
+def test_a_message_that_was_refused_or_never_sent_is_found(run: Run, number: int) -> None:
     run.kept.append(Kept("key", b"%d" % number, [ASKED]))
     run.offer(number, at_s=90)
-    assert run.verdict == replace(CLEAN, strange=[f"{number}"] * 2)
+    assert run.result == replace(CLEAN, strange=[f"{number}"] * 2)
 
 
 def test_changed_bytes_are_found(run: Run) -> None:
     run.kept.append(Kept("key", b"5 but changed"))
-    assert run.verdict == replace(CLEAN, strange=["5 but changed"])
+    assert run.result == replace(CLEAN, strange=["5 but changed"])
 
 
 def test_an_acknowledged_removal_that_is_undone_is_found(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.offer(1, at_s=60)
-    assert run.verdict == replace(CLEAN, undone=["1"])
+    assert run.result == replace(CLEAN, undone=["1"])
 
 
 def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].channels.append(ASKED)
     run.offer(1, at_s=60, session=Session(0, 49, shared=True))
-    assert run.verdict == CLEAN
+    assert run.result == CLEAN
     run.offer(1, at_s=70, session=Session(0, 61, shared=True))
-    assert run.verdict == replace(CLEAN, undone=["1"])
+    assert run.result == replace(CLEAN, undone=["1"])
 
 
 def test_amid_trouble_a_session_from_before_may_hear_late_of_what_was_acknowledged(
     run: Run,
 ) -> None:
-    run.ledger.trouble(begins=True)
+    run.ledger.fault(begins=True)
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].channels.append(ASKED)
     run.offer(1, at_s=60, session=Session(0, 49))
-    assert run.verdict == CLEAN
+    assert run.result == CLEAN
     run.offer(1, at_s=70, session=Session(0, 61))
-    assert run.verdict == replace(CLEAN, undone=["1"])
+    assert run.result == replace(CLEAN, undone=["1"])
 
 
 def test_leases_are_not_held_to_amid_trouble_and_are_after_it(run: Run) -> None:
-    run.ledger.trouble(begins=True)
+    run.ledger.fault(begins=True)
     run.offer(4, at_s=41)
-    run.ledger.trouble(begins=False)
+    run.ledger.fault(begins=False)
     run.kept[4].channels += [ASKED, ASKED, ASKED]
     run.offer(4, at_s=42)
-    assert run.verdict == CLEAN
+    assert run.result == CLEAN
     run.offer(4, at_s=43)
-    assert run.verdict == replace(CLEAN, twice=["4"])
+    assert run.result == replace(CLEAN, twice=["4"])
 
 
 def test_two_offers_at_a_time_are_found(run: Run) -> None:
     run.offer(4, at_s=41)
-    assert run.verdict == replace(CLEAN, twice=["4"])
+    assert run.result == replace(CLEAN, twice=["4"])
 
 
 @pytest.mark.parametrize("why", ["the lease was over", "a kill came between", "the socket ended"])
@@ -160,22 +160,22 @@ def test_a_second_offer_is_right_after_the_end_of_the_first(run: Run, why: str) 
         run.ledger.offers[-1].session.ended_s = 41.5
     run.offer(4, at_s=at_s)
     run.kept[4].channels.append(ASKED)
-    assert run.verdict == CLEAN
+    assert run.result == CLEAN
     assert run.ledger.repeated() == 1
 
 
 def test_a_change_of_order_is_found(run: Run) -> None:
     run.ledger.offers.insert(0, run.ledger.offers.pop(2))
-    assert run.verdict == replace(CLEAN, disordered=["0", "1"])
+    assert run.result == replace(CLEAN, disordered=["0", "1"])
 
 
 def test_the_order_is_not_that_of_a_message_that_was_handed_out_twice(run: Run) -> None:
     run.ledger.offers.insert(0, run.ledger.offers.pop(2))
     run.kept[2].channels.append(ASKED)
-    assert run.verdict == CLEAN
+    assert run.result == CLEAN
 
 
 def test_what_is_pushed_may_pass_by_what_waits(run: Run) -> None:
     run.ledger.offers.insert(0, run.ledger.offers.pop(2))
     run.kept[2].channels = [LIVE]
-    assert run.verdict == CLEAN
+    assert run.result == CLEAN

@@ -1,4 +1,4 @@
-"""A power cut at any moment costs nothing that was answered."""
+"""A power cut at any time costs nothing that was answered."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
-from actors.replies import MessageAccepted
-from eventstore.codec import decode
-from eventstore.errors import LogError
-from eventstore.events import MessageQueued
-from eventstore.open_log import open_log
-from eventstore.verify import Summary, verify
+from actors.core.replies import MessageAccepted
+from eventstore.log.codec import decode
+from eventstore.log.errors import LogError
+from eventstore.log.events import MessageQueued
+from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_log
 from tests.crash import disk
 from tests.crash.commands import UNAVAILABLE, introduced, introduction, message
 from tests.crash.conftest import Report
@@ -113,7 +113,7 @@ def stored_ids(image: disk.Image, directory: Path) -> set[str] | None:
     return {event.message_id for event in events if isinstance(event, MessageQueued)}
 
 
-def test_a_power_cut_at_any_moment_loses_nothing_that_was_accepted(
+def test_a_power_cut_at_any_time_loses_nothing_that_was_accepted(
     tmp_path: Path, report: Report
 ) -> None:
     written = write(tmp_path / "log")

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 import aiohttp
 import orjson
 
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.keys import KeyPair, base58
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import MediatorRefused, MediatorUnreachable, Recipient, forward, send
-from http_edge.wallet.conversation import new_id
+from http_edge.clients.didcomm import MediatorRefused, MediatorUnreachable, Recipient, forward, send
+from http_edge.clients.didcomm.protocol_session import new_id
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.crash.pickup_ledger import Fate, PickupLedger, Sent
 
 FILLER_CHARS_MAX: Final = 1_000
@@ -41,7 +41,7 @@ class Mailbox(NamedTuple):
 
 @dataclass(slots=True)
 class WalletLoad:
-    """What everybody in one run shares.
+    """What all wallets of one run share.
 
     ``pause_s`` is how long a sender rests between two messages. ``accepted_at`` has, of each
     wallet, when the last message was sent to it that was accepted.

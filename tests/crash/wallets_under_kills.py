@@ -1,7 +1,8 @@
 """Wallets of every generation pick up while processes of the mediator are killed.
 
-``python -m tests.crash.wallets_under_kills --kills 200 --seed 7`` runs for long. A moment is a
-number of further forwards that were accepted, so every kill hits a mediator at work again.
+``python -m tests.crash.wallets_under_kills --kills 200 --seed 7`` runs for long. The time of a
+kill is a number of further forwards that were accepted, so every kill hits a mediator that
+works again.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Final
 
 import aiohttp
 
-from eventstore.verify import Finding, verify
-from http_edge.didcomm.keys import KeyPair
-from http_edge.wallet import Wallet, WalletError, fetch_invitation
+from eventstore.log.verify import Finding, verify
+from http_edge.clients.didcomm import Wallet, WalletError, fetch_invitation
+from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.cluster.server import Server
 from tests.crash.kill_under_load import WEIGHTS, Mediator, Target, kill
 from tests.crash.pickers import GENERATIONS, ByAll, ByPickup2, ByTwoDevices, Picker
-from tests.crash.pickup_ledger import Fate, PickupLedger, PickupVerdict, judge_pickup, kept_in
+from tests.crash.pickup_ledger import Fate, PickupLedger, PickupResult, check_pickup, kept_in
 from tests.crash.registrar import Registrar
 from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
 
@@ -56,35 +57,35 @@ class PickupOutcomes:
     keys: int
     broken: list[str]
     findings: list[Finding]
-    verdict: PickupVerdict
+    result: PickupResult
     seconds: float
 
     @property
     def is_clean(self) -> bool:
         """Was every promise kept?"""
-        return self.verdict.is_clean and not self.findings and not self.broken
+        return self.result.is_clean and not self.findings and not self.broken
 
     def __str__(self) -> str:
         killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
         return (
             f"{self.kills.total()} kills ({killed}) in {self.seconds:.0f} s,"
             f" {self.accepted} accepted, {self.unknown} unknown, {self.offered} offered,"
-            f" {self.repeated} of them again, {self.acknowledged} acknowledged; {self.verdict};"
+            f" {self.repeated} of them again, {self.acknowledged} acknowledged; {self.result};"
             f" {self.keys} keys, {len(self.broken)} promises about keys, rules and connections"
             f" broken {self.broken or ''}; {len(self.findings)} findings in the log"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Town:
-    """Everybody in a run."""
+class WalletNetwork:
+    """All wallets of a run."""
 
     load: WalletLoad
     pickers: Sequence[Picker]
     registrar: Registrar
 
     async def work(self, faults: Callable[[], Awaitable[None]]) -> None:
-        """Everybody works while these faults happen."""
+        """All wallets work while these faults happen."""
         mailboxes = [box for picker in self.pickers for box in picker.mailboxes]
         names = [f"sender-{number}" for number in range(SENDERS)]
         working = [asyncio.create_task(self.load.write(name, mailboxes)) for name in names]
@@ -111,7 +112,7 @@ class Town:
         owner = ByPickup2("registrar", registrar.owner, owned)
         for number, recipient in enumerate(owned):
             to = [Mailbox(owner.name, recipient)]
-            await self.load.send("everybody", KeyPair.new(), f"to key {number}", to)
+            await self.load.send("all wallets", KeyPair.new(), f"to key {number}", to)
         await owner.drain(self.load)
 
     async def _is_served(self) -> bool:
@@ -130,8 +131,8 @@ async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
     # At the end of it all a mediator is asked that knows nothing but the log.
     targets.append(Target.EVERYTHING)
 
-    async def kill_all(town: Town) -> None:
-        load = town.load
+    async def kill_all(network: WalletNetwork) -> None:
+        load = network.load
         for target in targets:
             await load.more(chance.randrange(*FURTHER_FORWARDS))
             load.ledger.kills += 1
@@ -142,7 +143,7 @@ async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
 
 async def endure(
     mediator: Mediator,
-    faults: Callable[[Town], Awaitable[None]],
+    faults: Callable[[WalletNetwork], Awaitable[None]],
     counts: Counter[str],
     chance: random.Random,
     *,
@@ -154,12 +155,12 @@ async def endure(
     ledger = PickupLedger(LEASE_S, unknown_may_come_late=unknown_may_come_late)
     async with aiohttp.ClientSession() as session:
         load = WalletLoad(session, ledger, chance, pause_s=pause_s)
-        town = await _settlers(mediator, load)
-        await town.work(lambda: faults(town))
-        await town.settle()
+        network = await _settlers(mediator, load)
+        await network.work(lambda: faults(network))
+        await network.settle()
     with closing(mediator.log()) as log:
         findings = [found for found in verify(log) if isinstance(found, Finding)]
-        verdict = judge_pickup(ledger, kept_in(log))
+        result = check_pickup(ledger, kept_in(log))
     return PickupOutcomes(
         kills=counts,
         accepted=ledger.count(Fate.ACCEPTED),
@@ -167,15 +168,15 @@ async def endure(
         offered=len(ledger.offers),
         repeated=ledger.repeated(),
         acknowledged=len(ledger.removed),
-        keys=len(town.registrar.owned),
-        broken=town.registrar.broken,
+        keys=len(network.registrar.owned),
+        broken=network.registrar.broken,
         findings=findings,
-        verdict=verdict,
+        result=result,
         seconds=time.monotonic() - started,
     )
 
 
-async def _settlers(server: Mediator, load: WalletLoad) -> Town:
+async def _settlers(server: Mediator, load: WalletLoad) -> WalletNetwork:
     """One wallet for each generation, one that uses all of them, and who changes keylists."""
     invitation = await fetch_invitation(load.session, f"{server.url}/invitation")
     pickers: list[Picker] = []
@@ -188,7 +189,7 @@ async def _settlers(server: Mediator, load: WalletLoad) -> Town:
     stranger = await Wallet.connect(invitation, session=load.session)
     await stranger.request_mediation()
     registrar = Registrar(owner, stranger, await owner.request_mediation(), invitation)
-    return Town(load, pickers, registrar)
+    return WalletNetwork(load, pickers, registrar)
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def test_the_kuberay_cluster_names_the_ray_that_is_installed() -> None:
     assert f"ray=={kuberay()[0]['spec']['rayVersion']}" in constraints
 
 
-def test_no_pod_is_root_talks_to_kubernetes_or_is_told_of_services() -> None:
+def test_no_pod_is_root_talks_to_kubernetes_or_learns_of_services() -> None:
     for name, template in pod_templates():
         spec = template["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True, name

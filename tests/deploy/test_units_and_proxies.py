@@ -13,7 +13,7 @@ import crossplane
 import pytest
 from crossplane.analyzer import DIRECTIVES
 
-from http_edge.config import Settings
+from http_edge.settings.settings import Settings
 from tests.deploy.manifests import DEPLOY, tool
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))

@@ -1,4 +1,4 @@
-"""Fixtures: a mediator for each test, and people to use it."""
+"""Fixtures: a mediator for each test, and identities that use it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.edge.identities import Json, Person
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
-from tests.edge.people import Json, Person
 
 StartMediator = Callable[..., Awaitable[Mediator]]
 

@@ -9,18 +9,17 @@ from typing import TypeVar
 import msgspec
 from typing_extensions import override
 
-from actors.clock import Clock, NewId
-from actors.host_port import HostPort, HostUnavailable
-from actors.identity_host import HostOptions, IdentityHost
-from actors.partitions import dedicated_did, host_name
-from actors.replies import Push
-from eventstore.errors import LogError
-from eventstore.log import EventLog
-from http_edge.config import Settings
-from http_edge.gateway import Ports
-from http_edge.serve import host_options
+from actors.core.partitioning import host_name
+from actors.core.replies import Push
+from actors.host.clock import Clock, NewId
+from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.port import A, HostPort, HostQuestion, HostUnavailable, NoteSockets
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import EventLog
+from http_edge.dispatch.gateway import Ports
+from http_edge.server.hosts import host_options
+from http_edge.settings.settings import Settings
 
-_DEDICATED = "dedicated"
 _T = TypeVar("_T")
 
 TakePush = Callable[[Push], None]
@@ -36,11 +35,7 @@ class Held:
 
 
 class LocalHosts:
-    """The hosts of one mediator, each with its own connection to the same log.
-
-    All dedicated identities share one host here; each is a partition of its own, claimed when it
-    is first asked, so a command still crosses from the sender's shard to another host.
-    """
+    """The hosts of one mediator, each with its own connection to the same log."""
 
     def __init__(self, settings: Settings, *, clock: Clock, new_id: NewId) -> None:
         """Hosts that do not run yet; see ``start``."""
@@ -61,15 +56,6 @@ class LocalHosts:
         options = [host_options(self._settings, index) for index in range(self._settings.hosts)]
         for option in options:
             self.run(option)
-        if self._settings.placement == "dedicated" or self._settings.dedicated_dids:
-            self.run(
-                HostOptions(
-                    name=_DEDICATED,
-                    dsn=self._settings.log_dsn,
-                    partitions=[],
-                    limits=options[0].limits,
-                )
-            )
 
     def run(self, options: HostOptions, log: EventLog | None = None) -> IdentityHost:
         """Start one host, in place of the one that had its name."""
@@ -124,10 +110,9 @@ class LocalHosts:
         Raises:
             HostUnavailable: it does not run, or is cut off.
         """
-        name = host if dedicated_did(host) is None else _DEDICATED
-        if name in self._down or name not in self.running:
+        if host in self._down or host not in self.running:
             raise HostUnavailable(host)
-        return self.running[name]
+        return self.running[host]
 
     def _push(self, edge: str, pushes: list[Push]) -> None:
         take = self._edges.get(edge)
@@ -145,55 +130,23 @@ class LocalHostPort(HostPort):
         self._hosts = hosts
         self._edge = edge
         self._host = host
-        self._did = dedicated_did(host)
-        self._claimed_by: IdentityHost | None = None
 
     @override
     async def submit(self, batch: bytes) -> bytes:
         await self._hosts.pass_through(batch)
-        return await self._ask(lambda host: host.submit(self._edge, batch))
-
-    @override
-    async def read(self, batch: bytes) -> list[bytes]:
-        return await self._ask(lambda host: host.read(batch))
-
-    @override
-    async def ping(self) -> str:
-        return await self._ask(IdentityHost.ping)
+        return await self._run(lambda host: host.submit(self._edge, batch))
 
     @override
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        return await self._ask(lambda host: host.heartbeat(self._edge, sockets, incarnation))
+        return await self.ask(NoteSockets(self._edge, sockets, incarnation))
 
     @override
-    async def stats(self) -> bytes:
-        return await self._ask(IdentityHost.stats)
+    async def ask(self, question: HostQuestion[A]) -> A:
+        return await self._run(lambda host: host.ask(question))
 
-    @override
-    async def inspect(self, question: bytes) -> bytes:
-        return await self._ask(lambda host: host.inspect(question))
-
-    @override
-    async def queues(
-        self, limit: int, *, outbound_only: bool = False, did: str | None = None
-    ) -> bytes:
-        return await self._ask(
-            lambda host: host.queues(limit, outbound_only=outbound_only, did=did)
-        )
-
-    @override
-    async def knows(self, did: str) -> bool:
-        return await self._ask(lambda host: host.knows(did))
-
-    async def _ask(self, ask: Callable[[IdentityHost], _T]) -> _T:
+    async def _run(self, ask: Callable[[IdentityHost], _T]) -> _T:
         host = self._hosts.find(self._host)
         try:
-            return await asyncio.to_thread(self._claim_and, ask, host)
+            return await asyncio.to_thread(ask, host)
         except LogError as error:
             raise HostUnavailable(self._host) from error
-
-    def _claim_and(self, ask: Callable[[IdentityHost], _T], host: IdentityHost) -> _T:
-        if self._did is not None and self._claimed_by is not host:
-            host.assign([self._did])
-            self._claimed_by = host
-        return ask(host)

@@ -16,15 +16,15 @@ from aiohttp import WSMsgType
 from multidict import CIMultiDictProxy
 from yarl import URL
 
-from eventstore.codec import decode
-from eventstore.events import RefusalsCounted, RefusedCommands
-from eventstore.open_log import open_log
-from http_edge.config import Settings
-from http_edge.edge import Edge
-from http_edge.mediator_keys import MediatorKeys
-from http_edge.routes import Routes
+from eventstore.log.codec import decode
+from eventstore.log.events import RefusalsCounted, RefusedCommands
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.dispatch.routes import Routes
+from http_edge.server.edge import Edge
+from http_edge.settings.settings import Settings
+from tests.edge.identities import Json, Person, public_event, registration, signed_contract
 from tests.edge.local_host import LocalHosts
-from tests.edge.people import Json, Person, public_event, registration, signed_contract
 
 MEDIATOR_DID: Final = "did:web:mediator.example"
 PUBLIC_URL: Final = "https://mediator.example"
@@ -39,13 +39,12 @@ SUCCESS: Final = {"type": "SUCCESS"}
 LAYOUTS: Final[dict[str, Json]] = {
     "one host": {},
     "two hosts": {"hosts": 2},
-    "a host per identity": {"placement": "dedicated"},
 }
 """Where the hosts own what: between them, nonce and effect fall on the same host and on two."""
 
 
 class HandClock:
-    """Unix milliseconds that pass only when told."""
+    """Unix milliseconds that pass only by ``advance``."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.now_ms = now_ms
@@ -87,7 +86,7 @@ class Answer(msgspec.Struct, frozen=True):
         """Status and code of an error in the protocol's form."""
         assert self.headers["Content-Type"].startswith("application/json")
         error = self.json
-        assert set(error) == {"type", "code"}, error
+        assert set(error) <= {"type", "code", "detail"}, error
         assert error["type"] == "ERROR", error
         return self.status, error["code"]
 
@@ -238,9 +237,9 @@ class Mediator:
         """A DIRECT_AUTHENTICATED command to the mediator, by its type."""
         return await self.send(sender, {"type": kind, **members})
 
-    async def register(self, *people: Person, lifetime_s: float = DAY_S) -> None:
-        """Register people, who stay so for a day."""
-        for person in people:
+    async def register(self, *identities: Person, lifetime_s: float = DAY_S) -> None:
+        """Register identities for ``lifetime_s``."""
+        for person in identities:
             answer = await self.send(person, self.registration(person, lifetime_s))
             assert answer.status == 200, answer.body
 
@@ -286,7 +285,7 @@ class Mediator:
         return records
 
     async def waiting(self, person: Person) -> list[str]:
-        """The payloads of the messages that wait for somebody, oldest first."""
+        """The payloads of the messages that wait for an identity, oldest first."""
         return [event["payload"] for event in await self.records(person, "QUERY_PENDING_EVENTS")]
 
     # ---- sockets

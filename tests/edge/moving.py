@@ -10,19 +10,25 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from actors.commands import Command, DedicateIdentity, ReleaseIdentity, Submission, Wish
-from actors.identity_host import HostOptions, IdentityHost
-from actors.partitions import OWN_HOST_PREFIX, host_name, own_host_name
-from actors.placement_table import HostHolds, Owner, Table
-from actors.replies import BatchResult, Dedication
-from http_edge.edge import placement_of
-from http_edge.routes import LiveRoutes, Routes
-from http_edge.serve import host_options
+from actors.core.commands import (
+    Command,
+    DedicateIdentity,
+    DedicationReason,
+    ReleaseIdentity,
+    Submission,
+)
+from actors.core.partitioning import DEDICATED_HOST_PREFIX, dedicated_host_name, host_name
+from actors.core.placement_table import PartitionOwner, PlacementTable
+from actors.core.replies import BatchResult, Dedication
+from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.port import Expect, HandOut, TakeIn
+from http_edge.dispatch.routes import LiveRoutes, Routes
+from http_edge.server.hosts import host_options, placement_of
 from tests.edge.mediator import Mediator
 
 
 class NotedRoutes(LiveRoutes):
-    """Routes that count how often somebody had to wait for an owner."""
+    """Routes that count how often a command had to wait for an owner."""
 
     waits = 0
 
@@ -33,12 +39,12 @@ class NotedRoutes(LiveRoutes):
 
 
 class MovingMediator(Mediator):
-    """A mediator of two hosts whose edges are told by tables who owns what."""
+    """A mediator of two hosts whose edges get tables of who owns what."""
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)
-        self.owners: dict[str, Owner] = {}
-        self.dedicated: dict[str, Owner | None] = {}
+        self.owners: dict[str, PartitionOwner] = {}
+        self.dedicated: dict[str, PartitionOwner | None] = {}
         self.returned: dict[str, str] = {}
         self.hosts.is_placed = True
         self._versions = itertools.count(1)
@@ -54,7 +60,7 @@ class MovingMediator(Mediator):
         placement = placement_of(self.settings)
         for index in range(self.settings.hosts):
             await self.adopt(host_name(index), list(placement.partitions_of(index)), None)
-        self.tell()
+        self.publish_table()
 
     async def release(self, host: str, shards: list[str]) -> bytes:
         """Let a host give shards away; their handover."""
@@ -63,30 +69,30 @@ class MovingMediator(Mediator):
         return await asyncio.to_thread(self.hosts.running[host].release, shards)
 
     async def adopt(self, host: str, shards: list[str], handover: bytes | None) -> None:
-        """Let a host take shards over, whoever has them."""
+        """Let a host take shards over from any owner."""
         ids = await asyncio.to_thread(self.hosts.running[host].adopt, shards, handover)
-        self.owners.update((shard, Owner(host, id_)) for shard, id_ in ids.items())
+        self.owners.update((shard, PartitionOwner(host, id_)) for shard, id_ in ids.items())
 
     async def move(self, shard: str) -> None:
         """A planned move to the other host."""
         owner = self.owners[shard].host
         handover = await self.release(owner, [shard])
         await self.adopt(self.other_than(owner), [shard], handover)
-        self.tell()
+        self.publish_table()
 
     async def seize(self, shard: str) -> str:
-        """The other host takes a shard from its owner, which is not told; the former owner."""
+        """The other host takes a shard from its owner, which is not informed; the former owner."""
         former = self.owners[shard].host
         await self.adopt(self.other_than(former), [shard], None)
         return former
 
-    def tell(self) -> None:
-        """Tell every edge who owns what."""
-        own = {name: "" for name in self.hosts.running if name.startswith(OWN_HOST_PREFIX)}
+    def publish_table(self) -> None:
+        """Give every edge a table of who owns what."""
+        own = {name: "" for name in self.hosts.running if name.startswith(DEDICATED_HOST_PREFIX)}
         hosts = dict.fromkeys(self.hosts.running.keys() - own, "")
         for edge in self.edges:
             edge.take_table(
-                Table(
+                PlacementTable(
                     next(self._versions),
                     dict(self.owners),
                     hosts,
@@ -100,8 +106,8 @@ class MovingMediator(Mediator):
         """Give an identity a host of its own."""
         shard = self.shard_of(did)
         owner = self.hosts.running[self.owners[shard].host]
-        await self._ask(owner, did, shard, DedicateIdentity(Wish.OPERATOR))
-        handover = await asyncio.to_thread(owner.hand_out, did, shard)
+        await self._ask(owner, did, shard, DedicateIdentity(DedicationReason.OPERATOR))
+        handover = await asyncio.to_thread(owner.ask, HandOut(did, shard))
         await self._adopt_own(did, node, handover or None)
 
     async def move_own(self, did: str, node: str) -> None:
@@ -117,23 +123,23 @@ class MovingMediator(Mediator):
         assert owner is not None
         host, shard = self.hosts.running[owner.host], self.shard_of(did)
         to = self.hosts.running[self.owners[shard].host]
-        await asyncio.to_thread(to.expect, did)
-        await self._ask(host, did, did, ReleaseIdentity(Wish.OPERATOR))
+        await asyncio.to_thread(to.ask, Expect(did))
+        await self._ask(host, did, did, ReleaseIdentity(DedicationReason.OPERATOR))
         handover = await asyncio.to_thread(host.release, [did])
-        assert await asyncio.to_thread(to.take_in, did, shard, handover)
+        assert await asyncio.to_thread(to.ask, TakeIn(did, shard, handover))
         del self.dedicated[did]
         self.returned[did] = owner.sessions
-        self.tell()
+        self.publish_table()
 
     async def _adopt_own(self, did: str, node: str, handover: bytes | None) -> None:
-        name = own_host_name(did, node)
+        name = dedicated_host_name(did, node)
         if name not in self.hosts.running:
             limits = host_options(self.settings, 0).limits
             self.hosts.run(HostOptions(name, self.settings.log_dsn, [], limits, node))
         host = self.hosts.running[name]
         ids = await asyncio.to_thread(host.adopt, [did], handover)
-        self.dedicated[did] = Owner(name, ids[did])
-        self.tell()
+        self.dedicated[did] = PartitionOwner(name, ids[did])
+        self.publish_table()
 
     @staticmethod
     async def _ask(host: IdentityHost, did: str, partition: str, command: Command) -> None:
@@ -145,7 +151,7 @@ class MovingMediator(Mediator):
 
     def held_by(self, host: str) -> set[str]:
         """What a host says that it owns."""
-        said = msgspec.msgpack.decode(self.hosts.running[host].owned(), type=HostHolds)
+        said = self.hosts.running[host].holdings()
         assert said.name == host
         return set(said.shards)
 

@@ -16,8 +16,8 @@ from aiohttp import WSMsgType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.edge.identities import Json, Person, contract_request, public_event, signed_contract
 from tests.edge.mediator import KEYS, MEDIATOR_DID, WAIT_S, HandClock, Mediator
-from tests.edge.people import Json, Person, contract_request, public_event, signed_contract
 
 ALICE, BOB, MALLORY = Person("alice"), Person("bob"), Person("mallory")
 
@@ -88,7 +88,13 @@ class Target:
         self._loop.close()
 
 
-LOGGERS: Final = ("actors.host", "actors.writer", "aiohttp.server", "asyncio", "http_edge.app")
+LOGGERS: Final = (
+    "actors.host.host",
+    "actors.host.writer",
+    "aiohttp.server",
+    "asyncio",
+    "http_edge.listener.listener",
+)
 
 
 @pytest.fixture

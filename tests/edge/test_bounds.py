@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from actors.partitions import Placement
+from actors.core.partitioning import Placement
 from tests.edge.conftest import StartMediator
+from tests.edge.identities import Person, contract_request, signed_contract
 from tests.edge.mediator import HandClock, Mediator
-from tests.edge.people import Person, contract_request, signed_contract
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
 RATE_LIMITED = (429, "RATE_LIMITED")
@@ -18,7 +18,7 @@ UNAVAILABLE = (503, "TEMPORARILY_UNAVAILABLE")
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 2, "burst_s": 2}}])
-async def test_an_address_that_asks_too_often_is_told_how_long_to_wait(
+async def test_an_address_that_sends_too_often_gets_the_time_to_wait(
     mediator: Mediator, clock: HandClock
 ) -> None:
     statuses = [(await mediator.get("/")).status for _ in range(5)]
@@ -47,7 +47,7 @@ async def test_a_sender_that_commands_too_often_waits_and_others_do_not(
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 2}}])
-async def test_nobody_spends_anothers_rate_without_its_key(
+async def test_no_client_spends_anothers_rate_without_its_key(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
@@ -239,7 +239,7 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
-    in_flight = mediator.edges[0]._surface.in_flight
+    in_flight = mediator.edges[0]._in_flight
     begun = in_flight.begin(0)
     try:
         busy = await mediator.do(alice, "QUERY_EVENTS")
@@ -254,7 +254,7 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
 @pytest.mark.parametrize(
     "settings", [{"limits": {"commands_in_flight_max": 1, "bodies_bytes_max": 1_048_576}}]
 )
-async def test_who_announces_or_drips_a_body_keeps_nobody_out(
+async def test_a_client_that_announces_or_drips_a_body_keeps_no_other_out(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
@@ -299,7 +299,6 @@ async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(
     await writer.wait_closed()
 
 
-@pytest.mark.parametrize("settings", [{"placement": "dedicated"}])
 async def test_a_recipient_that_is_no_did_is_no_shard_either(
     mediator: Mediator, alice: Person
 ) -> None:
@@ -334,11 +333,11 @@ async def test_a_draining_edge_takes_no_commands_and_says_so(
 ) -> None:
     await mediator.register(alice, bob)
     async with mediator.socket(bob):
-        mediator.edges[0]._surface.draining = True
+        mediator.edges[0]._in_flight.draining = True
         assert (await mediator.do(alice, "QUERY_EVENTS")).refusal == UNAVAILABLE
         health = await mediator.get("/health")
         assert (health.status, health.json["status"]) == (503, "error")
-        mediator.edges[0]._surface.draining = False
+        mediator.edges[0]._in_flight.draining = False
 
 
 @pytest.mark.parametrize(
@@ -347,14 +346,14 @@ async def test_a_draining_edge_takes_no_commands_and_says_so(
 )
 @pytest.mark.parametrize("layout", ["two hosts"])
 async def test_identities_that_leave_memory_come_back_as_they_were(mediator: Mediator) -> None:
-    people = [Person(f"person {number}") for number in range(6)]
-    hub = people[0]
-    await mediator.register(*people)
-    for friend in people[1:]:
+    identities = [Person(f"person {number}") for number in range(6)]
+    hub = identities[0]
+    await mediator.register(*identities)
+    for friend in identities[1:]:
         await mediator.befriend(friend, hub)
     for round_number in range(5):
-        for friend in people[1:]:
+        for friend in identities[1:]:
             await mediator.delivered(hub, friend, str(round_number))
         mediator.clock.advance(2)
-    for friend in people[1:]:
+    for friend in identities[1:]:
         assert await mediator.waiting(friend) == ["0", "1", "2", "3", "4"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from http_edge.did_document import identity_document
+from http_edge.dids.document import identity_document
+from tests.edge.identities import Person
 from tests.edge.mediator import LAYOUTS, MEDIATOR_DID, Mediator
-from tests.edge.people import Person
 from tests.unit.wire.https_host import HttpsHost, https_host
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
@@ -25,7 +25,7 @@ async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
 
 
 def of_the_web(did: str) -> Person:
-    """Somebody whose document stands at a web address."""
+    """An identity whose document stands at a web address."""
     person = Person("web")
     person.did, person.key_id = did, did + "#signing"
     return person
@@ -49,7 +49,7 @@ def reach(mediator: Mediator, host: HttpsHost) -> None:
     web_dids._permitted = lambda _address: True
 
 
-async def test_trap_83_other_peoples_did_web_is_not_resolved_by_default(
+async def test_trap_83_a_foreign_did_web_is_not_resolved_by_default(
     mediator: Mediator, alice: Person, host: HttpsHost
 ) -> None:
     await mediator.register(alice)
@@ -60,7 +60,7 @@ async def test_trap_83_other_peoples_did_web_is_not_resolved_by_default(
     async with mediator.upgrade() as socket:
         await socket.say(mediator.authenticate(sender))
         assert (await socket.hear())["code"] == "DID_NOT_FOUND"
-    assert host.asked == []
+    assert host.requests == []
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -77,7 +77,7 @@ async def test_trap_83_where_it_is_switched_on_a_did_web_is_an_identity_like_any
         await mediator.delivered(alice, person, "hi")
         assert (await socket.hear())["events"][0]["payload"] == "hi"
     assert await mediator.waiting(person) == ["hi"]
-    assert len(host.asked) == 1
+    assert len(host.requests) == 1
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

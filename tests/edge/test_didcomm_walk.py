@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from http_edge.wallet.walk import walk
+from http_edge.clients.didcomm.demonstration import demonstrate
 from tests.edge.mediator import HandClock, Mediator
 
 
@@ -22,7 +22,9 @@ async def test_every_proof_of_the_walk_holds(tmp_path: Path) -> None:
     mediator = Mediator(tmp_path, HandClock(), listen=listen, public_url=f"http://{listen}")
     await mediator.start()
     try:
-        proofs = [proof async for proof in walk(mediator.http, mediator.url(), mediator.url())]
+        proofs = [
+            proof async for proof in demonstrate(mediator.http, mediator.url(), mediator.url())
+        ]
     finally:
         await mediator.stop()
     assert [proof for proof in proofs if not proof.held] == []

@@ -10,8 +10,8 @@ import orjson
 import pytest
 import rfc8785
 
+from tests.edge.identities import Person, b64
 from tests.edge.mediator import MEDIATOR_DID, Mediator
-from tests.edge.people import Person, b64
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
 UUID_V4 = "6f1d1c6e-5b7a-4b8e-9c2d-1e2f3a4b5c6d"
@@ -219,7 +219,7 @@ async def test_a_signature_is_read_in_every_form_of_base64(
     assert (await mediator.post({**command, "signature": text})).status == 200
 
 
-async def test_trap_16_a_key_of_somebody_else_is_not_among_the_senders_keys(
+async def test_trap_16_a_key_of_another_identity_is_not_among_the_senders_keys(
     mediator: Mediator, alice: Person, bob: Person
 ) -> None:
     answer = await mediator.send(alice, QUERY, sender_signing_key_id=bob.key_id)
@@ -330,9 +330,9 @@ async def test_the_order_of_the_checks_is_the_one_of_the_specification(
         "channel": "TWO_WAY_PRIVATE",
         "timestamp": math.floor(mediator.clock.now_ms - 300_001),
         "nonce": UUID_V4,
-        "sender_did": "did:decentrl:nobody",
+        "sender_did": "did:decentrl:unknown",
         "sender_signing_key_id": "#other",
-        "recipient_did": "did:decentrl:nobody",
+        "recipient_did": "did:decentrl:unknown",
     }
     payload: Any = {"no": "string"}
     codes: list[str] = []

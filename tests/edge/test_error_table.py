@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pytest
 
-from http_edge.decentrl.errors import HTTP_STATUS
-from tests.edge.mediator import LAYOUTS, Answer, Mediator
-from tests.edge.people import Person, signed_contract
+from http_edge.decentrl.answers import HTTP_STATUS
+from tests.edge.identities import Json, Person, signed_contract
+from tests.edge.mediator import Answer, Mediator
 
 TABLE: Final = {
     "INVALID_COMMAND": 400,
@@ -26,6 +27,8 @@ TABLE: Final = {
 }
 """The rows as the specification prints them."""
 
+DIRECT: Final = "DIRECT_AUTHENTICATED"
+PUBLIC: Final = "ONE_WAY_PUBLIC"
 ALICE, BOB, CAROL, STRANGER = (Person(name) for name in ("alice", "bob", "carol", "stranger"))
 
 
@@ -65,7 +68,7 @@ async def sent_twice(mediator: Mediator) -> Answer:
     return await mediator.post(command)
 
 
-async def from_nobody(mediator: Mediator) -> Answer:
+async def from_an_unknown_did(mediator: Mediator) -> Answer:
     return await mediator.send(ALICE, {"type": "QUERY_PENDING_EVENTS"}, sender_did="did:decentrl:a")
 
 
@@ -76,7 +79,7 @@ async def from_another_key(mediator: Mediator) -> Answer:
     )
 
 
-async def to_nobody(mediator: Mediator) -> Answer:
+async def to_an_unknown_did(mediator: Mediator) -> Answer:
     return await mediator.send(ALICE, "hi", to="did:decentrl:a", channel="TWO_WAY_PRIVATE")
 
 
@@ -96,15 +99,15 @@ SCENES: Final[list[tuple[str, Callable[[Mediator], Awaitable[Answer]]]]] = [
     ("UNAUTHORIZED_COMMAND", not_the_mediator),
     ("TIMESTAMP_OUT_OF_RANGE", stamped_too_early),
     ("DUPLICATE_NONCE", sent_twice),
-    ("SENDER_NOT_FOUND", from_nobody),
+    ("SENDER_NOT_FOUND", from_an_unknown_did),
     ("SENDER_SIGNING_KEY_NOT_FOUND", from_another_key),
-    ("RECIPIENT_NOT_FOUND", to_nobody),
+    ("RECIPIENT_NOT_FOUND", to_an_unknown_did),
     ("RECIPIENT_NOT_REGISTERED", to_a_stranger),
     ("COMMUNICATION_CONTRACT_NOT_FOUND", to_one_without_contract),
 ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["two hosts"])
 @pytest.mark.parametrize(("code", "scene"), SCENES, ids=[scene.__name__ for _, scene in SCENES])
 async def test_a_refusal_has_its_code_and_its_status_and_changes_nothing(
     mediator: Mediator, code: str, scene: Callable[[Mediator], Awaitable[Answer]]
@@ -113,7 +116,28 @@ async def test_a_refusal_has_its_code_and_its_status_and_changes_nothing(
     before = mediator.facts()
     answer = await scene(mediator)
     assert answer.refusal == (TABLE[code], code)
+    member, _, rule = answer.json["detail"].partition(": ")
+    assert re.fullmatch(r"(header|payload|signature)[a-z_.\[\]0-9]*", member)
+    assert rule
     assert mediator.facts() == before
+
+
+@pytest.mark.parametrize(
+    ("channel", "payload"),
+    [
+        (DIRECT, {"type": "QUERY_PENDING_EVENTS", "pagination": {"page_size": 0}}),
+        (DIRECT, {"type": "QUERY_EVENTS", "filter": {"encrypted_tags": list(map(str, range(17)))}}),
+        (PUBLIC, {"type": "DELETE_PUBLIC_EVENT"}),
+    ],
+)
+async def test_an_invalid_payload_is_reported_before_a_wrong_recipient(
+    mediator: Mediator, channel: str, payload: Json
+) -> None:
+    await mediator.register(ALICE)
+    limits = mediator.settings.limits
+    assert limits.tags_per_query_max < 17 <= limits.tags_per_event_max
+    answer = await mediator.send(ALICE, payload, to=BOB, channel=channel)
+    assert answer.refusal == (400, "INVALID_COMMAND")
 
 
 def test_every_row_of_the_table_has_a_scene() -> None:

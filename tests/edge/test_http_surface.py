@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import logging
+import re
 import socket
 from collections.abc import AsyncIterator
 
 import aiohttp
 import base58
+import orjson
 import pytest
 from nacl.bindings import crypto_scalarmult_base
 from nacl.signing import SigningKey
 
+from http_edge.server.home_page import PROJECT_URL
 from tests.edge.conftest import StartMediator
+from tests.edge.identities import Person
 from tests.edge.mediator import KEYS, MEDIATOR_DID, PUBLIC_URL, HandClock, Mediator
-from tests.edge.people import Person
 
 
 def multibase(prefix: bytes, key: bytes) -> str:
@@ -69,6 +73,47 @@ async def test_trap_2_the_document_is_the_one_of_the_specification_letter_by_let
     assert answer.json == DOCUMENT
 
 
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+async def test_a_browser_is_shown_what_this_is_on_a_page_that_loads_nothing(
+    mediator: Mediator,
+) -> None:
+    answer = await mediator.get("/", headers={"Accept": BROWSER})
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    page = answer.body.decode()
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in policy
+    assert "<h1>Poste</h1>" in page
+    assert "mediator" in page
+    assert MEDIATOR_DID in page
+    links = re.findall(r'href="([^"]*)"', page)
+    assert links == ["invitation", ".well-known/did.json", PROJECT_URL]
+    for link in links[:2]:
+        assert (await mediator.request("GET", f"/{link}", allow_redirects=False)).status < 400
+    assert not re.search(r"(?i)<script|<img|<link|@import|url\(|src=", page)
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"registration": "closed", "label": "<b>&"}}])
+async def test_the_page_escapes_its_name_and_links_to_no_invitation_that_there_is_not(
+    mediator: Mediator,
+) -> None:
+    page = (await mediator.get("/", headers={"Accept": BROWSER})).body.decode()
+    assert "<h1>&lt;b&gt;&amp;</h1>" in page
+    assert "invitation" not in page
+
+
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json", "application/json, text/html"])
+async def test_all_other_clients_get_the_document_at_the_root(
+    mediator: Mediator, accept: str | None
+) -> None:
+    answer = await mediator.get("/", headers={} if accept is None else {"Accept": accept})
+    assert answer.json == DOCUMENT
+
+
 async def test_trap_3_the_keys_of_the_document_carry_their_multicodec_prefix(
     mediator: Mediator,
 ) -> None:
@@ -94,8 +139,8 @@ async def test_an_edge_is_ready_while_any_host_works_and_alive_without_any(
 ) -> None:
     async def statuses() -> tuple[int, ...]:
         clock.advance(2)
-        asked = [await mediator.get(path) for path in ("/livez", "/readyz", "/health")]
-        return tuple(answer.status for answer in asked)
+        answers = [await mediator.get(path) for path in ("/livez", "/readyz", "/health")]
+        return tuple(answer.status for answer in answers)
 
     assert await statuses() == (200, 200, 200)
     mediator.hosts.cut("host-0")
@@ -109,23 +154,23 @@ async def test_an_edge_is_ready_while_any_host_works_and_alive_without_any(
 
 
 async def test_an_edge_that_drains_is_alive_and_not_ready(mediator: Mediator) -> None:
-    mediator.edges[0]._surface.draining = True
+    mediator.edges[0]._in_flight.draining = True
     assert (await mediator.get("/livez")).status == 200
     answer = await mediator.get("/readyz")
     assert (answer.status, answer.json) == (503, {"status": "error", "detail": "draining"})
 
 
-async def test_a_host_that_does_not_answer_is_told_once_with_the_requests(
+async def test_a_host_that_does_not_answer_is_logged_once_with_the_requests(
     mediator: Mediator, alice: Person, caplog: pytest.LogCaptureFixture
 ) -> None:
     await mediator.register(alice)
     mediator.hosts.cut("host-0")
-    asked = [await mediator.do(alice, "QUERY_PENDING_EVENTS") for _ in range(3)]
-    assert [answer.status for answer in asked] == [503] * 3
-    (line,) = [r for r in caplog.records if r.name == "http_edge.gateway"]
+    answers = [await mediator.do(alice, "QUERY_PENDING_EVENTS") for _ in range(3)]
+    assert [answer.status for answer in answers] == [503] * 3
+    (line,) = [r for r in caplog.records if r.name == "http_edge.dispatch.outbox"]
     assert line.levelno == logging.WARNING
-    assert vars(line)["request_ids"] == [asked[0].headers["X-Request-Id"]]
-    assert len({answer.headers["X-Request-Id"] for answer in asked}) == len(asked)
+    assert vars(line)["request_ids"] == [answers[0].headers["X-Request-Id"]]
+    assert len({answer.headers["X-Request-Id"] for answer in answers}) == len(answers)
 
 
 async def test_trap_10_health_says_what_is_wrong_and_no_secret(
@@ -281,7 +326,11 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 ")
     assert b"Access-Control-Allow-Origin: *" in head
-    assert body == b'{"type":"ERROR","code":"INVALID_COMMAND"}'
+    assert orjson.loads(body) == {
+        "type": "ERROR",
+        "code": "INVALID_COMMAND",
+        "detail": "body: does not arrive in time",
+    }
 
 
 async def test_an_idle_connection_is_closed(start_mediator: StartMediator) -> None:
@@ -348,7 +397,7 @@ async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.split(b" ")[1] == b"400"
     assert b"Access-Control-Allow-Origin: *" in head
-    assert body == b'{"type":"ERROR","code":"INVALID_COMMAND"}'
+    assert orjson.loads(body)["code"] == "INVALID_COMMAND"
     assert not caplog.records
 
 

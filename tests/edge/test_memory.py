@@ -7,39 +7,39 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.evolution import from_snapshot
-from actors.identity import Identity
-from actors.inspection import (
-    Answer,
+from actors.core.evolve import from_snapshot
+from actors.core.identity import Identity
+from actors.host.inspection import (
+    CachedIdentities,
     DescribedState,
     DescribeNonces,
     DescribeStates,
-    ListResidents,
+    InspectionAnswer,
+    InspectionQuestion,
+    ListCachedIdentities,
     NoncesHeld,
-    Question,
-    Residents,
     StatesDescribed,
 )
-from eventstore.codec import identity_stream
-from eventstore.open_log import open_log
-from http_edge.memory import STATE_BYTES_MAX, TARGETS_MAX
+from eventstore.log.codec import identity_stream
+from eventstore.stores.open_log import open_log
+from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
+from tests.edge.identities import Person
 from tests.edge.mediator import LAYOUTS, Mediator
-from tests.edge.people import Person
 from tests.edge.test_operators import AS_OPERATOR
 from tests.log.raw_sql import run_sql
 
-NOBODY = "did:example:nobody"
+UNKNOWN = "did:example:unknown"
 
 
-async def post(mediator: Mediator, question: Question | bytes, **headers: str) -> Any:
+async def post(mediator: Mediator, question: InspectionQuestion | bytes, **headers: str) -> Any:
     body = question if isinstance(question, bytes) else msgspec.msgpack.encode(question)
     return await mediator.request("POST", "/memory", data=body, headers={**AS_OPERATOR, **headers})
 
 
-async def ask(mediator: Mediator, question: Question) -> Answer:
+async def ask(mediator: Mediator, question: InspectionQuestion) -> InspectionAnswer:
     answer = await post(mediator, question)
     assert answer.status == 200, answer.body
-    return msgspec.msgpack.decode(answer.body, type=Answer)  # type: ignore[no-any-return]
+    return msgspec.msgpack.decode(answer.body, type=InspectionAnswer)  # type: ignore[no-any-return]
 
 
 async def states(mediator: Mediator, *targets: str) -> dict[str, DescribedState]:
@@ -73,32 +73,32 @@ async def _with_a_message(mediator: Mediator) -> tuple[Person, Person]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_an_identity_is_told_as_it_is_in_memory_and_out_of_it(mediator: Mediator) -> None:
+async def test_an_identity_is_reported_as_it_is_in_memory_and_out_of_it(mediator: Mediator) -> None:
     alice, bob = await _with_a_message(mediator)
-    told = await states(mediator, alice.did, bob.did, NOBODY)
-    assert [(m.sender_did, m.size_bytes) for m in identity(told[bob.did]).messages.values()] == [
-        (alice.did, 5)
-    ]
-    assert told[NOBODY].version == 0
+    reported = await states(mediator, alice.did, bob.did, UNKNOWN)
+    assert [
+        (m.sender_did, m.size_bytes) for m in identity(reported[bob.did]).messages.values()
+    ] == [(alice.did, 5)]
+    assert reported[UNKNOWN].version == 0
     await mediator.restart()
-    assert await states(mediator, alice.did, bob.did, NOBODY) == told
+    assert await states(mediator, alice.did, bob.did, UNKNOWN) == reported
 
 
-async def test_looking_keeps_nobody_in_memory_and_stores_nothing(mediator: Mediator) -> None:
+async def test_looking_keeps_no_identity_in_memory_and_stores_nothing(mediator: Mediator) -> None:
     alice, bob = await _with_a_message(mediator)
-    answer = await ask(mediator, ListResidents())
-    assert isinstance(answer, Residents)
+    answer = await ask(mediator, ListCachedIdentities())
+    assert isinstance(answer, CachedIdentities)
     assert set(answer.targets) <= {alice.did, bob.did}
     await mediator.restart()
     await states(mediator, alice.did, bob.did)
     before = rows(mediator)
     await states(mediator, alice.did, bob.did)
     assert rows(mediator) == before
-    assert await ask(mediator, ListResidents()) == Residents([])
+    assert await ask(mediator, ListCachedIdentities()) == CachedIdentities([])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_partition_is_told_with_its_head_and_its_nonces(mediator: Mediator) -> None:
+async def test_a_partition_is_reported_with_its_head_and_its_nonces(mediator: Mediator) -> None:
     alice, _ = await _with_a_message(mediator)
     partition = mediator.edges[0]._gateway.placement.nonce_partition_of(alice.did)
     held = await ask(mediator, DescribeNonces(partition))
@@ -109,11 +109,11 @@ async def test_a_partition_is_told_with_its_head_and_its_nonces(mediator: Mediat
 
 async def test_a_large_state_comes_alone(mediator: Mediator) -> None:
     _, bob = await _with_a_message(mediator)
-    small = await ask(mediator, DescribeStates([bob.did, NOBODY], 1))
+    small = await ask(mediator, DescribeStates([bob.did, UNKNOWN], 1))
     assert isinstance(small, StatesDescribed)
     assert {(state.target, bool(state.version), state.state) for state in small.states} == {
         (bob.did, True, b""),
-        (NOBODY, False, b""),
+        (UNKNOWN, False, b""),
     }
     alone = await ask(mediator, DescribeStates([bob.did], 1 << 40))
     assert isinstance(alone, StatesDescribed)
@@ -121,24 +121,24 @@ async def test_a_large_state_comes_alone(mediator: Mediator) -> None:
 
 
 async def test_what_has_no_bound_or_no_sense_is_refused(mediator: Mediator) -> None:
-    two = DescribeStates([NOBODY, "did:example:other"], STATE_BYTES_MAX + 1)
-    many = DescribeStates([NOBODY] * (TARGETS_MAX + 1), 1)
+    two = DescribeStates([UNKNOWN, "did:example:other"], STATE_BYTES_MAX + 1)
+    many = DescribeStates([UNKNOWN] * (TARGETS_MAX + 1), 1)
     for question in (two, many, b"", b"\xc1", b"[]", DescribeNonces("did:example:x")):
         assert (await post(mediator, question)).status == 400
 
 
-async def test_nobody_without_the_keys_sees_memory(mediator: Mediator) -> None:
+async def test_memory_is_seen_with_the_keys_alone(mediator: Mediator) -> None:
     for authorization in ("", "Bearer x"):
-        answer = await post(mediator, ListResidents(), Authorization=authorization)
+        answer = await post(mediator, ListCachedIdentities(), Authorization=authorization)
         assert answer.refusal == (401, "UNAUTHORIZED")
-    answer = await post(mediator, ListResidents(), **{"X-Forwarded-For": "203.0.113.9"})
+    answer = await post(mediator, ListCachedIdentities(), **{"X-Forwarded-For": "203.0.113.9"})
     assert answer.status == 404
     assert (await mediator.get("/memory", headers=AS_OPERATOR)).status == 405
 
 
 async def test_a_host_that_does_not_answer_is_unavailable(mediator: Mediator) -> None:
     mediator.hosts.cut("host-0")
-    assert (await post(mediator, ListResidents())).status == 503
+    assert (await post(mediator, ListCachedIdentities())).status == 503
 
 
 async def test_an_identity_that_cannot_be_served_says_why(mediator: Mediator) -> None:
@@ -147,5 +147,5 @@ async def test_an_identity_that_cannot_be_served_says_why(mediator: Mediator) ->
     stream = identity_stream(bob.did).hex
     where = f"replace(originator_id, '-', '') = '{stream}' AND originator_version = 1"
     run_sql(mediator.settings.log_dsn, f"DELETE FROM stored_events WHERE {where}")
-    told = (await states(mediator, bob.did))[bob.did]
-    assert (told.version, "version 1 is missing" in told.fault) == (0, True)
+    reported = (await states(mediator, bob.did))[bob.did]
+    assert (reported.version, "version 1 is missing" in reported.fault) == (0, True)

@@ -12,12 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from http_edge.didcomm.keys import did_key
-from http_edge.hub import SERVICE_RESTART
-from tests.edge.didcomm.town import Bob, Town, free_port, ids
+from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.dispatch.hub import SERVICE_RESTART
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, free_port, ids
+from tests.edge.identities import Person
 from tests.edge.mediator import WAIT_S, HandClock, Mediator, Socket
 from tests.edge.moving import MovingMediator, NotedRoutes
-from tests.edge.people import Person
 
 MOVES = 200
 CHANGES = 90
@@ -58,9 +58,9 @@ async def moving(
 
 
 @pytest.fixture
-async def town(moving: MovingMediator) -> AsyncIterator[Town]:
+async def network(moving: MovingMediator) -> AsyncIterator[WalletNetwork]:
     async with aiohttp.ClientSession() as session:
-        yield Town(moving, session)
+        yield WalletNetwork(moving, session)
 
 
 def agent(bob: Bob) -> str:
@@ -69,13 +69,13 @@ def agent(bob: Bob) -> str:
 
 
 async def hears(socket: Socket) -> str:
-    """The text of the one message that a socket is told of next."""
+    """The text of the one message that a socket is sent next."""
     (event,) = (await socket.hear())["events"]
     return str(event["payload"])
 
 
 async def everything(mediator: Mediator, reader: Person) -> list[str]:
-    """The texts of all messages that wait for somebody."""
+    """The texts of all messages that wait for an identity."""
     page = {"page": 0, "page_size": 1_000}
     events = await mediator.records(reader, "QUERY_PENDING_EVENTS", pagination=page)
     return [event["payload"] for event in events]
@@ -96,18 +96,18 @@ async def befriended(mediator: Mediator, reader: Person, writer: Person) -> None
 
 async def kept_under_load(
     moving: MovingMediator,
-    town: Town,
+    network: WalletNetwork,
     count: int,
     change: Callable[[Sequence[str]], Awaitable[None]],
 ) -> None:
     """Let places ``change`` while so many pairs of each protocol write; no text suffers.
 
-    ``change`` gets the DIDs of everybody who writes or is written to.
+    ``change`` gets the DIDs of all senders and recipients.
     """
     pairs = [(Person(f"reader-{n}"), Person(f"writer-{n}")) for n in range(count)]
     for pair in pairs:
         await befriended(moving, *pair)
-    bobs = await town.bobs(count)
+    bobs = await network.bobs(count)
     is_over = False
 
     async def write(reader: Person, writer: Person) -> list[str]:
@@ -120,8 +120,8 @@ async def kept_under_load(
     async def send(number: int) -> list[str]:
         texts: list[str] = []
         while not is_over:
-            texts.append(f"letter {len(texts)}")
-            await town.write(bobs[number], texts[-1])
+            texts.append(f"message {len(texts)}")
+            await network.write(bobs[number], texts[-1])
         return texts
 
     writing = [asyncio.create_task(write(*pair)) for pair in pairs]
@@ -138,7 +138,7 @@ async def kept_under_load(
 
 
 async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_nothing(
-    moving: MovingMediator, town: Town
+    moving: MovingMediator, network: WalletNetwork
 ) -> None:
     chance = random.Random(1)  # noqa: S311 - the same moves every time
 
@@ -146,31 +146,31 @@ async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_noth
         for _ in range(MOVES):
             await moving.move(moving.shard_of(chance.choice(busy)))
 
-    await kept_under_load(moving, town, 3, move)
+    await kept_under_load(moving, network, 3, move)
 
 
 async def test_sockets_stay_open_over_a_planned_move_and_hear_what_comes_next(
-    moving: MovingMediator, town: Town, alice: Person, bob: Person
+    moving: MovingMediator, network: WalletNetwork, alice: Person, bob: Person
 ) -> None:
     await befriended(moving, bob, alice)
-    wallet = await town.bob()
+    wallet = await network.bob()
     async with moving.socket(bob) as socket, wallet.wallet.live() as live:
         for number in range(4):
             await moving.move(moving.shard_of(bob.did))
             await moving.move(moving.shard_of(agent(wallet)))
             await moving.delivered(alice, bob, f"decentrl {number}")
             assert await hears(socket) == f"decentrl {number}"
-            await town.write(wallet, f"didcomm {number}")
+            await network.write(wallet, f"didcomm {number}")
             picked = await live.next(WAIT_S)
             assert wallet.texts(picked) == [f"didcomm {number}"]
             await live.received(ids(picked))
 
 
 async def test_what_is_leased_stays_leased_over_a_planned_move_until_its_time(
-    moving: MovingMediator, town: Town, clock: HandClock
+    moving: MovingMediator, network: WalletNetwork, clock: HandClock
 ) -> None:
-    bob = await town.bob()
-    await town.write(bob, "one")
+    bob = await network.bob()
+    await network.write(bob, "one")
     assert bob.texts(await bob.wallet.fetch(10)) == ["one"]
     await moving.move(moving.shard_of(agent(bob)))
     assert await bob.wallet.fetch(10) == []
@@ -179,11 +179,11 @@ async def test_what_is_leased_stays_leased_over_a_planned_move_until_its_time(
 
 
 async def test_what_a_live_session_holds_is_still_its_own_after_a_planned_move(
-    moving: MovingMediator, town: Town
+    moving: MovingMediator, network: WalletNetwork
 ) -> None:
-    bob = await town.bob()
+    bob = await network.bob()
     async with bob.wallet.live() as live:
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         picked = await live.next(WAIT_S)
         await moving.move(moving.shard_of(agent(bob)))
         assert await bob.wallet.fetch(10) == []
@@ -199,7 +199,7 @@ async def test_after_an_unplanned_change_the_sockets_of_that_shard_close_and_no_
     assert lost != kept
     async with moving.socket(alice) as of_lost, moving.socket(bob) as of_kept:
         await moving.seize(lost)
-        moving.tell()
+        moving.publish_table()
         assert await of_lost.closing() == SERVICE_RESTART
         await moving.delivered(carol, bob, "still here")
         assert await hears(of_kept) == "still here"
@@ -217,30 +217,30 @@ async def test_an_owner_that_was_replaced_unawares_changes_nothing_and_says_whom
     former = await moving.seize(shard)
     assert shard in moving.held_by(former)
     waits, facts = NotedRoutes.waits, moving.facts()
-    # The edge has not heard of it, so it asks the former owner, whose append the log refuses.
+    # The edge does not know it yet, so it asks the former owner, whose append the log refuses.
     writing = asyncio.create_task(moving.delivered(alice, bob, "after"))
     await until(lambda: NotedRoutes.waits > waits)
     assert shard not in moving.held_by(former)
     assert moving.facts() == facts  # the sender's nonce is in another shard, and used
-    moving.tell()
+    moving.publish_table()
     await writing
     assert await moving.waiting(bob) == ["before", "after"]
 
 
 @pytest.mark.parametrize("limits", [{"move_wait_s_max": 0.3}])
-async def test_a_shard_that_nobody_owns_for_long_is_temporarily_unavailable(
-    moving: MovingMediator, town: Town, alice: Person, bob: Person
+async def test_a_shard_without_an_owner_for_long_is_temporarily_unavailable(
+    moving: MovingMediator, network: WalletNetwork, alice: Person, bob: Person
 ) -> None:
     await befriended(moving, bob, alice)
-    wallet = await town.bob()
+    wallet = await network.bob()
     for shard in {moving.shard_of(bob.did), moving.shard_of(agent(wallet))}:
         await moving.release(moving.owners[shard].host, [shard])
-    refused = await moving.write(alice, bob, "to nobody")  # who owns it has let it go
+    refused = await moving.write(alice, bob, "to no owner")  # who owns it has let it go
     assert refused.refusal == (503, "TEMPORARILY_UNAVAILABLE")
-    moving.tell()
-    assert (await moving.write(alice, bob, "to nobody")).status == HTTPStatus.SERVICE_UNAVAILABLE
-    letter = await town.letter(wallet.key, "to nobody")
-    assert letter.status == HTTPStatus.SERVICE_UNAVAILABLE
+    moving.publish_table()
+    assert (await moving.write(alice, bob, "to no owner")).status == HTTPStatus.SERVICE_UNAVAILABLE
+    envelope_of = await network.forward_text(wallet.key, "to no owner")
+    assert envelope_of.status == HTTPStatus.SERVICE_UNAVAILABLE
     health = await moving.get("/health")
     assert health.status == HTTPStatus.SERVICE_UNAVAILABLE
 
@@ -261,19 +261,19 @@ async def places_changed(moving: MovingMediator, busy: Sequence[str]) -> None:
 
 
 async def test_identities_that_leave_their_shards_and_come_back_refuse_and_lose_nothing(
-    moving: MovingMediator, town: Town
+    moving: MovingMediator, network: WalletNetwork
 ) -> None:
     async def change(busy: Sequence[str]) -> None:
         await places_changed(moving, busy)
 
-    await kept_under_load(moving, town, 2, change)
+    await kept_under_load(moving, network, 2, change)
 
 
 async def test_sockets_and_live_sessions_go_with_an_identity_and_come_back_with_it(
-    moving: MovingMediator, town: Town, alice: Person, bob: Person
+    moving: MovingMediator, network: WalletNetwork, alice: Person, bob: Person
 ) -> None:
     await befriended(moving, bob, alice)
-    wallet = await town.bob()
+    wallet = await network.bob()
     changes = [
         moving.dedicate,
         lambda did: moving.move_own(did, "b"),
@@ -287,7 +287,7 @@ async def test_sockets_and_live_sessions_go_with_an_identity_and_come_back_with_
             await change(agent(wallet))
             await moving.delivered(alice, bob, f"decentrl {number}")
             assert await hears(socket) == f"decentrl {number}"
-            await town.write(wallet, f"didcomm {number}")
+            await network.write(wallet, f"didcomm {number}")
             picked = await live.next(WAIT_S)
             assert wallet.texts(picked) == [f"didcomm {number}"]
             assert await wallet.wallet.fetch(10) == []
@@ -302,7 +302,7 @@ async def test_the_socket_of_an_identity_closes_when_its_host_is_lost_and_no_oth
     async with moving.socket(alice) as of_lost, moving.socket(bob) as of_kept:
         await moving.dedicate(alice.did)
         moving.dedicated[alice.did] = None
-        moving.tell()
+        moving.publish_table()
         await moving._adopt_own(alice.did, "b", None)
         assert await of_lost.closing() == SERVICE_RESTART
         await moving.delivered(carol, bob, "still here")

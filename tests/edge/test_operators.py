@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from http_edge.operators import operator_token
+from http_edge.crypto.mediator_keys import operator_token
+from tests.edge.identities import Person
 from tests.edge.mediator import KEYS, Mediator
-from tests.edge.people import Person
 
 AS_OPERATOR = {"Authorization": f"Bearer {operator_token(KEYS)}"}
 
@@ -39,10 +39,22 @@ async def test_one_queue_is_shown_by_its_identity(mediator: Mediator) -> None:
         "queues": [
             {"did": bob.did, "messages": 1, "bytes": 5, "oldest_age_s": 0.0, "outbound": False}
         ],
+        "known": True,
         "agent": None,
     }
-    nobody = await mediator.get("/queues?did=did:example:nobody", headers=AS_OPERATOR)
-    assert nobody.json == {"queues": [], "agent": None}
+
+
+async def test_an_empty_queue_is_not_an_unknown_identity(mediator: Mediator) -> None:
+    alice = Person("alice")
+    await mediator.register(alice)
+    empty = await mediator.get(f"/queues?did={alice.did}", headers=AS_OPERATOR)
+    assert empty.json == {"queues": [], "known": True, "agent": None}
+    unknown = await mediator.get("/queues?did=did:example:unknown", headers=AS_OPERATOR)
+    assert unknown.json == {"queues": [], "known": False, "agent": None}
+    path = "/queues/purge?did=did:example:unknown"
+    for _ in range(2):
+        purged = await mediator.request("POST", path, headers=AS_OPERATOR)
+        assert purged.json == {"did": "did:example:unknown", "known": False, "purged": 0}
 
 
 async def test_a_purged_queue_is_empty_for_good_and_others_are_not(mediator: Mediator) -> None:
@@ -51,13 +63,13 @@ async def test_a_purged_queue_is_empty_for_good_and_others_are_not(mediator: Med
     await mediator.delivered(alice, bob, "for Bob")
     await mediator.delivered(bob, alice, "for Alice")
     answer = await mediator.request("POST", f"/queues/purge?did={bob.did}", headers=AS_OPERATOR)
-    assert answer.json == {"did": bob.did, "purged": 1}
+    assert answer.json == {"did": bob.did, "known": True, "purged": 1}
     await mediator.restart()
     assert await mediator.waiting(bob) == []
     assert await mediator.waiting(alice) == ["for Alice"]
 
 
-async def test_nobody_without_the_keys_sees_or_empties_a_queue(mediator: Mediator) -> None:
+async def test_a_queue_is_seen_and_emptied_with_the_keys_alone(mediator: Mediator) -> None:
     alice, bob = await _befriended(mediator)
     await mediator.delivered(alice, bob, "hello")
     for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Bearer \u00e9"}):
@@ -108,7 +120,7 @@ async def test_a_mediator_alone_shows_its_shards_and_moves_none(mediator: Mediat
         assert answer.json == {"placed": "NO_SUCH_IDENTITY"}
 
 
-async def test_nobody_without_the_keys_sees_or_moves_shards(mediator: Mediator) -> None:
+async def test_shards_are_seen_and_moved_with_the_keys_alone(mediator: Mediator) -> None:
     wrong = {"Authorization": "Bearer 0"}
     assert (await mediator.get("/shards", headers=wrong)).status == 401
     assert (await mediator.get("/shards")).status == 401

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.edge.identities import Json, Person, contract_request
 from tests.edge.mediator import Mediator
-from tests.edge.people import Json, Person, contract_request
 
 INVALID = (400, "INVALID_COMMAND")
 QUERIES = [
@@ -94,9 +94,9 @@ async def test_trap_52_a_page_out_of_bounds_is_refused_and_never_clamped(
 
 async def test_trap_52_the_bounds_themselves_are_pages(mediator: Mediator, alice: Person) -> None:
     await mediator.register(alice)
-    for asked in ({"page": 0, "page_size": 1}, {"page": 10**12, "page_size": 1_000}):
-        answer = await mediator.do(alice, "QUERY_PENDING_EVENTS", pagination=asked)
-        assert answer.payload["pagination"] == {**asked, "total": 0}
+    for pagination in ({"page": 0, "page_size": 1}, {"page": 10**12, "page_size": 1_000}):
+        answer = await mediator.do(alice, "QUERY_PENDING_EVENTS", pagination=pagination)
+        assert answer.payload["pagination"] == {**pagination, "total": 0}
     answer = await mediator.do(
         alice, "QUERY_PENDING_EVENTS", pagination={"page": 2.0, "page_size": 5.0}
     )

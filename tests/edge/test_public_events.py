@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from multidict import MultiDict
 
-from http_edge.config import Limits
-from http_edge.decentrl import public_reading
+from http_edge.decentrl import public_events
+from http_edge.settings.settings import Limits
+from tests.edge.identities import Json, Person, public_event
 from tests.edge.mediator import LAYOUTS, SUCCESS, HandClock, Mediator
-from tests.edge.people import Json, Person, public_event
 
 INVALID = (400, "INVALID_COMMAND")
 UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
@@ -173,7 +173,7 @@ async def test_a_withdrawn_event_is_gone_at_once_and_after_a_restart(
     assert await read(mediator, alice) == ["second"]
 
 
-async def test_nobody_withdraws_the_events_of_others(
+async def test_no_publisher_withdraws_the_events_of_others(
     mediator: Mediator, alice: Person, bob: Person
 ) -> None:
     await mediator.register(bob)
@@ -266,7 +266,7 @@ async def test_trap_82_a_malformed_parameter_is_an_invalid_command(
     assert (await mediator.get(path)).refusal == INVALID
 
 
-@pytest.mark.parametrize("did", ["did:key:z1", "did:web:nobody.example", "did:unknown:x:y"])
+@pytest.mark.parametrize("did", ["did:key:z1", "did:web:unknown.example", "did:unknown:x:y"])
 async def test_trap_82_a_publisher_without_events_has_an_empty_page(
     mediator: Mediator, did: str
 ) -> None:
@@ -294,11 +294,11 @@ async def test_trap_82_escapes_in_the_path_are_decoded_exactly_once(mediator: Me
 
 def test_trap_82_a_did_web_with_a_port_is_asked_for_with_its_escape_escaped() -> None:
     query: MultiDict[str] = MultiDict()
-    asked = public_reading.read("did:web:example.org%253A8080", query, Limits())
-    assert asked is not None
-    assert asked.did == "did:web:example.org%3A8080"
-    other = public_reading.read("did:web:example.org%3A8080", query, Limits())
-    assert other is not None
+    found = public_events.read("did:web:example.org%253A8080", query, Limits())
+    assert isinstance(found, public_events.PublicQuery)
+    assert found.did == "did:web:example.org%3A8080"
+    other = public_events.read("did:web:example.org%3A8080", query, Limits())
+    assert isinstance(other, public_events.PublicQuery)
     assert other.did == "did:web:example.org:8080"
 
 

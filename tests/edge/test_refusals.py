@@ -8,8 +8,8 @@ from typing import Final
 import aiohttp
 import pytest
 
+from tests.edge.identities import Json, Person
 from tests.edge.mediator import DAY_S, LAYOUTS, WAIT_S, HandClock, Mediator
-from tests.edge.people import Json, Person
 
 QUERY: Final = {"type": "QUERY_PENDING_EVENTS"}
 NAME: Final = "QUERY_PENDING_EVENTS"
@@ -53,7 +53,7 @@ async def test_a_replay_and_a_bad_signature_are_recorded_and_name_only_who_signe
     await mediator.start()
 
 
-async def test_nobody_is_named_whose_signature_was_not_found_to_hold(
+async def test_no_sender_is_named_whose_signature_was_not_found_to_hold(
     mediator: Mediator, alice: Person
 ) -> None:
     await mediator.register(alice)
@@ -61,7 +61,7 @@ async def test_nobody_is_named_whose_signature_was_not_found_to_hold(
     early = mediator.clock.now_ms - window_ms - 1
     await mediator.send(alice, QUERY, timestamp=early)
     await mediator.send(alice, QUERY, sender_signing_key_id="another")
-    await mediator.send(alice, QUERY, sender_did="did:decentrl:nobody")
+    await mediator.send(alice, QUERY, sender_did="did:decentrl:unknown")
     await mediator.post(b"no command")
     await mediator.post({"header": {"sender_did": alice.did}})
     assert await recorded(mediator) == [
@@ -111,7 +111,7 @@ async def test_a_command_whose_outcome_is_unknown_is_no_refusal(
 @pytest.mark.parametrize(
     "settings", [{"limits": {"body_bytes_max": 2_048, "body_read_s_max": 0.05}}]
 )
-async def test_what_is_refused_unread_is_recorded_of_nobody(mediator: Mediator) -> None:
+async def test_what_is_refused_unread_is_recorded_without_a_sender(mediator: Mediator) -> None:
     assert (await mediator.post(b"x" * 3_000)).status == 413
     assert (await mediator.post(b"{}", headers={"Content-Encoding": "gzip"})).status == 415
     assert (await mediator.get("/public/no-did")).status == 400
@@ -143,7 +143,7 @@ async def test_sockets_that_are_not_let_in_are_recorded(
             await socket.say(message)
             assert (await socket.hear())["type"] == "AUTH_FAILED"
     async with mediator.upgrade() as socket:
-        await socket.raw.close()  # went away: nobody was refused
+        await socket.raw.close()  # went away: no client was refused
     async with mediator.socket(alice) as socket:
         for _ in range(100):
             await socket.say("{}")
@@ -172,7 +172,7 @@ async def test_counts_are_recorded_once_in_a_period_and_nothing_when_nothing_was
 
 
 @pytest.mark.parametrize("settings", [{"audit": {"refusals_period_s": 0}}])
-async def test_whoever_wants_no_record_has_none(mediator: Mediator) -> None:
+async def test_a_record_that_is_switched_off_is_not_made(mediator: Mediator) -> None:
     assert (await mediator.post(b"no command")).status == 400
     assert await recorded(mediator) == []
 
@@ -183,7 +183,7 @@ async def test_whoever_wants_no_record_has_none(mediator: Mediator) -> None:
 async def test_a_flood_of_refusals_is_one_small_event_for_each_edge(
     mediator: Mediator, settings: Json
 ) -> None:
-    flood = [Person(f"somebody {number}") for number in range(40)]
+    flood = [Person(f"sender {number}") for number in range(40)]
     for edge in range(2):
         for person in flood:
             await mediator.send(person, QUERY, edge=edge)
@@ -202,7 +202,7 @@ async def test_the_status_says_how_much_was_refused(mediator: Mediator) -> None:
     assert (await mediator.get("/status")).json["refusals_of_this_edge"] == 3
 
 
-async def test_whoever_does_as_told_is_not_in_the_record(
+async def test_a_client_that_keeps_to_the_rules_is_not_in_the_record(
     mediator: Mediator, alice: Person, bob: Person
 ) -> None:
     await mediator.register(alice, bob, lifetime_s=DAY_S)

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from tests.edge.identities import Person
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
-from tests.edge.people import Person
 
 WINDOW_MS = 300_000
 QUERY = {"type": "QUERY_PENDING_EVENTS"}

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from aiohttp import WSMsgType
 
+from tests.edge.identities import Json, Person, b64
 from tests.edge.mediator import DAY_S, LAYOUTS, WAIT_S, HandClock, Mediator, Socket
-from tests.edge.people import Json, Person, b64
 
 WINDOW_MS = 300_000
 ALICE, BOB, STRANGER = Person("alice"), Person("bob"), Person("stranger")
@@ -172,7 +172,7 @@ async def test_trap_73_the_checks_are_made_in_the_order_of_the_specification(
     wrong: Json = {
         "nonce": "no uuid",
         "timestamp": mediator.clock.now_ms - WINDOW_MS - 1,
-        "did": "did:decentrl:nobody",
+        "did": "did:decentrl:unknown",
         "signing_key_id": "#other",
     }
     mended: list[Json] = [

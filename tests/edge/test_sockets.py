@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket as sockets
+import socket as socket_module
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -11,9 +11,10 @@ import orjson
 import pytest
 from aiohttp import WSMsgType, web
 
-from actors.replies import MessageArrived, WaitingMessage
+from actors.core.replies import MessageArrived, WaitingMessage
 from http_edge.decentrl import frames
-from http_edge.outgoing import Outgoing
+from http_edge.listener.outgoing import Outgoing
+from tests.edge.identities import Json, Person, contract_request, public_event, signed_contract
 from tests.edge.mediator import (
     DAY_S,
     LAYOUTS,
@@ -23,7 +24,6 @@ from tests.edge.mediator import (
     Socket,
     silent_but,
 )
-from tests.edge.people import Json, Person, contract_request, public_event, signed_contract
 
 PATIENT: Json = {"protocol": {"ping_interval_s": 0.02, "pings_missed_max": 100}}
 CONTRACTS_UPDATED = {"type": "CONTRACTS_UPDATED"}
@@ -36,21 +36,21 @@ def pending(sender: Person, message_id: str, payload: str) -> Json:
     return {"type": "PENDING_EVENTS", "events": [event]}
 
 
-async def only_updated(mediator: Mediator, who: Person, everybody: dict[Person, Socket]) -> None:
-    """CONTRACTS_UPDATED came to one person, once, and to nobody else."""
-    assert await everybody[who].hear() == CONTRACTS_UPDATED
-    await nothing_more(mediator, everybody)
+async def only_updated(mediator: Mediator, who: Person, sockets_of: dict[Person, Socket]) -> None:
+    """CONTRACTS_UPDATED came to one identity, once, and to no other."""
+    assert await sockets_of[who].hear() == CONTRACTS_UPDATED
+    await nothing_more(mediator, sockets_of)
 
 
-async def nothing_more(mediator: Mediator, everybody: dict[Person, Socket]) -> None:
-    """What was heard is all there was: a message that is sent now comes next."""
-    for person, socket in everybody.items():
+async def nothing_more(mediator: Mediator, sockets_of: dict[Person, Socket]) -> None:
+    """What was received is all there was: a message that is sent now comes next."""
+    for person, socket in sockets_of.items():
         message_id = await mediator.delivered(DAVE, person, "fence")
         await silent_but(pending(DAVE, message_id, "fence"), socket)
 
 
 @pytest.fixture
-async def everybody(mediator: Mediator) -> Any:
+async def sockets_of(mediator: Mediator) -> Any:
     """Alice, Bob and Carol are registered, listen, and take messages from Dave."""
     await mediator.register(ALICE, BOB, CAROL)
     for person in (ALICE, BOB, CAROL):
@@ -64,23 +64,23 @@ async def everybody(mediator: Mediator) -> Any:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 class TestTable106:
-    """Who gets which push, and that nobody else gets any."""
+    """Who gets which push, and that no other gets any."""
 
     async def test_trap_80_a_message_is_pushed_to_its_recipient(
-        self, mediator: Mediator, everybody: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Person, Socket]
     ) -> None:
         message_id = await mediator.delivered(DAVE, BOB, "sealed")
-        assert await everybody[BOB].hear() == pending(DAVE, message_id, "sealed")
-        await nothing_more(mediator, everybody)
+        assert await sockets_of[BOB].hear() == pending(DAVE, message_id, "sealed")
+        await nothing_more(mediator, sockets_of)
 
     async def test_trap_80_a_forwarded_request_updates_its_recipient(
-        self, mediator: Mediator, everybody: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Person, Socket]
     ) -> None:
         await mediator.send(ALICE, contract_request(ALICE, BOB.pre_public, {}), to=BOB)
-        await only_updated(mediator, BOB, everybody)
+        await only_updated(mediator, BOB, sockets_of)
 
     async def test_trap_80_a_response_updates_the_other_participant(
-        self, mediator: Mediator, everybody: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Person, Socket]
     ) -> None:
         contract = signed_contract(ALICE, BOB, mediator.clock.now_s + DAY_S)
         response = {
@@ -88,24 +88,24 @@ class TestTable106:
             "signed_communication_contract": contract,
         }
         assert (await mediator.send(BOB, response, to=CAROL)).status == 200
-        await only_updated(mediator, ALICE, everybody)
+        await only_updated(mediator, ALICE, sockets_of)
 
     async def test_trap_80_saving_updates_the_sender(
-        self, mediator: Mediator, everybody: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Person, Socket]
     ) -> None:
         await mediator.befriend(BOB, ALICE)
-        await only_updated(mediator, BOB, everybody)
+        await only_updated(mediator, BOB, sockets_of)
 
     async def test_trap_59_saving_the_same_contract_again_updates_the_sender_again(
-        self, mediator: Mediator, everybody: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Person, Socket]
     ) -> None:
         for _ in range(2):
             await mediator.befriend(BOB, ALICE, DAY_S)
-            assert await everybody[BOB].hear() == CONTRACTS_UPDATED
-        await nothing_more(mediator, everybody)
+            assert await sockets_of[BOB].hear() == CONTRACTS_UPDATED
+        await nothing_more(mediator, sockets_of)
 
     async def test_everything_else_pushes_nothing(
-        self, mediator: Mediator, everybody: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Person, Socket]
     ) -> None:
         await mediator.register(BOB)
         for payload in (
@@ -120,17 +120,17 @@ class TestTable106:
             assert (await mediator.send(BOB, payload)).status == 200
         published = await mediator.send(BOB, public_event(BOB, "x"), channel="ONE_WAY_PUBLIC")
         assert published.status == 200
-        await nothing_more(mediator, everybody)
+        await nothing_more(mediator, sockets_of)
 
     async def test_what_is_refused_pushes_nothing(
-        self, mediator: Mediator, everybody: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Person, Socket]
     ) -> None:
         assert (await mediator.write(ALICE, BOB, "no contract")).status == 404
         expired = signed_contract(ALICE, BOB, mediator.clock.now_s)
         for kind in ("SAVE_COMMUNICATION_CONTRACT", "COMMUNICATION_CONTRACT_RESPONSE"):
             answer = await mediator.do(BOB, kind, signed_communication_contract=expired)
             assert answer.status == 400
-        await nothing_more(mediator, everybody)
+        await nothing_more(mediator, sockets_of)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -187,11 +187,11 @@ async def test_of_many_messages_at_once_each_is_pushed_once(
     async with mediator.socket(BOB) as socket:
         texts = [str(number) for number in range(50)]
         await asyncio.gather(*[mediator.delivered(ALICE, BOB, text) for text in texts])
-        heard = [(await socket.hear())["events"][0] for _ in texts]
+        received = [(await socket.hear())["events"][0] for _ in texts]
     pagination = {"page": 0, "page_size": 100}
     queued = await mediator.records(BOB, "QUERY_PENDING_EVENTS", pagination=pagination)
-    assert sorted(event["payload"] for event in heard) == sorted(texts)
-    assert sorted(event["id"] for event in heard) == sorted(event["id"] for event in queued)
+    assert sorted(event["payload"] for event in received) == sorted(texts)
+    assert sorted(event["id"] for event in received) == sorted(event["id"] for event in queued)
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,10 @@ async def test_trap_79_a_registration_that_ends_closes_the_socket_with_4007(
     async with mediator.socket(BOB) as socket:
         assert (await socket.hear())["type"] == "PING"
         clock.advance(60)
-        heard = await socket.hear()
-        while heard["type"] == "PING":
-            heard = await socket.hear()
-        assert heard == {"type": "AUTH_FAILED", "code": "NOT_REGISTERED"}
+        received = await socket.hear()
+        while received["type"] == "PING":
+            received = await socket.hear()
+        assert received == {"type": "AUTH_FAILED", "code": "NOT_REGISTERED"}
         assert await socket.closing() == 4007
 
 
@@ -271,10 +271,10 @@ async def test_trap_79_a_registration_that_was_renewed_in_time_keeps_the_socket(
             await socket.say({"type": "PONG", "timestamp": 0})
         await mediator.befriend(BOB, ALICE)
         message_id = await mediator.delivered(ALICE, BOB, "hi")
-        heard: list[Any] = []
-        while pending(ALICE, message_id, "hi") not in heard:
-            heard.append(await socket.hear())
-        assert CONTRACTS_UPDATED in heard
+        received: list[Any] = []
+        while pending(ALICE, message_id, "hi") not in received:
+            received.append(await socket.hear())
+        assert CONTRACTS_UPDATED in received
 
 
 @pytest.mark.parametrize("layout", ["one host", "two hosts"])
@@ -333,8 +333,8 @@ async def _narrow_socket(
     mediator: Mediator, person: Person
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """An authenticated WebSocket, by hand, over a connection that buffers little."""
-    raw = sockets.socket()
-    raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+    raw = socket_module.socket()
+    raw.setsockopt(socket_module.SOL_SOCKET, socket_module.SO_RCVBUF, 4096)
     raw.setblocking(False)
     await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", mediator.ports[0]))
     reader, writer = await asyncio.open_connection(sock=raw, limit=4096)
@@ -355,7 +355,7 @@ async def test_a_socket_that_is_gone_is_forgotten_by_its_host(
     async with mediator.socket(BOB) as socket:
         await socket.raw.close()
         assert (await socket.raw.receive(WAIT_S)).type is WSMsgType.CLOSED
-    while mediator.hosts.running["host-0"].is_held:
+    while mediator.hosts.running["host-0"].stats().sessions:
         await mediator.get("/health")  # gives the edge its turn
     assert (await mediator.write(ALICE, BOB, "hi")).status == 200
 

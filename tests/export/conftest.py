@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from moto.server import ThreadedMotoServer
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.stores.open_log import open_log
 from tests.contract.conftest import log, log_url, open_another
 
 __all__ = ["log", "log_url", "open_another"]

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from eventstore.parquet.commit import write_data, write_manifest
-from eventstore.parquet.exporter import Exporter, Owner
+from eventstore.log.event_log import EventLog
+from eventstore.log.verify import Head
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import DataFile, Manifest, Signer, Verify
-from eventstore.parquet.step import Bounds
-from eventstore.parquet.verify_export import ExportFinding, ExportSummary, verify_export
-from eventstore.row_check import Head
-from http_edge import signatures
+from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
+from eventstore.parquet.write.commit import write_data, write_manifest
+from eventstore.parquet.write.exporter import Exporter, ExportOwner
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
 from tests.export.samples import DAY_MS, SEED, VERIFY, catalog_of
-from tests.projections.histories import MEDIATOR, START_MS, History, random_script
+from tests.histories import MEDIATOR, START_MS, History, random_script
 
 PUBLIC_KEY = signatures.public_key(SEED)
 SIGNER = Signer(base58.b58encode(PUBLIC_KEY).decode(), partial(signatures.sign, SEED))
@@ -48,7 +48,7 @@ class SampleExport:
         with closing(open_log(self.log_url)) as log:
             history = History(log)
             exporter = Exporter(
-                log, self.place, Owner(MEDIATOR, 3), SIGNER, VERIFY, Bounds(rows_max=40)
+                log, self.place, ExportOwner(MEDIATOR, 3), SIGNER, VERIFY, Bounds(rows_max=40)
             )
             with closing(exporter):
                 for part in ("plain", "compacted", "over midnight", "after"):
@@ -135,7 +135,9 @@ class SampleExport:
 
 def _compact(log: EventLog, place: ExportPlace, rows_max: int) -> None:
     """Put small steps together, as an exporter with a larger bound does."""
-    exporter = Exporter(log, place, Owner(MEDIATOR, 3), SIGNER, VERIFY, Bounds(rows_max=rows_max))
+    exporter = Exporter(
+        log, place, ExportOwner(MEDIATOR, 3), SIGNER, VERIFY, Bounds(rows_max=rows_max)
+    )
     with closing(exporter):
         exporter.compact(files_min=2)
 

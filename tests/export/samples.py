@@ -11,22 +11,22 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eventstore.codec import identity_stream
-from eventstore.events import Event, IdentityRegistered
-from eventstore.log import EventLog, LogRow
+from eventstore.log.codec import identity_stream
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.events import Event, IdentityRegistered
 from eventstore.parquet.catalog import Catalog, read_catalog
-from eventstore.parquet.exporter import Exporter, Owner
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Signer
-from eventstore.parquet.step import Bounds
-from http_edge import signatures
+from eventstore.parquet.write.exporter import Exporter, ExportOwner
+from eventstore.parquet.write.step import Bounds
+from http_edge.crypto import signatures
 from tests.log.samples import AT_MS, COMMAND, SealedWriter, message, saved
 
 SEED = bytes(range(32))
 KEY = signatures.public_key(SEED)
 SIGNER = Signer(KEY.hex(), partial(signatures.sign, SEED))
 VERIFY = partial(signatures.verify, KEY)
-OWNER = Owner("did:web:mediator.test", 16)
+OWNER = ExportOwner("did:web:mediator.test", 16)
 DAY_MS = 86_400_000
 SMALL = Bounds(rows_max=10, bytes_max=1_000_000)
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from eventstore.log import EventLog
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import read_catalog
-from eventstore.parquet.commit import write_manifest
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, Signer
-from http_edge import signatures
+from eventstore.parquet.write.commit import write_manifest
+from http_edge.crypto import signatures
 from tests.export.samples import (
     SIGNER,
     Growing,

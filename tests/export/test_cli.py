@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.files import ExportPlace, open_place
-from http_edge.cli.output import Exit
-from http_edge.mediator_keys import load_or_create
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.exits import Exit
 from tests.export.samples import Growing, whole_log
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
@@ -102,6 +102,10 @@ def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:
         run_sql(f"sqlite:{tmp_path}/data/log.db", "DELETE FROM stored_events WHERE rowid = 7")
         unsealed = run("export", "--data-dir", "data", "--to", "elsewhere")
         assert (unsealed.code, "poste log verify" in unsealed.err) == (Exit.UNSAFE, True)
+        (tmp_path / "data" / "mediator-keys.json").unlink()
+        unsigned = run("export", "--data-dir", "data", "--to", "out")
+        assert (unsigned.code, "there are no keys" in unsigned.err) == (Exit.USAGE, True)
+        assert "--data-dir" in unsigned.err
 
 
 @pytest.mark.parametrize("said_as", ["--json", "text"])

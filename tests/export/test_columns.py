@@ -12,8 +12,9 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore.codec import decode, identity_stream
-from eventstore.events import (
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import (
     TOPIC_BY_TYPE,
     BatchSealed,
     ContractRequested,
@@ -27,12 +28,10 @@ from eventstore.events import (
     RefusalsCounted,
     RefusedCommands,
 )
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from eventstore.parquet.columns import columns_of
 from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.schema import SCHEMA, SCHEMA_VERSION
-from eventstore.parquet.step import Bounds
+from eventstore.parquet.schema import FILLING, SCHEMA, SCHEMA_VERSION
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
 from tests.export.samples import catalog_of, export_all, exported_rows, tables_of, whole_log
 from tests.log.samples import AT_MS, COMMAND, SealedWriter
 
@@ -169,11 +168,17 @@ def _refused(entry: RefusedCommands) -> dict[str, Any]:
 
 def test_every_field_has_a_column_or_stands_in_state_alone() -> None:
     for kind in TOPIC_BY_TYPE:
-        columns = columns_of(kind)
+        columns = FILLING[kind].columns
+        fields = {filled.field for filled in columns.values()}
         assert set(columns) <= set(SCHEMA.names) - OF_EVERY_ROW
-        assert {"at_ms", "command", *columns.values(), *STATE_ALONE} >= set(kind.__struct_fields__)
-    filled = {name for kind in TOPIC_BY_TYPE for name in columns_of(kind)}
+        assert {"at_ms", "command", *fields, *STATE_ALONE} >= set(kind.__struct_fields__)
+    filled = {name for kind in TOPIC_BY_TYPE for name in FILLING[kind].columns}
     assert filled | {"size_bytes"} | OF_EVERY_ROW == set(SCHEMA.names)
+
+
+def test_the_released_schema_is_the_one_of_its_first_day() -> None:
+    golden = Path(__file__).parents[1] / "golden" / f"export-schema.{SCHEMA_VERSION}.txt"
+    assert f"{SCHEMA.to_string(truncate_metadata=False)}\n" == golden.read_text("utf-8")
 
 
 def test_a_number_beyond_64_bits_stands_as_the_largest(

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from eventstore.log import EventLog
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.step import Bounds
+from eventstore.parquet.write.step import Bounds
 from tests.export.samples import (
     DAY_MS,
     SMALL,

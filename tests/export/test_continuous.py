@@ -1,4 +1,4 @@
-"""The export beside a serving mediator: it follows, outlives trouble, ends with its parent."""
+"""The export beside a serving mediator: it follows, outlives faults, ends with its parent."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from moto.server import ThreadedMotoServer
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.errors import ExportRefused, ExportUnavailable
-from eventstore.parquet.exporter import Exported
 from eventstore.parquet.files import open_place
-from http_edge.config import Settings
-from http_edge.config_export import Export
-from http_edge.export_status import Reporter, figures
-from http_edge.exporting import CHILD, ContinuousExport, ExportProcess, exporter_of
-from http_edge.mediator_keys import load_or_create
+from eventstore.parquet.write.exporter import Exported
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.export_process import CHILD, ExportProcess
+from http_edge.server.export_status import Reporter, figures
+from http_edge.server.exporting import ContinuousExport, exporter_of
+from http_edge.settings.settings import Export, Settings
 from tests.export.samples import Growing, whole_log
 from tests.tidy.modules import ROOT
 
@@ -51,31 +51,31 @@ def log(settings: Settings) -> Iterator[EventLog]:
 
 @contextmanager
 def _running(settings: Settings) -> Iterator[queue.Queue[Any]]:
-    """What the export in a thread tells: steps and troubles."""
-    told: queue.Queue[Any] = queue.Queue()
+    """What the export in a thread reports: steps and faults."""
+    steps: queue.Queue[Any] = queue.Queue()
     stopping = threading.Event()
     assert settings.export.to is not None
     reporter = Reporter(settings.data_dir, lambda: NOW_MS)
 
     def on_step(step: Exported) -> None:
-        reporter.on_step(step)
-        told.put(step)
+        reporter.on_step(step.last)
+        steps.put(step)
 
-    def on_trouble(error: Exception) -> None:
-        reporter.on_trouble(error)
-        told.put(error)
+    def on_fault(error: Exception) -> None:
+        reporter.on_fault(error)
+        steps.put(error)
 
     export = ContinuousExport(
         settings,
         settings.export.to,
         on_step=on_step,
         on_caught_up=reporter.on_caught_up,
-        on_trouble=on_trouble,
+        on_fault=on_fault,
     )
     thread = threading.Thread(target=export.run, args=(stopping,))
     thread.start()
     try:
-        yield told
+        yield steps
     finally:
         stopping.set()
         thread.join(WAIT_S)
@@ -92,10 +92,10 @@ def test_it_follows_the_log_and_puts_small_files_together(
     settings: Settings, log: EventLog
 ) -> None:
     growing = Growing(log)
-    with _running(settings) as told:
+    with _running(settings) as steps:
         for number in range(1, 13):
             growing.grow()
-            step = told.get(timeout=WAIT_S)
+            step = steps.get(timeout=WAIT_S)
             assert isinstance(step, Exported)
             assert step.last == 5 * number
     assert _rows(settings) == len(whole_log(log))
@@ -103,19 +103,19 @@ def test_it_follows_the_log_and_puts_small_files_together(
     assert len(read_catalog(place.filesystem, place.root).statements) < 12
 
 
-def test_it_says_a_trouble_once_and_goes_on_when_it_is_over(
+def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
     settings: Settings, log: EventLog
 ) -> None:
     Growing(log).grow()
     in_the_way = settings.data_dir / "export"
     in_the_way.write_text("a file where the folder should be")
-    with _running(settings) as told:
-        trouble = told.get(timeout=WAIT_S)
-        assert isinstance(trouble, ExportUnavailable)
+    with _running(settings) as steps:
+        fault = steps.get(timeout=WAIT_S)
+        assert isinstance(fault, ExportUnavailable)
         status = figures(settings.data_dir, log.position(), NOW_MS + 2_500)
-        assert (status["trouble"], status["trouble_age_s"]) == (str(trouble), 2.5)
+        assert (status["trouble"], status["trouble_age_s"]) == (str(fault), 2.5)
         in_the_way.unlink()
-        assert isinstance(told.get(timeout=WAIT_S), Exported)
+        assert isinstance(steps.get(timeout=WAIT_S), Exported)
     assert _rows(settings) == len(whole_log(log))
     assert figures(settings.data_dir, log.position() + 3, NOW_MS + 1_500) == {
         "position": log.position(),
@@ -128,7 +128,7 @@ def test_it_says_a_trouble_once_and_goes_on_when_it_is_over(
     }
 
 
-def test_a_store_that_went_away_is_told_and_what_was_exported_stays_known(
+def test_a_store_that_went_away_is_reported_and_what_was_exported_stays_known(
     settings: Settings, log: EventLog, s3_server: ThreadedMotoServer, s3_uri: str
 ) -> None:
     growing = Growing(log)
@@ -136,12 +136,12 @@ def test_a_store_that_went_away_is_told_and_what_was_exported_stays_known(
     moved = settings.model_copy(
         update={"export": settings.export.model_copy(update={"to": s3_uri})}
     )
-    with _running(moved) as told:
-        assert isinstance(told.get(timeout=WAIT_S), Exported)
+    with _running(moved) as steps:
+        assert isinstance(steps.get(timeout=WAIT_S), Exported)
         exported = log.position()
         s3_server.stop()
         growing.grow()
-        assert isinstance(told.get(timeout=WAIT_S), ExportUnavailable)
+        assert isinstance(steps.get(timeout=WAIT_S), ExportUnavailable)
         status = figures(settings.data_dir, log.position(), NOW_MS)
     assert status["position"] == exported
     assert status["rows_behind"] == log.position() - exported
@@ -154,17 +154,17 @@ def test_without_the_file_of_the_exporting_process_the_status_says_so(tmp_path: 
     assert "not on this machine or has not started" in status["trouble"]
 
 
-def test_a_place_of_somebody_else_is_a_trouble_and_no_end(
+def test_a_place_of_another_program_is_a_fault_and_no_end(
     settings: Settings, log: EventLog
 ) -> None:
     folder = settings.data_dir / "export" / "events"
     folder.mkdir(parents=True)
     (folder / "mine.txt").write_text("mine")
     Growing(log).grow()
-    with _running(settings) as told:
-        assert isinstance(told.get(timeout=WAIT_S), ExportRefused)
+    with _running(settings) as steps:
+        assert isinstance(steps.get(timeout=WAIT_S), ExportRefused)
         (folder / "mine.txt").unlink()
-        assert isinstance(told.get(timeout=WAIT_S), Exported)
+        assert isinstance(steps.get(timeout=WAIT_S), Exported)
 
 
 def test_one_exporter_of_a_machine_writes_to_a_place(settings: Settings, log: EventLog) -> None:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.codec import encode, identity_stream
-from eventstore.errors import AppendConflict, CorruptRow, UnknownTopic
-from eventstore.events import InvitationUsed, KeyClaimed, RefusalsCounted
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.codec import encode, identity_stream
+from eventstore.log.errors import AppendConflict, CorruptRow, UnknownTopic
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import InvitationUsed, KeyClaimed, RefusalsCounted
+from eventstore.log.verify import Summary, verify
 from eventstore.parquet.errors import ExportDamaged, ExportRefused, LogNotAsSealed
-from eventstore.parquet.exporter import Exporter, Owner
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
-from eventstore.parquet.step import Bounds
-from eventstore.verify import Summary, verify
-from http_edge import signatures
+from eventstore.parquet.write.exporter import Exporter, ExportOwner
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
 from tests.contract.conftest import OpenLog
 from tests.export.samples import (
     DAY_MS,
@@ -123,7 +123,7 @@ def test_a_row_has_its_identity_its_shard_and_its_time(log: EventLog, place: Exp
     with closing(exporter(log, place, Bounds(rows_max=1, bytes_max=1))) as export:
         export.step()
         export.step()
-    stranger = identity_stream("stranger")
+    unknown = identity_stream("unknown")
     writer.commit(
         {
             "shard-3": [
@@ -131,7 +131,7 @@ def test_a_row_has_its_identity_its_shard_and_its_time(log: EventLog, place: Exp
                 (identity_stream("k"), key),
                 (identity_stream("i"), invited),
                 (identity_stream("e"), counted),
-                (stranger, message()),
+                (unknown, message()),
             ]
         }
     )
@@ -178,13 +178,13 @@ def test_the_heads_of_an_export_are_those_of_the_log(log: EventLog, place: Expor
 @pytest.mark.parametrize(
     ("owner", "seed"),
     [
-        (Owner("did:web:other.test", 16), None),
-        (Owner("did:web:mediator.test", 8), None),
+        (ExportOwner("did:web:other.test", 16), None),
+        (ExportOwner("did:web:mediator.test", 8), None),
         (OWNER, bytes(32)),
     ],
 )
 def test_the_place_of_another_mediator_is_refused(
-    sqlite_log: EventLog, place: ExportPlace, owner: Owner, seed: bytes | None
+    sqlite_log: EventLog, place: ExportPlace, owner: ExportOwner, seed: bytes | None
 ) -> None:
     Growing(sqlite_log).grow()
     export_all(sqlite_log, place)
@@ -212,7 +212,7 @@ def test_another_log_of_the_same_mediator_is_refused(
             exporter(another, place)
 
 
-def test_files_of_somebody_else_are_not_taken_for_an_export(
+def test_files_of_another_program_are_not_taken_for_an_export(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
     place.write("events/mine.txt", b"mine")
@@ -231,7 +231,7 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
             growing.grow()
             another.step()
         growing.grow()
-        with pytest.raises(ExportRefused, match="somebody else"):
+        with pytest.raises(ExportRefused, match="another process"):
             one.step()
     export_all(sqlite_log, place)
     assert exported_log(place) == list(whole_log(sqlite_log))

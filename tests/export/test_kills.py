@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.stores.open_log import open_log
 from tests.export.samples import (
     Growing,
     catalog_of,
@@ -33,7 +33,7 @@ from tests.tidy.modules import ROOT
 CHILD = """
 import os, signal, sys
 folder, fatal = sys.argv[1], int(sys.argv[2])
-from eventstore.open_log import open_log
+from eventstore.stores.open_log import open_log
 from eventstore.parquet.files import open_place
 from tests.export.samples import export_all, exporter
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.codec import identity_stream
-from eventstore.log import EventLog, LogRow
+from eventstore.log.codec import identity_stream
+from eventstore.log.event_log import EventLog, LogRow
 from tests.export.samples import Growing, did
 from tests.log.samples import OTHER, OWNER, append, message
 
@@ -32,8 +32,8 @@ def test_a_bulk_of_rows_is_bounded_by_bytes_but_is_one_row_at_least(
 def test_the_first_rows_of_streams_come_by_stream(log: EventLog) -> None:
     append(log, OWNER, message(b"first"), message(b"second"))
     append(log, OTHER, message(b"other"))
-    nobody = identity_stream(did(9)).bytes
-    found = log.first_rows([OWNER.bytes, OTHER.bytes, nobody])
+    unknown = identity_stream(did(9)).bytes
+    found = log.first_rows([OWNER.bytes, OTHER.bytes, unknown])
     assert set(found) == {OWNER.bytes, OTHER.bytes}
     assert found[OWNER.bytes] == log.read_stream(OWNER)[0]
     assert log.first_rows([]) == {}

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from moto.server import ThreadedMotoServer
 
-from eventstore.log import EventLog
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import open_place
 from tests.export.samples import (

@@ -14,36 +14,35 @@ from typing import Any
 
 import pytest
 
-from actors import commands as c
-from actors.host import Host
-from actors.refusals import Refusal
-from actors.replies import Refused
-from eventstore.codec import decode, identity_stream
-from eventstore.errors import LogUnfinished
-from eventstore.events import BatchSealed
-from eventstore.log import EventLog, PublicEventsFilter, SavedEventsFilter
-from eventstore.open_log import open_log
+from actors.core import commands as c
+from actors.core.refusals import Refusal
+from actors.core.replies import Refused
+from actors.host.host import Host
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.errors import LogUnfinished
+from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.log.events import BatchSealed
+from eventstore.log.seal import command_key, unpack_nonces
 from eventstore.parquet.files import open_place
-from eventstore.seal import command_key, unpack_nonces
-from http_edge.cli.output import Exit
-from http_edge.config import Settings
-from http_edge.config_export import Export
-from http_edge.data_dir import locked
-from http_edge.exporting import exporter_of
-from http_edge.mediator_keys import load_or_create
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.data_dir import locked
+from http_edge.server.exits import Exit
+from http_edge.server.exporting import exporter_of
+from http_edge.settings.settings import Export, Settings
 from tests.export.samples import whole_log
-from tests.log.stored import tables_of
-from tests.projections.histories import (
+from tests.histories import (
     AGENTS,
+    IDENTITIES,
     KEYS,
     LIMITS,
     MEDIATOR,
     PARTITIONS,
-    PEOPLE,
     PLACEMENT,
     History,
     random_script,
 )
+from tests.log.stored import tables_of
 from tests.tidy.modules import ROOT
 from tests.unit.cli.conftest import Ran, Run, run
 
@@ -55,8 +54,8 @@ QUESTIONS = (
     c.QueryContractRequests(PAGE),
     c.QueryContracts(PAGE),
     c.QueryMessages(PAGE),
-    c.QueueMessage(PEOPLE[0], b"new"),
-    c.QueueMessage(PEOPLE[1], b"new"),
+    c.QueueMessage(IDENTITIES[0], b"new"),
+    c.QueueMessage(IDENTITIES[1], b"new"),
     c.UpdateEventTags([c.TagUpdate("id-1", ["blue"])]),
 )
 AGENTS_QUESTIONS = (
@@ -71,8 +70,8 @@ CHILD = """
 import os, signal, sys
 from dataclasses import replace
 from pathlib import Path
-from eventstore import restore
-from http_edge.restoring import keys_for, opened_source, run, target_of
+from eventstore.stores import restore
+from http_edge.server.restoring import keys_for, opened_source, run, target_of
 
 source, destination, data_dir, keys, fatal = sys.argv[1:]
 restore.TRANSACTION_ROWS = 1
@@ -222,12 +221,18 @@ def test_a_log_moves_from_sqlite_to_postgresql_and_back(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("fatal", [0, 1, -1])
-def test_a_restore_that_was_killed_opens_for_nobody_and_begins_anew(
+def test_a_restore_that_was_killed_is_not_opened_and_begins_anew(
     run: Run, original: Original, target: tuple[str, str], tmp_path: Path, fatal: int
 ) -> None:
-    asked = [str(original.place), target[0], str(tmp_path / "new"), str(original.keys), str(fatal)]
+    arguments = [
+        str(original.place),
+        target[0],
+        str(tmp_path / "new"),
+        str(original.keys),
+        str(fatal),
+    ]
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, *asked], cwd=ROOT, check=False, timeout=120
+        [sys.executable, "-c", CHILD, *arguments], cwd=ROOT, check=False, timeout=120
     )
     assert child.returncode == -signal.SIGKILL
     with pytest.raises(LogUnfinished):
@@ -273,6 +278,7 @@ def test_only_the_keys_of_the_mediator_restore_its_export(
     assert f"Name the backup of the keys of {MEDIATOR}" in wrong.err
     missing = restore(run, original.place, target, tmp_path / "nowhere.json")
     assert (missing.code, "nowhere.json" in missing.err) == (Exit.USAGE, True)
+    assert "there is no key file at" in missing.err
     none = restore(run, original.place, target, None)
     assert none.code == Exit.USAGE
     assert "there are no keys of the mediator" in none.err
@@ -316,7 +322,8 @@ def test_a_log_that_is_served_is_not_moved(run: Run, original: Original, tmp_pat
 
 def test_what_is_no_source_is_named(run: Run, original: Original, tmp_path: Path) -> None:
     target = str(tmp_path / "new")
-    assert "there is no export at" in restore(run, "nowhere", target, original.keys).err
+    nowhere = restore(run, "nowhere", target, original.keys)
+    assert (nowhere.code, "there is no export at" in nowhere.err) == (Exit.UNREACHABLE, True)
     assert "there is no log at" in restore(run, "sqlite:nowhere", target, original.keys).err
     with closing(open_log("sqlite:empty.db")):
         pass
@@ -326,18 +333,18 @@ def test_what_is_no_source_is_named(run: Run, original: Original, tmp_path: Path
 
 
 def answers(log: EventLog, now_ms: int) -> list[Any]:
-    """What everybody is answered to every question, and to what changes things."""
+    """The answers to every question of every identity, and to what changes things."""
     ids = (f"new-{number}" for number in range(10_000))
     host = Host("host-0", log, LIMITS, clock=lambda: now_ms, new_id=lambda: next(ids))
     host.assign(PARTITIONS)
-    asked: list[tuple[str, c.Command]] = [
-        (did, question) for did in PEOPLE for question in QUESTIONS
+    questions: list[tuple[str, c.Command]] = [
+        (did, question) for did in IDENTITIES for question in QUESTIONS
     ]
-    asked += [(did, question) for did in AGENTS for question in AGENTS_QUESTIONS]
-    asked += [(f"key:{key}", c.FindKeyOwner()) for key in KEYS]
-    asked += [(f"invitation:once-{n}", c.UseInvitation(AGENTS[0])) for n in range(6)]
+    questions += [(did, question) for did in AGENTS for question in AGENTS_QUESTIONS]
+    questions += [(f"key:{key}", c.FindKeyOwner()) for key in KEYS]
+    questions += [(f"invitation:once-{n}", c.UseInvitation(AGENTS[0])) for n in range(6)]
     replies: list[Any] = []
-    for number, (did, command) in enumerate(asked):
+    for number, (did, command) in enumerate(questions):
         claim = c.NonceClaim(
             PLACEMENT.nonce_partition_of(did), command_key(did, f"question-{number}"), now_ms
         )
@@ -361,13 +368,13 @@ def replays(log: EventLog, now_ms: int) -> set[Any]:
         if expires_ms > now_ms
     ]
     assert len(claims) > len(PARTITIONS)
-    asked = [c.Submission(claim.partition, MEDIATOR, claim.key, claim) for claim in claims]
-    return set(host.execute([("edge-0", submission) for submission in asked])[0])
+    submissions = [c.Submission(claim.partition, MEDIATOR, claim.key, claim) for claim in claims]
+    return set(host.execute([("edge-0", submission) for submission in submissions])[0])
 
 
 def read_models(log: EventLog) -> Iterator[Any]:
-    """Pages of both read models of everybody."""
-    for did in PEOPLE:
+    """Pages of both read models of every identity."""
+    for did in IDENTITIES:
         owner = identity_stream(did)
         for tags in ([], ["red"], ["blue", "red"]):
             for unprocessed in (False, True):

@@ -10,16 +10,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from eventstore.errors import LogUnavailable
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.files import open_place
-from http_edge.config import Settings
-from http_edge.config_export import Export
-from http_edge.export_status import figures
-from http_edge.exporting import CHILD, OtherExporter, exporter_of
-from http_edge.mediator_keys import load_or_create
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.export_process import CHILD
+from http_edge.server.export_status import figures
+from http_edge.server.exporting import OtherExporter, exporter_of
+from http_edge.settings.settings import Export, Settings
 from tests.export.samples import Growing, contents, whole_log
 from tests.tidy.modules import ROOT
 
@@ -59,7 +59,7 @@ def log(postgres_url: str) -> Iterator[EventLog]:
         yield opened
 
 
-def test_a_second_machine_is_refused_until_the_hold_of_the_first_ends(
+def test_a_second_machine_is_refused_until_the_lock_of_the_first_ends(
     machines: list[Settings], log: EventLog, tmp_path: Path
 ) -> None:
     first, second = machines
@@ -77,12 +77,12 @@ def test_a_second_machine_is_refused_until_the_hold_of_the_first_ends(
             assert connection.execute(END_HOLDS).fetchall() == [(True,)]
         written = contents(place)
         for change in (exporter.step, lambda: exporter.compact(files_min=2), exporter.sweep):
-            with pytest.raises(LogUnavailable, match="the hold has ended"):
+            with pytest.raises(LogUnavailable, match="the advisory lock was lost"):
                 change()
         assert contents(place) == written
         with exporter_of(second, log, place) as successor:
             assert successor.step()
-            with pytest.raises(LogUnavailable, match="the hold has ended"):
+            with pytest.raises(LogUnavailable, match="the advisory lock was lost"):
                 exporter.step()
     assert read_catalog(place.filesystem, place.root).rows == len(whole_log(log))
 

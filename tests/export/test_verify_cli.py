@@ -6,9 +6,9 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from eventstore.open_log import open_log
-from http_edge.cli.output import Exit
-from http_edge.mediator_keys import load_or_create
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.exits import Exit
 from tests.export.samples import registered
 from tests.export.test_cli import _mediator
 from tests.log.samples import SealedWriter
@@ -16,7 +16,7 @@ from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
 TWO = "postgresql://127.0.0.1:9/one postgresql://127.0.0.1:9/two"
-"""A log that nobody serves."""
+"""A log that no mediator serves."""
 
 
 def test_an_export_is_as_it_was_written(run: Run, tmp_path: Path) -> None:
@@ -100,8 +100,15 @@ def test_exports_of_several_databases_are_checked_one_by_one_and_together(
 def test_what_cannot_be_checked_has_its_exit_code(run: Run, tmp_path: Path) -> None:
     assert run("verify").code == Exit.USAGE
     assert run("verify", "--from", "s4://x/y").code == Exit.UNREACHABLE
+    (tmp_path / "elsewhere" / "photos").mkdir(parents=True)
+    for place in ("nowhere", "elsewhere"):
+        ran = run("verify", "--from", place)
+        assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+        assert f"there is no export at local:{tmp_path}/{place}" in ran.err
+        assert "key" not in ran.err
     assert run("verify", "--from", "out", "--live", "--data-dir", "none").code == Exit.UNREACHABLE
     with _mediator(tmp_path / "data"):
         (tmp_path / "data" / "mediator-keys.json").unlink()
         ran = run("verify", "--from", "out", "--live", "--data-dir", "data")
         assert (ran.code, "there are no keys" in ran.err) == (Exit.USAGE, True)
+        assert "--data-dir" in ran.err

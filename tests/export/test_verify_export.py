@@ -18,16 +18,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from eventstore.open_log import open_log
-from eventstore.parquet.columns import SEAL_TOPIC
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.verify import Fault, Head, Summary, verify
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.manifest import is_data, is_manifest
 from eventstore.parquet.schema import SCHEMA
-from eventstore.parquet.verify_export import ExportFinding, verify_export
-from eventstore.row_check import Fault, Head
-from eventstore.verify import Summary, verify
-from http_edge import signatures
+from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
 from tests.export.forging import SIGNER, SampleExport, key_of, with_value, without
 from tests.export.samples import VERIFY
 
@@ -67,9 +66,7 @@ def covered(findings: Sequence[ExportFinding], position: int) -> bool:
     )
 
 
-def test_an_export_that_nobody_changed_has_no_finding(
-    sample: SampleExport, in_log: Summary
-) -> None:
+def test_an_unchanged_export_has_no_finding(sample: SampleExport, in_log: Summary) -> None:
     assert any(m.replaces for m in sample.manifests)
     assert any(len(m.files) > 1 for m in sample.manifests)
     assert any(map(is_manifest, sample.strays))
@@ -94,7 +91,7 @@ def test_an_export_that_nobody_changed_has_no_finding(
 def test_processes_find_what_one_finds(
     sample: SampleExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.parquet.verify_export.ROWS_PER_PROCESS", 1)
+    monkeypatch.setattr("eventstore.parquet.verify.export.ROWS_PER_PROCESS", 1)
     with sample.tampered():
         path = sorted(sample.files)[1]
         sample.forge(path, lambda table: with_value(table, 3, "reason", "forged"))
@@ -143,7 +140,7 @@ def test_a_file_that_is_cut_or_gone_is_named(sample: SampleExport, data: st.Data
         if is_data(path):
             assert [f.path for f in findings] == [path]
         elif length < 0 and is_manifest(path):
-            # What it would have said is missing, and its files are nobody's.
+            # What it would have said is missing, and its files are named by none.
             lost = next(m for m in sample.manifests if m.path == path)
             assert all(named(findings, file.path) for file in lost.files)
         else:
@@ -270,9 +267,9 @@ def test_a_value_that_was_changed_is_named_to_its_row_though_all_is_signed(
             assert any(f.fault is Fault.WRONG_POSITION for f in findings)
             return
         if column == "identity":
-            # Of a stream that began in another file, the rows where it changes are told.
-            told = [f for f in findings if f.explanation.startswith("identity")]
-            assert {f.stream.bytes for f in told if f.stream} == {table["stream"][row].as_py()}
+            # Of a stream that began in another file, the rows where it changes are reported.
+            reported = [f for f in findings if f.explanation.startswith("identity")]
+            assert {f.stream.bytes for f in reported if f.stream} == {table["stream"][row].as_py()}
             return
         if column in ("stream", "version", "type", "type_version", "state"):
             assert covered(findings, position_of(sample, path, row))
@@ -302,6 +299,21 @@ def _another(kind: pa.DataType, value: Any) -> Any:
         at = value or datetime(2030, 1, 1, tzinfo=UTC)
         return at.replace(microsecond=at.microsecond ^ 1)
     return (value or 0) + 1
+
+
+def test_two_rows_at_one_position_are_named_in_whatever_files_they_stand(
+    sample: SampleExport,
+) -> None:
+    """Files of one manifest are cut by day, so each may be in order and both hold a position."""
+    path = next(path for path in sorted(sample.files) if len(sample.manifest_of(path).files) > 1)
+    last = sample.tables[path].num_rows - 1
+    position = position_of(sample, path, last)
+    with sample.tampered():
+        sample.forge(path, lambda table: with_value(table, last, "position", position + 1))
+        findings, _ = sample.check()
+        assert {(f.fault, f.last_position) for f in findings} == {
+            (Fault.WRONG_POSITION, position + 1)
+        }
 
 
 def test_what_is_no_utf8_or_of_other_columns_is_named(sample: SampleExport) -> None:
@@ -358,7 +370,7 @@ def test_heads_that_the_rows_do_not_have_are_named(sample: SampleExport) -> None
         )
 
 
-def test_one_lost_file_is_told_once(sample: SampleExport) -> None:
+def test_one_lost_file_is_one_finding(sample: SampleExport) -> None:
     for path in sample.files:
         with sample.tampered():
             sample.remove(path)
@@ -366,7 +378,7 @@ def test_one_lost_file_is_told_once(sample: SampleExport) -> None:
             assert [(f.fault, f.path) for f in findings] == [(Damage.MISSING, path)]
 
 
-def test_one_unreadable_manifest_is_told_once(sample: SampleExport) -> None:
+def test_one_unreadable_manifest_is_one_finding(sample: SampleExport) -> None:
     for manifest in sample.manifests:
         for content in (b"{", b"", sample.contents[manifest.path].replace(b'"first":', b'"fi":')):
             with sample.tampered():
@@ -375,7 +387,7 @@ def test_one_unreadable_manifest_is_told_once(sample: SampleExport) -> None:
                 assert [f.path for f in findings] == [manifest.path]
 
 
-def test_a_forged_signature_is_told_once_and_the_rows_are_checked(sample: SampleExport) -> None:
+def test_a_forged_signature_is_one_finding_and_the_rows_are_checked(sample: SampleExport) -> None:
     manifest = sample.manifests[-2]
     assert not manifest.replaces
     with sample.tampered():
@@ -389,7 +401,7 @@ def test_a_forged_signature_is_told_once_and_the_rows_are_checked(sample: Sample
 def test_many_findings_are_counted_beyond_a_bound(
     sample: SampleExport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.parquet.verify_rows.FINDINGS_MAX", 5)
+    monkeypatch.setattr("eventstore.parquet.verify.rows.FINDINGS_MAX", 5)
     path = max(sample.files, key=lambda path: sample.files[path].rows)
     index = SCHEMA.get_field_index("label")
     rows = sample.files[path].rows

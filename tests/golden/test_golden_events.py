@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventstore.codec import decode, encode, identity_stream
-from eventstore.events import TOPIC_BY_TYPE, Event
+from eventstore.log.codec import decode, encode, identity_stream
+from eventstore.log.events import TOPIC_BY_TYPE, TYPE_BY_TOPIC
 
 FOLDER = Path(__file__).parent
-TYPES: dict[str, type[Event]] = {topic: kind for kind, topic in TOPIC_BY_TYPE.items()}
 
 
 class Example(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,35 +33,35 @@ def _golden(topic: str) -> Golden:
 
 
 def test_every_topic_has_its_golden_file_and_every_file_its_topic() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == set(TYPES)
-    assert len(TYPES) == len(TOPIC_BY_TYPE)
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(TYPE_BY_TOPIC)
+    assert len(TYPE_BY_TOPIC) == len(TOPIC_BY_TYPE)
 
 
-@pytest.mark.parametrize("topic", sorted(TYPES))
+@pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
 def test_a_golden_file_has_examples_of_its_own_topic(topic: str) -> None:
     golden = _golden(topic)
     assert golden.topic == topic
     assert golden.examples
 
 
-@pytest.mark.parametrize("topic", sorted(TYPES))
+@pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
 def test_stored_bytes_still_mean_the_same(topic: str) -> None:
     for example in _golden(topic).examples:
         event = decode(topic, bytes.fromhex(example.state_hex))
-        assert type(event) is TYPES[topic]
+        assert type(event) is TYPE_BY_TOPIC[topic]
         assert msgspec.json.decode(msgspec.json.encode(event)) == example.event
-        assert event == msgspec.convert(example.event, TYPES[topic])
+        assert event == msgspec.convert(example.event, TYPE_BY_TOPIC[topic])
 
 
-@pytest.mark.parametrize("topic", sorted(TYPES))
+@pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
 def test_the_same_event_is_still_stored_as_the_same_bytes(topic: str) -> None:
     for example in _golden(topic).examples:
-        event = msgspec.convert(example.event, TYPES[topic])
+        event = msgspec.convert(example.event, TYPE_BY_TOPIC[topic])
         row = encode(identity_stream("did:example:any"), 1, event)
         assert (row.topic, row.state.hex()) == (topic, example.state_hex)
 
 
-@pytest.mark.parametrize("topic", sorted(TYPES))
+@pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
 def test_numbers_keep_their_kind(topic: str) -> None:
     for example in _golden(topic).examples:
         event = decode(topic, bytes.fromhex(example.state_hex))

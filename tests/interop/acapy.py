@@ -25,16 +25,16 @@ _LAST_LINES: Final = 15
 _HOST: Final = "127.0.0.1"
 _OK: Final = 200
 _SENT: Final = "outbound-http:POST"
-_RAW_KEY: Final = "4k3R9mYnQ8pVbTz2XcWdFhJgLsKaMeNuPrSqTvUwXyZ7"
+RAW_KEY: Final = "4k3R9mYnQ8pVbTz2XcWdFhJgLsKaMeNuPrSqTvUwXyZ7"
 _OPEN: Final = ("--admin-insecure-mode", "--auto-accept-invites", "--auto-accept-requests")
 WALLET: Final = ("--auto-ping-connection",)
 """What a wallet adds; the ping moves the other side of connections/1.0 to its last state."""
 MEDIATOR: Final = ("--open-mediation",)
-"""What a mediator adds: it grants mediation to whoever asks."""
+"""What a mediator adds: it grants mediation to any agent that asks."""
 
 
 class AgentFailed(RuntimeError):
-    """The agent did not start, or refused what its owner asked."""
+    """The agent did not start, or refused a request of its owner."""
 
 
 class AcaPyAgent:
@@ -75,8 +75,8 @@ class AcaPyAgent:
             *("--admin", _HOST, str(admin), *_OPEN),
             # The key as it is: no seconds go into deriving it from a password.
             *("--wallet-type", "askar", "--wallet-name", name, "--auto-provision"),
-            *("--wallet-key-derivation-method", "RAW", "--wallet-key", _RAW_KEY),
-            # Counts what it has sent, and nothing but trouble is written down.
+            *("--wallet-key-derivation-method", "RAW", "--wallet-key", RAW_KEY),
+            # Counts what it has sent, and nothing but faults is written down.
             *("--timing", "--log-level", "warning"),
             *(("--webhook-url", webhook_url) if webhook_url else ()),
             *flags,
@@ -121,14 +121,14 @@ class AcaPyAgent:
         if process is None:
             return
         try:
-            _signal_group(process.pid, signal.SIGTERM)
+            signal_group(process.pid, signal.SIGTERM)
             async with asyncio.timeout(STOP_S_MAX):
                 await process.wait()
         except TimeoutError:
             pass
         finally:
             # What it started and left behind is in its group.
-            _signal_group(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             await process.wait()
 
     async def get(self, path: str) -> Any:
@@ -205,7 +205,7 @@ class AcaPyAgent:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses now."""
+    """A port of loopback that is free now."""
     with socket.socket() as one:
         one.bind((_HOST, 0))
         return int(one.getsockname()[1])
@@ -221,7 +221,7 @@ def _environment(home: Path) -> dict[str, str]:
     return {**kept, "ACAPY_HOME": str(home)}
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
+def signal_group(group: int, number: signal.Signals) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:

@@ -14,11 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 
-from eventstore.codec import decode
-from eventstore.events import Event, MessageQueued
+from eventstore.log.codec import decode
+from eventstore.log.events import Event, MessageQueued
 from tests.cluster.server import Server
 from tests.interop.acapy import MEDIATOR, AcaPyAgent
-from tests.interop.door import digest
+from tests.interop.recording_proxy import digest
 from tests.interop.wallets import Handshake, Wallet
 from tests.interop.webhooks import Webhooks
 
@@ -55,18 +55,22 @@ class Mediator(Protocol):
 class Poste:
     """``poste serve`` with all its processes, on one data directory and one port."""
 
-    def __init__(self, home: Path) -> None:
-        self._server = Server(home / POSTE_LOG.parent, **SETTINGS)
+    def __init__(self, home: Path, **settings: str) -> None:
+        self._server = Server(home / POSTE_LOG.parent, **SETTINGS, **settings)
 
     async def invitation(self, handshake: Handshake) -> dict[str, Any]:
         """What the URL that ``/invitation`` redirects to holds."""
+        return invitation_in(await self.invitation_url(handshake))
+
+    async def invitation_url(self, handshake: Handshake) -> str:
+        """The URL that ``/invitation`` redirects to, as a wallet scans it."""
         family = "connections" if handshake is Handshake.CONNECTIONS else "out-of-band"
         path = f"{self._server.url}/invitation?protocol={family}"
         async with (
             aiohttp.ClientSession() as client,
             client.get(path, allow_redirects=False) as answer,
         ):
-            return invitation_in(answer.headers["Location"])
+            return answer.headers["Location"]
 
     async def kill_and_restart(self) -> None:
         """``kill -9`` of every process at once, then a new start on the same directory and port."""
@@ -117,7 +121,7 @@ class Poste:
 
 
 class AcaPyMediator:
-    """An ACA-Py agent that grants mediation to everybody, and keeps nothing for the absent."""
+    """An ACA-Py agent that grants mediation to any agent, and keeps nothing for the absent."""
 
     def __init__(self, program: Path, home: Path) -> None:
         self._agent = AcaPyAgent(program, home, "mediator", flags=MEDIATOR)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from tests.interop.acapy import WALLET, AcaPyAgent
-from tests.interop.door import Door
 from tests.interop.mediators import Mediator, Poste
+from tests.interop.recording_proxy import RecordingProxy
 from tests.interop.wallets import Handshake, StepFailed, Wallet, service_of
 from tests.interop.webhooks import Webhooks
 
@@ -32,7 +32,7 @@ class Stage:
         home: A new directory for all files of one scenario.
         handshake: How every two of them connect.
         mediator: The mediator, which runs.
-        webhooks: Where the agents tell what they received.
+        webhooks: Where the agents report what they received.
     """
 
     program: Path
@@ -42,18 +42,18 @@ class Stage:
     webhooks: Webhooks
 
     @asynccontextmanager
-    async def wallet(self, name: str, door: Door | None = None) -> AsyncIterator[Wallet]:
-        """A wallet whose agent runs, behind a door or on its own."""
+    async def wallet(self, name: str, proxy: RecordingProxy | None = None) -> AsyncIterator[Wallet]:
+        """A wallet whose agent runs, behind a proxy or on its own."""
         agent = AcaPyAgent(
             self.program,
             self.home,
             name,
             flags=WALLET,
             webhook_url=self.webhooks.url(name),
-            endpoint=door.url if door else "",
+            endpoint=proxy.url if proxy else "",
         )
-        if door:
-            door.before(agent.port)
+        if proxy:
+            proxy.before(agent.port)
         async with agent:
             yield Wallet(agent, self.webhooks, self.handshake)
 
@@ -84,6 +84,10 @@ async def acquaint(stage: Stage, alice: Wallet, bob: Wallet) -> Acquainted:
     return Acquainted(alice, bob, at_alice, at_bob)
 
 
+Scenario: TypeAlias = Callable[[Stage], Awaitable[str]]
+"""Played to its end it returns its figures."""
+
+
 async def one_mediated(stage: Stage) -> str:
     """Bob is behind the mediator, Alice is not; they write to each other."""
     async with stage.wallet("bob") as bob, stage.wallet("alice") as alice:
@@ -107,27 +111,31 @@ async def away_while_killed(stage: Stage) -> str:
     poste = stage.mediator
     assert isinstance(poste, Poste)
     texts = [f"message {number}" for number in range(1, MESSAGES + 1)]
-    async with Door() as door, stage.wallet("alice") as alice, stage.wallet("bob", door) as bob:
+    async with (
+        RecordingProxy() as proxy,
+        stage.wallet("alice") as alice,
+        stage.wallet("bob", proxy) as bob,
+    ):
         pair = await acquaint(stage, alice, bob)
         await _write_to_each_other(pair)
-        await door.close()
+        await proxy.close()
         await bob.agent.stop()
         before, started = poste.position(), time.monotonic()
         await alice.send(pair.at_alice, texts)
         sent = time.monotonic()
         await poste.kill_and_restart()
         restarted = time.monotonic()
-        queued, handed_over = poste.queued(after=before), len(door.taken)
+        queued, handed_over = poste.queued(after=before), len(proxy.taken)
         _require(len(set(queued)) == MESSAGES, f"the log holds {len(queued)} messages")
         await bob.agent.start()
-        await door.open()
+        await proxy.open()
         returned = time.monotonic()
         await bob.receives(texts, RETURN_S_MAX)
         received = time.monotonic()
         await asyncio.sleep(_QUIET_S)  # in which a message that goes out twice would come
         _require_each_once(bob.received(), texts)
         known = set(queued)
-        in_order = [taken for taken in door.taken[handed_over:] if taken in known]
+        in_order = [taken for taken in proxy.taken[handed_over:] if taken in known]
         _require(in_order == queued, "handed over in another order than queued, or twice")
         _require(not poste.waiting(), f"{poste.waiting()} messages are still queued")
     return (
@@ -136,12 +144,12 @@ async def away_while_killed(stage: Stage) -> str:
     )
 
 
-SCENARIOS: Final[dict[str, Callable[[Stage], Awaitable[str]]]] = {
+SCENARIOS: Final[dict[str, Scenario]] = {
     "one wallet behind the mediator": one_mediated,
     "both wallets behind the mediator": both_mediated,
 }
 """What any mediator has to do, by what it shows."""
-DURABLE: Final[dict[str, Callable[[Stage], Awaitable[str]]]] = {
+DURABLE: Final[dict[str, Scenario]] = {
     f"{MESSAGES} messages for an absent wallet, kill -9": away_while_killed,
 }
 """What Poste has to do besides."""

@@ -41,14 +41,14 @@ class Wallet:
             StepFailed: the connection was not made, or mediation not granted.
         """
         connection = await self.accept(invitation)
-        asked = await self.agent.post(f"/mediation/request/{connection}")
-        path = f"/mediation/requests/{asked['mediation_id']}"
+        requested = await self.agent.post(f"/mediation/request/{connection}")
+        path = f"/mediation/requests/{requested['mediation_id']}"
 
         async def granted() -> bool:
             return bool((await self.agent.get(path))["state"] == "granted")
 
         await self._until(granted, "mediation is granted")
-        await self.agent.put(f"/mediation/{asked['mediation_id']}/default-mediator")
+        await self.agent.put(f"/mediation/{requested['mediation_id']}/default-mediator")
 
     async def invite(self) -> tuple[str, dict[str, Any]]:
         """The id of a connection to come and its invitation, once the mediator knows its key.
@@ -100,7 +100,7 @@ class Wallet:
         await self._until(made, "the connection is made")
 
     async def send(self, connection: str, texts: Iterable[str]) -> None:
-        """Send basic messages, and return when the other side's door has answered all of them.
+        """Send basic messages, and return when the other side's proxy has answered all of them.
 
         Raises:
             StepFailed: some were not taken in time.

@@ -1,4 +1,4 @@
-"""A receiver of what ACA-Py agents tell their owner."""
+"""A receiver of what ACA-Py agents report to their owner."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class Webhooks:
         await self._runner.cleanup()
 
     async def _take(self, request: web.Request) -> web.Response:
-        told: dict[str, Any] = await request.json()
+        event: dict[str, Any] = await request.json()
         if request.match_info["topic"] == MESSAGES:
             async with self._news:
-                self._texts[request.match_info["agent"]].append(str(told["content"]))
+                self._texts[request.match_info["agent"]].append(str(event["content"]))
                 self._news.notify_all()
         return web.Response()

@@ -12,9 +12,8 @@ from uuid import UUID
 from eventsourcing.persistence import Notification, StoredEvent
 from typing_extensions import override
 
-from eventstore.errors import AppendConflict, AppendUnknown
-from eventstore.events import Event
-from eventstore.log import (
+from eventstore.log.errors import AppendConflict, AppendUnknown
+from eventstore.log.event_log import (
     DedicatedIdentity,
     EventLog,
     LogFigures,
@@ -27,6 +26,7 @@ from eventstore.log import (
     Snapshot,
     WaitingQueue,
 )
+from eventstore.log.events import Event
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from eventstore.codec import encode, identity_stream, partition_stream
-from eventstore.events import (
+from eventstore.log.codec import encode, identity_stream, partition_stream
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import (
     Event,
     EventSaved,
     EventTagsUpdated,
@@ -17,8 +18,7 @@ from eventstore.events import (
     PublicEventsDeleted,
     Seconds,
 )
-from eventstore.log import EventLog
-from eventstore.seal import GENESIS, pack_nonces, seal
+from eventstore.log.seal import GENESIS, pack_nonces, seal
 
 AT_MS = 1_700_000_000_000
 COMMAND = bytes(range(16))

@@ -21,10 +21,10 @@ from statistics import median
 import click
 import msgspec
 
-from eventstore.codec import encode, identity_stream
-from eventstore.events import EventSaved
-from eventstore.log import EventLog, SavedEventsFilter
-from eventstore.open_log import open_log
+from eventstore.log.codec import encode, identity_stream
+from eventstore.log.event_log import EventLog, SavedEventsFilter
+from eventstore.log.events import EventSaved
+from eventstore.stores.open_log import open_log
 from tests.postgres import running_postgres
 
 OWNER_DID = "did:example:owner"

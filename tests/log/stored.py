@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any, Final
 
-from eventstore.log import LogRow
-from eventstore.log_import import LogImport
-from eventstore.open_log import open_log, open_store
-from eventstore.restore import Restored, log_sections, restore
+from eventstore.log.event_log import LogRow
+from eventstore.stores.log_import import LogImport
+from eventstore.stores.open_log import open_log, open_store
+from eventstore.stores.restore import Restored, log_sections, restore
 
 _COLUMNS: Final = {
     "postings": "list, timestamp_s, version, revision, own",

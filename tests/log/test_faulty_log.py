@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.codec import encode
-from eventstore.errors import AppendConflict, AppendUnknown
-from eventstore.open_log import open_log
+from eventstore.log.codec import encode
+from eventstore.log.errors import AppendConflict, AppendUnknown
+from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, StoredButFailed
 from tests.log.samples import OWNER, message
 

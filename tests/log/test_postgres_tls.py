@@ -1,4 +1,4 @@
-"""TLS to a PostgreSQL log: the URL asks for it, and then nobody else is believed.
+"""TLS to a PostgreSQL log: the URL asks for it, and then no other server is believed.
 
 The embedded server is built without TLS, so a front gives it: what counts here is what the client
 asks for, whom it believes, and that it does not go on in the clear.
@@ -15,12 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from eventstore.errors import LogUnavailable
-from eventstore.open_log import open_log
-from tests.cluster.people import befriend, client, newcomer, waiting_payloads
+from eventstore.log.errors import LogUnavailable
+from eventstore.stores.open_log import open_log
+from tests.cluster.accounts import befriend, client, newcomer, waiting_payloads
 from tests.cluster.server import Server
 from tests.log.samples import OWNER, append, message
-from tests.tls_front import TLS_PLEASE, Authority, TlsFront
+from tests.tls_front import TLS_PLEASE, Authority, TlsProxy
 
 pytestmark = pytest.mark.postgres
 _MORE_BYTES = 1_000
@@ -32,13 +32,13 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @contextmanager
-def in_front(postgres_url: str, files: tuple[Path, Path]) -> Iterator[TlsFront]:
+def in_front(postgres_url: str, files: tuple[Path, Path]) -> Iterator[TlsProxy]:
     (folder,) = parse_qs(urlsplit(postgres_url).query)["host"]
-    with TlsFront(f"{folder}/.s.PGSQL.5432", files).running() as front:
+    with TlsProxy(f"{folder}/.s.PGSQL.5432", files).running() as front:
         yield front
 
 
-def secured(postgres_url: str, front: TlsFront, authority: Authority) -> str:
+def secured(postgres_url: str, front: TlsProxy, authority: Authority) -> str:
     """The URL of the log behind the front, as ``--log`` takes it."""
     database = urlsplit(postgres_url).path
     tls = f"sslmode=verify-full&sslrootcert={authority.path}"
@@ -68,24 +68,24 @@ def test_a_server_of_another_name_is_not_believed(
 def test_a_server_of_another_authority_is_not_believed(
     tmp_path: Path, postgres_url: str, authority: Authority
 ) -> None:
-    stranger = Authority.new(tmp_path / "stranger.crt")
+    foreign = Authority.new(tmp_path / "foreign.crt")
     with (
-        in_front(postgres_url, stranger.server_files(tmp_path, "localhost")) as front,
+        in_front(postgres_url, foreign.server_files(tmp_path, "localhost")) as front,
         pytest.raises(LogUnavailable, match="certificate verify failed"),
     ):
         open_log(secured(postgres_url, front, authority))
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as plain, ThreadPoolExecutor(1) as thread:
 
         def refuse() -> None:
             caller, _ = plain.accept()
             with caller:
-                heard.append(caller.recv(_MORE_BYTES))
+                received.append(caller.recv(_MORE_BYTES))
                 caller.sendall(b"N")
-                heard.append(caller.recv(_MORE_BYTES))
+                received.append(caller.recv(_MORE_BYTES))
 
         refusing = thread.submit(refuse)
         port = plain.getsockname()[1]
@@ -95,7 +95,7 @@ def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) ->
                 f"?sslmode=verify-full&sslrootcert={authority.path}"
             )
         refusing.result()
-    assert heard == [TLS_PLEASE, b""]
+    assert received == [TLS_PLEASE, b""]
 
 
 @pytest.mark.cluster

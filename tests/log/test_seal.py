@@ -12,8 +12,8 @@ from eventsourcing.persistence import StoredEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.codec import encode
-from eventstore.seal import (
+from eventstore.log.codec import encode
+from eventstore.log.seal import (
     GENESIS,
     chain_digest,
     command_key,

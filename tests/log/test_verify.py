@@ -14,12 +14,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from eventstore.codec import decode, encode, identity_stream, partition_stream
-from eventstore.events import BatchSealed, Event
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from eventstore.seal import GENESIS
-from eventstore.verify import Fault, Finding, Head, Summary, verify
+from eventstore.log.codec import decode, encode, identity_stream, partition_stream
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import BatchSealed, Event
+from eventstore.log.seal import GENESIS
+from eventstore.log.verify import Fault, Finding, Head, Summary, verify
+from eventstore.stores.open_log import open_log
 from tests.log.samples import OWNER, SealedWriter, append, message, published, saved, tagged
 
 PARTITIONS = ("shard-0", "shard-1", "did:example:dedicated")
@@ -189,7 +189,7 @@ def test_a_deleted_row_is_named_unless_it_ends_its_partition(tampered: TamperedL
 
 
 def test_a_transaction_that_was_cut_out_and_closed_up_is_named(tampered: TamperedLog) -> None:
-    # The versions of seals are not in their digests: here the chain alone tells.
+    # The versions of seals are not in their digests: here only the chain shows it.
     for index, row in enumerate(tampered.rows[:-60]):
         if row.sealed is None or row.sealed.rows:
             continue
@@ -350,7 +350,7 @@ def test_rows_without_any_seal_are_named_one_by_one(tmp_path: Path) -> None:
 def test_memory_for_unsealed_rows_is_bounded(
     tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.row_check.BATCH_BYTES_MAX", 400)
+    monkeypatch.setattr("eventstore.log.verify.BATCH_BYTES_MAX", 400)
     faults = [finding.fault for finding in tampered.findings()]
     assert Fault.UNSEALED_ROWS in faults
     assert Fault.MISSING_ROWS in faults
@@ -359,7 +359,7 @@ def test_memory_for_unsealed_rows_is_bounded(
 def test_progress_runs_to_the_end_of_the_log(
     tampered: TamperedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.verify.PAGE_ROWS", 100)
+    monkeypatch.setattr("eventstore.log.verify.PAGE_ROWS", 100)
     steps: list[tuple[int, int]] = []
     end = len(tampered.rows)
     for _ in verify(tampered.log, progress=lambda reached, total: steps.append((reached, total))):

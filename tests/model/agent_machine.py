@@ -8,19 +8,19 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from actors import commands as c
+from actors.core import commands as c
 from tests.log.faulty_log import Plan
 from tests.model.machine import (
+    IDENTITIES,
     INVITATION,
     KEY_TARGETS,
-    PEOPLE,
     IdentityMachine,
-    anybody,
+    anyone,
     faults,
     friend_of,
+    identities,
     message_ids,
     payloads,
-    people,
     picks,
 )
 from tests.model.systems import EDGE, PLACEMENT
@@ -46,6 +46,7 @@ deliveries = st.builds(
     at_least=st.sampled_from([0] * 5 + [2]),
     after_version=st.sampled_from([0] * 5 + [12]),
     live=st.sampled_from([False, False, True]),
+    implicit=st.sampled_from([False, False, True]),
 )
 removals = st.builds(c.RemoveMessages, st.just([]), st.sampled_from(["acknowledged", "delivered"]))
 policies = st.builds(
@@ -56,7 +57,8 @@ policies = st.builds(
     message_bytes_max=st.sampled_from([None, 0, 5, 99]),
     bytes_max=st.sampled_from([None, 0, 15, 99]),
 )
-ends = st.sampled_from([c.Listen(EDGE), c.CloseSession(EDGE), *map(c.EndLive, SESSIONS)])
+listens = [c.Listen(EDGE, session) for session in ("", *SESSIONS)]
+ends = st.sampled_from([*listens, c.CloseSession(EDGE), *map(c.EndLive, SESSIONS)])
 queue_commands = st.one_of(
     *[envelopes] * 3,
     *[deliveries] * 4,
@@ -76,7 +78,7 @@ def connection(endpoint: str) -> c.Connection:
 
 
 class AgentMachine(IdentityMachine):
-    """Everybody is a DIDComm agent as well: both protocols share each queue."""
+    """Every identity is a DIDComm agent as well: both protocols share each queue."""
 
     def put(self, target: str, *commands: c.Command) -> None:
         """Send commands in one transaction, without a nonce, as DIDComm's are."""
@@ -90,7 +92,7 @@ class AgentMachine(IdentityMachine):
     @initialize(mediated=st.sampled_from([True, True, True, False]))
     def settle_agents(self, mediated: bool) -> None:
         """Two agents, each with a key and something that waits, once they have mediation."""
-        for person, target, key in zip(PEOPLE, KEY_TARGETS, KEYS, strict=True):
+        for person, target, key in zip(IDENTITIES, KEY_TARGETS, KEYS, strict=True):
             self.put(person, c.Connect(connection("")))
             if mediated:
                 self.put(person, c.GrantMediation())
@@ -102,12 +104,12 @@ class AgentMachine(IdentityMachine):
                 )
             self.put(person, c.QueueEnvelope("", b"hello"))
 
-    @rule(who=people, endpoint=st.sampled_from(["", "https://agent.example"]))
+    @rule(who=identities, endpoint=st.sampled_from(["", "https://agent.example"]))
     def connect(self, who: str, endpoint: str) -> None:
         self.put(who, c.Connect(connection(endpoint)), c.QueryConnection())
 
     @rule(
-        who=anybody,
+        who=anyone,
         add=st.lists(st.builds(c.ClaimedKey, key_names, claims), max_size=3),
         remove=st.lists(key_names, max_size=2),
         offset=st.integers(0, 2),
@@ -122,7 +124,9 @@ class AgentMachine(IdentityMachine):
 
     @rule(
         key_target=st.sampled_from(KEY_TARGETS),
-        steps=st.lists(st.tuples(people, st.booleans(), st.sampled_from([0, 0, 1])), max_size=4),
+        steps=st.lists(
+            st.tuples(identities, st.booleans(), st.sampled_from([0, 0, 1])), max_size=4
+        ),
     )
     def claim_and_release_a_key(self, key_target: str, steps: list[tuple[str, bool, int]]) -> None:
         """A release names the newest claim, or the one before it."""
@@ -135,7 +139,7 @@ class AgentMachine(IdentityMachine):
     # Envelopes ------------------------------------------------------------------------------
 
     @rule(
-        who=people,
+        who=identities,
         transactions=st.lists(
             st.lists(queue_commands, min_size=1, max_size=3), min_size=1, max_size=4
         ),
@@ -148,7 +152,7 @@ class AgentMachine(IdentityMachine):
             self.put(who, *[self.named(command, who, picked) for command in commands])
 
     @rule(
-        who=people,
+        who=identities,
         pair=st.tuples(sessions, sessions),
         queued=st.lists(envelopes, max_size=3),
         picked=picks,
@@ -183,10 +187,31 @@ class AgentMachine(IdentityMachine):
         self.system.now_ms += ms
 
     @rule(
-        who=people,
+        who=identities,
+        pair=st.tuples(sessions, sessions),
+        queued=st.lists(envelopes, min_size=1, max_size=3),
+        is_explicit=st.booleans(),
+    )
+    def be_taken_over(
+        self, who: str, pair: tuple[str, str], queued: list[c.QueueEnvelope], is_explicit: bool
+    ) -> None:
+        """One session picks up implicitly, another takes over; the first may ask explicitly."""
+        first, second = pair
+        taken = c.DeliverMessages(first, "implicit", 3, 99, 59_500, implicit=True)
+        self.put(who, *queued)
+        self.commit()
+        self.put(who, c.Listen(EDGE, first), taken)
+        if is_explicit:
+            self.put(who, msgspec.structs.replace(taken, implicit=False))
+        self.put(who, c.Listen(EDGE, second), msgspec.structs.replace(taken, session=second))
+        self.put(who, taken, c.QueryQueue())
+        self.commit()
+
+    @rule(
+        who=identities,
         rules=policies,
         queued=st.lists(envelopes, min_size=1, max_size=3),
-        is_heard=st.booleans(),
+        is_listening=st.booleans(),
         ms=st.sampled_from([60_500, 60_000, 0]),
     )
     def keep_to_the_owners_rules(
@@ -194,10 +219,10 @@ class AgentMachine(IdentityMachine):
         who: str,
         rules: c.SetQueuePolicy,
         queued: list[c.QueueEnvelope],
-        is_heard: bool,
+        is_listening: bool,
         ms: int,
     ) -> None:
-        self.put(who, c.Listen(EDGE) if is_heard else c.CloseSession(EDGE), rules)
+        self.put(who, c.Listen(EDGE) if is_listening else c.CloseSession(EDGE), rules)
         self.commit()
         self.ask(friend_of(who), who, c.QueueMessage(friend_of(who), b"1"))
         self.put(who, *queued)
@@ -215,13 +240,13 @@ class AgentMachine(IdentityMachine):
             case _:
                 return command
 
-    @rule(who=anybody, command=queue_commands)
+    @rule(who=anyone, command=queue_commands)
     def use_anybodys_queue(self, who: str, command: c.Command) -> None:
         self.put(who, command)
 
-    @rule(fault=faults, who=people, asked=deliveries)
-    def fail_a_delivery(self, fault: Plan, who: str, asked: c.DeliverMessages) -> None:
-        """What nobody was handed is nobody's."""
+    @rule(fault=faults, who=identities, request=deliveries)
+    def fail_a_delivery(self, fault: Plan, who: str, request: c.DeliverMessages) -> None:
+        """What was not handed out is leased to no session."""
         self.room += 1
-        self.put(who, asked)
+        self.put(who, request)
         self.commit(fault)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 import pytest
 
-from actors import agents, envelopes, evolution, message_queue
-from actors.commands import (
+from actors.core import agents, envelopes, message_queue
+from actors.core import evolve as evolution
+from actors.core.commands import (
     ClaimKey,
     DeliverMessages,
     QueueEnvelope,
@@ -17,22 +18,23 @@ from actors.commands import (
     RemoveMessages,
     SetQueuePolicy,
     Submission,
+    UseInvitation,
 )
-from actors.decision import Accepted, Decision, DeliveryRefs, Moment
-from actors.host import Host
-from actors.identity import Identity, QueuedMessage
-from actors.leases import Leases
-from actors.live import goes_live, queued_live
-from actors.page_reader import PageReader
-from actors.refusals import Refusal
-from actors.replies import EnvelopeQueued, QueueState
-from actors.sessions import LiveMode, Sessions
-from actors.transaction import Transaction
-from eventstore.events import Event, MessageQueued, MessagesRemoved, QueueRefused
+from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs
+from actors.core.envelopes import goes_live, queued_live
+from actors.core.identity import Identity, QueuedMessage
+from actors.core.leases import Leases
+from actors.core.refusals import Refusal
+from actors.core.replies import EnvelopeQueued, QueueState
+from actors.core.sessions import LiveMode, Sessions
+from actors.host.host import Host
+from actors.host.state_cache import PageReader
+from actors.host.transaction import Transaction
+from eventstore.log.events import Event, MessageQueued, MessagesRemoved, QueueRefused
 from tests.model import systems
+from tests.model.sabotages import Sabotage, decide_by
 from tests.model.systems import PLACEMENT
 
-Sabotage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 _replace = msgspec.structs.replace
 
 
@@ -47,33 +49,33 @@ def _evolve_else(patch: pytest.MonkeyPatch, afterwards: Callable[[Identity, Even
 def hand_out_what_is_leased(patch: pytest.MonkeyPatch) -> None:
     deliver = envelopes.deliver
 
-    def careless(state: Identity, command: DeliverMessages, moment: Moment) -> Decision:
-        own = {i: held for i, held in moment.leases.items() if held.session == command.session}
-        return deliver(state, command, _replace(moment, leases=own))
+    def careless(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
+        own = {i: held for i, held in context.leases.items() if held.session == command.session}
+        return deliver(state, command, _replace(context, leases=own))
 
-    patch.setattr(envelopes, "deliver", careless)
+    decide_by(patch, DeliverMessages, careless)
 
 
 def remove_what_is_handed_out(patch: pytest.MonkeyPatch) -> None:
     deliver = envelopes.deliver
 
-    def final(state: Identity, command: DeliverMessages, moment: Moment) -> Decision:
-        decision = deliver(state, command, moment)
+    def final(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
+        decision = deliver(state, command, context)
         if isinstance(decision, Accepted) and decision.leasing is not None:
             removal = RemoveMessages([*decision.leasing.message_ids], "delivered")
-            removed = envelopes.remove(state, removal, moment)
+            removed = envelopes.remove(state, removal, context)
             assert isinstance(removed, Accepted)
             return _replace(decision, events=[*decision.events, *removed.events])
         return decision
 
-    patch.setattr(envelopes, "deliver", final)
+    decide_by(patch, DeliverMessages, final)
 
 
 def hand_out_the_newest_first(patch: pytest.MonkeyPatch) -> None:
     offered = envelopes._offered
 
-    def backwards(*asked: Any) -> Iterator[tuple[str, QueuedMessage]]:
-        return reversed([*offered(*asked)])
+    def backwards(*request: Any) -> Iterator[tuple[str, QueuedMessage]]:
+        return reversed([*offered(*request)])
 
     patch.setattr(envelopes, "_offered", backwards)
 
@@ -81,51 +83,51 @@ def hand_out_the_newest_first(patch: pytest.MonkeyPatch) -> None:
 def let_a_claim_overwrite_another(patch: pytest.MonkeyPatch) -> None:
     claim = agents.claim_key
 
-    def bold(target: str, state: Identity, command: ClaimKey, moment: Moment) -> Decision:
+    def bold(state: Identity, command: ClaimKey, context: DecisionContext) -> Decision:
         is_own = state.owner_did == command.owner_did
         free = _replace(state, owner_did="")
-        return claim(target, state if is_own else free, command, moment)
+        return claim(state if is_own else free, command, context)
 
-    patch.setattr(agents, "claim_key", bold)
+    decide_by(patch, ClaimKey, bold)
 
 
-def let_anybody_release_a_key(patch: pytest.MonkeyPatch) -> None:
+def let_any_peer_release_a_key(patch: pytest.MonkeyPatch) -> None:
     release = agents.release_key
 
-    def generous(target: str, state: Identity, command: ReleaseKey, moment: Moment) -> Accepted:
-        owner = state.owner_did or "nobody"
-        return release(target, state, ReleaseKey(owner, command.claim), moment)
+    def generous(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:
+        owner = state.owner_did or "none"
+        return release(state, ReleaseKey(owner, command.claim), context)
 
-    patch.setattr(agents, "release_key", generous)
+    decide_by(patch, ReleaseKey, generous)
 
 
 def let_a_late_release_end_a_later_claim(patch: pytest.MonkeyPatch) -> None:
     release = agents.release_key
 
-    def late(target: str, state: Identity, command: ReleaseKey, moment: Moment) -> Accepted:
-        return release(target, state, _replace(command, claim=state.claim), moment)
+    def late(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:
+        return release(state, _replace(command, claim=state.claim), context)
 
-    patch.setattr(agents, "release_key", late)
+    decide_by(patch, ReleaseKey, late)
 
 
-def let_everybody_use_the_invitation(patch: pytest.MonkeyPatch) -> None:
+def let_any_peer_use_the_invitation(patch: pytest.MonkeyPatch) -> None:
     use = agents.use_invitation
 
-    def again(target: str, _state: Identity, *rest: Any) -> Decision:
-        return use(target, Identity(), *rest)
+    def again(_state: Identity, command: UseInvitation, context: DecisionContext) -> Decision:
+        return use(Identity(), command, context)
 
-    patch.setattr(agents, "use_invitation", again)
+    decide_by(patch, UseInvitation, again)
 
 
-def queue_for_keys_of_nobody(patch: pytest.MonkeyPatch) -> None:
+def queue_for_unknown_keys(patch: pytest.MonkeyPatch) -> None:
     queue = envelopes.queue_envelope
 
-    def lenient(state: Identity, command: QueueEnvelope, moment: Moment) -> Decision:
+    def lenient(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Decision:
         if state.connection is None or command.recipient_key in state.keylist:
-            return queue(state, command, moment)
-        return queue(state, _replace(command, recipient_key=""), moment)
+            return queue(state, command, context)
+        return queue(state, _replace(command, recipient_key=""), context)
 
-    patch.setattr(envelopes, "queue_envelope", lenient)
+    decide_by(patch, QueueEnvelope, lenient)
 
 
 def count_the_cap_by_protocol(patch: pytest.MonkeyPatch) -> None:
@@ -143,19 +145,19 @@ def let_the_owner_go_beyond_the_operator(patch: pytest.MonkeyPatch) -> None:
 def forget_rules_that_a_change_does_not_name(patch: pytest.MonkeyPatch) -> None:
     set_policy = envelopes.set_policy
 
-    def anew(state: Identity, command: SetQueuePolicy, moment: Moment) -> Decision:
-        return set_policy(_replace(state, policy=None), command, moment)
+    def anew(state: Identity, command: SetQueuePolicy, context: DecisionContext) -> Decision:
+        return set_policy(_replace(state, policy=None), command, context)
 
-    patch.setattr(envelopes, "set_policy", anew)
+    decide_by(patch, SetQueuePolicy, anew)
 
 
 def queue_for_who_wants_nothing_queued(patch: pytest.MonkeyPatch) -> None:
     queue = envelopes.queue_envelope
 
-    def deaf(state: Identity, command: QueueEnvelope, moment: Moment) -> Decision:
-        return queue(state, command, _replace(moment, listening=True))
+    def deaf(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Decision:
+        return queue(state, command, _replace(context, listening=True))
 
-    patch.setattr(envelopes, "queue_envelope", deaf)
+    decide_by(patch, QueueEnvelope, deaf)
 
 
 def record_every_refusal(patch: pytest.MonkeyPatch) -> None:
@@ -169,9 +171,9 @@ def record_every_refusal(patch: pytest.MonkeyPatch) -> None:
 def expire_a_second_early(patch: pytest.MonkeyPatch) -> None:
     lapsed = message_queue.lapsed
 
-    def hasty(state: Identity, moment: Moment) -> MessagesRemoved | None:
-        found = lapsed(state, _replace(moment, now_ms=moment.now_ms + 1_000))
-        return found and _replace(found, at_ms=moment.now_ms)
+    def hasty(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
+        found = lapsed(state, _replace(context, now_ms=context.now_ms + 1_000))
+        return found and _replace(found, at_ms=context.now_ms)
 
     patch.setattr(systems, "lapsed", hasty)
 
@@ -179,9 +181,9 @@ def expire_a_second_early(patch: pytest.MonkeyPatch) -> None:
 def expire_decentrls_messages_by_the_owners_rule(patch: pytest.MonkeyPatch) -> None:
     lapsed = message_queue.lapsed
 
-    def strict(state: Identity, moment: Moment) -> MessagesRemoved | None:
+    def strict(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
         alike = {i: _replace(m, is_envelope=True) for i, m in state.messages.items()}
-        return lapsed(_replace(state, messages=alike), moment)
+        return lapsed(_replace(state, messages=alike), context)
 
     patch.setattr(systems, "lapsed", strict)
 
@@ -193,25 +195,44 @@ def remove_ids_of_the_other_protocol(patch: pytest.MonkeyPatch) -> None:
 def record_ids_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
     remove = envelopes.remove
 
-    def telling(state: Identity, command: RemoveMessages, moment: Moment) -> Decision:
-        decision = remove(state, command, moment)
-        if isinstance(decision, Accepted) and not decision.events:
+    def telling(state: Identity, command: RemoveMessages, context: DecisionContext) -> Decision:
+        decision = remove(state, command, context)
+        if not decision.events:
             nothing = MessagesRemoved(
-                at_ms=moment.now_ms, command=moment.command, message_ids=[], reason=command.reason
+                at_ms=context.now_ms, command=context.command, message_ids=[], reason=command.reason
             )
             return _replace(decision, events=[nothing])
         return decision
 
-    patch.setattr(envelopes, "remove", telling)
+    decide_by(patch, RemoveMessages, telling)
 
 
-def deliver_live_to_anybody(patch: pytest.MonkeyPatch) -> None:
+def deliver_live_to_any_session(patch: pytest.MonkeyPatch) -> None:
     deliver = envelopes.deliver
 
-    def anybody(state: Identity, command: DeliverMessages, moment: Moment) -> Decision:
-        return deliver(state, command, _replace(moment, live=LiveMode("edge-0", command.session)))
+    def anyone(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
+        return deliver(state, command, _replace(context, live=LiveMode("edge-0", command.session)))
 
-    patch.setattr(envelopes, "deliver", anybody)
+    decide_by(patch, DeliverMessages, anyone)
+
+
+def deliver_implicitly_after_a_takeover(patch: pytest.MonkeyPatch) -> None:
+    deliver = envelopes.deliver
+
+    def late(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
+        return deliver(state, command, _replace(context, implicit=""))
+
+    decide_by(patch, DeliverMessages, late)
+
+
+def keep_what_was_held_implicitly_at_a_takeover(patch: pytest.MonkeyPatch) -> None:
+    start = Sessions.start_implicit
+
+    def keeping(self: Sessions, did: str, edge: str, session: str) -> str:
+        start(self, did, edge, session)
+        return ""
+
+    patch.setattr(Sessions, "start_implicit", keeping)
 
 
 def deliver_live_without_a_bound(patch: pytest.MonkeyPatch) -> None:
@@ -219,23 +240,25 @@ def deliver_live_without_a_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def push_past_what_waits_before(patch: pytest.MonkeyPatch) -> None:
-    def hasty(state: Identity, size_bytes: int, moment: Moment) -> bool:
-        return goes_live(_replace(state, messages={}), size_bytes, moment)
+    def hasty(state: Identity, size_bytes: int, context: DecisionContext) -> bool:
+        return goes_live(_replace(state, messages={}), size_bytes, context)
 
     patch.setattr(envelopes, "goes_live", hasty)
 
 
 def push_to_a_session_that_is_full(patch: pytest.MonkeyPatch) -> None:
-    def generous(state: Identity, size_bytes: int, moment: Moment) -> bool:
-        bounds = _replace(moment.limits, live_in_flight_max=99)
-        return goes_live(state, size_bytes, _replace(moment, limits=bounds))
+    def generous(state: Identity, size_bytes: int, context: DecisionContext) -> bool:
+        bounds = _replace(context.limits, live_in_flight_max=99)
+        return goes_live(state, size_bytes, _replace(context, limits=bounds))
 
     patch.setattr(envelopes, "goes_live", generous)
 
 
 def push_without_a_lease(patch: pytest.MonkeyPatch) -> None:
-    def careless(queued: MessageQueued, reply: EnvelopeQueued, moment: Moment) -> Accepted:
-        return _replace(queued_live(queued, reply, moment), leasing=None)
+    def careless(
+        queued: MessageQueued, reply: EnvelopeQueued, context: DecisionContext
+    ) -> Accepted:
+        return _replace(queued_live(queued, reply, context), leasing=None)
 
     patch.setattr(envelopes, "queued_live", careless)
 
@@ -243,8 +266,8 @@ def push_without_a_lease(patch: pytest.MonkeyPatch) -> None:
 def count_what_is_leased_as_available(patch: pytest.MonkeyPatch) -> None:
     standing = envelopes.queue_state
 
-    def hopeful(state: Identity, moment: Moment, *rest: Any, **more: Any) -> QueueState:
-        return standing(state, _replace(moment, leases={}), *rest, **more)
+    def hopeful(state: Identity, context: DecisionContext, *rest: Any, **more: Any) -> QueueState:
+        return standing(state, _replace(context, leases={}), *rest, **more)
 
     patch.setattr(envelopes, "queue_state", hopeful)
 
@@ -270,14 +293,14 @@ def keep_leases_of_a_failed_append(patch: pytest.MonkeyPatch) -> None:
 def lease_after_the_transaction(patch: pytest.MonkeyPatch) -> None:
     append = Host._append
 
-    def note(_self: Host, gathered: Transaction, asked: Submission, decision: Accepted) -> None:
+    def note(_self: Host, gathered: Transaction, request: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:
-            gathered.leased.append((asked.target_did, decision.leasing))
+            gathered.leased.append((request.target_did, decision.leasing))
 
     def late(self: Host, gathered: Transaction) -> Refusal | None:
         refusal = append(self, gathered)
         for did, leasing in gathered.leased if refusal is None else ():
-            self._presence.lease(did, PLACEMENT.partition_of(did), leasing)
+            self._registry.lease(did, PLACEMENT.partition_of(did), leasing)
         return refusal
 
     patch.setattr(Host, "_lease", note)
@@ -330,7 +353,7 @@ def deliver_another_payload(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_out_the_removal_of_what_expired(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("actors.host.lapsed", lambda _state, _moment: None)
+    patch.setattr("actors.host.state_cache.lapsed", lambda _state, _moment: None)
 
 
 IN_THE_CORE: Final[Sequence[Sabotage]] = (
@@ -338,10 +361,10 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     remove_what_is_handed_out,
     hand_out_the_newest_first,
     let_a_claim_overwrite_another,
-    let_anybody_release_a_key,
+    let_any_peer_release_a_key,
     let_a_late_release_end_a_later_claim,
-    let_everybody_use_the_invitation,
-    queue_for_keys_of_nobody,
+    let_any_peer_use_the_invitation,
+    queue_for_unknown_keys,
     count_the_cap_by_protocol,
     let_the_owner_go_beyond_the_operator,
     forget_rules_that_a_change_does_not_name,
@@ -351,7 +374,9 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     expire_decentrls_messages_by_the_owners_rule,
     remove_ids_of_the_other_protocol,
     record_ids_that_are_not_there,
-    deliver_live_to_anybody,
+    deliver_live_to_any_session,
+    deliver_implicitly_after_a_takeover,
+    keep_what_was_held_implicitly_at_a_takeover,
     deliver_live_without_a_bound,
     push_past_what_waits_before,
     push_to_a_session_that_is_full,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from actors import commands as c
-from actors import replies as r
-from actors.limits import IdentityLimits
-from actors.refusals import Refusal
+from actors.core import commands as c
+from actors.core import replies as r
+from actors.core.limits import IdentityLimits
+from actors.core.refusals import Refusal
 
 LIMITS: Final = IdentityLimits(
     queue_messages_max=4,
@@ -127,36 +127,64 @@ class Held:
 
     leases: dict[str, tuple[str, int]] = field(default_factory=dict)
     live: dict[str, Live] = field(default_factory=dict)
+    implicit: dict[str, str] = field(default_factory=dict)
     listening: set[str] = field(default_factory=set)
     granted: set[str] = field(default_factory=set)
 
     def end_leases(self, now_ms: int) -> None:
         self.leases = {i: held for i, held in self.leases.items() if held[1] > now_ms}
 
-    def follow(self, asked: c.Submission, reply: r.Reply, envelopes: list[Message]) -> None:
+    def follow(  # noqa: C901 - one arm per command
+        self, request: c.Submission, reply: r.Reply, envelopes: list[Message]
+    ) -> None:
         """What an accepted command about sessions does after its transaction."""
-        did, own = asked.target_did, {m.message_id for m in envelopes}
-        match asked.command:
+        did, own = request.target_did, {m.message_id for m in envelopes}
+        match request.command:
             case c.CloseSession():
                 self.listening.discard(did)
                 self.live.pop(did, None)
+                self.implicit.pop(did, None)
             case _ if isinstance(reply, r.Refused):
                 pass
-            case c.OpenSession() | c.Listen():
+            case c.OpenSession():
                 self.listening.add(did)
+            case c.Listen(_, session):
+                self.listening.add(did)
+                if session:
+                    self._end_implicit(did, own, but=session)
+                    self.implicit[did] = session
             case c.StartLive(_, session, lease_ms, bytes_max) if isinstance(reply, r.QueueState):
                 self.listening.add(did)
                 before = self.live_of(did)
                 if before != session:
                     self.live[did] = Live(session, reply.version, lease_ms, bytes_max)
                     self._release(before, own)
+                self._end_implicit(did, own, but=session)
             case c.EndLive(session) | c.ReleaseLeases(session):
                 if self.live_of(did) == session:
                     del self.live[did]
-                if isinstance(asked.command, c.ReleaseLeases):
+                if isinstance(request.command, c.ReleaseLeases):
+                    if self.implicit.get(did) == session:
+                        del self.implicit[did]
                     self._release(session, own)
+            case c.DeliverMessages(session) if not request.command.implicit:
+                if self.implicit.get(did) == session:
+                    del self.implicit[did]
             case _:
                 pass
+
+    def _end_implicit(self, did: str, own: set[str], *, but: str) -> None:
+        """Another session than ``but`` loses what it holds."""
+        before = self.implicit.pop(did, but)
+        if before != but:
+            self._release(before, own)
+
+    def has_moved(self, did: str, command: c.DeliverMessages) -> bool:
+        """Does another session hold what the one that fetches thinks to hold?"""
+        live = command.live and self.live_of(did) != command.session
+        return live or (
+            command.implicit and self.implicit.get(did, command.session) != command.session
+        )
 
     def live_of(self, did: str) -> str:
         return self.live[did].session if did in self.live else ""
@@ -316,9 +344,9 @@ def _deliver(
 ) -> r.Reply | Refusal:
     limit, key = command.limit, command.recipient_key
     waiting = {m.message_id: m for m in agent.messages if m.key is not None}
+    if held.has_moved(did, command):
+        return Refusal.LIVE_ELSEWHERE
     if command.live:
-        if held.live_of(did) != command.session:
-            return Refusal.LIVE_ELSEWHERE
         in_flight = [i for i in waiting if held.leases.get(i, ("", 0))[0] == command.session]
         limit = min(limit, LIMITS.live_in_flight_max - len(in_flight))
     if command.lease_ms and command.message_ids is None:
@@ -333,7 +361,11 @@ def _deliver(
         offered = [
             waiting[i]
             for i in dict.fromkeys(command.message_ids)
-            if i in waiting and held.leases.get(i, (command.session, 0))[0] == command.session
+            if i in waiting
+            and (
+                not command.lease_ms
+                or held.leases.get(i, (command.session, 0))[0] == command.session
+            )
         ]
     offered = [m for m in offered if key in (None, m.key)]
     taken: list[Message] = []

@@ -9,13 +9,13 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from actors import commands as c
-from actors.evolution import evolve
-from actors.identity import Identity
-from actors.refusals import Refusal
-from actors.replies import Reply
-from eventstore.events import Seconds
-from eventstore.seal import command_key
+from actors.core import commands as c
+from actors.core.evolve import evolve
+from actors.core.identity import Identity
+from actors.core.refusals import Refusal
+from actors.core.replies import Reply
+from eventstore.log.events import Seconds
+from eventstore.log.seal import command_key
 from tests.log.faulty_log import ConflictNext, FailNext, Plan, StoredButFailed
 from tests.model.reference import Box, Reference
 from tests.model.systems import EDGE, HOST_LIMITS, PLACEMENT, UNAVAILABLE, System
@@ -23,16 +23,16 @@ from tests.model.systems import EDGE, HOST_LIMITS, PLACEMENT, UNAVAILABLE, Syste
 START_S: Final = 1_700_000_000
 WINDOW_MS: Final = HOST_LIMITS.timestamp_window_ms
 MEDIATOR: Final = "did:example:mediator"
-PEOPLE: Final = ("did:example:alice", "did:example:zoe")  # in different shards
+IDENTITIES: Final = ("did:example:alice", "did:example:zoe")  # in different shards
 KEY_TARGETS: Final = ("key:sun", "key:moon")
 INVITATION: Final = "invitation:once"
-TARGETS: Final = (*PEOPLE, *KEY_TARGETS, INVITATION)
+TARGETS: Final = (*IDENTITIES, *KEY_TARGETS, INVITATION)
 TAGS: Final = ("red", "blue")
 CHANNELS: Final = ("news", "chess")
 
-people = st.sampled_from(PEOPLE)
-anybody = st.sampled_from((*PEOPLE, "did:example:stranger"))
-somebody_or_all = st.none() | people
+identities = st.sampled_from(IDENTITIES)
+anyone = st.sampled_from((*IDENTITIES, "did:example:stranger"))
+one_or_all = st.none() | identities
 lives_s = st.sampled_from([100_000_000, 300])
 expiries = st.sampled_from([0, 0.5, 60, 400, 1_000, 100_000_000]).map(lambda s: START_S + s)
 picks = st.lists(st.integers(0, 4), min_size=1, max_size=4)
@@ -59,7 +59,7 @@ def message_ids(box: Box) -> list[str]:
 
 def friend_of(who: str) -> str:
     """The friend of one of the two."""
-    return PEOPLE[who == PEOPLE[0]]
+    return IDENTITIES[who == IDENTITIES[0]]
 
 
 class IdentityMachine(RuleBasedStateMachine):
@@ -73,7 +73,7 @@ class IdentityMachine(RuleBasedStateMachine):
         self.system.now_ms = START_S * 1000
         self.reference = Reference()
         self.waiting: list[c.Submission] = []
-        self.asked: list[c.Submission] = []
+        self.requests: list[c.Submission] = []
         self.ids_made = 0
         self.room = 1
         self.is_checked = False
@@ -90,12 +90,12 @@ class IdentityMachine(RuleBasedStateMachine):
         ahead_ms: int = 0,
     ) -> None:
         """Send a command with a new nonce; it is answered when its batch is full."""
-        key = command_key(sender, f"nonce-{len(self.asked)}")
+        key = command_key(sender, f"nonce-{len(self.requests)}")
         partition = PLACEMENT.nonce_partition_of(sender)
         claim = c.NonceClaim(partition, key, self.system.now_ms + ahead_ms)
-        asked = c.Submission(PLACEMENT.partition_of(target), target, key, claim, refusal, command)
-        self.asked.append(asked)
-        self.send(asked)
+        request = c.Submission(PLACEMENT.partition_of(target), target, key, claim, refusal, command)
+        self.requests.append(request)
+        self.send(request)
 
     def send(self, submission: c.Submission) -> None:
         """Add a submission to the batch, which is committed when it is full."""
@@ -124,7 +124,7 @@ class IdentityMachine(RuleBasedStateMachine):
         return [f"id-{self.ids_made - index}" for index in range(len(batch))]
 
     def chosen(self, picked: Sequence[int], who: str, ids: Callable[[Box], list[str]]) -> list[str]:
-        """Ids of one's own, then foreign ones, then one that nobody has; as often as picked."""
+        """Ids of one's own, then foreign ones, then one that is unknown; as often as picked."""
         boxes = self.reference.boxes
         known = [*ids(boxes[who]), *ids(boxes[friend_of(who)]), "unknown"]
         return [known[pick % len(known)] for pick in picked]
@@ -135,7 +135,7 @@ class IdentityMachine(RuleBasedStateMachine):
     def settle(self, until_s: Seconds, friends_until_s: Seconds, commands: int) -> None:
         """Every history starts with two friends who have something of everything."""
         self.room = commands
-        for one, other in (PEOPLE, PEOPLE[::-1]):
+        for one, other in (IDENTITIES, IDENTITIES[::-1]):
             self.ask(one, one, c.Register(contract(one, MEDIATOR, START_S + until_s)))
             self.ask(one, one, c.SaveContract(contract(one, other, START_S + friends_until_s)))
             self.ask(other, one, c.QueueMessage(other, b"welcome"))
@@ -145,13 +145,13 @@ class IdentityMachine(RuleBasedStateMachine):
             self.ask(one, one, c.SaveEvents([saved]))
             self.ask(one, one, c.PublishPublicEvent("news", "first", ["red"], 1, "sig", True))
 
-    @rule(who=people, expires_at_s=expiries)
+    @rule(who=identities, expires_at_s=expiries)
     def register(self, who: str, expires_at_s: Seconds) -> None:
         self.ask(who, who, c.Register(contract(who, MEDIATOR, expires_at_s)))
 
     @rule(
-        owner=people,
-        other=anybody,
+        owner=identities,
+        other=anyone,
         expires_at_s=expiries,
         is_saved=st.booleans(),
         is_signed=st.sampled_from([True, True, True, False]),
@@ -165,13 +165,13 @@ class IdentityMachine(RuleBasedStateMachine):
         else:
             self.ask(other, owner, c.StoreContract(signed))
 
-    @rule(owner=people, pick=st.integers(0, 3), is_saved=st.booleans())
+    @rule(owner=identities, pick=st.integers(0, 3), is_saved=st.booleans())
     def keep_a_contract_again(self, owner: str, pick: int, is_saved: bool) -> None:
         known = [again for _, again in self.reference.boxes[owner].contracts]
         for again in known[pick : pick + 1]:
             self.ask(owner, owner, c.SaveContract(again) if is_saved else c.StoreContract(again))
 
-    @rule(who=people, page=pages, did=st.none() | anybody, pick=st.integers(0, 3))
+    @rule(who=identities, page=pages, did=st.none() | anyone, pick=st.integers(0, 3))
     def query_contracts(self, who: str, page: c.Page, did: str | None, pick: int) -> None:
         self.ask(who, who, c.QueryContracts(page, did))
         known = [contract.expires_at_s for _, contract in self.reference.boxes[who].contracts]
@@ -179,23 +179,23 @@ class IdentityMachine(RuleBasedStateMachine):
             self.ask(who, who, c.QueryContracts(page, did, expires_before_s=edge))
             self.ask(who, who, c.QueryContracts(page, did, expires_after_s=edge))
 
-    @rule(sender=anybody, to=people)
+    @rule(sender=anyone, to=identities)
     def request_contract(self, sender: str, to: str) -> None:
-        self.ask(sender, to, c.RequestContract(sender, f"request {len(self.asked)}", "key"))
+        self.ask(sender, to, c.RequestContract(sender, f"request {len(self.requests)}", "key"))
 
-    @rule(who=people, picked=picks)
+    @rule(who=identities, picked=picks)
     def acknowledge_requests(self, who: str, picked: list[int]) -> None:
         ids = self.chosen(picked, who, lambda box: [q.request_id for q in box.requests])
         self.ask(who, who, c.AcknowledgeContractRequests(ids))
 
-    @rule(who=people, page=pages)
+    @rule(who=identities, page=pages)
     def query_requests(self, who: str, page: c.Page) -> None:
         self.ask(who, who, c.QueryContractRequests(page))
 
     # The queue ------------------------------------------------------------------------------
 
     @rule(
-        to=people,
+        to=identities,
         payloads=st.lists(payloads, min_size=1, max_size=3),
         ahead_ms=clock_errors_ms,
     )
@@ -203,24 +203,24 @@ class IdentityMachine(RuleBasedStateMachine):
         for payload in payloads:
             self.ask(friend_of(to), to, c.QueueMessage(friend_of(to), payload), ahead_ms=ahead_ms)
 
-    @rule(sender=anybody, to=people)
+    @rule(sender=anyone, to=identities)
     def queue_a_message_from_anybody(self, sender: str, to: str) -> None:
         self.ask(sender, to, c.QueueMessage(sender, b"hello"))
 
-    @rule(who=people, picked=picks)
+    @rule(who=identities, picked=picks)
     def acknowledge_messages(self, who: str, picked: list[int]) -> None:
         self.ask(who, who, c.AcknowledgeMessages(self.chosen(picked, who, message_ids)))
 
-    @rule(who=people, page=pages, sender=somebody_or_all)
+    @rule(who=identities, page=pages, sender=one_or_all)
     def query_messages(self, who: str, page: c.Page, sender: str | None) -> None:
         self.ask(who, who, c.QueryMessages(page, sender))
 
     # Saved and public events ----------------------------------------------------------------
 
     @rule(
-        owner=people,
+        owner=identities,
         events=st.lists(
-            st.builds(c.NewSavedEvent, anybody, anybody, st.none() | texts, moments_s, texts, tags),
+            st.builds(c.NewSavedEvent, anyone, anyone, st.none() | texts, moments_s, texts, tags),
             min_size=1,
             max_size=3,
         ),
@@ -228,14 +228,14 @@ class IdentityMachine(RuleBasedStateMachine):
     def save_events(self, owner: str, events: list[c.NewSavedEvent]) -> None:
         self.ask(owner, owner, c.SaveEvents(events))
 
-    @rule(owner=people, picked=picks, new_tags=tags)
+    @rule(owner=identities, picked=picks, new_tags=tags)
     def update_tags(self, owner: str, picked: list[int], new_tags: list[str]) -> None:
         ids = self.chosen(picked, owner, lambda box: [s.event_id for s in box.saved])
         updates = [c.TagUpdate(id_, new_tags[index % 2 :]) for index, id_ in enumerate(ids)]
         self.ask(owner, owner, c.UpdateEventTags(updates))
 
     @rule(
-        owner=people,
+        owner=identities,
         channel=channels,
         event=texts,
         new_tags=tags,
@@ -257,23 +257,23 @@ class IdentityMachine(RuleBasedStateMachine):
             c.PublishPublicEvent(channel, event, new_tags, timestamp_s, "sig", signature_valid),
         )
 
-    @rule(owner=people, picked=picks, channel=st.none() | channels)
+    @rule(owner=identities, picked=picks, channel=st.none() | channels)
     def withdraw(self, owner: str, picked: list[int], channel: str | None) -> None:
         ids = self.chosen(picked, owner, lambda box: [e.event_id for e in box.public])
-        for asked in ("none", channel):
-            self.ask(owner, owner, c.DeletePublicEvents(ids, asked))
+        for request in ("none", channel):
+            self.ask(owner, owner, c.DeletePublicEvents(ids, request))
 
     # Sessions, refusals of the edge, replays ------------------------------------------------
 
-    @rule(who=anybody)
+    @rule(who=anyone)
     def open_and_close_a_socket(self, who: str) -> None:
         partition = PLACEMENT.partition_of(who)
         for command in (c.CheckRegistered(), c.OpenSession(EDGE), c.CloseSession(EDGE)):
             self.send(c.Submission(partition, who, b"", None, None, command))
 
     @rule(
-        sender=anybody,
-        to=people,
+        sender=anyone,
+        to=identities,
         ahead_ms=clock_errors_ms,
         refusal=st.none() | st.just(Refusal.INVALID_SIGNATURE),
     )
@@ -287,9 +287,9 @@ class IdentityMachine(RuleBasedStateMachine):
         """Send again, in one batch, what an edge would still let through by its timestamp."""
         self.commit()
         self.waiting = [
-            asked
-            for asked in self.asked
-            if asked.claim and self.system.now_ms <= asked.claim.timestamp_ms + WINDOW_MS
+            request
+            for request in self.requests
+            if request.claim and self.system.now_ms <= request.claim.timestamp_ms + WINDOW_MS
         ]
         self.commit()
 
@@ -323,11 +323,11 @@ class IdentityMachine(RuleBasedStateMachine):
         self.commit()
         self.system.spoil_snapshots(how)
 
-    @rule(fault=faults, who=people)
+    @rule(fault=faults, who=identities)
     def fail_an_append(self, fault: Plan, who: str) -> None:
         """The outcome is unknown to all, and the log holds all of the batch or none."""
         self.room += 2
-        self.ask(who, who, c.RequestContract(who, f"request {len(self.asked)}", "key"))
+        self.ask(who, who, c.RequestContract(who, f"request {len(self.requests)}", "key"))
         self.commit(fault)
 
     # What holds after every step ------------------------------------------------------------
@@ -352,7 +352,7 @@ class IdentityMachine(RuleBasedStateMachine):
         )
         batch = [
             c.Submission(PLACEMENT.partition_of(person), person, b"", None, None, query)
-            for person in PEOPLE
+            for person in IDENTITIES
             for query in queries
         ]
         ids = self.fresh_ids(batch)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from typing_extensions import override
 
-from actors import commands as c
-from eventstore.log import (
+from actors.core import commands as c
+from eventstore.log.event_log import (
     PublicEventsFilter,
     PublicEventsPage,
     SavedEventsFilter,
@@ -19,13 +19,13 @@ from eventstore.log import (
 from tests.log.faulty_log import Plan
 from tests.model.agent_machine import AgentMachine
 from tests.model.machine import (
-    PEOPLE,
+    IDENTITIES,
     channels,
     faults,
+    identities,
     moments_s,
+    one_or_all,
     pages,
-    people,
-    somebody_or_all,
     tags,
 )
 from tests.model.reference import public_events, saved_events
@@ -41,13 +41,13 @@ class MediatorMachine(AgentMachine):
     system: HostSystem
 
     @rule(
-        owner=people,
+        owner=identities,
         page=pages,
         where=st.builds(
             SavedEventsFilter,
             after_timestamp_s=bounds_s,
             before_timestamp_s=bounds_s,
-            participant_did=somebody_or_all,
+            participant_did=one_or_all,
             encrypted_tags=tags,
             unprocessed_only=st.booleans(),
         ),
@@ -64,7 +64,7 @@ class MediatorMachine(AgentMachine):
         assert found == SavedEventsPage(shown, len(matching))
 
     @rule(
-        owner=people,
+        owner=identities,
         page=pages,
         where=st.builds(
             PublicEventsFilter,
@@ -87,10 +87,10 @@ class MediatorMachine(AgentMachine):
     @override
     def check(self) -> None:
         super().check()
-        for person in PEOPLE:
+        for person in IDENTITIES:
             self.read_saved(person, c.Page(0, 100), SavedEventsFilter())
             self.read_public(person, c.Page(0, 100), PublicEventsFilter())
-        waiting = [m for person in PEOPLE for m in self.reference.boxes[person].messages]
+        waiting = [m for person in IDENTITIES for m in self.reference.boxes[person].messages]
         figures = self.system.figures()
         assert figures.queue_messages == len(waiting)
         assert figures.queue_bytes == sum(len(message.payload) for message in waiting)
@@ -111,9 +111,9 @@ class MediatorMachine(AgentMachine):
         }
 
     @rule()
-    def keep_house(self) -> None:
+    def run_housekeeping(self) -> None:
         self.commit()
-        self.system.keep_house()
+        self.system.run_housekeeping()
         self.replay()
 
     @rule(fault=faults)
@@ -122,9 +122,9 @@ class MediatorMachine(AgentMachine):
         self.system.restart_on_a_failing_log(fault)
         self.reference.restart()
 
-    @rule(who=people)
+    @rule(who=identities)
     def take_over(self, who: str) -> None:
-        """The former owner answers nobody and changes nothing, however often it is asked."""
+        """The former owner answers no command and changes nothing, however often it is asked."""
         self.commit()
         former = self.system.take_over()
         self.reference.restart()
@@ -138,7 +138,7 @@ class MediatorMachine(AgentMachine):
         self.commit()
         self.send(batch[0])
 
-    @rule(who=people)
+    @rule(who=identities)
     def hand_over(self, who: str) -> None:
         """Sessions, leases and nonces go along; what the former owner refuses it has not done."""
         self.put(who, c.QueueEnvelope("", b"to lease"))
@@ -147,8 +147,8 @@ class MediatorMachine(AgentMachine):
         former = self.system.hand_over()
         self.room = 2
         self.ask(who, who, c.QueryMessages(c.Page(0, 10)))
-        (asked,) = self.waiting
-        assert self.system.ask_former(former, [asked], ["none"]) == [NOT_OWNER]
+        (request,) = self.waiting
+        assert self.system.ask_former(former, [request], ["none"]) == [NOT_OWNER]
         self.commit()
         self.replay()
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from actors import commands as c
-from actors import replies as r
-from actors.refusals import Refusal
-from eventstore.events import Seconds
-from eventstore.log import PublicEvent, PublicEventsFilter, SavedEvent, SavedEventsFilter
+from actors.core import commands as c
+from actors.core import replies as r
+from actors.core.refusals import Refusal
+from eventstore.log.event_log import PublicEvent, PublicEventsFilter, SavedEvent, SavedEventsFilter
+from eventstore.log.events import Seconds
 from tests.model.agents_reference import (
     LIMITS,
     ON_AGENTS,
@@ -60,34 +60,34 @@ class Reference:
         """The answers to one transaction."""
         self.held.end_leases(now_ms)
         fresh = iter(ids)
-        replies = [self._answer(asked, now_ms, fresh) for asked in batch]
-        for asked, reply in zip(batch, replies, strict=True):
-            self.held.follow(asked, reply, self.boxes[asked.target_did].messages)
+        replies = [self._answer(request, now_ms, fresh) for request in batch]
+        for request, reply in zip(batch, replies, strict=True):
+            self.held.follow(request, reply, self.boxes[request.target_did].messages)
         return replies
 
     def fail_all(
         self, batch: Sequence[c.Submission], now_ms: int, ids: list[str], *, is_stored: bool
     ) -> None:
-        """Nobody hears of this transaction, and what it would have handed out is free."""
+        """This transaction is answered to no client, and what it would have handed out is free."""
         self.held.end_leases(now_ms)
         tried, fresh = deepcopy(self), iter(ids)
         tried.held.granted.clear()
-        for asked in batch:
-            tried._answer(asked, now_ms, fresh)
+        for request in batch:
+            tried._answer(request, now_ms, fresh)
         for message_id in tried.held.granted:
             self.held.leases.pop(message_id, None)
         if is_stored:
             self.nonces, self.boxes = tried.nonces, tried.boxes
 
-    def _answer(self, asked: c.Submission, now_ms: int, ids: Iterator[str]) -> r.Reply:
+    def _answer(self, request: c.Submission, now_ms: int, ids: Iterator[str]) -> r.Reply:
         """The answer to one submission; every command that is decided takes a fresh id."""
-        if asked.claim is not None and asked.claim.key in self.nonces:
+        if request.claim is not None and request.claim.key in self.nonces:
             return r.Refused(Refusal.DUPLICATE_NONCE)
-        if asked.claim is not None:
-            self.nonces.add(asked.claim.key)
-        if asked.refusal is not None or asked.command is None:
-            return r.Done() if asked.refusal is None else r.Refused(asked.refusal)
-        did, command, box = asked.target_did, asked.command, self.boxes[asked.target_did]
+        if request.claim is not None:
+            self.nonces.add(request.claim.key)
+        if request.refusal is not None or request.command is None:
+            return r.Done() if request.refusal is None else r.Refused(request.refusal)
+        did, command, box = request.target_did, request.command, self.boxes[request.target_did]
         box.lapse(now_ms)
         said = self._decide(did, box, command, now_ms, next(ids))
         return r.Refused(said) if isinstance(said, Refusal) else said

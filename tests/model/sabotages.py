@@ -8,30 +8,45 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pytest
 
-from actors import archive, contracts, evolution, message_queue, transaction
-from actors.commands import (
+from actors.core import contracts, message_queue
+from actors.core import evolve as evolution
+from actors.core import saved_events as archive
+from actors.core.commands import (
     AcknowledgeMessages,
+    Command,
     DeletePublicEvents,
     QueryContracts,
     QueryMessages,
     Submission,
 )
-from actors.decision import Accepted, Decision, MessageRefs, Moment
-from actors.host import Host, _Outcome
-from actors.identity import ContractRecord, Identity
-from actors.limits import IdentityLimits
-from actors.nonces import NonceWindow
-from actors.partition import Partition
-from actors.refusals import Refusal
-from actors.replies import Refused
-from actors.residency import Residency, Resident
-from actors.transaction import Transaction
-from eventstore import queue_depths, saved_events, seal
-from eventstore.events import ContractStored, Event, MessagesRemoved
+from actors.core.decide import RULES, Sender, correspondent, owner
+from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs
+from actors.core.identity import ContractRecord, Identity
+from actors.core.limits import IdentityLimits
+from actors.core.nonces import NonceWindow
+from actors.core.refusals import Refusal
+from actors.core.replies import Refused
+from actors.host import transaction
+from actors.host.host import Host, _Outcome
+from actors.host.owned_partition import OwnedPartition
+from actors.host.state_cache import CachedIdentity, StateCache
+from actors.host.transaction import Transaction
+from eventstore.log import seal
+from eventstore.log.events import ContractStored, Event, MessagesRemoved
+from eventstore.read_models import queue_depths, saved_events
 from tests.model import systems
 
 Sabotage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 _FIRST: Final = "did:example:alice"
+
+
+def decide_by(
+    patch: pytest.MonkeyPatch,
+    command: type[Command],
+    function: Callable[[Identity, Any, DecisionContext], Decision],
+) -> None:
+    """Replace the function that decides on a command."""
+    patch.setitem(RULES, command, RULES[command]._replace(decide=function))
 
 
 def reply_whatever_the_append_says(patch: pytest.MonkeyPatch) -> None:
@@ -50,13 +65,13 @@ def take_every_conflict_for_our_own(patch: pytest.MonkeyPatch) -> None:
 def keep_the_partition_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
     def forget(self: Host, gathered: Transaction) -> None:
         for partition in gathered.partitions:
-            self._residency.drop_partition(partition.name)
+            self._cache.drop_partition(partition.name)
 
     patch.setattr(Host, "_forget", forget)
 
 
 def keep_the_states_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Residency, "drop_partition", lambda _self, _partition: None)
+    patch.setattr(StateCache, "drop_partition", lambda _self, _partition: None)
 
 
 def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -72,10 +87,10 @@ def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> N
 
 
 def decide_on_the_log_instead_of_the_batch(patch: pytest.MonkeyPatch) -> None:
-    def activate(self: Residency, did: str, partition: str, now_ms: int) -> Resident:
+    def activate(self: StateCache, did: str, partition: str, now_ms: int) -> CachedIdentity:
         return self._activate(did, partition, now_ms)
 
-    patch.setattr(Residency, "get", activate)
+    patch.setattr(StateCache, "get", activate)
 
 
 def skip_the_nonce_check(patch: pytest.MonkeyPatch) -> None:
@@ -98,13 +113,13 @@ def sweep_nonces_that_are_in_force(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NonceWindow, "sweep", lambda self, now_ms: sweep(self, now_ms + 600_000))
 
 
-def judge_the_signature_before_the_nonce(patch: pytest.MonkeyPatch) -> None:
+def check_the_signature_before_the_nonce(patch: pytest.MonkeyPatch) -> None:
     decide = Host._decide
 
-    def hasty(self: Host, gathered: Transaction, asked: Submission) -> _Outcome:
-        if asked.refusal is not None:
-            return _Outcome(Refused(asked.refusal))
-        return decide(self, gathered, asked)
+    def hasty(self: Host, gathered: Transaction, request: Submission) -> _Outcome:
+        if request.refusal is not None:
+            return _Outcome(Refused(request.refusal))
+        return decide(self, gathered, request)
 
     patch.setattr(Host, "_decide", hasty)
 
@@ -112,25 +127,34 @@ def judge_the_signature_before_the_nonce(patch: pytest.MonkeyPatch) -> None:
 def tell_foreign_ids_from_own(patch: pytest.MonkeyPatch) -> None:
     acknowledge = message_queue.acknowledge_messages
 
-    def telling(state: Identity, command: AcknowledgeMessages, moment: Moment) -> Decision:
+    def telling(
+        state: Identity, command: AcknowledgeMessages, context: DecisionContext
+    ) -> Decision:
         if set(command.message_ids) <= set(state.messages):
-            return acknowledge(state, command, moment)
+            return acknowledge(state, command, context)
         return Refusal.INVALID_COMMAND
 
-    patch.setattr(message_queue, "acknowledge_messages", telling)
+    decide_by(patch, AcknowledgeMessages, telling)
 
 
-def serve_everybody_from_one_identity(patch: pytest.MonkeyPatch) -> None:
-    get = Residency.get
+def serve_all_from_one_identity(patch: pytest.MonkeyPatch) -> None:
+    get = StateCache.get
 
-    def mixed_up(self: Residency, _did: str, partition: str, now_ms: int) -> Resident:
+    def mixed_up(self: StateCache, _did: str, partition: str, now_ms: int) -> CachedIdentity:
         return get(self, _FIRST, partition, now_ms)
 
-    patch.setattr(Residency, "get", mixed_up)
+    patch.setattr(StateCache, "get", mixed_up)
 
 
 def count_an_expired_registration(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Identity, "is_registered", lambda self, _now_s: self.registered_until_s > 0)
+    for command, rule in RULES.items():
+        if rule.sender in (owner, correspondent):
+            sender = _who_ever_registered(rule.sender)
+            patch.setitem(RULES, command, rule._replace(sender=sender))
+
+
+def _who_ever_registered(sender: Sender) -> Sender:
+    return lambda state, context: None if state.registered_until_s else sender(state, context)
 
 
 def let_contracts_last_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -166,12 +190,12 @@ def include_the_bounds_of_a_filter(patch: pytest.MonkeyPatch) -> None:
 def offer_the_newest_message_first(patch: pytest.MonkeyPatch) -> None:
     query = message_queue.query_messages
 
-    def backwards(state: Identity, command: QueryMessages) -> Accepted:
-        refs = query(state, command).reply
+    def backwards(state: Identity, command: QueryMessages, context: DecisionContext) -> Accepted:
+        refs = query(state, command, context).reply
         assert isinstance(refs, MessageRefs)
         return Accepted(MessageRefs(refs.versions[::-1], refs.total, refs.size_bytes))
 
-    patch.setattr(message_queue, "query_messages", backwards)
+    decide_by(patch, QueryMessages, backwards)
 
 
 def forget_the_caps(patch: pytest.MonkeyPatch) -> None:
@@ -199,22 +223,22 @@ def leave_something_out_of_snapshots(patch: pytest.MonkeyPatch) -> None:
 
 
 def start_a_new_chain_with_every_seal(patch: pytest.MonkeyPatch) -> None:
-    make = Partition.seal
+    make = OwnedPartition.seal
 
-    def unchained(self: Partition, *rows: Any, **fields: Any) -> Any:
+    def unchained(self: OwnedPartition, *rows: Any, **fields: Any) -> Any:
         self.digest = seal.GENESIS
         return make(self, *rows, **fields)
 
-    patch.setattr(Partition, "seal", unchained)
+    patch.setattr(OwnedPartition, "seal", unchained)
 
 
 def seal_nothing(patch: pytest.MonkeyPatch) -> None:
-    make = Partition.seal
+    make = OwnedPartition.seal
 
-    def empty(self: Partition, _rows: Sequence[Any], *rest: Any, **fields: Any) -> Any:
+    def empty(self: OwnedPartition, _rows: Sequence[Any], *rest: Any, **fields: Any) -> Any:
         return make(self, [], *rest, **fields)
 
-    patch.setattr(Partition, "seal", empty)
+    patch.setattr(OwnedPartition, "seal", empty)
 
 
 def leave_tags_as_they_were(patch: pytest.MonkeyPatch) -> None:
@@ -228,10 +252,12 @@ def leave_the_depths_of_queues_as_they_were(patch: pytest.MonkeyPatch) -> None:
 def withdraw_from_every_channel(patch: pytest.MonkeyPatch) -> None:
     delete = archive.delete_public_events
 
-    def everywhere(state: Identity, command: DeletePublicEvents, moment: Moment) -> Accepted:
-        return delete(state, DeletePublicEvents(command.event_ids), moment)
+    def everywhere(
+        state: Identity, command: DeletePublicEvents, context: DecisionContext
+    ) -> Accepted:
+        return delete(state, DeletePublicEvents(command.event_ids), context)
 
-    patch.setattr(archive, "delete_public_events", everywhere)
+    decide_by(patch, DeletePublicEvents, everywhere)
 
 
 IN_THE_CORE: Final[Sequence[Sabotage]] = (
@@ -257,8 +283,8 @@ IN_THE_HOST: Final[Sequence[Sabotage]] = (
     forget_nonces_at_a_restart,
     keep_a_nonce_by_its_receipt_alone,
     sweep_nonces_that_are_in_force,
-    judge_the_signature_before_the_nonce,
-    serve_everybody_from_one_identity,
+    check_the_signature_before_the_nonce,
+    serve_all_from_one_identity,
     start_a_new_chain_with_every_seal,
     seal_nothing,
     leave_tags_as_they_were,

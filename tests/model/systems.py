@@ -14,9 +14,10 @@ from typing import Final
 import pytest
 from typing_extensions import override
 
-from actors.commands import (
+from actors.core.commands import (
     CloseSession,
     Command,
+    DeliverMessages,
     EndLive,
     Listen,
     OpenSession,
@@ -25,26 +26,25 @@ from actors.commands import (
     StartLive,
     Submission,
 )
-from actors.decision import (
+from actors.core.decide import decide
+from actors.core.decision import (
     ContractRefs,
+    DecisionContext,
     DeliveryRefs,
     Leasing,
     MessageRefs,
-    Moment,
     Refs,
     RequestRefs,
 )
-from actors.decisions import decide
-from actors.evolution import evolve, from_snapshot, to_snapshot
-from actors.host import Host
-from actors.identity import FOLD, Identity
-from actors.leases import Leases
-from actors.limits import HostLimits
-from actors.message_queue import lapsed
-from actors.nonces import NonceWindow, expiry_ms
-from actors.partitions import Placement
-from actors.refusals import Refusal
-from actors.replies import (
+from actors.core.evolve import evolve, from_snapshot, to_snapshot
+from actors.core.identity import FOLD, Identity
+from actors.core.leases import Leases
+from actors.core.limits import HostLimits
+from actors.core.message_queue import lapsed
+from actors.core.nonces import NonceWindow, expiry_ms
+from actors.core.partitioning import Placement
+from actors.core.refusals import Refusal
+from actors.core.replies import (
     ContractRequestsPage,
     ContractsPage,
     DeliveredMessage,
@@ -58,12 +58,12 @@ from actors.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
-from actors.residency import Residency
-from actors.sessions import LiveMode, Sessions
-from eventstore.codec import decode, identity_stream
-from eventstore.errors import LogError
-from eventstore.events import ContractRequested, ContractStored, Event, MessageQueued
-from eventstore.log import (
+from actors.core.sessions import LiveMode, Sessions
+from actors.host.host import Host
+from actors.host.state_cache import StateCache
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import (
     LogFigures,
     PublicEventsPage,
     SavedEventsFilter,
@@ -71,8 +71,9 @@ from eventstore.log import (
     Snapshot,
     WaitingQueue,
 )
-from eventstore.open_log import open_log
-from eventstore.verify import Finding, verify
+from eventstore.log.events import ContractRequested, ContractStored, Event, MessageQueued
+from eventstore.log.verify import Finding, verify
+from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import run_sql
 from tests.model.agents_reference import LIMITS
@@ -151,29 +152,31 @@ class CoreSystem(System):
             self._leases.end(did, leasing.message_ids)
         return [UNAVAILABLE] * len(batch)
 
-    def _answer(self, asked: Submission, ids: Iterator[str]) -> Reply:
-        claim = asked.claim
+    def _answer(self, request: Submission, ids: Iterator[str]) -> Reply:
+        claim = request.claim
         if claim is not None:
             if self._nonces.holds(claim.key, self.now_ms):
                 return Refused(Refusal.DUPLICATE_NONCE)
             window_ms = HOST_LIMITS.timestamp_window_ms
             self._nonces.add(claim.key, expiry_ms(self.now_ms, claim.timestamp_ms, window_ms))
-        if asked.refusal is not None or asked.command is None:
-            return Done() if asked.refusal is None else Refused(asked.refusal)
-        did = asked.target_did
+        if request.refusal is not None or request.command is None:
+            return Done() if request.refusal is None else Refused(request.refusal)
+        did = request.target_did
         state = self._states.get(did) or self.reloaded(did)
-        moment = Moment(
+        context = DecisionContext(
+            did,
             self.now_ms,
-            asked.command_key,
+            request.command_key,
             next(ids),
             LIMITS,
             self._leases.of(did),
             bool(self._sessions.edges_of(did)),
             self._sessions.live_of(did),
+            self._sessions.implicit_of(did),
         )
-        expired = lapsed(state, moment)
+        expired = lapsed(state, context)
         self._record(did, state, [] if expired is None else [expired])
-        decision = decide(did, state, asked.command, moment)
+        decision = decide(state, request.command, context)
         if isinstance(decision, Refusal):
             return Refused(decision)
         self._record(did, state, decision.events)
@@ -188,23 +191,36 @@ class CoreSystem(System):
             self._events.setdefault(did, []).append(event)
             self._states[did] = state
 
-    def _follow(self, did: str, command: Command | None, reply: Reply) -> None:
+    def _follow(  # noqa: C901 - one arm per command
+        self, did: str, command: Command | None, reply: Reply
+    ) -> None:
         match command:
             case CloseSession(edge):
                 self._sessions.close(did, edge)
             case _ if isinstance(reply, Refused):
                 pass
-            case OpenSession(edge) | Listen(edge):
+            case OpenSession(edge):
                 self._sessions.open(did, edge)
+            case Listen(edge, implicit):
+                self._sessions.open(did, edge)
+                if implicit:
+                    self._leases.release(did, self._sessions.start_implicit(did, edge, implicit))
             case StartLive(edge, session, lease_ms, bytes_max) if isinstance(reply, QueueState):
                 self._sessions.open(did, edge)
                 mode = LiveMode(edge, session, reply.version, lease_ms, bytes_max)
                 self._leases.release(did, self._sessions.start_live(did, mode))
+                implicit = self._sessions.implicit_of(did)
+                self._sessions.end_implicit(did, implicit)
+                if implicit != session:
+                    self._leases.release(did, implicit)
             case EndLive(session):
                 self._sessions.end_live(did, session)
             case ReleaseLeases(session):
                 self._sessions.end_live(did, session)
+                self._sessions.end_implicit(did, session)
                 self._leases.release(did, session)
+            case DeliverMessages(session) if not command.implicit:
+                self._sessions.end_implicit(did, session)
             case _:
                 pass
 
@@ -332,9 +348,9 @@ class HostSystem(System):
         replies, _ = host.execute([(EDGE, submission) for submission in batch])
         return replies
 
-    def keep_house(self) -> None:
+    def run_housekeeping(self) -> None:
         """Passivate, sweep, and save the snapshots that are due."""
-        self._log.save_snapshots(self._host.keep_house())
+        self._log.save_snapshots(self._host.run_housekeeping())
 
     def read(self, read: Read) -> SavedEventsPage | PublicEventsPage:
         """A page of a read model."""
@@ -346,11 +362,11 @@ class HostSystem(System):
         return self._log.query_public_events(owner, read.where, offset=page.offset, limit=page.size)
 
     def figures(self) -> LogFigures:
-        """What an operator is told of all queues."""
+        """What an operator is shown of all queues."""
         return self._log.figures()
 
     def waiting_queues(self) -> dict[str, WaitingQueue]:
-        """What an operator is told of each queue."""
+        """What an operator is shown of each queue."""
         return {queue.did: queue for queue in self._log.waiting_queues(limit=100)}
 
     def findings(self) -> list[Finding]:
@@ -377,13 +393,13 @@ class HostSystem(System):
 
     @override
     def in_memory(self) -> dict[str, Identity]:
-        residents = self._host._residency._residents
-        return {did: resident.state for did, resident in residents.items()}
+        cached = self._host._cache._cached
+        return {did: one.state for did, one in cached.items()}
 
     @override
     def reloaded(self, did: str) -> Identity:
-        residency = Residency(self._real, HOST_LIMITS)
-        return residency.get(did, PLACEMENT.partition_of(did), self.now_ms).state
+        cache = StateCache(self._real, HOST_LIMITS)
+        return cache.get(did, PLACEMENT.partition_of(did), self.now_ms).state
 
     @override
     def events(self, did: str) -> list[Event]:

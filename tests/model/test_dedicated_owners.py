@@ -1,8 +1,8 @@
-"""Whoever owns what, asks whom and fails when: an identity has one owner, in its shard or alone.
+"""Whichever host owns what and fails when: an identity has one owner, in its shard or alone.
 
 Hosts claim a shard and an identity of it at will, edges ask whichever they believe in, and appends
-go wrong. What was accepted is there once and in its order; whatever is answered is true at that
-moment; what is refused as another's can be sent again as it is.
+go wrong. What was accepted is there once and in its order; whatever is answered is true at
+that time; what is refused as another's can be sent again as it is.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import tempfile
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.commands import (
+from actors.core.commands import (
     AcknowledgeMessages,
     Command,
     Contract,
     DedicateIdentity,
+    DedicationReason,
     NonceClaim,
     Page,
     QueryMessages,
@@ -28,13 +30,11 @@ from actors.commands import (
     ReleaseIdentity,
     StoreContract,
     Submission,
-    Wish,
 )
-from actors.host import Host
-from actors.identity import Identity
-from actors.limits import HostLimits
-from actors.refusals import Refusal
-from actors.replies import (
+from actors.core.identity import Identity
+from actors.core.limits import HostLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import (
     Dedication,
     Done,
     MessageAccepted,
@@ -43,13 +43,14 @@ from actors.replies import (
     Registered,
     Reply,
 )
-from actors.residency import read_identity
-from eventstore.codec import decode, identity_stream
-from eventstore.errors import LogError
-from eventstore.events import MessageQueued
-from eventstore.log import DedicatedIdentity
-from eventstore.open_log import open_log
-from eventstore.verify import Summary, verify
+from actors.host.host import Host
+from actors.host.state_cache import read_identity
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import DedicatedIdentity
+from eventstore.log.events import MessageQueued
+from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, StoredButFailed
 
 SHARD, ME, FRIEND = "shard-0", "did:x:me", "did:x:friend"
@@ -102,9 +103,9 @@ class Owners:
 
     def ask(self, number: int, partition: str, *commands: Command) -> Reply:
         """What a host says to the first of these commands, all in one transaction."""
-        asked = [self._submission(partition, command) for command in commands]
-        replies, _ = self.hosts[number].execute([("edge", submission) for submission in asked])
-        for submission, reply in zip(asked, replies, strict=True):
+        request = [self._submission(partition, command) for command in commands]
+        replies, _ = self.hosts[number].execute([("edge", submission) for submission in request])
+        for submission, reply in zip(request, replies, strict=True):
             self._note(submission, reply)
         return replies[0]
 
@@ -125,7 +126,7 @@ class Owners:
             else:
                 assert reply == NOT_OWNER
         elif isinstance(reply, MessagesPage):
-            # Nobody else has written since: what is told has to be what is there now.
+            # No other host has written since: the answer has to be what is there now.
             assert [m.message_id for m in reply.messages] == list(self.truth().messages)
 
     def truth(self) -> Identity:
@@ -148,12 +149,18 @@ class Owners:
             case "drop":
                 self._drop(number, partition)
             case "dedicate":
-                self._placed(self.ask(number, partition, DedicateIdentity(Wish.OPERATOR)))
+                self._placed(
+                    self.ask(number, partition, DedicateIdentity(DedicationReason.OPERATOR))
+                )
             case "release":
-                self._placed(self.ask(number, partition, ReleaseIdentity(Wish.OPERATOR)))
+                self._placed(
+                    self.ask(number, partition, ReleaseIdentity(DedicationReason.OPERATOR))
+                )
             case "batch":
                 change = ReleaseIdentity if alone else DedicateIdentity
-                self.ask(number, partition, self.write(), change(Wish.OPERATOR), self.write())
+                self.ask(
+                    number, partition, self.write(), change(DedicationReason.OPERATOR), self.write()
+                )
             case "own shard" | "own alone":
                 with contextlib.suppress(LogError):
                     self.hosts[number].adopt([SHARD if what == "own shard" else ME], None)
@@ -196,6 +203,7 @@ class Owners:
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=120)
 @given(STEPS)
+@pytest.mark.thorough
 def test_an_identity_has_one_owner_whatever_hosts_and_edges_believe(
     steps: list[tuple[str, int, bool]],
 ) -> None:

@@ -23,9 +23,11 @@ def test_the_pure_core_answers_as_the_model_does() -> None:
     class Core(AgentMachine):
         make_system = CoreSystem
 
-    run_state_machine_as_test(Core, settings=settings(EXAMPLES, max_examples=60))
+    examples = min(60, settings().max_examples)  # fewer in make quick, by its profile
+    run_state_machine_as_test(Core, settings=settings(EXAMPLES, max_examples=examples))
 
 
+@pytest.mark.thorough
 def test_a_host_on_sqlite_answers_as_the_model_does() -> None:
     with tempfile.TemporaryDirectory() as directory:
 

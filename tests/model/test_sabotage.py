@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -21,7 +24,40 @@ IN_THE_HOST = [*sabotages.IN_THE_HOST, *agent_sabotages.IN_THE_HOST]
 LOOKING = settings(EXAMPLES, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
 
 
-@pytest.mark.parametrize("sabotage", IN_THE_CORE, ids=lambda sabotage: sabotage.__name__)
+QUICKLY: Final = {
+    "decide_on_the_log_instead_of_the_batch",
+    "forget_the_caps",
+    "hand_out_what_is_leased",
+    "keep_the_bytes_of_removed_messages",
+    "leave_the_depths_of_queues_as_they_were",
+    "let_a_claim_overwrite_another",
+    "push_without_a_lease",
+    "remove_what_is_handed_out",
+    "skip_the_nonce_check",
+    "sweep_nonces_that_are_in_force",
+}
+"""Ten of different kinds that are caught within half a second each: a model that has gone blind is
+noticed at once. The others belong to a whole run."""
+
+
+def each_of(sabotages: Sequence[Sabotage]) -> list[ParameterSet]:
+    return [
+        pytest.param(
+            sabotage,
+            id=sabotage.__name__,
+            marks=() if sabotage.__name__ in QUICKLY else pytest.mark.thorough,
+        )
+        for sabotage in sabotages
+    ]
+
+
+def test_the_ten_quick_ones_are_there() -> None:
+    names = {sabotage.__name__ for sabotage in (*IN_THE_CORE, *IN_THE_HOST)}
+    assert len(QUICKLY) == 10
+    assert names >= QUICKLY
+
+
+@pytest.mark.parametrize("sabotage", each_of(IN_THE_CORE))
 def test_the_model_catches_in_the_core(sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch) -> None:
     class Sabotaged(AgentMachine):
         make_system = CoreSystem
@@ -31,7 +67,7 @@ def test_the_model_catches_in_the_core(sabotage: Sabotage, monkeypatch: pytest.M
         run_state_machine_as_test(Sabotaged, settings=LOOKING)
 
 
-@pytest.mark.parametrize("sabotage", IN_THE_HOST, ids=lambda sabotage: sabotage.__name__)
+@pytest.mark.parametrize("sabotage", each_of(IN_THE_HOST))
 def test_the_model_catches_in_the_host(
     sabotage: Sabotage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

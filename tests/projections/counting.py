@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from eventstore import events as e
-from eventstore.codec import decode
-from eventstore.log import EventLog
+from eventstore.log import events as e
+from eventstore.log.codec import decode
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.columns import identity_of
 from projections.report.span import Bins, Span
 

@@ -10,14 +10,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from actors.host import Host
-from actors.inspection import DescribeStates, Inspector, Question
-from eventstore.log import EventLog
-from eventstore.parquet.database_exports import exports_in
+from actors.host.host import Host
+from actors.host.inspection import DescribeStates, InspectionQuestion, Inspector
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.databases import exports_in
 from eventstore.parquet.files import open_place
-from http_edge.live.collect import Collector, exported_identities
-from http_edge.live.dump import Dumped, DumpWriter
-from tests.projections.histories import PLACEMENT
+from http_edge.cli.live_comparison import Collector, exported_identities
+from http_edge.cli.live_dump import Dumped, DumpWriter
+from tests.histories import PLACEMENT, partition_of
 
 
 def dump_host(
@@ -30,11 +30,11 @@ def dump_host(
     inspector = Inspector(host, log, lambda run: run())
 
     def ask(question: bytes) -> bytes:
-        asked: Question = msgspec.msgpack.decode(question, type=Question)
-        if isinstance(asked, DescribeStates):
-            partitions = [PLACEMENT.partition_of(target) for target in asked.targets]
-            asked = DescribeStates(asked.targets, asked.bytes_max, partitions)
-        return msgspec.msgpack.encode(inspector.answer(asked))
+        inspection: InspectionQuestion = msgspec.msgpack.decode(question, type=InspectionQuestion)
+        if isinstance(inspection, DescribeStates):
+            partitions = [partition_of(target) for target in inspection.targets]
+            inspection = DescribeStates(inspection.targets, inspection.bytes_max, partitions)
+        return msgspec.msgpack.encode(inspector.answer(inspection))
 
     ends = databases or [log]
     after = [one.position() for one in ends]

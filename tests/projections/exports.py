@@ -11,19 +11,19 @@ import base58
 from eventsourcing.persistence import StoredEvent
 from pyspark.sql import DataFrame
 
-from actors.partitions import Placement
-from eventstore.codec import decode
-from eventstore.events import BatchSealed
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from eventstore.parquet.exporter import Exporter, Owner
+from actors.core.partitioning import Placement
+from eventstore.log.codec import decode
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import BatchSealed
 from eventstore.parquet.files import open_place
 from eventstore.parquet.manifest import Signer
-from eventstore.parquet.step import Bounds
-from http_edge import signatures
-from projections.rebuild import PROJECTIONS
-from projections.step import Projection
-from tests.projections.histories import MEDIATOR
+from eventstore.parquet.write.exporter import Exporter, ExportOwner
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
+from projections.tables.projection import Projection
+from projections.tables.registry import PROJECTIONS
+from tests.histories import MEDIATOR
 
 _SEED: Final = bytes(range(32))
 _KEY: Final = signatures.public_key(_SEED)
@@ -34,7 +34,7 @@ def export_log(log: EventLog, target: Path, rows_max: int = 100_000) -> None:
     exporter = Exporter(
         log,
         open_place(str(target)),
-        Owner(MEDIATOR, 3),
+        ExportOwner(MEDIATOR, 3),
         Signer(base58.b58encode(_KEY).decode(), lambda message: signatures.sign(_SEED, message)),
         lambda message, signature: signatures.verify(_KEY, message, signature),
         Bounds(rows_max=rows_max),

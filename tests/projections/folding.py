@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from actors import partition
-from actors.evolution import evolve
-from actors.identity import Identity
-from actors.state_rows import COLUMNS, state_rows
-from eventstore.codec import decode, partition_stream
-from eventstore.events import (
+from actors.core.evolve import evolve
+from actors.core.identity import Identity
+from actors.core.state_rows import TABLES, state_rows
+from actors.host import owned_partition
+from eventstore.log.codec import decode, partition_stream
+from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.log.events import (
     BatchSealed,
     ConnectionEstablished,
     ContractRequested,
@@ -33,10 +34,9 @@ from eventstore.events import (
     PublicEventPublished,
     QueuePolicySet,
 )
-from eventstore.log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.log.verify import Summary, verify
 from eventstore.parquet.columns import identity_of
-from eventstore.verify import Summary, verify
-from tests.projections.histories import LIMITS
+from tests.histories import LIMITS
 
 Rows = set[tuple[Any, ...]]
 Described = defaultdict[str, list[dict[str, Any]]]
@@ -130,7 +130,7 @@ def described(state: Identity) -> Described:
     """The rows of the state by table, each with the names of its columns, places in order."""
     known: Described = defaultdict(list)
     for table, rows in state_rows(state):
-        known[table] += [dict(zip(COLUMNS[table], row, strict=True)) for row in rows]
+        known[table] += [dict(zip(TABLES[table]._fields, row, strict=True)) for row in rows]
     for found in known.values():
         places = [row["place"] for row in found if "place" in row]
         assert places == list(range(len(places)))
@@ -259,7 +259,7 @@ def _of_seals(log: EventLog, seals: list[Stored], now_ms: int) -> dict[str, Rows
     heads: Rows = set()
     for name, head in summary.heads.items():
         window_ms = LIMITS.timestamp_window_ms
-        loaded = partition.load(log, name, now_ms=now_ms, window_ms=window_ms)
+        loaded = owned_partition.load(log, name, now_ms=now_ms, window_ms=window_ms)
         in_force = {
             joined[i : i + 16]
             for joined in loaded.nonces.packed().values()

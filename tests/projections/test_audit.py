@@ -1,4 +1,4 @@
-"""What an audit tells is what the log says, event by event."""
+"""What an audit shows is what the log says, event by event."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from actors import commands as c
-from eventstore import events as e
-from eventstore.open_log import open_log
+from actors.core import commands as c
+from eventstore.log import events as e
+from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
-from projections.audit import (
+from projections.audit.identity import identity_history, identity_traffic
+from projections.audit.listing import Listing, listed, print_listing
+from projections.audit.messages import (
     REPLAYS,
-    Period,
+    AuditPeriod,
     events_until,
     message_life,
     queue_refusals,
     refused_commands,
     stuck_messages,
 )
-from projections.audit_identity import identity_history, identity_traffic
-from projections.listing import Listing, listed, print_listing
-from projections.pseudonyms import pseudonym_of
-from projections.read import open_export
-from projections.step import Step
+from projections.spark.export import open_export
+from projections.spark.pseudonyms import pseudonym_of
+from projections.tables.projection import Step
+from tests.histories import AGENTS, IDENTITIES, START_MS, History, random_script
 from tests.projections.exports import export_log
 from tests.projections.folding import Stored, fold, stored_events
-from tests.projections.histories import AGENTS, PEOPLE, START_MS, History, random_script
 from tests.tidy.modules import ROOT
 
 ALL = 10_000
-SECRET = b"nobody may read this"
+SECRET = b"no command shows this"
 KEY = bytes(range(40))
 REFUSED = [
-    e.RefusedCommands("decentrl", "queue", "DUPLICATE_NONCE", PEOPLE[0], 3, 60_000, 70_000),
+    e.RefusedCommands("decentrl", "queue", "DUPLICATE_NONCE", IDENTITIES[0], 3, 60_000, 70_000),
     e.RefusedCommands("decentrl", "", "INVALID_SIGNATURE", "", 9, 61_000, 119_000),
     e.RefusedCommands("didcomm", "keylist-update", "TIMESTAMP_OUT_OF_RANGE", AGENTS[0], 1, 1, 1),
 ]
 REFUSED_LATER = [
-    e.RefusedCommands("decentrl", "queue", "DUPLICATE_NONCE", PEOPLE[0], 2, 130_000, 140_000),
+    e.RefusedCommands("decentrl", "queue", "DUPLICATE_NONCE", IDENTITIES[0], 2, 130_000, 140_000),
 ]
 APART = (
     e.MessageQueued,
@@ -61,12 +61,12 @@ APART = (
     e.PublicEventsDeleted,
     e.BatchSealed,
 )
-"""Told by day, or not at all."""
+"""Shown by day, or not at all."""
 PATIENT_S, OFTEN = 300, 3
 
 
 @dataclass(frozen=True)
-class Town:
+class SampleLog:
     """A random log of both protocols, its events and its tables, and the export of it."""
 
     events: list[Stored]
@@ -82,35 +82,35 @@ class Town:
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
-    folder = tmp_path_factory.mktemp("town")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleLog:
+    folder = tmp_path_factory.mktemp("sample")
     with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
         history = History(log)
         history.play(random_script(5, 400))
-        history._ask(PEOPLE[0], PEOPLE[1], c.QueueMessage(PEOPLE[0], SECRET))
+        history._ask(IDENTITIES[0], IDENTITIES[1], c.QueueMessage(IDENTITIES[0], SECRET))
         for edge, refused in (("edge-0", REFUSED), ("edge-1", REFUSED_LATER)):
-            told = c.CountRefusals(edge, 60_000, 140_000, refused)
-            history._ask(edge, f"edge:{edge}", told)
+            counted = c.CountRefusals(edge, 60_000, 140_000, refused)
+            history._ask(edge, f"edge:{edge}", counted)
         history.commit()
         export_log(log, folder / "export", rows_max=300)
-        return Town(list(stored_events(log)), fold(log)["queues"], folder / "export")
+        return SampleLog(list(stored_events(log)), fold(log)["queues"], folder / "export")
 
 
 @pytest.fixture(scope="module")
-def step(spark: SparkSession, town: Town) -> Step:
-    export = open_export(str(town.export))
+def step(spark: SparkSession, sample: SampleLog) -> Step:
+    export = open_export(str(sample.export))
     return events_until(spark, export, export.last)
 
 
 @pytest.fixture
-def told(spark: SparkSession, town: Town, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+def runner(spark: SparkSession, sample: SampleLog, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """The program, with the one session of all tests."""
 
     @contextmanager
     def opened(_master: str | None, *, memory_mib: int) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("projections.audit_program.open_session", opened)
+    monkeypatch.setattr("projections.audit.program.open_session", opened)
     return CliRunner()
 
 
@@ -129,11 +129,11 @@ def ids_in(event: e.Event) -> list[str]:
             return []
 
 
-def life(town: Town, message_id: str) -> list[tuple[Any, ...]]:
+def life(sample: SampleLog, message_id: str) -> list[tuple[Any, ...]]:
     """What is expected of a message; a seal covers what stands since the seal before it."""
     found: list[tuple[Any, ...]] = []
     open_rows: list[tuple[Any, ...]] = []
-    for stored in town.events:
+    for stored in sample.events:
         if isinstance(stored.event, e.BatchSealed):
             seal = (stored.event.partition, stored.position, stored.event.digest.hex())
             found += [(*row, *seal) for row in open_rows]
@@ -154,27 +154,27 @@ def lives(step: Step, message_id: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.spark
-def test_the_life_of_a_message_is_told_with_channels_reasons_and_seals(
-    step: Step, town: Town
+def test_the_life_of_a_message_is_shown_with_channels_reasons_and_seals(
+    step: Step, sample: SampleLog
 ) -> None:
-    handed_out = Counter(i for s in town.of(e.MessagesDelivered) for i in ids_in(s.event))
+    handed_out = Counter(i for s in sample.of(e.MessagesDelivered) for i in ids_in(s.event))
     [(often, deliveries)] = handed_out.most_common(1)
     acknowledged = next(
-        ids_in(s.event)[0] for s in town.of(e.MessagesRemoved) if s.identity in PEOPLE
+        ids_in(s.event)[0] for s in sample.of(e.MessagesRemoved) if s.identity in IDENTITIES
     )
     for message_id in (often, acknowledged):
-        expected = life(town, message_id)
+        expected = life(sample, message_id)
         assert lives(step, message_id) == expected
     assert deliveries > 2
-    assert [word for _, word, *_ in life(town, acknowledged)] == ["queued", "removed"]
+    assert [word for _, word, *_ in life(sample, acknowledged)] == ["queued", "removed"]
     assert lives(step, "unknown") == []
 
 
-def history_of(town: Town, did: str) -> list[int]:
-    """Positions of what an identity did and was asked, newest first."""
+def history_of(sample: SampleLog, did: str) -> list[int]:
+    """Positions of what an identity did and was arguments, newest first."""
     owners: dict[str, str] = {}
     found = []
-    for stored in town.events:
+    for stored in sample.events:
         owner = stored.identity
         match stored.event:
             case e.KeyClaimed(key=key, owner_did=owner):
@@ -190,11 +190,11 @@ def history_of(town: Town, did: str) -> list[int]:
     return found[::-1]
 
 
-def traffic_of(town: Town, did: str) -> Counter[tuple[str, str, str]]:
+def traffic_of(sample: SampleLog, did: str) -> Counter[tuple[str, str, str]]:
     """How much of what by what, all on one day."""
     found: Counter[tuple[str, str, str]] = Counter()
     day = iso(START_MS)[:10]
-    for stored in town.events:
+    for stored in sample.events:
         is_own = stored.identity == did
         match stored.event:
             case e.MessageQueued(sender_did=sender, protocol=protocol):
@@ -214,42 +214,44 @@ def traffic_of(town: Town, did: str) -> Counter[tuple[str, str, str]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("did", [AGENTS[1], PEOPLE[1]])
-def test_an_identity_is_told_by_what_it_did_and_by_its_messages(
-    step: Step, town: Town, did: str
+@pytest.mark.parametrize("did", [AGENTS[1], IDENTITIES[1]])
+def test_an_identity_is_shown_by_what_it_did_and_by_its_messages(
+    step: Step, sample: SampleLog, did: str
 ) -> None:
     history = listed(identity_history(step, did), ALL).records
-    assert [row["position"] for row in history] == history_of(town, did)
+    assert [row["position"] for row in history] == history_of(sample, did)
     assert all(row["details"] or row["type"] == "mediation-granted" for row in history)
     rows = listed(identity_traffic(step, did), ALL).records
     assert {(row["day"], row["what"], row["by"]): row["count"] for row in rows} == traffic_of(
-        town, did
+        sample, did
     )
 
 
 @pytest.mark.spark
-def test_refused_commands_are_summed_up_over_edges_and_periods(step: Step, town: Town) -> None:
+def test_refused_commands_are_summed_up_over_edges_and_periods(
+    step: Step, sample: SampleLog
+) -> None:
     expected: Counter[tuple[str, str, str]] = Counter()
-    for stored in town.of(e.RefusalsCounted):
+    for stored in sample.of(e.RefusalsCounted):
         assert isinstance(stored.event, e.RefusalsCounted)
         for refused in stored.event.refusals:
             expected[refused.command, refused.reason, refused.sender_did] += refused.count
     rows = listed(refused_commands(step), ALL).records
     assert {(r["command"], r["reason"], r["sender_did"]): r["count"] for r in rows} == expected
-    [hers] = listed(refused_commands(step, sender_did=PEOPLE[0]), ALL).records
+    [hers] = listed(refused_commands(step, sender_did=IDENTITIES[0]), ALL).records
     assert (hers["count"], hers["edges"]) == (5, 2)
     assert (hers["first_at"], hers["last_at"]) == (iso(60_000), iso(140_000))
     replays = listed(refused_commands(step, reasons=REPLAYS), ALL).records
     assert {row["reason"] for row in replays} == set(REPLAYS)
-    later = Period(datetime.fromtimestamp(120, UTC), datetime.fromtimestamp(180, UTC))
+    later = AuditPeriod(datetime.fromtimestamp(120, UTC), datetime.fromtimestamp(180, UTC))
     assert [row["count"] for row in listed(refused_commands(step, later), ALL).records] == [2]
 
 
 @pytest.mark.spark
-def test_queues_that_began_to_refuse_are_counted(step: Step, town: Town) -> None:
+def test_queues_that_began_to_refuse_are_counted(step: Step, sample: SampleLog) -> None:
     expected = Counter(
         (s.identity, s.event.recipient_key, s.event.reason)
-        for s in town.of(e.QueueRefused)
+        for s in sample.of(e.QueueRefused)
         if isinstance(s.event, e.QueueRefused)
     )
     rows = listed(queue_refusals(step), ALL).records
@@ -257,21 +259,21 @@ def test_queues_that_began_to_refuse_are_counted(step: Step, town: Town) -> None
     assert {
         (row["identity"], row["recipient_key"], row["reason"]): row["count"] for row in rows
     } == expected
-    assert listed(queue_refusals(step, Period(until=datetime(2023, 1, 1, tzinfo=UTC))), 1) == (
+    assert listed(queue_refusals(step, AuditPeriod(until=datetime(2023, 1, 1, tzinfo=UTC))), 1) == (
         [],
         False,
     )
 
 
 @pytest.mark.spark
-def test_messages_that_are_stuck_are_told_worst_first(step: Step, town: Town) -> None:
-    at_ms = round(town.last.timestamp() * 1000)
+def test_messages_that_are_stuck_are_listed_worst_first(step: Step, sample: SampleLog) -> None:
+    at_ms = round(sample.last.timestamp() * 1000)
     rows = listed(
         stuck_messages(step, at_ms, older_than_s=PATIENT_S, deliveries_min=OFTEN), ALL
     ).records
     expected = {}
-    for _, _, _, position, queued_at, message_id, *_, deliveries, _ in town.queues:
-        age_s = (town.last - queued_at).total_seconds()
+    for _, _, _, position, queued_at, message_id, *_, deliveries, _ in sample.queues:
+        age_s = (sample.last - queued_at).total_seconds()
         if age_s > PATIENT_S or deliveries >= OFTEN:
             over = max(age_s / PATIENT_S, deliveries / OFTEN)
             expected[message_id] = (-over, position)
@@ -280,68 +282,70 @@ def test_messages_that_are_stuck_are_told_worst_first(step: Step, town: Town) ->
 
 
 @pytest.mark.spark
-def test_the_program_tells_people_and_machines_the_same(told: CliRunner, town: Town) -> None:
-    handed_out = Counter(i for s in town.of(e.MessagesDelivered) for i in ids_in(s.event))
+def test_tables_and_json_of_the_program_say_the_same(runner: CliRunner, sample: SampleLog) -> None:
+    handed_out = Counter(i for s in sample.of(e.MessagesDelivered) for i in ids_in(s.event))
     often, deliveries = handed_out.most_common(1)[0]
-    asked = ["audit", "message", often, "--from", str(town.export)]
-    as_json = json.loads(told.invoke(projections, [*asked, "--json"]).stdout)
+    arguments = ["audit", "message", often, "--from", str(sample.export)]
+    as_json = json.loads(runner.invoke(projections, [*arguments, "--json"]).stdout)
     assert as_json["message"]["deliveries"] == deliveries
-    assert [event["position"] for event in as_json["events"]] == [r[4] for r in life(town, often)]
-    as_text = told.invoke(projections, asked).stdout
+    assert [event["position"] for event in as_json["events"]] == [r[4] for r in life(sample, often)]
+    as_text = runner.invoke(projections, arguments).stdout
     for event in as_json["events"]:
         assert event["recorded_at"] in as_text
         assert event["seal_digest"] in as_text
     # As the log stood when it was queued, it waits.
-    asked += ["--as-of", str(as_json["events"][0]["seal_position"]), "--json"]
-    early = json.loads(told.invoke(projections, asked).stdout)
+    arguments += ["--as-of", str(as_json["events"][0]["seal_position"]), "--json"]
+    early = json.loads(runner.invoke(projections, arguments).stdout)
     assert (early["message"]["state"], len(early["events"])) == ("waits", 1)
 
 
 @pytest.mark.spark
 def test_no_command_shows_a_payload_and_with_a_key_none_shows_a_name(
-    told: CliRunner, town: Town, tmp_path: Path
+    runner: CliRunner, sample: SampleLog, tmp_path: Path
 ) -> None:
     key = tmp_path / "key"
     key.write_bytes(KEY)
     key.chmod(0o600)
     secret = next(
         s.event.message_id
-        for s in town.of(e.MessageQueued)
+        for s in sample.of(e.MessageQueued)
         if isinstance(s.event, e.MessageQueued) and s.event.payload == SECRET
     )
-    asked = [
+    arguments = [
         ["message", secret],
-        ["identity", PEOPLE[1]],
+        ["identity", IDENTITIES[1]],
         ["refused", "--since", "1970-01-01T00:00:00Z"],
         ["stuck", "--older-than-s", "1"],
     ]
-    found, options = [], ["--from", str(town.export), "--pseudonymise", str(key)]
-    for command in asked:
-        done = told.invoke(projections, ["audit", *command, *options])
+    found, options = [], ["--from", str(sample.export), "--pseudonymise", str(key)]
+    for command in arguments:
+        done = runner.invoke(projections, ["audit", *command, *options])
         assert (done.exit_code, done.stderr) == (0, "")
         found.append(done.stdout)
         assert SECRET.decode() not in done.stdout
         assert SECRET.hex() not in done.stdout
         assert "did:" not in done.stdout
-    assert pseudonym_of(PEOPLE[0], KEY) in found[0]
-    by_pseudonym = ["audit", "identity", pseudonym_of(PEOPLE[1], KEY), *options]
-    assert told.invoke(projections, by_pseudonym).stdout == found[1]
+    assert pseudonym_of(IDENTITIES[0], KEY) in found[0]
+    by_pseudonym = ["audit", "identity", pseudonym_of(IDENTITIES[1], KEY), *options]
+    assert runner.invoke(projections, by_pseudonym).stdout == found[1]
 
 
 @pytest.mark.spark
-def test_what_is_not_in_the_log_is_said(told: CliRunner, town: Town) -> None:
-    for command in (["message", "unknown"], ["identity", "did:example:nobody"]):
-        done = told.invoke(projections, ["audit", *command, "--from", str(town.export)])
+def test_what_is_not_in_the_log_is_said(runner: CliRunner, sample: SampleLog) -> None:
+    for command in (["message", "unknown"], ["identity", "did:example:unknown"]):
+        done = runner.invoke(projections, ["audit", *command, "--from", str(sample.export)])
         assert (done.exit_code, done.stdout) == (1, "")
         assert f"no such {command[0]}" in done.stderr
 
 
-def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(town: Town) -> None:
+def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
+    sample: SampleLog,
+) -> None:
     for command, why in (
         (["identity", "p:00"], "--pseudonymise"),
         (["replays", "--since", "12"], "no time"),
     ):
-        done = CliRunner().invoke(projections, ["audit", *command, "--from", str(town.export)])
+        done = CliRunner().invoke(projections, ["audit", *command, "--from", str(sample.export)])
         assert (done.exit_code, why in done.stderr) == (2, True)
 
 
@@ -353,7 +357,7 @@ def test_text_of_strangers_cannot_drive_the_terminal(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.spark
-def test_poste_runs_the_program_and_ends_as_it_does(town: Town, tmp_path: Path) -> None:
+def test_poste_runs_the_program_and_ends_as_it_does(sample: SampleLog, tmp_path: Path) -> None:
     poste = [
         sys.executable,
         "-c",
@@ -366,9 +370,9 @@ def test_poste_runs_the_program_and_ends_as_it_does(town: Town, tmp_path: Path) 
         subprocess.run(
             [*poste, *options, str(source)], cwd=ROOT, capture_output=True, text=True, check=False
         )
-        for source in (town.export, tmp_path)
+        for source in (sample.export, tmp_path)
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "only 1 are shown (--limit)" in done.stdout
-    assert (failed.returncode, failed.stdout) == (1, "")
+    assert (failed.returncode, failed.stdout) == (3, "")
     assert "no export is here" in failed.stderr

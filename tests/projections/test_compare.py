@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from actors.evolution import to_snapshot
-from actors.identity import FOLD
-from actors.residency import read_identity
-from eventstore.codec import identity_stream
-from eventstore.log import EventLog, Snapshot
-from eventstore.open_log import open_log
-from projections.compare import Difference, DumpDamaged, compare
-from projections.read import NotExported, open_export
+from actors.core.evolve import to_snapshot
+from actors.core.identity import FOLD
+from actors.host.state_cache import read_identity
+from eventstore.log.codec import identity_stream
+from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.stores.open_log import open_log
+from projections.compare.compare import Difference, DumpDamaged, compare
+from projections.spark.export import NotExported, open_export
+from tests.histories import AGENTS, IDENTITIES, History, random_script
 from tests.projections.dumps import dump_host, rewrite
 from tests.projections.exports import export_log
-from tests.projections.histories import AGENTS, PEOPLE, History, random_script
 
-ALICE, ZOE = PEOPLE
+ALICE, ZOE = IDENTITIES
 Row = dict[str, Any]
 
 
@@ -62,7 +62,7 @@ def test_every_forged_missing_added_and_changed_row_is_listed(
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
         history = History(log)
         history.play(random_script(3, 300))
-        history._host = history._new_host()  # nobody is in memory now
+        history._host = history._new_host()  # no identity is in memory now
         forget_a_message(log, ALICE)
         export_log(log, tmp_path / "export", rows_max=1_000)
         folder = tmp_path / "dump"
@@ -72,10 +72,10 @@ def test_every_forged_missing_added_and_changed_row_is_listed(
     def versions(rows: list[Row]) -> list[Row]:
         version_of.update({row["identity"]: row["version"] for row in rows})
         kept = [row for row in rows if row["identity"] != AGENTS[0]]
-        stranger = {"stream": bytes(16), "identity": "did:example:stranger", "version": 3}
+        unknown = {"stream": bytes(16), "identity": "did:example:unknown", "version": 3}
         return [
             *({**row, "version": row["version"] - (row["identity"] == ZOE)} for row in kept),
-            stranger,
+            unknown,
         ]
 
     rewrite(folder, "watermarks", versions)
@@ -92,7 +92,7 @@ def test_every_forged_missing_added_and_changed_row_is_listed(
         return [each for each in found.listed if each.table == table]
 
     identities = {(d.identity, d.column, d.live, d.rebuilt) for d in of("identities")}
-    assert ("did:example:stranger", "version", "3", None) in identities
+    assert ("did:example:unknown", "version", "3", None) in identities
     assert (AGENTS[0], "version", None, str(version_of[AGENTS[0]])) in identities
     behind = str(version_of[ZOE] - 1), str(version_of[ZOE])
     assert (ZOE, "version", *behind) in identities

@@ -1,4 +1,4 @@
-"""The exports of a log in several databases tell together what that of one database tells."""
+"""The exports of a log in several databases show together what that of one database shows."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from actors.partitions import Placement
-from eventstore.events import BatchSealed
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from actors.core.partitioning import Placement
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import BatchSealed
 from eventstore.parquet.errors import ExportDamaged
-from projections.audit import events_until, message_life, stuck_messages
-from projections.audit_identity import identity_history
-from projections.compare import compare
-from projections.listing import listed
-from projections.read import NotExported, open_export
-from projections.rebuild import PROJECTIONS, RebuildRefused, rebuild
+from eventstore.stores.open_log import open_log
+from projections.audit.identity import identity_history
+from projections.audit.listing import listed
+from projections.audit.messages import events_until, message_life, stuck_messages
+from projections.compare.compare import compare
+from projections.rebuild.catalog import Tables, TablesPlace
+from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.report.provenance import notes, open_signed_export
-from projections.tables import Tables, TablesPlace
+from projections.spark.export import NoExport, NotExported, open_export
+from projections.tables.registry import PROJECTIONS
+from tests.histories import AGENTS, IDENTITIES, PLACEMENT, History, random_script
 from tests.projections.dumps import dump_host
 from tests.projections.exports import export_log, rows_of, share_out
 from tests.projections.folding import Rows, fold, stored_events
-from tests.projections.histories import AGENTS, PEOPLE, PLACEMENT, History, random_script
 
-TWO: Final = Placement(shards=PLACEMENT.shards, hosts=1, dedicated=PLACEMENT.dedicated, databases=2)
+TWO: Final = Placement(shards=PLACEMENT.shards, hosts=1, databases=2)
 ALL: Final = 10_000
 
 
 @dataclass
-class Town:
+class SampleLog:
     """A log with a history, the same in two databases, and the exports of both."""
 
     folder: Path
@@ -60,13 +61,13 @@ class Town:
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[Town]:
+def sample(tmp_path: Path) -> Iterator[SampleLog]:
     with ExitStack() as stack:
         log, *databases = [
             stack.enter_context(closing(open_log(f"sqlite:{tmp_path / name}.db")))
             for name in ("whole", "first", "second")
         ]
-        found = Town(tmp_path, log, History(log), databases)
+        found = SampleLog(tmp_path, log, History(log), databases)
         found.live(9, 250)
         assert all(0 < one.position() < log.position() for one in databases)
         yield found
@@ -83,49 +84,51 @@ def unplaced(rows: dict[str, Rows]) -> dict[str, Rows]:
     found = {}
     for projection in PROJECTIONS:
         kept = [n for n, name in enumerate(projection.columns) if name != "position"]
-        told = rows.get(projection.name, set())
-        found[projection.name] = {tuple(row[n] for n in kept) for row in told}
-        assert len(found[projection.name]) == len(told)
+        known = rows.get(projection.name, set())
+        found[projection.name] = {tuple(row[n] for n in kept) for row in known}
+        assert len(found[projection.name]) == len(known)
     return found
 
 
 @pytest.mark.spark
 def test_the_exports_of_two_databases_are_rebuilt_as_one_log(
-    spark: SparkSession, town: Town
+    spark: SparkSession, sample: SampleLog
 ) -> None:
-    target = town.folder / "tables"
+    target = sample.folder / "tables"
 
     def read(tables: Tables) -> dict[str, Rows]:
         place = TablesPlace(str(target))
         return rows_of({table.name: place.read(spark, table) for table in tables.tables})
 
-    tables = rebuild(spark, open_export(str(town.export)), str(target))
-    assert tables.at == tuple(one.position() for one in town.databases)
-    assert unplaced(read(tables)) == unplaced(fold(town.log))
-    town.live(10, 100)
-    tables = rebuild(spark, open_export(str(town.export)), str(target), incremental=True)
+    tables = rebuild(spark, open_export(str(sample.export)), str(target))
+    assert tables.at == tuple(one.position() for one in sample.databases)
+    assert unplaced(read(tables)) == unplaced(fold(sample.log))
+    sample.live(10, 100)
+    tables = rebuild(spark, open_export(str(sample.export)), str(target), incremental=True)
     assert tables.generation == 2
-    assert unplaced(read(tables)) == unplaced(fold(town.log))
+    assert unplaced(read(tables)) == unplaced(fold(sample.log))
     with pytest.raises(RebuildRefused, match="2 of the log's databases"):
-        rebuild(spark, open_export(str(town.export / "db-0")), str(target), incremental=True)
+        rebuild(spark, open_export(str(sample.export / "db-0")), str(target), incremental=True)
 
 
 @pytest.mark.spark
-def test_memory_is_compared_with_all_databases_at_once(spark: SparkSession, town: Town) -> None:
-    host, dump = town.history._host, town.folder / "dump"
-    dumped = dump_host(host, town.log, town.export, dump, town.databases)
+def test_memory_is_compared_with_all_databases_at_once(
+    spark: SparkSession, sample: SampleLog
+) -> None:
+    host, dump = sample.history._host, sample.folder / "dump"
+    dumped = dump_host(host, sample.log, sample.export, dump, sample.databases)
     known = {row["stream"]: row["version"] for row in rows_in(dump, "watermarks")}
     known |= {row["partition"]: row["version"] for row in rows_in(dump, "seals")}
-    town.live(10, 60)
+    sample.live(10, 60)
     # As if the mediator had been asked now, and what came since were not in its memory.
-    now = [database.position() for database in town.databases]
-    told = json.loads((dump / "dump.json").read_bytes())
-    (dump / "dump.json").write_text(json.dumps(told | {"after": now, "before": now}))
-    found = compare(spark, open_export(str(town.export)), str(dump))
+    now = [database.position() for database in sample.databases]
+    written = json.loads((dump / "dump.json").read_bytes())
+    (dump / "dump.json").write_text(json.dumps(written | {"after": now, "before": now}))
+    found = compare(spark, open_export(str(sample.export)), str(dump))
     assert (found.positions, found.identities) == (tuple(now), dumped.identities)
     assert {table.name: table.rows for table in found.tables} == dumped.rows
     newest: dict[str, tuple[int, int]] = {}
-    for stored in stored_events(town.log):
+    for stored in stored_events(sample.log):
         is_seal = isinstance(stored.event, BatchSealed)
         if not is_seal or stored.identity.startswith("shard-"):
             key = stored.identity if is_seal else stored.stream
@@ -134,18 +137,20 @@ def test_memory_is_compared_with_all_databases_at_once(spark: SparkSession, town
     assert {
         (each.identity, int(each.live or 0), int(each.rebuilt or 0)) for each in found.listed
     } == {(name, *versions) for name, versions in stale.items()}
-    assert {TWO.database_of(name) for name in (*PEOPLE, *AGENTS) if name in stale} == {0, 1}
+    assert {TWO.database_of(name) for name in (*IDENTITIES, *AGENTS) if name in stale} == {0, 1}
     assert {each.column for each in found.listed} == {"version"}
     with pytest.raises(NotExported, match="the export is of 1 databases, the dump of 2"):
-        compare(spark, open_export(str(town.export / "db-0")), str(dump))
+        compare(spark, open_export(str(sample.export / "db-0")), str(dump))
 
 
 @pytest.mark.spark
-def test_an_audit_finds_what_stands_in_either_database(spark: SparkSession, town: Town) -> None:
-    export_log(town.log, town.folder / "whole")
+def test_an_audit_finds_what_stands_in_either_database(
+    spark: SparkSession, sample: SampleLog
+) -> None:
+    export_log(sample.log, sample.folder / "whole")
     together, alone = (
         events_until(spark, export, export.last)
-        for export in map(open_export, (str(town.export), str(town.folder / "whole")))
+        for export in map(open_export, (str(sample.export), str(sample.folder / "whole")))
     )
     steps = (together, alone)
     mixed, whole = (listed(identity_history(step, AGENTS[0]), ALL).records for step in steps)
@@ -161,10 +166,10 @@ def test_an_audit_finds_what_stands_in_either_database(spark: SparkSession, town
     [waits] = listed(
         stuck_messages(together, together.at_ms, older_than_s=1, deliveries_min=1), 1
     ).records
-    told = ("recorded_at", "event", "by", "version", "seal_partition", "seal_digest")
+    shown = ("recorded_at", "event", "by", "version", "seal_partition", "seal_digest")
     lived, expected = (
         [
-            [row[name] for name in told]
+            [row[name] for name in shown]
             for row in listed(message_life(step, waits["message_id"]), 9).records
         ]
         for step in steps
@@ -172,27 +177,29 @@ def test_an_audit_finds_what_stands_in_either_database(spark: SparkSession, town
     assert lived == expected != []
 
 
-def test_exports_are_of_all_databases_and_each_in_its_place(town: Town) -> None:
-    export = open_signed_export(str(town.export))
+def test_exports_are_of_all_databases_and_each_in_its_place(sample: SampleLog) -> None:
+    export = open_signed_export(str(sample.export))
     said = {note.name: note.text for note in notes(export, is_pseudonymised=False)}
-    assert f"db-1 {town.databases[1].position():,}, {town.log.position():,} rows" in said["Log"]
-    first, second = town.export / "db-0", town.export / "db-1"
-    third = second.rename(town.export / "db-2")
-    with pytest.raises(NotExported, match="db-1: no export is here"):
-        open_export(str(town.export))
+    assert f"db-1 {sample.databases[1].position():,}, {sample.log.position():,} rows" in said["Log"]
+    first, second = sample.export / "db-0", sample.export / "db-1"
+    third = second.rename(sample.export / "db-2")
+    with pytest.raises(NoExport, match="db-1: there is no such folder"):
+        open_export(str(sample.export))
     third.rename(second)
-    (town.folder / "other").mkdir()
-    first.rename(town.folder / "other" / "db-0")
+    (sample.folder / "other").mkdir()
+    first.rename(sample.folder / "other" / "db-0")
     with pytest.raises(ExportDamaged, match="one is missing"):
-        open_export(str(town.folder / "other"))
-    second.rename(town.export / "db-0")
-    (town.folder / "other" / "db-0").rename(town.export / "db-1")
+        open_export(str(sample.folder / "other"))
+    second.rename(sample.export / "db-0")
+    (sample.folder / "other" / "db-0").rename(sample.export / "db-1")
     with pytest.raises(ExportDamaged, match="in the place of another"):
-        open_export(str(town.export))
+        open_export(str(sample.export))
 
 
-def test_a_number_names_no_position_of_several_databases(spark: SparkSession, town: Town) -> None:
-    export = open_export(str(town.export))
+def test_a_number_names_no_position_of_several_databases(
+    spark: SparkSession, sample: SampleLog
+) -> None:
+    export = open_export(str(sample.export))
     with pytest.raises(NotExported, match="name a time"):
         export.position(spark, 5)
     assert export.position(spark, datetime(9000, 1, 1, tzinfo=UTC)) == export.last

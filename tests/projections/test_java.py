@@ -1,4 +1,4 @@
-"""The Java that Spark starts: found without anybody installing one."""
+"""The Java that Spark starts: found although none was installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from projections.java import JavaMissing, chosen_java, make_launcher, release, started_by_spark
+from projections.spark.session import (
+    JavaMissing,
+    chosen_java,
+    make_launcher,
+    release,
+    started_by_spark,
+)
 
 INCUBATOR = "--add-modules=jdk.incubator.vector"
 OPENS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -29,10 +35,10 @@ def a_java(home: Path, says: str) -> Path:
 
 
 def run(home: Path, *arguments: str) -> list[str]:
-    asked = subprocess.run(
+    done = subprocess.run(
         [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
     )
-    return asked.stdout.splitlines()
+    return done.stdout.splitlines()
 
 
 @pytest.fixture(autouse=True)

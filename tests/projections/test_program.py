@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -18,14 +19,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from eventstore.open_log import open_log
 from eventstore.parquet.schema import SCHEMA as EXPORTED
+from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
-from projections.program import cause, moment
-from projections.read import SCHEMA, open_export, spark_path
-from projections.rebuild import PROJECTIONS
+from projections.spark.export import SCHEMA, open_export, spark_path
+from projections.spark.program import ProgressSteps, cause, point_in_log
+from projections.tables.registry import PROJECTIONS
+from tests.histories import Act, History, random_script
 from tests.projections.exports import export_log
-from tests.projections.histories import Act, History, random_script
 from tests.tidy.modules import ROOT
 
 
@@ -37,7 +38,7 @@ def export(tmp_path: Path) -> Path:
     return tmp_path / "an export"
 
 
-def ask(*arguments: str) -> Result:
+def run(*arguments: str) -> Result:
     """Run the program here; only for what fails before Spark is started."""
     return CliRunner().invoke(projections, ["rebuild", *arguments])
 
@@ -59,9 +60,24 @@ def test_an_export_becomes_tables_with_a_catalog(export: Path, tmp_path: Path) -
 
 
 def test_a_place_without_an_export_is_said(tmp_path: Path) -> None:
-    done = ask("--from", str(tmp_path), "--to", str(tmp_path / "tables"))
-    assert (done.exit_code, "no export is here" in done.output) == (1, True)
+    for source, why in ((tmp_path, "no export is here"), (tmp_path / "x", "no such folder")):
+        done = run("--from", str(source), "--to", str(tmp_path / "tables"))
+        assert (done.exit_code, why in done.output) == (3, True)
     assert not (tmp_path / "tables").exists()
+
+
+def test_a_terminal_shows_each_step_and_a_pipe_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal in (True, False):
+        stderr = io.StringIO()
+        monkeypatch.setattr(stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with ProgressSteps("Writing the report", 2) as steps:
+            steps.begin("Spark")
+            steps.done("messages")
+            steps.done("volume")
+        shown = stderr.getvalue()
+        words = ("Writing the report", "0/2", "Spark", "1/2", "messages", "2/2", "volume")
+        assert [word in shown for word in words] == [is_terminal] * len(words)
 
 
 def test_a_missing_and_a_truncated_file_are_named(export: Path, tmp_path: Path) -> None:
@@ -69,18 +85,18 @@ def test_a_missing_and_a_truncated_file_are_named(export: Path, tmp_path: Path) 
     content = first.read_bytes()
     for spoil in (lambda: first.write_bytes(content[:-1]), first.unlink):
         spoil()
-        done = ask("--from", str(export), "--to", str(tmp_path / "tables"))
-        assert (done.exit_code, first.name in done.output) == (1, True)
+        done = run("--from", str(export), "--to", str(tmp_path / "tables"))
+        assert (done.exit_code, first.name in done.output) == (4, True)
 
 
-def test_a_moment_is_a_position_or_a_time() -> None:
-    assert moment("0012") == 12
-    assert moment("2030-12-31T23:59:59Z") == datetime(2030, 12, 31, 23, 59, 59, tzinfo=UTC)
-    assert moment("2030-12-31T23:59") == datetime(2030, 12, 31, 23, 59, tzinfo=UTC)
-    assert moment("2031-01-01 01:00+01:00") == datetime(2031, 1, 1, tzinfo=UTC)
+def test_a_point_in_the_log_is_a_position_or_a_time() -> None:
+    assert point_in_log("0012") == 12
+    assert point_in_log("2030-12-31T23:59:59Z") == datetime(2030, 12, 31, 23, 59, 59, tzinfo=UTC)
+    assert point_in_log("2030-12-31T23:59") == datetime(2030, 12, 31, 23, 59, tzinfo=UTC)
+    assert point_in_log("2031-01-01 01:00+01:00") == datetime(2031, 1, 1, tzinfo=UTC)
     for text in ("", "-1", "½", "yesterday", "12e3"):
         with pytest.raises(click.BadParameter, match="neither"):
-            moment(text)
+            point_in_log(text)
 
 
 def test_paths_and_addresses_are_written_as_spark_does(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
-from projections.pseudonyms import (
+from projections.rebuild.catalog import TablesPlace
+from projections.rebuild.rebuild import RebuildRefused, rebuild
+from projections.spark.export import SCHEMA, open_export
+from projections.spark.pseudonyms import (
     KEY_BYTES_MAX,
     NAMING,
     KeyRefused,
@@ -30,15 +33,13 @@ from projections.pseudonyms import (
     pseudonym_of,
     read_key,
 )
-from projections.read import SCHEMA, open_export
-from projections.rebuild import PROJECTIONS, RebuildRefused, rebuild
-from projections.tables import TablesPlace
+from projections.tables.registry import PROJECTIONS
+from tests.histories import AGENTS, IDENTITIES, KEYS, History, random_script
 from tests.projections.exports import export_log, rows_of
 from tests.projections.folding import fold
-from tests.projections.histories import AGENTS, KEYS, PEOPLE, History, random_script
 
 KEY: Final = bytes(range(48))
-NAMES_NOBODY: Final = {
+NAMES_NO_ONE: Final = {
     "type", "protocol", "reason", "channel", "handshake",
     "message_id", "message_ids", "contract_id", "request_id", "request_ids", "event_id",
     "event_ids", "digest", "nonces", "edge", "command",
@@ -101,9 +102,9 @@ def texts_of(kind: DataType, name: str) -> set[str]:
             return set()
 
 
-def test_of_every_column_it_is_decided_whether_it_names_somebody() -> None:
+def test_of_every_column_it_is_decided_whether_it_names_an_identity() -> None:
     texts = texts_of(SCHEMA, "")
-    assert texts - NAMING.keys() == NAMES_NOBODY
+    assert texts - NAMING.keys() == NAMES_NO_ONE
     assert NAMING.keys() - texts == {"refusals"}
 
 
@@ -135,7 +136,7 @@ def test_rebuilt_tables_have_pseudonyms_that_join_and_no_name(
         }, projection.name
     for file in target.glob("*/*/*.parquet"):
         content = str(pq.read_table(file).to_pydict())
-        assert not [name for name in (*PEOPLE, *AGENTS, *KEYS, "phone") if name in content]
+        assert not [name for name in (*IDENTITIES, *AGENTS, *KEYS, "phone") if name in content]
 
 
 @pytest.mark.spark
@@ -176,7 +177,7 @@ def test_a_key_is_a_file_of_ones_own_with_enough_bytes(tmp_path: Path) -> None:
         assert (done.exit_code, "cannot be read" in done.stderr) == (2, True)
 
 
-def test_a_fingerprint_is_no_pseudonym_and_tells_keys_apart() -> None:
+def test_a_fingerprint_is_no_pseudonym_and_differs_for_each_key() -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(KEY)
         file.flush()

@@ -14,14 +14,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
-from projections.read import NotExported, open_export
-from projections.rebuild import PROJECTIONS, RebuildRefused, frames, rebuild
-from projections.tables import CATALOG, Tables, TablesDamaged, TablesPlace
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
+from projections.rebuild.catalog import CATALOG, Tables, TablesDamaged, TablesPlace
+from projections.rebuild.rebuild import RebuildRefused, frames, rebuild
+from projections.spark.export import NotExported, open_export
+from projections.tables.registry import PROJECTIONS
+from tests.histories import History, random_script
 from tests.projections.exports import export_log, prefix_of, rows_of
 from tests.projections.folding import Rows, fold
-from tests.projections.histories import History, random_script
 
 pytestmark = pytest.mark.spark
 
@@ -112,7 +113,7 @@ def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSes
             rebuild(spark, export, str(target))
         (target / CATALOG).write_bytes(msgspec.json.encode(tables))
         assert read(spark, target, tables) == before
-        # Nobody wrote later than this position: everything is empty.
+        # There is no event up to this position: everything is empty.
         empty = rebuild(spark, open_export(str(other / "export")), str(target), as_of=0)
         assert {table.rows for table in empty.tables} == {0}
         assert not (target / "000001").exists()

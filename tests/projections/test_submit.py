@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.open_log import open_log
-from projections.java import chosen_java
-from projections.rebuild import PROJECTIONS
+from eventstore.stores.open_log import open_log
+from projections.spark.session import chosen_java
+from projections.tables.registry import PROJECTIONS
+from tests.histories import History, random_script
 from tests.projections.exports import export_log
-from tests.projections.histories import History, random_script
 from tests.tidy.modules import ROOT
 
 
@@ -30,18 +30,25 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
     copied = tmp_path / "copied"
     for folder in ("deploy/spark", "eventstore", "projections"):
         shutil.copytree(ROOT / folder, copied / folder)
-    mark = copied / "projections" / "step.py"
+    mark = copied / "projections" / "tables" / "projection.py"
     mark.write_text(f"{mark.read_text()}\nPLACE['version'] = 'from the zip file'\n")
     options = ["--master", "local[1]", "--driver-java-options", "-XX:TieredStopAtLevel=1"]
     for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false"):
         options += ["--conf", setting]
-    asked = ["rebuild", "--from", str(tmp_path / "export"), "--to", str(tmp_path / "tables")]
+    arguments = ["rebuild", "--from", str(tmp_path / "export"), "--to", str(tmp_path / "tables")]
     with chosen_java(tmp_path):
         scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = os.environ | {"PATH": scripts, "PYSPARK_PYTHON": sys.executable}
         environment.pop("PYTHONPATH", None)
         done = subprocess.run(
-            [sys.executable, copied / "deploy/spark/submit.py", *options, "--", *asked, "--json"],
+            [
+                sys.executable,
+                copied / "deploy/spark/submit.py",
+                *options,
+                "--",
+                *arguments,
+                "--json",
+            ],
             cwd=tmp_path,
             env=environment,
             capture_output=True,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("actors", "eventstore", "http_edge", "projections")
 _TEXTS = (*PRODUCT, "tests", "deploy", ".ci")
-_SKIPPED = {"__pycache__", "node_modules"}
+_SKIPPED = {"__pycache__", "node_modules", ".git"}  # .git is a file in a linked work tree
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class Module:
     def text(self) -> str:
         return (ROOT / self.path).read_text("utf-8")
 
-    @cached_property
+    @property
     def tree(self) -> ast.Module:
+        """Parsed anew each time: all trees at once would slow every test of the process down."""
         return ast.parse(self.text)
 
     @property
@@ -34,22 +35,39 @@ class Module:
 
     def uses(self) -> Iterator[tuple[str, int]]:
         """Dotted names that the module imports or reaches through a plain name, with lines."""
+        return iter(self._found[0])
+
+    def functions(self) -> Iterator[tuple[str, int, int]]:
+        """Its functions: name, first and last line."""
+        return iter(self._found[1])
+
+    @cached_property
+    def _found(self) -> tuple[Sequence[tuple[str, int]], Sequence[tuple[str, int, int]]]:
+        """What the rules look for, found in one walk."""
+        uses: list[tuple[str, int]] = []
+        functions = []
         for node in ast.walk(self.tree):
             match node:
                 case ast.Import(names=names):
-                    yield from ((alias.name, node.lineno) for alias in names)
+                    uses += [(alias.name, node.lineno) for alias in names]
                 case ast.ImportFrom(module=str(module), names=names):
-                    yield module, node.lineno
-                    yield from ((f"{module}.{alias.name}", node.lineno) for alias in names)
+                    uses.append((module, node.lineno))
+                    uses += [(f"{module}.{alias.name}", node.lineno) for alias in names]
                 case ast.Attribute(value=ast.Name(id=base), attr=attribute):
-                    yield f"{base}.{attribute}", node.lineno
+                    uses.append((f"{base}.{attribute}", node.lineno))
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    functions.append((name, node.lineno, node.end_lineno or node.lineno))
                 case _:
                     pass
+        return uses, functions
+
+
+_module = cache(Module)
 
 
 def modules(*packages: str) -> list[Module]:
     """All modules of these packages, by path."""
-    return [Module(path) for path in text_files(*packages) if path.endswith(".py")]
+    return [_module(path) for path in text_files(*packages) if path.endswith(".py")]
 
 
 def text_files(*folders: str) -> list[str]:

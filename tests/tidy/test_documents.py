@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-import runpy
 import shlex
 from functools import cache
-from pathlib import Path
 
 import click
 import pytest
 
-from actors.clock import system_clock
 from http_edge.cli.main import poste
-from tests.edge.mediator import HandClock, Mediator
 from tests.model.test_sabotage import IN_THE_CORE, IN_THE_HOST
 from tests.tidy.modules import ROOT
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "THREAT_MODEL.md", "CHANGELOG.md", "CONTRIBUTING.md")
+PROMISES = "deploy/docs/pages/internals/promises.md"
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "THREAT_MODEL.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "deploy/docs/pages").rglob("*.md")),
+)
+README_LINES_MAX = 150
 TEXTS = {name: (ROOT / name).read_text("utf-8") for name in DOCUMENTS}
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 PATH = re.compile(
@@ -26,7 +31,6 @@ PATH = re.compile(
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 COMMAND = re.compile(r"(?:\.venv/bin/|`)(poste(?: [^`\n>]*|(?![\w-])))")
-EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PLACES = {"URL": "http://127.0.0.1:1", "FILE": str(ROOT / "README.md")}
 """What stands in examples for something of the reader's own."""
 THREAT = re.compile(r"^\| ([A-Z])(\d+) \|", re.MULTILINE)
@@ -63,7 +67,9 @@ def test_every_test_that_is_named_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows_min"), [("README.md", 15), ("THREAT_MODEL.md", 50)], ids=["promises", "threats"]
+    ("name", "rows_min"),
+    [("README.md", 5), (PROMISES, 15), ("THREAT_MODEL.md", 50)],
+    ids=["five", "promises", "threats"],
 )
 def test_every_promise_and_every_threat_has_a_test(name: str, rows_min: int) -> None:
     rows = _rows(TEXTS[name], with_a_column="test")
@@ -84,8 +90,17 @@ def test_threats_are_numbered_without_a_gap() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_file_that_is_named_or_linked_exists(name: str) -> None:
-    named = [path for pattern in (PATH, LINK) for path in pattern.findall(TEXTS[name])]
-    assert [path for path in named if not (ROOT / path).exists()] == []
+    here = (ROOT / name).parent
+    # Pages that stand elsewhere in the repository have an address of their own in the guide; the
+    # build of the guide (make docs) refuses a link that leads nowhere.
+    in_the_guide = name.startswith("deploy/docs/")
+    places = [ROOT / path for path in PATH.findall(TEXTS[name])]
+    places += [here / path for path in LINK.findall(TEXTS[name]) if not in_the_guide]
+    assert [str(path) for path in places if not path.exists()] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(TEXTS["README.md"].splitlines()) <= README_LINES_MAX
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -100,23 +115,8 @@ def test_every_command_that_is_shown_is_understood(name: str) -> None:
         command.make_context(command.name, words)
 
 
-def test_the_number_of_sabotages_is_the_one_that_is_told() -> None:
-    told = [re.findall(r"(\d+)\s+(?:ways|sabotages)", text) for text in TEXTS.values()]
-    assert {int(number) for numbers in told for number in numbers} == {
+def test_the_number_of_sabotages_is_the_one_that_is_written() -> None:
+    counts = [re.findall(r"(\d+)\s+(?:ways|sabotages)", text) for text in TEXTS.values()]
+    assert {int(number) for numbers in counts for number in numbers} == {
         len(IN_THE_CORE) + len(IN_THE_HOST)
     }
-
-
-async def test_the_example_of_the_readme_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (example,) = EXAMPLE.findall(TEXTS["README.md"])
-    module = tmp_path / "example.py"
-    module.write_text(example, "utf-8")
-    mediator = Mediator(tmp_path, HandClock(system_clock()))
-    await mediator.start()
-    try:
-        await runpy.run_path(str(module))["main"](f"http://127.0.0.1:{mediator.ports[0]}")
-    finally:
-        await mediator.stop()
-    assert "hello, Bob" in capsys.readouterr().out

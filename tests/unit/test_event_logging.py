@@ -1,11 +1,13 @@
-"""Log lines: always one line of JSON, and never what a mediator must not tell."""
+"""Log lines: one line each, JSON or text for a terminal, without what a mediator keeps secret."""
 
 import base64
+import importlib
 import io
 import json
 import logging
 import os
 import random
+import re
 import secrets
 import warnings
 from collections.abc import Iterator
@@ -17,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.event_logging import (
+from http_edge.telemetry.logs import (
     LINE_BYTES_MAX,
     TEXT_CHARS_MAX,
-    JsonLines,
     configure,
+    formatter,
     safe_text,
     safe_value,
     short_did,
@@ -33,14 +35,14 @@ UUID4 = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 def _line(message: str, **fields: Any) -> dict[str, Any]:
     record = logging.makeLogRecord({"name": "poste", "levelname": "INFO", "msg": message} | fields)
-    line: dict[str, Any] = json.loads(JsonLines("main").format(record))
+    line: dict[str, Any] = json.loads(formatter("main").format(record))
     return line
 
 
 @given(st.text(), st.text())
 def test_whatever_the_input_a_line_is_one_line_of_ascii_json(message: str, field: str) -> None:
     record = logging.makeLogRecord({"msg": "%s", "args": (message,), "field": field})
-    text = JsonLines("main").format(record)
+    text = formatter("main").format(record)
     assert text.isascii()
     assert text.isprintable()
     assert json.loads(text).keys() == {"at", "level", "process", "logger", "event", "field"}
@@ -49,7 +51,7 @@ def test_whatever_the_input_a_line_is_one_line_of_ascii_json(message: str, field
 @pytest.mark.parametrize("attack", ["\r\n", "\x1b[2J", "\u2028", "\x00", "\ud800"])
 def test_control_characters_arrive_escaped(attack: str) -> None:
     assert _line("event", field=f"a{attack}b")["field"] == f"a{attack}b"
-    assert attack not in JsonLines("main").format(logging.makeLogRecord({"msg": f"a{attack}b"}))
+    assert attack not in formatter("main").format(logging.makeLogRecord({"msg": f"a{attack}b"}))
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,8 @@ def test_a_failure_names_its_type_its_cause_and_where_it_happened_but_no_source_
 def logging_as_before() -> Iterator[None]:
     root, raising = logging.getLogger(), logging.raiseExceptions
     handlers, level = root.handlers[:], root.level
+    ray = logging.getLogger("ray")
+    of_ray, propagates = ray.handlers[:], ray.propagate
     root.handlers.clear()
     # What a test before this one has begun to capture would not be captured anew.
     logging.captureWarnings(capture=False)
@@ -172,6 +176,7 @@ def logging_as_before() -> Iterator[None]:
     for handler in root.handlers:
         handler.close()
     root.handlers[:], logging.raiseExceptions = handlers, raising
+    ray.handlers[:], ray.propagate = of_ray, propagates
     root.setLevel(level)
 
 
@@ -193,12 +198,75 @@ def test_configured_a_process_writes_its_level_and_above_and_warnings_too(
     assert {line["process"] for line in lines} == {"edge-0"}
 
 
+class Terminal(io.StringIO):
+    """Takes text as a terminal does."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.parametrize(
+    ("environment", "is_colored"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_on_a_terminal_a_line_is_text_with_colors_unless_they_are_unwanted(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_colored: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    configure("info", terminal, process="edge-0")
+    logging.getLogger("poste.test").info("ready", extra={"seconds": 4.2, "sender": DID})
+    text = terminal.getvalue()
+    assert ("\x1b[" in text) is is_colored
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert re.fullmatch(
+        rf"\d\d:\d\d:\d\d \[info +\] edge-0 +ready +seconds=4.2 sender={short_did(DID)}\n", plain
+    )
+
+
+@given(st.text(), st.text())
+def test_whatever_the_input_it_cannot_drive_a_terminal(message: str, field: str) -> None:
+    record = logging.makeLogRecord({"msg": "%s", "args": (message,), "field": field})
+    record.nested = {field: [field]}
+    text = formatter("main", "plain").format(record)
+    assert text.isascii()
+    assert text.isprintable()
+
+
+def test_on_a_terminal_the_places_of_a_failure_stand_below_it() -> None:
+    try:
+        raise OSError("disk I/O error")
+    except OSError as error:
+        record = logging.makeLogRecord({"msg": "append failed", "exc_info": (OSError, error, None)})
+        record.exc_info = (OSError, error, error.__traceback__)
+    first, place = formatter("main", "plain").format(record).splitlines()
+    assert first.endswith("error=OSError error_cause=null error_text=disk I/O error")
+    assert place.startswith("    unit/test_event_logging.py:")
+
+
+@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.parametrize("library", ["aiohttp.server", "ray", "asyncio"])
+def test_lines_of_libraries_keep_the_rules_too(library: str) -> None:
+    stream = io.StringIO()
+    configure("info", stream)
+    logging.getLogger(library).error("Error handling request of %s", DID)
+    line = json.loads(stream.getvalue())
+    assert (line["logger"], line["event"]) == (
+        library,
+        f"Error handling request of {short_did(DID)}",
+    )
+
+
 @pytest.mark.usefixtures("logging_as_before")
 def test_a_closed_stream_stops_nothing() -> None:
     stream = io.StringIO()
     configure("info", stream)
     stream.close()
-    logging.getLogger("poste.test").error("nobody listens")
+    logging.getLogger("poste.test").error("not written")
 
 
 @pytest.mark.usefixtures("logging_as_before")
@@ -230,7 +298,7 @@ def test_a_pipe_that_is_full_or_left_drops_lines_and_stops_nothing(tmp_path: Pat
         logging.getLogger("poste.test").info("word " * 70)
     read = os.read(reader, 1 << 20)
     os.close(reader)
-    logging.getLogger("poste.test").info("nobody reads")
+    logging.getLogger("poste.test").info("not read")
     assert 0 < len(read) < 2_000 * 350
     assert all(json.loads(line) for line in read.splitlines())
 
@@ -242,3 +310,12 @@ def test_without_a_reader_of_the_pipe_lines_go_to_stderr(
     configure("info", pipe=str(tmp_path / "no-such-pipe"))
     logging.getLogger("poste.test").info("here")
     assert json.loads(capsys.readouterr().err)["event"] == "here"
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg.pool"])
+def test_the_driver_of_postgresql_writes_no_lines_about_an_outage_besides_those_of_the_log(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    importlib.import_module("eventstore.stores.postgres_connections")
+    logging.getLogger(name).warning("error ignored in rollback")
+    assert not caplog.records

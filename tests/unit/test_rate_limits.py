@@ -1,11 +1,11 @@
-"""Rates: never more than promised, never forgotten, and the wait that is told is true."""
+"""Rates: never more than promised, never forgotten, and the wait that is answered is true."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.rate_limits import RateLimit
+from http_edge.listener.rate_limits import RateLimit
 
 KEYS = st.sampled_from([f"key-{number}" for number in range(8)])
 STEPS_S = st.integers(0, 400).map(lambda hundredths: hundredths / 100)
@@ -54,7 +54,7 @@ def test_more_keys_than_buckets_get_no_more_than_the_buckets_and_the_shared_one(
 
 
 @given(REQUESTS, RATES, BURSTS_S)
-def test_who_waits_as_long_as_told_is_served_and_not_earlier(
+def test_a_client_that_waits_as_long_as_answered_is_served_and_not_earlier(
     requests: list[tuple[str, float]], per_s: float, burst_s: float
 ) -> None:
     limit = RateLimit(per_s, burst_s=burst_s, keys_max=8)
@@ -118,7 +118,7 @@ def test_rate_zero_is_no_limit_and_no_memory() -> None:
     assert len(limit) == 0
 
 
-def test_a_clock_set_back_makes_nobody_wait_for_it() -> None:
+def test_a_clock_set_back_makes_no_client_wait_for_it() -> None:
     limit = RateLimit(1, burst_s=2, keys_max=2)
     for key in ("a", "b"):
         assert limit.take(key, 5_000.0) is None

@@ -1,4 +1,4 @@
-"""Refusals are counted exactly, in bounded memory, and held against nobody else."""
+"""Refusals are counted exactly, in bounded memory, and held against no other identity."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.codec import encode, identity_stream
-from eventstore.events import RefusalsCounted, RefusedCommands
-from http_edge.config import Audit
-from http_edge.refusal_counts import OTHER, PROTOCOLS, Counted, RefusalCounts
+from eventstore.log.codec import encode, identity_stream
+from eventstore.log.events import RefusalsCounted, RefusedCommands
+from http_edge.settings.settings import Audit
+from http_edge.telemetry.refusal_counts import OTHER, PROTOCOLS, Counted, RefusalCounts
 from tests.unit.actors.given import NOW_MS, HandClock
 
 
@@ -79,7 +79,7 @@ def test_whatever_is_refused_the_sum_is_exact_and_the_entries_are_bounded(
 
 
 @given(REFUSALS, st.integers(16, 40), st.integers(0, 300))
-def test_nobody_is_held_responsible_for_more_than_what_was_refused_to_them(
+def test_no_identity_is_held_responsible_for_more_than_what_was_refused_to_it(
     refusals: list[Refused], entries_max: int, senders_bytes_max: int
 ) -> None:
     exact = Counter(refusals)
@@ -117,7 +117,7 @@ def test_what_finds_no_room_loses_its_sender_then_its_command_then_its_reason() 
     assert [(e.reason, e.count) for e in by_reason] == [("r0", 1), ("r1", 1), (OTHER, 18)]
 
 
-def test_whoever_fills_one_kind_of_room_hides_nothing_of_the_others() -> None:
+def test_filling_one_kind_of_room_hides_nothing_of_the_others() -> None:
     flood = [
         *(Refused("decentrl", "QUERY", "REPLAY", f"did:x:{number}") for number in range(999)),
         *(Refused("decentrl", f"C{number}", "INVALID", "") for number in range(999)),

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 from tests.edge.conftest import StartMediator
-from tests.edge.didcomm.town import Bob, Town, free_port
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, free_port
+from tests.edge.identities import Json
 from tests.edge.mediator import Mediator
-from tests.edge.people import Json
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ async def mediator(start_mediator: StartMediator, settings: Json) -> Mediator:
 
 
 @pytest.fixture
-async def town(mediator: Mediator) -> AsyncIterator[Town]:
+async def network(mediator: Mediator) -> AsyncIterator[WalletNetwork]:
     """Its wallets outlive a restart of the mediator."""
     async with aiohttp.ClientSession() as session:
-        yield Town(mediator, session)
+        yield WalletNetwork(mediator, session)
 
 
 @pytest.fixture
-async def bob(town: Town) -> Bob:
-    return await town.bob()
+async def bob(network: WalletNetwork) -> Bob:
+    return await network.bob()

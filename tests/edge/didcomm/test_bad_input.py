@@ -14,29 +14,29 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as bounds
 from hypothesis import strategies as st
 
-from actors.partitions import host_name
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.keys import KeyPair, base58
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import ProblemReported, Wallet
-from tests.edge.didcomm.town import (
+from actors.core.partitioning import host_name
+from http_edge.clients.didcomm import ProblemReported, Wallet
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.wallet_network import (
     SENDER,
     SERVICE,
     Bob,
-    Town,
+    WalletNetwork,
     answer_to,
+    envelope_of,
     forwarded,
     fresh,
     ids,
     keys,
-    letter,
     numbered,
     opened,
     routed,
     sealed,
 )
+from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S, Answer, Mediator
-from tests.edge.people import Json
 
 T = TypeVar("T")
 NOT_AN_ENVELOPE: Final = "not-an-envelope"
@@ -124,36 +124,44 @@ BAD: Final[list[tuple[str, bytes]]] = [
 ]
 
 
-async def test_what_cannot_be_read_is_told_and_changes_nothing_over_http(town: Town) -> None:
-    facts = town.mediator.facts()
-    position = town.mediator.log_position()
+async def test_what_cannot_be_read_is_reported_and_changes_nothing_over_http(
+    network: WalletNetwork,
+) -> None:
+    facts = network.mediator.facts()
+    position = network.mediator.log_position()
     for code, body in BAD:
-        answer = await town.post(body)
+        answer = await network.post(body)
         assert (answer.status, answer.json) == (400, {"error": code}), body[:100]
-    assert (town.mediator.facts(), town.mediator.log_position()) == (facts, position)
+    assert (network.mediator.facts(), network.mediator.log_position()) == (facts, position)
 
 
 @pytest.mark.parametrize("is_text", [False, True], ids=["binary", "text"])
-async def test_what_cannot_be_read_is_told_and_changes_nothing_over_a_socket(
-    town: Town, bob: Bob, is_text: bool
+async def test_what_cannot_be_read_closes_a_socket_with_a_code_and_changes_nothing(
+    network: WalletNetwork, is_text: bool
 ) -> None:
-    facts = town.mediator.facts()
-    async with town.socket() as socket:
-        for code, body in BAD:
-            if is_text and not body.isascii():
-                continue
+    """Never a plain answer: Credo stops reading, or ends, at a frame that is no envelope."""
+    facts = network.mediator.facts()
+    for code, body in BAD:
+        if is_text and not body.isascii():
+            continue
+        async with network.socket() as socket:
             await (socket.raw.send_str(body.decode()) if is_text else socket.raw.send_bytes(body))
-            report = orjson.loads(await socket.data())
-            assert report["@type"] == NEW_PREFIX + "report-problem/1.0/problem-report"
-            assert report["description"]["code"] == code, body[:100]
-        # The socket is as good as before.
+            assert await socket.ended_because() == (4400, code), body[:100]
+    assert network.mediator.facts() == facts
+
+
+async def test_what_was_sent_before_a_message_that_cannot_be_read_is_answered(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    async with network.socket() as socket:
         await socket.raw.send_bytes(sealed(bob.connection, "trust_ping/1.0/ping", **routed()))
+        await socket.raw.send_bytes(b"garbage")
         opened(bob.connection, await socket.data())
-    assert town.mediator.facts() == facts
+        assert await socket.ended_because() == (4400, NOT_AN_ENVELOPE)
 
 
-async def test_a_text_frame_that_is_no_text_closes_the_socket(town: Town) -> None:
-    async with town.socket() as socket:
+async def test_a_text_frame_that_is_no_text_closes_the_socket(network: WalletNetwork) -> None:
+    async with network.socket() as socket:
         await socket.raw._writer.send_frame(b"\xff\xfe", 1)  # no wallet can say it
         assert await socket.ended() == 1007
 
@@ -176,10 +184,10 @@ def samples(strategy: st.SearchStrategy[T], number: int) -> list[T]:
     return found
 
 
-async def all_posted(town: Town, bodies: Sequence[bytes]) -> list[Answer]:
+async def all_posted(network: WalletNetwork, bodies: Sequence[bytes]) -> list[Answer]:
     answers: list[Answer] = []
     for start in range(0, len(bodies), 20):
-        answers += await asyncio.gather(*map(town.post, bodies[start : start + 20]))
+        answers += await asyncio.gather(*map(network.post, bodies[start : start + 20]))
     return answers
 
 
@@ -204,15 +212,15 @@ def damaged(draw: st.DrawFn) -> bytes:
     return GENUINE[:start] + draw(st.binary(min_size=1, max_size=8)) + GENUINE[end:]
 
 
-async def test_random_bytes_are_never_an_error_of_ours(town: Town) -> None:
-    facts = town.mediator.facts()
+async def test_random_bytes_are_never_an_error_of_ours(network: WalletNetwork) -> None:
+    facts = network.mediator.facts()
     bodies = samples(st.binary(max_size=200), 60)
     bodies += [one for one in samples(damaged(), 120) if one != GENUINE]
     bodies += [_dumped(value) for value in samples(JSON, 60)]
-    for answer, body in zip(await all_posted(town, bodies), bodies, strict=True):
+    for answer, body in zip(await all_posted(network, bodies), bodies, strict=True):
         # Blanks and escapes can change in an envelope without harm; then it is a stranger's ping.
         assert answer.status in {400, 200}, body
-    assert town.mediator.facts() == facts
+    assert network.mediator.facts() == facts
 
 
 KINDS: Final = [
@@ -243,32 +251,32 @@ MEMBERS: Final = [
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"delay_s_max": 0}}])
-async def test_whatever_stands_in_a_message_is_answered(town: Town, bob: Bob) -> None:
+async def test_whatever_stands_in_a_message_is_answered(network: WalletNetwork, bob: Bob) -> None:
     bodies = []
     members = st.dictionaries(st.sampled_from(MEMBERS), JSON, min_size=1, max_size=4)
     for kind, body in samples(st.tuples(st.sampled_from(KINDS), members), 250):
         message = fresh(**{"@type": NEW_PREFIX + kind, **body, **routed()})
         bodies.append(packed(_dumped(message), sender=bob.connection.key))
-    for answer in await all_posted(town, bodies):
+    for answer in await all_posted(network, bodies):
         assert answer.status in {200, 202, 400}
     await bob.wallet.ping()
 
 
-# ---- nobody learns who is registered
+# ---- no sender learns which keys are registered
 
 
 async def test_registered_and_unregistered_keys_answer_byte_for_byte_alike(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     given_up = await bob.wallet.new_recipient()
     await bob.wallet.update_keylist(remove=[given_up.key.public])
-    (nobody,) = keys(1)
-    known = [bob.key, given_up.key.public, bob.connection.key.public, nobody]
+    (unknown,) = keys(1)
+    known = [bob.key, given_up.key.public, bob.connection.key.public, unknown]
     answers = []
     for key in known:
-        envelope = letter(key, "one")
+        envelope = envelope_of(key, "one")
         for body in (envelope, forwarded(base58(key), orjson.loads(envelope))):
-            answer = await town.post(body)
+            answer = await network.post(body)
             headers = {name.lower(): text for name, text in answer.headers.items()}
             made = [headers.pop(name) for name in ("date", "x-request-id")]  # whatever was asked
             assert all(made)
@@ -276,15 +284,17 @@ async def test_registered_and_unregistered_keys_answer_byte_for_byte_alike(
     assert answers == [answers[0]] * len(answers)
 
 
-async def test_a_stranger_is_told_the_same_whatever_key_it_names(town: Town, bob: Bob) -> None:
-    stranger = town.stranger()
-    (nobody,) = keys(1)
+async def test_a_stranger_gets_the_same_answer_whatever_key_it_names(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    stranger = network.stranger()
+    (unknown,) = keys(1)
     codes = set()
-    for key in (bob.key, nobody):
+    for key in (bob.key, unknown):
         for ask in (stranger.status(key), stranger.fetch(1, key), stranger.update_keylist([key])):
-            with pytest.raises(ProblemReported) as told:
+            with pytest.raises(ProblemReported) as reported:
                 await ask
-            codes.add((told.value.code, told.value.text))
+            codes.add((reported.value.code, reported.value.text))
     assert codes == {("not-connected", "There is no connection with this key")}
 
 
@@ -297,14 +307,14 @@ async def reported(wallet: Wallet, kind: str, **members: Any) -> object:
     return description["code"] if isinstance(description, dict) else report["problem-code"]
 
 
-async def test_with_its_host_away_everybody_is_asked_to_try_again_and_nothing_is_lost(
-    town: Town, bob: Bob, mediator: Mediator
+async def test_with_its_host_away_every_sender_is_asked_to_try_again_and_nothing_is_lost(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
-    await town.write(bob, *numbered(2))
+    await network.write(bob, *numbered(2))
     picked = ids(await bob.wallet.fetch(1))
     facts = mediator.facts()
     mediator.hosts.cut(HOST)
-    refused = await town.letter(bob.key, "lost?")
+    refused = await network.forward_text(bob.key, "lost?")
     assert (refused.status, refused.json) == (503, {"error": "try-again"})
     assert refused.headers["Retry-After"] == "1"
     for kind in ("status-request", "delivery-request", "messages-received"):
@@ -330,36 +340,54 @@ async def test_with_its_host_away_everybody_is_asked_to_try_again_and_nothing_is
     mediator.hosts.mend(HOST)
     assert mediator.facts() == facts
     await bob.wallet.received(picked)
-    assert await bob.drained() == ["letter 001"]
+    assert await bob.drained() == ["message 001"]
 
 
 async def test_an_answer_that_cannot_wait_is_to_be_asked_for_again(
-    town: Town, bob: Bob, mediator: Mediator
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     """Without a return route it would have to be queued; accepted, it would never come."""
     mediator.hosts.cut(HOST)
-    answer = await town.say(bob.connection, "trust_ping/1.0/ping")
+    answer = await network.say(bob.connection, "trust_ping/1.0/ping")
     assert (answer.status, answer.json) == (503, {"error": "try-again"})
     mediator.hosts.mend(HOST)
-    assert (await town.say(bob.connection, "trust_ping/1.0/ping")).status == 202
+    assert (await network.say(bob.connection, "trust_ping/1.0/ping")).status == 202
     assert (await bob.wallet.status()).message_count == 1
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"queue_messages_max": 1}}])
-async def test_an_answer_that_finds_the_queue_full_is_told(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
-    answer = await town.say(bob.connection, "trust_ping/1.0/ping")
+async def test_an_answer_that_finds_the_queue_full_is_reported(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
+    answer = await network.say(bob.connection, "trust_ping/1.0/ping")
     assert (answer.status, answer.json) == (429, {"error": "queue-full"})
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(sealed(bob.connection, "trust_ping/1.0/ping"))
+        report = opened(bob.connection, await socket.data())
+        assert report["description"]["code"] == "queue-full"
+        assert report["who_retries"] == "you"
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"queue_messages_max": 1}}])
+async def test_a_forward_that_is_not_taken_closes_a_socket_with_a_code(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """Its sender is unknown, so there is no key that a report could be packed for."""
+    await network.write(bob, "one")
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(envelope_of(bob.key, "two"))
+        assert await socket.ended_because() == (4429, "queue-full")
 
 
 async def test_a_live_socket_outlives_a_host_that_is_away_for_a_while(
-    town: Town, bob: Bob, mediator: Mediator
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     async with bob.wallet.live() as live:
         mediator.hosts.cut(HOST)
-        assert (await town.letter(bob.key, "lost?")).status == 503
+        assert (await network.forward_text(bob.key, "lost?")).status == 503
         mediator.hosts.mend(HOST)
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         assert bob.texts(await live.next(WAIT_S)) == ["one"]
 
 

@@ -6,14 +6,14 @@ import pytest
 from nacl.signing import SigningKey
 from typing_extensions import override
 
-from http_edge.didcomm.keys import KeyPair, did_key, did_key_reference
-from tests.edge.didcomm.town import Bob, Town, numbered
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, numbered
+from tests.edge.identities import Person
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
-from tests.edge.people import Person
 
 
 class Both(Person):
-    """Somebody whose did:key is an identity of Decentrl and the key of a wallet's connection."""
+    """A person whose did:key is an identity of Decentrl and the key of a wallet's connection."""
 
     @override
     def __init__(self, name: str) -> None:
@@ -30,38 +30,38 @@ def both() -> Both:
 
 
 @pytest.fixture
-async def bob(town: Town, both: Both, alice: Person) -> Bob:
-    """The wallet of somebody whom Alice may write to by Decentrl, too."""
-    mediator = town.mediator
+async def bob(network: WalletNetwork, both: Both, alice: Person) -> Bob:
+    """The wallet of a person whom Alice may write to by Decentrl, too."""
+    mediator = network.mediator
     await mediator.register(alice, both)
     await mediator.befriend(both, alice)
-    return await town.bob(key=both.pair)
+    return await network.bob(key=both.pair)
 
 
 async def test_each_protocol_sees_its_own_messages(
-    town: Town, bob: Bob, both: Both, alice: Person, clock: HandClock
+    network: WalletNetwork, bob: Bob, both: Both, alice: Person, clock: HandClock
 ) -> None:
-    mediator = town.mediator
+    mediator = network.mediator
     for index in range(3):
         await mediator.delivered(alice, both, f"pending event {index}")
-        await town.write(bob, f"letter {index}")
+        await network.write(bob, f"message {index}")
         clock.advance(1)
     assert await mediator.waiting(both) == [f"pending event {index}" for index in range(3)]
     status = await bob.wallet.status()
     assert (status.message_count, (await bob.wallet.pickup1_status()).message_count) == (3, 3)
     assert (await bob.wallet.queue_status()).message_count == 3
     assert status.newest_received_time == "2027-01-15 08:00:02Z"
-    assert bob.texts(await bob.wallet.batch(2)) == ["letter 0", "letter 1"]
-    assert await bob.drained() == ["letter 2"]
+    assert bob.texts(await bob.wallet.batch(2)) == ["message 0", "message 1"]
+    assert await bob.drained() == ["message 2"]
     assert (await bob.wallet.status()).total_bytes == 0
     assert len(await mediator.waiting(both)) == 3
 
 
 async def test_neither_protocol_removes_what_is_the_others(
-    town: Town, bob: Bob, both: Both, alice: Person, mediator: Mediator
+    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
 ) -> None:
     event_id = await mediator.delivered(alice, both, "pending event")
-    await town.write(bob, "letter")
+    await network.write(bob, "message")
     (picked,) = await bob.wallet.fetch()
     assert (await bob.wallet.received([event_id])).message_count == 1
     assert await bob.wallet.list_pickup([event_id]) == []
@@ -71,27 +71,27 @@ async def test_neither_protocol_removes_what_is_the_others(
     assert await mediator.waiting(both) == ["pending event"]
 
 
-async def test_sockets_of_both_protocols_are_told_each_of_its_own(
-    town: Town, bob: Bob, both: Both, alice: Person, mediator: Mediator
+async def test_sockets_of_both_protocols_are_notified_each_of_its_own(
+    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
 ) -> None:
     async with bob.wallet.live() as live, mediator.socket(both) as socket:
-        await town.write(bob, "letter")
+        await network.write(bob, "message")
         await mediator.delivered(alice, both, "pending event")
-        assert bob.texts(await live.next(WAIT_S)) == ["letter"]
-        heard = await socket.hear()
-        assert heard["type"] == "PENDING_EVENTS"
+        assert bob.texts(await live.next(WAIT_S)) == ["message"]
+        received = await socket.hear()
+        assert received["type"] == "PENDING_EVENTS"
         assert (await live.status()).live_delivery is True
-    assert await bob.drained() == ["letter"]
+    assert await bob.drained() == ["message"]
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"queue_messages_max": 4}}])
 async def test_the_caps_of_a_queue_are_for_both_together(
-    town: Town, bob: Bob, both: Both, alice: Person, mediator: Mediator
+    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
 ) -> None:
     for index in range(2):
         await mediator.delivered(alice, both, f"pending event {index}")
-    await town.write(bob, *numbered(2))
-    assert (await town.letter(bob.key, "one more")).status == 429
+    await network.write(bob, *numbered(2))
+    assert (await network.forward_text(bob.key, "one more")).status == 429
     refused = await mediator.write(alice, both, "one more")
     assert refused.refusal == (429, "RECIPIENT_QUEUE_FULL")
     assert len(await bob.drained()) == 2
@@ -99,9 +99,9 @@ async def test_the_caps_of_a_queue_are_for_both_together(
 
 
 async def test_a_wallets_own_rules_are_for_envelopes_alone(
-    town: Town, bob: Bob, both: Both, alice: Person, clock: HandClock
+    network: WalletNetwork, bob: Bob, both: Both, alice: Person, clock: HandClock
 ) -> None:
-    mediator = town.mediator
+    mediator = network.mediator
     await bob.wallet.update_queue(will_queue=False, duration_limit=60)
     await mediator.delivered(alice, both, "pending event")
     clock.advance(600)
@@ -110,10 +110,10 @@ async def test_a_wallets_own_rules_are_for_envelopes_alone(
 
 
 async def test_both_outlive_the_mediator(
-    town: Town, bob: Bob, both: Both, alice: Person, mediator: Mediator
+    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
 ) -> None:
     await mediator.delivered(alice, both, "pending event")
-    await town.write(bob, "letter")
+    await network.write(bob, "message")
     await mediator.restart()
-    assert await bob.drained() == ["letter"]
+    assert await bob.drained() == ["message"]
     assert await mediator.waiting(both) == ["pending event"]

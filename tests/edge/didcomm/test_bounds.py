@@ -6,42 +6,48 @@ import asyncio
 
 import pytest
 
-from http_edge.didcomm.mediation import pseudonym
-from http_edge.strict_json import CONTAINERS_MAX, JsonRefused, parse
-from tests.edge.didcomm.town import Bob, Town
+from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
+from http_edge.didcomm.composition import pseudonym
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.mediator import KEYS, WAIT_S
 
 
-async def test_a_message_that_this_mediator_sent_out_is_not_taken_in_again(town: Town) -> None:
-    url = town.mediator.url("/didcomm")
+async def test_a_message_that_this_mediator_sent_out_is_not_taken_in_again(
+    network: WalletNetwork,
+) -> None:
+    url = network.mediator.url("/didcomm")
     for via in (f"1.1 {pseudonym(KEYS)}", f"1.1 another, 1.1 {pseudonym(KEYS)}"):
-        for ask in (town.mediator.http.post, town.mediator.http.get):
+        for ask in (network.mediator.http.post, network.mediator.http.get):
             async with ask(url, headers={"Via": via}) as answer:
                 assert (answer.status, await answer.json()) == (409, {"error": "message-loop"})
-    async with town.mediator.http.post(url, headers={"Via": "1.1 another"}, data=b"x") as answer:
+    async with network.mediator.http.post(url, headers={"Via": "1.1 another"}, data=b"x") as answer:
         assert answer.status == 400
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"commands_in_flight_max": 1}}])
-async def test_who_waits_for_messages_takes_nobodys_place(town: Town, bob: Bob) -> None:
+async def test_a_wallet_that_waits_for_messages_takes_no_place_of_others(
+    network: WalletNetwork, bob: Bob
+) -> None:
     polling = asyncio.create_task(bob.wallet.noop(delay_ms=20_000))
-    (edge,) = town.mediator.edges
+    (edge,) = network.mediator.edges
     async with asyncio.timeout(WAIT_S):
-        # Nothing tells that a request began to wait.
-        while not (len(edge._hub) and edge._surface.in_flight.has_room(0)):  # noqa: ASYNC110
+        # No event says that a request began to wait.
+        while not (len(edge._hub) and edge._in_flight.has_room(0)):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await town.write(bob, "hello")
+        await network.write(bob, "hello")
         assert await polling
 
 
-async def test_an_edge_that_started_anew_has_lost_its_sessions(town: Town, bob: Bob) -> None:
-    host = town.mediator.hosts.running["host-0"]
+async def test_an_edge_that_started_anew_has_lost_its_sessions(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    host = network.mediator.hosts.running["host-0"]
     async with bob.wallet.live():
         host.heartbeat("edge-0", 1, "first")
-        assert host.is_held
+        assert host.stats().sessions
         host.heartbeat("edge-0", 0, "second")
         host.stats()  # after what waits on the writer's thread
-        assert not host.is_held
+        assert not host.stats().sessions
 
 
 def test_a_text_of_very_many_parts_is_not_read() -> None:

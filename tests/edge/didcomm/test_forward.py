@@ -1,4 +1,4 @@
-"""Forwards (RFC 0094): every shape, every cap, several recipients, and nobody to answer."""
+"""Forwards (RFC 0094): every shape, every cap, several recipients, and no answer."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.keys import KeyPair, base58, did_key, did_key_reference
-from http_edge.didcomm.messages import NEW_PREFIX, OLD_PREFIX
-from http_edge.wallet import forward
-from tests.edge.didcomm.town import (
+from http_edge.clients.didcomm import forward
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.wallet_network import (
     SENDER,
     SERVICE,
     Bob,
-    Town,
+    WalletNetwork,
+    envelope_of,
     forwarded,
     fresh,
     ids,
     keys,
-    letter,
     numbered,
     routed,
 )
@@ -35,7 +35,7 @@ def nested(envelope: bytes, to: bytes, depth: int) -> bytes:
     return forward(envelope, to, [SERVICE.public] * depth)
 
 
-async def test_a_recipient_is_found_in_every_spelling(town: Town, bob: Bob) -> None:
+async def test_a_recipient_is_found_in_every_spelling(network: WalletNetwork, bob: Bob) -> None:
     cases: list[Any] = [
         base58,
         did_key,
@@ -45,13 +45,13 @@ async def test_a_recipient_is_found_in_every_spelling(town: Town, bob: Bob) -> N
         lambda key: [base58(key)],
     ]
     for spell in cases:
-        body = forwarded(spell(bob.key), orjson.loads(letter(bob.key, "one")))
-        answer = await town.post(body)
+        body = forwarded(spell(bob.key), orjson.loads(envelope_of(bob.key, "one")))
+        answer = await network.post(body)
         assert (answer.status, answer.body) == (202, b"")
         assert await bob.drained() == ["one"]
 
 
-async def test_a_message_is_taken_in_every_shape(town: Town, bob: Bob) -> None:
+async def test_a_message_is_taken_in_every_shape(network: WalletNetwork, bob: Bob) -> None:
     cases: list[Any] = [
         orjson.loads,
         bytes.decode,
@@ -65,15 +65,15 @@ async def test_a_message_is_taken_in_every_shape(town: Town, bob: Bob) -> None:
                 **{
                     "@type": prefix + "routing/1.0/forward",
                     "to": base58(bob.key),
-                    "msg": shape(letter(bob.key, "one")),
+                    "msg": shape(envelope_of(bob.key, "one")),
                 }
             )
-            answer = await town.post(pack(orjson.dumps(message), [SERVICE.public], None))
+            answer = await network.post(pack(orjson.dumps(message), [SERVICE.public], None))
             assert answer.status == 202
             assert await bob.drained() == ["one"]
 
 
-async def test_only_an_envelope_can_be_forwarded(town: Town, bob: Bob) -> None:
+async def test_only_an_envelope_can_be_forwarded(network: WalletNetwork, bob: Bob) -> None:
     cases: list[Any] = [
         None,
         {},
@@ -86,50 +86,56 @@ async def test_only_an_envelope_can_be_forwarded(town: Town, bob: Bob) -> None:
         {"protected": 1, "iv": "x", "ciphertext": "x", "tag": "x"},
     ]
     for msg in cases:
-        facts = town.mediator.facts()
-        answer = await town.post(forwarded(base58(bob.key), msg))
+        facts = network.mediator.facts()
+        answer = await network.post(forwarded(base58(bob.key), msg))
         assert (answer.status, answer.json) == NOT_A_MESSAGE
-        assert town.mediator.facts() == facts
+        assert network.mediator.facts() == facts
 
 
-async def test_a_forward_to_what_is_no_name_is_no_message(town: Town, bob: Bob) -> None:
+async def test_a_forward_to_what_is_no_name_is_no_message(network: WalletNetwork, bob: Bob) -> None:
     cases: list[Any] = [None, {}, 1, [], [1], [None]]
     for to in cases:
-        answer = await town.post(forwarded(to, orjson.loads(letter(bob.key, "one"))))
+        answer = await network.post(forwarded(to, orjson.loads(envelope_of(bob.key, "one"))))
         assert (answer.status, answer.json) == NOT_A_MESSAGE
 
 
-async def test_an_envelope_for_a_registered_key_needs_no_forward(town: Town, bob: Bob) -> None:
-    assert (await town.post(letter(bob.key, "one"))).status == 202
+async def test_an_envelope_for_a_registered_key_needs_no_forward(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    assert (await network.post(envelope_of(bob.key, "one"))).status == 202
     assert await bob.drained() == ["one"]
 
 
-async def test_what_is_picked_up_is_what_was_forwarded(town: Town, bob: Bob) -> None:
-    envelope = letter(bob.key, "one")
-    assert (await town.post(nested(envelope, bob.key, 1))).status == 202
+async def test_what_is_picked_up_is_what_was_forwarded(network: WalletNetwork, bob: Bob) -> None:
+    envelope = envelope_of(bob.key, "one")
+    assert (await network.post(nested(envelope, bob.key, 1))).status == 202
     (picked,) = await bob.wallet.fetch()
     assert picked.envelope.rstrip() == envelope
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"forward_depth_max": 3}}])
-async def test_forwards_within_one_another_are_followed_to_a_bound(town: Town, bob: Bob) -> None:
+async def test_forwards_within_one_another_are_followed_to_a_bound(
+    network: WalletNetwork, bob: Bob
+) -> None:
     for depth in (1, 2, 3):
-        body = nested(letter(bob.key, f"{depth} deep"), bob.key, depth)
-        assert (await town.post(body)).status == 202
+        body = nested(envelope_of(bob.key, f"{depth} deep"), bob.key, depth)
+        assert (await network.post(body)).status == 202
     for depth in (4, 5, 9):
-        answer = await town.post(nested(letter(bob.key, "too deep"), bob.key, depth))
+        answer = await network.post(nested(envelope_of(bob.key, "too deep"), bob.key, depth))
         assert (answer.status, answer.json) == (400, {"error": "forward-too-deep"})
     assert await bob.drained() == ["1 deep", "2 deep", "3 deep"]
 
 
 @pytest.mark.parametrize("shape", ["list", "envelope"])
-async def test_a_message_for_several_waits_for_each_independently(town: Town, shape: str) -> None:
-    bob, carol, dave = await town.bobs(3)
+async def test_a_message_for_several_waits_for_each_independently(
+    network: WalletNetwork, shape: str
+) -> None:
+    bob, carol, dave = await network.bobs(3)
     recipients = [bob.key, carol.key, dave.key]
     message = fresh(**{"@type": NEW_PREFIX + "basicmessage/1.0/message", "content": "to all"})
     envelope = pack(orjson.dumps(message), recipients, SENDER)
     body = forwarded([base58(key) for key in recipients], orjson.loads(envelope))
-    assert (await town.post(body if shape == "list" else envelope)).status == 202
+    assert (await network.post(body if shape == "list" else envelope)).status == 202
     picked = await bob.wallet.fetch()
     assert (await bob.wallet.received(ids(picked))).message_count == 0
     assert bob.texts(picked) == ["to all"]
@@ -139,114 +145,126 @@ async def test_a_message_for_several_waits_for_each_independently(town: Town, sh
 
 
 @pytest.mark.parametrize("shape", ["list", "envelope"])
-async def test_who_is_named_twice_gets_one_message(town: Town, bob: Bob, shape: str) -> None:
+async def test_who_is_named_twice_gets_one_message(
+    network: WalletNetwork, bob: Bob, shape: str
+) -> None:
     message = fresh(**{"@type": NEW_PREFIX + "basicmessage/1.0/message", "content": "once"})
     envelope = pack(orjson.dumps(message), [bob.key, bob.key], SENDER)
     body = forwarded([base58(bob.key), did_key(bob.key)], orjson.loads(envelope))
-    assert (await town.post(body if shape == "list" else envelope)).status == 202
+    assert (await network.post(body if shape == "list" else envelope)).status == 202
     assert await bob.drained() == ["once"]
 
 
 async def test_the_unknown_among_several_keeps_nothing_from_the_others(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    (nobody,) = keys(1)
+    (unknown,) = keys(1)
     body = forwarded(
-        [base58(nobody), "did:example:1", base58(bob.key)], orjson.loads(letter(bob.key, "one"))
+        [base58(unknown), "did:example:1", base58(bob.key)],
+        orjson.loads(envelope_of(bob.key, "one")),
     )
-    assert (await town.post(body)).status == 202
+    assert (await network.post(body)).status == 202
     assert await bob.drained() == ["one"]
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"forward_recipients_max": 3}}])
 async def test_more_recipients_than_allowed_are_refused_and_none_gets_it(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     names = [bob.key, *keys(3)]
     envelope = pack(b"{}", names, SENDER)
     for body in (forwarded([base58(key) for key in names], orjson.loads(envelope)), envelope):
-        answer = await town.post(body)
+        answer = await network.post(body)
         assert (answer.status, answer.json) == NOT_A_MESSAGE
     assert await bob.drained() == []
 
 
-async def test_a_forward_to_nobody_looks_like_success(town: Town, bob: Bob) -> None:
-    (nobody,) = keys(1)
-    known, unknown = await town.letter(bob.key, "one"), await town.letter(nobody, "one")
+async def test_a_forward_to_an_unknown_key_looks_like_success(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    (unregistered,) = keys(1)
+    known, unknown = (
+        await network.forward_text(bob.key, "one"),
+        await network.forward_text(unregistered, "one"),
+    )
     assert (known.status, known.body) == (unknown.status, unknown.body) == (202, b"")
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"unknown_recipient": "refuse"}}])
-async def test_a_forward_to_nobody_is_refused_where_the_operator_wants_it(
-    town: Town, bob: Bob
+async def test_a_forward_to_an_unknown_key_is_refused_where_the_operator_wants_it(
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    (nobody,) = keys(1)
-    for body in (letter(nobody, "one"), nested(letter(nobody, "one"), nobody, 1)):
-        refused = await town.post(body)
+    (unknown,) = keys(1)
+    for body in (envelope_of(unknown, "one"), nested(envelope_of(unknown, "one"), unknown, 1)):
+        refused = await network.post(body)
         assert (refused.status, refused.json) == (404, {"error": "unknown-recipient"})
-    await town.write(bob, "one")
-    both = forwarded([base58(nobody), base58(bob.key)], orjson.loads(letter(bob.key, "two")))
-    assert (await town.post(both)).status == 202
+    await network.write(bob, "one")
+    both = forwarded([base58(unknown), base58(bob.key)], orjson.loads(envelope_of(bob.key, "two")))
+    assert (await network.post(both)).status == 202
     assert await bob.drained() == ["one", "two"]
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"queue_messages_max": 2}}])
-async def test_a_full_queue_is_told_with_a_time_to_come_back(town: Town) -> None:
-    bob, carol = await town.bobs(2)
-    await town.write(bob, "one", "two")
-    refused = await town.letter(bob.key, "three")
+async def test_a_full_queue_is_answered_with_a_time_to_come_back(network: WalletNetwork) -> None:
+    bob, carol = await network.bobs(2)
+    await network.write(bob, "one", "two")
+    refused = await network.forward_text(bob.key, "three")
     assert (refused.status, refused.json) == (429, {"error": "queue-full"})
     assert refused.headers["Retry-After"] == "60"
     # What is out on lease takes its place still; only an acknowledgement makes room.
     picked = await bob.wallet.fetch()
-    assert (await town.letter(bob.key, "three")).status == 429
+    assert (await network.forward_text(bob.key, "three")).status == 429
     await bob.wallet.received(ids(picked))
-    await town.write(bob, "three", "four")
-    # Of several recipients the full one is told, and the other has its message.
-    both = forwarded([base58(bob.key), base58(carol.key)], orjson.loads(letter(carol.key, "hi")))
-    assert (await town.post(both)).status == 429
+    await network.write(bob, "three", "four")
+    # Of several recipients the full one is reported, and the other has its message.
+    both = forwarded(
+        [base58(bob.key), base58(carol.key)], orjson.loads(envelope_of(carol.key, "hi"))
+    )
+    assert (await network.post(both)).status == 429
     assert await carol.drained() == ["hi"]
     assert await bob.drained() == ["three", "four"]
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"queue_bytes_max": 2_000_000}}])
-async def test_a_queue_is_bounded_in_bytes(town: Town, bob: Bob) -> None:
-    await town.write(bob, *["x" * 250_000] * 5)
-    assert (await town.letter(bob.key, "x" * 250_000)).status == 429
-    await town.write(bob, "small")
+async def test_a_queue_is_bounded_in_bytes(network: WalletNetwork, bob: Bob) -> None:
+    await network.write(bob, *["x" * 250_000] * 5)
+    assert (await network.forward_text(bob.key, "x" * 250_000)).status == 429
+    await network.write(bob, "small")
     assert len(await bob.drained()) == 6
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 16_384}}])
-async def test_an_oversized_message_is_refused(town: Town, bob: Bob) -> None:
-    refused = await town.letter(bob.key, "x" * 16_384)
+async def test_an_oversized_message_is_refused(network: WalletNetwork, bob: Bob) -> None:
+    refused = await network.forward_text(bob.key, "x" * 16_384)
     assert (refused.status, refused.json) == (413, {"error": "message-too-large"})
     assert await bob.drained() == []
 
 
-async def test_an_authenticated_forward_is_tolerated(town: Town, bob: Bob) -> None:
+async def test_an_authenticated_forward_is_tolerated(network: WalletNetwork, bob: Bob) -> None:
     for sender in (SENDER, bob.connection.key, bob.recipient.key):
-        body = forwarded(base58(bob.key), orjson.loads(letter(bob.key, "one")), sender=sender)
-        assert (await town.post(body)).status == 202
+        body = forwarded(base58(bob.key), orjson.loads(envelope_of(bob.key, "one")), sender=sender)
+        assert (await network.post(body)).status == 202
     assert await bob.drained() == ["one"] * 3
 
 
-async def test_nothing_comes_back_for_a_forward_whatever_it_asks_for(town: Town, bob: Bob) -> None:
-    """Its sender is nobody: neither return route nor acknowledgement (RFC 0092, RFC 0317)."""
-    await town.write(bob, "waits")
+async def test_nothing_comes_back_for_a_forward_whatever_it_asks_for(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """It has no proven sender: neither return route nor acknowledgement (RFC 0092, RFC 0317)."""
+    await network.write(bob, "waits")
     wishes = {**routed(), "~please_ack": {"on": ["RECEIPT", "OUTCOME"]}}
     for sender in (None, bob.connection.key):
-        msg = orjson.loads(letter(bob.key, "one"))
-        answer = await town.post(forwarded(base58(bob.key), msg, sender=sender, **wishes))
+        msg = orjson.loads(envelope_of(bob.key, "one"))
+        answer = await network.post(forwarded(base58(bob.key), msg, sender=sender, **wishes))
         assert (answer.status, answer.body) == (202, b"")
     assert await bob.drained() == ["waits", "one", "one"]
 
 
 async def test_messages_outlive_the_mediator_in_their_order(
-    town: Town, bob: Bob, mediator: Mediator
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     texts = numbered(10)
-    await town.write(bob, *texts)
+    await network.write(bob, *texts)
     first = await bob.wallet.fetch(3)
     await mediator.restart()
     again = await bob.wallet.fetch(100)
@@ -254,9 +272,9 @@ async def test_messages_outlive_the_mediator_in_their_order(
     assert again[:3] == first
 
 
-async def test_an_envelope_for_us_and_others_is_for_us(town: Town, bob: Bob) -> None:
+async def test_an_envelope_for_us_and_others_is_for_us(network: WalletNetwork, bob: Bob) -> None:
     question = fresh(**{"@type": NEW_PREFIX + "trust_ping/1.0/ping", **routed()})
     sender = KeyPair.new()
     body = pack(orjson.dumps(question), [bob.key, SERVICE.public], sender)
-    assert (await town.post(body)).status == 200
+    assert (await network.post(body)).status == 200
     assert await bob.drained() == []

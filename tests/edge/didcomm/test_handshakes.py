@@ -7,14 +7,7 @@ from typing import Any, Final, get_args
 import orjson
 import pytest
 
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.invitations import Invitation as Made
-from http_edge.didcomm.invitations import Invitations
-from http_edge.didcomm.keys import KeyPair, base58, did_key
-from http_edge.didcomm.mediation import invitations_of
-from http_edge.didcomm.messages import NEW_PREFIX, OLD_PREFIX
-from http_edge.didcomm.signed import sign_attachment
-from http_edge.wallet import (
+from http_edge.clients.didcomm import (
     DidMethod,
     Handshake,
     HandshakeProtocol,
@@ -23,44 +16,59 @@ from http_edge.wallet import (
     fetch_invitation,
     read_invitation,
 )
-from http_edge.wallet.connection import open_for
-from http_edge.wallet.documents import OwnDocuments
-from tests.edge.didcomm.town import SERVICE, Bob, Town, answer_to, fresh, opened, routed
+from http_edge.clients.didcomm.connection import open_for
+from http_edge.clients.didcomm.documents import OwnDocuments
+from http_edge.didcomm.composition import invitations_of
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX
+from http_edge.didcomm.envelopes.signed import sign_attachment
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
+from http_edge.didcomm.protocols.invitations import Invitations, MediatorInvitation
+from tests.edge.didcomm.wallet_network import (
+    SERVICE,
+    Bob,
+    WalletNetwork,
+    answer_to,
+    fresh,
+    opened,
+    routed,
+)
+from tests.edge.identities import Json
 from tests.edge.mediator import HandClock
-from tests.edge.people import Json
 
 PROTOCOLS: Final = get_args(HandshakeProtocol)
 DID_METHODS: Final = get_args(DidMethod)
 NOT_ACCEPTED: Final = "request_not_accepted"
 
 
-def inviting(town: Town) -> Invitations:
+def inviting(network: WalletNetwork) -> Invitations:
     """The mediator's own maker of invitations, as ``poste invite`` has it."""
-    return invitations_of(town.mediator.settings, SERVICE)
+    return invitations_of(network.mediator.settings, SERVICE)
 
 
 def made(
-    town: Town, name: str, *, single_use: bool = False, expires_at_s: int | None = None
-) -> Made:
-    return inviting(town).make(
+    network: WalletNetwork, name: str, *, single_use: bool = False, expires_at_s: int | None = None
+) -> MediatorInvitation:
+    return inviting(network).make(
         single_use=single_use, expires_at_s=expires_at_s, label=None, new_id=lambda: name
     )
 
 
-async def follow(town: Town, invitation: Made, **options: Any) -> Wallet:
-    return await Wallet.connect(invitation.out_of_band(), session=town.session, **options)
+async def follow(network: WalletNetwork, invitation: MediatorInvitation, **options: Any) -> Wallet:
+    return await Wallet.connect(invitation.out_of_band(), session=network.session, **options)
 
 
-async def refused(town: Town, invitation: Made, **options: Any) -> str:
+async def refused(network: WalletNetwork, invitation: MediatorInvitation, **options: Any) -> str:
     """The code that a wallet is refused with."""
-    with pytest.raises(ProblemReported) as told:
-        await follow(town, invitation, **options)
-    return told.value.code
+    with pytest.raises(ProblemReported) as reported:
+        await follow(network, invitation, **options)
+    return reported.value.code
 
 
-async def answered(town: Town, request: Json, key: KeyPair) -> Json:
+async def answered(network: WalletNetwork, request: Json, key: KeyPair) -> Json:
     """What comes back for a request that a wallet writes itself."""
-    answer = await town.post(pack(orjson.dumps(request), [SERVICE.public], key))
+    answer = await network.post(pack(orjson.dumps(request), [SERVICE.public], key))
     assert answer.status == 200, answer.body
     found = open_for(key, answer.body)
     assert found is not None
@@ -74,18 +82,18 @@ async def answered(town: Town, request: Json, key: KeyPair) -> Json:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("did_method", DID_METHODS)
 async def test_a_wallet_connects_whatever_it_speaks(
-    town: Town, protocol: HandshakeProtocol, did_method: DidMethod
+    network: WalletNetwork, protocol: HandshakeProtocol, did_method: DidMethod
 ) -> None:
-    bob = await town.bob(handshake=protocol, did_method=did_method)
-    assert bob.connection.http_url == town.mediator.url("/didcomm")
-    assert bob.connection.ws_url == "ws" + town.mediator.url("/didcomm").removeprefix("http")
-    await town.write(bob, "one")
+    bob = await network.bob(handshake=protocol, did_method=did_method)
+    assert bob.connection.http_url == network.mediator.url("/didcomm")
+    assert bob.connection.ws_url == "ws" + network.mediator.url("/didcomm").removeprefix("http")
+    await network.write(bob, "one")
     assert await bob.drained() == ["one"]
 
 
 @pytest.mark.parametrize("form", ["did:key", "did:peer:1", "did:sov", "unqualified", "unsigned"])
-async def test_an_exchange_takes_every_form_of_did(town: Town, form: str) -> None:
-    key, invitation = KeyPair.new(), await town.invitation()
+async def test_an_exchange_takes_every_form_of_did(network: WalletNetwork, form: str) -> None:
+    key, invitation = KeyPair.new(), await network.invitation()
     request = Handshake(invitation, key, did_method="legacy").request()
     document = OwnDocuments(key).legacy_document()
     if form == "did:key":
@@ -95,49 +103,49 @@ async def test_an_exchange_takes_every_form_of_did(town: Town, form: str) -> Non
         did = {"did:peer:1": "did:peer:1zQm", "did:sov": "did:sov:"}[form] + str(request["did"])
         text = orjson.dumps(document).replace(str(request["did"]).encode(), did.encode())
         request["did"] = did
-        request["did_doc~attach"] = sign_attachment(text, key)
+        request["did_doc~attach"] = write_attachment(sign_attachment(text, key))
     elif form == "unsigned":
         attachment: Any = request["did_doc~attach"]
         del attachment["data"]["jws"]
-    response = await answered(town, request, key)
+    response = await answered(network, request, key)
     assert response["@type"] == NEW_PREFIX + "didexchange/1.1/response"
     assert response["~thread"] == {"thid": request["@id"], "pthid": invitation.id}
     # Its own DID holds its document, or has it attached; the key of the invitation vouches.
     assert ("did_rotate~attach" in response) is (form == "did:key")
 
 
-async def test_the_old_prefix_is_answered_in_kind(town: Town) -> None:
+async def test_the_old_prefix_is_answered_in_kind(network: WalletNetwork) -> None:
     key = KeyPair.new()
-    request = Handshake(await town.invitation(), key, "connections/1.0").request()
+    request = Handshake(await network.invitation(), key, "connections/1.0").request()
     request["@type"] = str(request["@type"]).replace(NEW_PREFIX, OLD_PREFIX)
-    response = await answered(town, request, key)
+    response = await answered(network, request, key)
     assert response["@type"] == OLD_PREFIX + "connections/1.0/response"
     ping = fresh(**{"@type": OLD_PREFIX + "trust_ping/1.0/ping"})
     ping["~transport"] = {"return_route": "all"}
-    pong = await answered(town, ping, key)
+    pong = await answered(network, ping, key)
     assert pong["@type"] == OLD_PREFIX + "trust_ping/1.0/ping_response"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_the_same_request_again_is_answered_again_and_changes_nothing(
-    town: Town, protocol: HandshakeProtocol
+    network: WalletNetwork, protocol: HandshakeProtocol
 ) -> None:
-    shaking = Handshake(await town.invitation(), KeyPair.new(), protocol)
+    shaking = Handshake(await network.invitation(), KeyPair.new(), protocol)
     counts = []
     for _ in range(3):
-        answer = await town.post(shaking.packed_request())
+        answer = await network.post(shaking.packed_request())
         found = open_for(shaking.key, answer.body)
         assert found is not None
         shaking.accept(found)
-        counts.append(len(town.mediator.facts()))
+        counts.append(len(network.mediator.facts()))
     assert counts == [counts[0]] * 3
 
 
 async def test_a_wallet_that_connects_again_keeps_its_keys_and_messages(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    await town.write(bob, "one")
-    await town.connect(handshake="connections/1.0", key=bob.connection.key)
+    await network.write(bob, "one")
+    await network.connect(handshake="connections/1.0", key=bob.connection.key)
     assert await bob.drained() == ["one"]
 
 
@@ -149,10 +157,12 @@ async def test_a_wallet_that_connects_again_keeps_its_keys_and_messages(
     ],
 )
 async def test_a_minor_version_of_tomorrow_is_answered_in_the_highest_known(
-    town: Town, version: Any, expected: str
+    network: WalletNetwork, version: Any, expected: str
 ) -> None:
     key = KeyPair.new()
-    response = await answered(town, Handshake(await town.invitation(), key, version).request(), key)
+    response = await answered(
+        network, Handshake(await network.invitation(), key, version).request(), key
+    )
     assert response["@type"] == NEW_PREFIX + expected
 
 
@@ -171,7 +181,7 @@ async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
         assert report["description"]["code"] == code
 
 
-async def test_a_request_that_does_not_show_its_own_did_is_refused(town: Town) -> None:
+async def test_a_request_that_does_not_show_its_own_did_is_refused(network: WalletNetwork) -> None:
     cases: list[Any] = [
         {"did": None},
         {"did": 1},
@@ -184,82 +194,86 @@ async def test_a_request_that_does_not_show_its_own_did_is_refused(town: Town) -
     ]
     for change in cases:
         key = KeyPair.new()
-        request = Handshake(await town.invitation(), key, did_method="legacy").request()
-        facts = town.mediator.facts()
-        report = await answered(town, {**request, **change}, key)
+        request = Handshake(await network.invitation(), key, did_method="legacy").request()
+        facts = network.mediator.facts()
+        report = await answered(network, {**request, **change}, key)
         assert report["@type"] == NEW_PREFIX + "didexchange/1.1/problem_report"
         assert report["problem-code"] == report["description"]["code"] == NOT_ACCEPTED
         assert report["explain"]
-        assert town.mediator.facts() == facts
+        assert network.mediator.facts() == facts
 
 
-async def test_a_document_with_a_false_signature_is_refused(town: Town) -> None:
+async def test_a_document_with_a_false_signature_is_refused(network: WalletNetwork) -> None:
     key, other = KeyPair.new(), KeyPair.new()
-    request = Handshake(await town.invitation(), key, did_method="legacy").request()
+    request = Handshake(await network.invitation(), key, did_method="legacy").request()
     document = orjson.dumps(OwnDocuments(key).legacy_document())
-    request["did_doc~attach"] = sign_attachment(document, other)
-    report = await answered(town, request, key)
+    request["did_doc~attach"] = write_attachment(sign_attachment(document, other))
+    report = await answered(network, request, key)
     assert report["problem-code"] == NOT_ACCEPTED
 
 
 # ---- invitations
 
 
-async def test_the_invitation_is_told_as_json_as_a_redirect_and_as_a_page(town: Town) -> None:
-    url = town.mediator.url("/invitation")
-    invitation = await town.invitation()
+async def test_the_invitation_is_served_as_json_as_a_redirect_and_as_a_page(
+    network: WalletNetwork,
+) -> None:
+    url = network.mediator.url("/invitation")
+    invitation = await network.invitation()
     assert (invitation.key, invitation.endpoint) == (
         SERVICE.public,
-        town.mediator.url("/didcomm"),
+        network.mediator.url("/didcomm"),
     )
-    moved = await town.mediator.get("/invitation", allow_redirects=False)
+    moved = await network.mediator.get("/invitation", allow_redirects=False)
     assert moved.status == 302
     location = moved.headers["Location"]
     assert location.startswith(f"{url}?oob=")
     assert read_invitation(location) == invitation
-    assert await fetch_invitation(town.session, location) == invitation
-    page = await town.mediator.get(location.removeprefix(town.mediator.url("")))
+    assert await fetch_invitation(network.session, location) == invitation
+    page = await network.mediator.get(location.removeprefix(network.mediator.url("")))
     assert page.headers["Content-Type"].startswith("text/html")
     assert b"<svg" in page.body
-    older = await fetch_invitation(town.session, f"{url}?protocol=connections")
+    older = await fetch_invitation(network.session, f"{url}?protocol=connections")
     assert (older.key, older.protocols) == (SERVICE.public, ("connections/1.0",))
 
 
 @pytest.mark.parametrize("settings", [{}, {"didcomm": {"registration": "invitation"}}])
-async def test_a_single_use_invitation_is_for_one_wallet(town: Town) -> None:
-    invitation = made(town, "for one", single_use=True)
+async def test_a_single_use_invitation_is_for_one_wallet(network: WalletNetwork) -> None:
+    invitation = made(network, "for one", single_use=True)
     key = KeyPair.new()
-    first = await follow(town, invitation, key=key)
+    first = await follow(network, invitation, key=key)
     await first.ping()
-    assert await refused(town, invitation) == NOT_ACCEPTED
-    again = await follow(town, invitation, key=key, handshake="connections/1.0")
+    assert await refused(network, invitation) == NOT_ACCEPTED
+    again = await follow(network, invitation, key=key, handshake="connections/1.0")
     await again.ping()
 
 
 @pytest.mark.parametrize("settings", [{}, {"didcomm": {"registration": "invitation"}}])
-async def test_an_expired_invitation_admits_nobody(town: Town, clock: HandClock) -> None:
-    invitation = made(town, "soon over", expires_at_s=clock.now_s + 60)
-    await follow(town, invitation)
+async def test_an_expired_invitation_admits_no_agent(
+    network: WalletNetwork, clock: HandClock
+) -> None:
+    invitation = made(network, "soon over", expires_at_s=clock.now_s + 60)
+    await follow(network, invitation)
     clock.advance(60)
-    assert await refused(town, invitation) == NOT_ACCEPTED
+    assert await refused(network, invitation) == NOT_ACCEPTED
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"registration": "invitation"}}])
-async def test_by_invitation_only_an_invitation_of_ours_is_needed(town: Town) -> None:
-    assert (await town.mediator.get("/invitation")).status == 404
-    genuine = made(town, "genuine")
-    await follow(town, genuine)
-    facts = town.mediator.facts()
+async def test_by_invitation_only_an_invitation_of_ours_is_needed(network: WalletNetwork) -> None:
+    assert (await network.mediator.get("/invitation")).status == 404
+    genuine = made(network, "genuine")
+    await follow(network, genuine)
+    facts = network.mediator.facts()
     message = genuine.out_of_band()
     real_id = str(message["@id"])
     forged_id = real_id[:-1] + ("A" if real_id[-1] != "A" else "B")
     foreign = Invitations(KeyPair.new(), "x", genuine.endpoint).public()
     assert foreign is not None
     for invitation_id in ("", "forged", forged_id, real_id[:-1], foreign.terms.id):
-        with pytest.raises(ProblemReported) as told:
-            await Wallet.connect({**message, "@id": invitation_id}, session=town.session)
-        assert told.value.code == NOT_ACCEPTED
-    assert town.mediator.facts() == facts
+        with pytest.raises(ProblemReported) as reported:
+            await Wallet.connect({**message, "@id": invitation_id}, session=network.session)
+        assert reported.value.code == NOT_ACCEPTED
+    assert network.mediator.facts() == facts
 
 
 ALLOWED: Final = KeyPair.from_seed(b"allowed".ljust(32, b"."))
@@ -269,35 +283,37 @@ ALLOWED: Final = KeyPair.from_seed(b"allowed".ljust(32, b"."))
     "settings",
     [{"didcomm": {"registration": "allow_list", "allowed_keys": [base58(ALLOWED.public)]}}],
 )
-async def test_with_an_allow_list_its_keys_alone_may_connect(town: Town) -> None:
-    wallet = await town.connect(key=ALLOWED)
+async def test_with_an_allow_list_its_keys_alone_may_connect(network: WalletNetwork) -> None:
+    wallet = await network.connect(key=ALLOWED)
     await wallet.ping()
     for protocol in PROTOCOLS:
-        with pytest.raises(ProblemReported) as told:
-            await town.connect(handshake=protocol)
-        assert told.value.code == NOT_ACCEPTED
+        with pytest.raises(ProblemReported) as reported:
+            await network.connect(handshake=protocol)
+        assert reported.value.code == NOT_ACCEPTED
 
 
-async def test_a_closed_mediator_serves_those_it_has_and_takes_nobody_new(town: Town) -> None:
-    bob = await town.bob()
-    invitation = made(town, "before")
-    listen = {"listen": town.mediator.settings.listen, "public_url": town.mediator.url("")}
-    await town.mediator.restart({**listen, "didcomm": {"registration": "closed"}})
-    assert await refused(town, invitation) == NOT_ACCEPTED
-    assert (await town.mediator.get("/invitation")).status == 404
-    await follow(town, invitation, key=bob.connection.key)
-    await town.write(bob, "one")
+async def test_a_closed_mediator_serves_those_it_has_and_takes_no_new_agent(
+    network: WalletNetwork,
+) -> None:
+    bob = await network.bob()
+    invitation = made(network, "before")
+    listen = {"listen": network.mediator.settings.listen, "public_url": network.mediator.url("")}
+    await network.mediator.restart({**listen, "didcomm": {"registration": "closed"}})
+    assert await refused(network, invitation) == NOT_ACCEPTED
+    assert (await network.mediator.get("/invitation")).status == 404
+    await follow(network, invitation, key=bob.connection.key)
+    await network.write(bob, "one")
     assert await bob.drained() == ["one"]
 
 
-async def test_a_connected_wallet_reuses_its_connection(town: Town, bob: Bob) -> None:
+async def test_a_connected_wallet_reuses_its_connection(network: WalletNetwork, bob: Bob) -> None:
     reuse = NEW_PREFIX + "out-of-band/1.1/handshake-reuse"
     question = fresh()
-    question["~thread"] = {"thid": question["@id"], "pthid": (await town.invitation()).id}
+    question["~thread"] = {"thid": question["@id"], "pthid": (await network.invitation()).id}
     accepted = await answer_to(bob.wallet, reuse, **question)
     assert accepted["@type"] == reuse + "-accepted"
     assert accepted["~thread"] == question["~thread"]
-    stranger = await answer_to(town.stranger(), reuse, **question)
+    stranger = await answer_to(network.stranger(), reuse, **question)
     assert stranger["@type"].endswith("/problem_report")
     over = await answer_to(bob.wallet, reuse, **{"~thread": {"pthid": "unknown"}})
     assert over["description"]["code"] == "expired-invitation"
@@ -306,7 +322,9 @@ async def test_a_connected_wallet_reuses_its_connection(town: Town, bob: Bob) ->
 # ---- acknowledgements and reports
 
 
-async def test_what_has_no_answer_is_acknowledged_on_request(town: Town, bob: Bob) -> None:
+async def test_what_has_no_answer_is_acknowledged_on_request(
+    network: WalletNetwork, bob: Bob
+) -> None:
     ask = {"~please_ack": {"on": ["OUTCOME"]}}
     complete = fresh(**ask)
     acknowledged = await answer_to(bob.wallet, "didexchange/1.1/complete", **complete)
@@ -317,7 +335,9 @@ async def test_what_has_no_answer_is_acknowledged_on_request(town: Town, bob: Bo
     assert pong["@type"].endswith("/ping_response")  # which says as much
 
 
-async def test_reports_and_acknowledgements_are_never_answered(town: Town, bob: Bob) -> None:
+async def test_reports_and_acknowledgements_are_never_answered(
+    network: WalletNetwork, bob: Bob
+) -> None:
     cases: list[Any] = [NEW_PREFIX, OLD_PREFIX]
     more: list[Any] = [
         "report-problem/1.0/problem-report",
@@ -334,7 +354,7 @@ async def test_reports_and_acknowledgements_are_never_answered(town: Town, bob: 
         for kind in more:
             report = {"@type": prefix + kind, "~please_ack": {}, "description": {"code": "x"}}
             for wish in ({}, routed()):
-                answer = await town.post(bob.connection.pack(fresh(**report, **wish)))
+                answer = await network.post(bob.connection.pack(fresh(**report, **wish)))
                 assert (answer.status, answer.body) == (202, b"")
             assert (await bob.wallet.status()).message_count == 0
 
@@ -354,7 +374,9 @@ async def test_features_are_disclosed_in_both_versions(bob: Bob) -> None:
     } <= {pid.removeprefix(NEW_PREFIX) for pid in everything}  # fmt: skip
 
 
-async def test_an_answer_of_ours_is_opened_by_its_recipient_alone(town: Town, bob: Bob) -> None:
-    answer = await town.say(bob.connection, "trust_ping/1.0/ping", **routed())
+async def test_an_answer_of_ours_is_opened_by_its_recipient_alone(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    answer = await network.say(bob.connection, "trust_ping/1.0/ping", **routed())
     assert opened(bob.connection, answer.body)
     assert open_for(KeyPair.new(), answer.body) is None

@@ -4,105 +4,123 @@ from __future__ import annotations
 
 import pytest
 
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import NoAnswer
-from tests.edge.didcomm.town import PREFIXES, Bob, Town, fresh, letter, numbered, routed, sealed
+from http_edge.clients.didcomm import NoAnswer
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from tests.edge.didcomm.wallet_network import (
+    PREFIXES,
+    Bob,
+    WalletNetwork,
+    envelope_of,
+    fresh,
+    numbered,
+    routed,
+    sealed,
+)
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 PING = "trust_ping/1.0/ping"
 MOMENT_S = 0.3
+SILENT = {"response_requested": False}
 
 
-async def test_over_http_each_request_brings_one_message_as_it_is(town: Town, bob: Bob) -> None:
-    envelopes = [letter(bob.key, text) for text in numbered(3)]
+async def test_over_http_each_request_brings_one_message_as_it_is(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    envelopes = [envelope_of(bob.key, text) for text in numbered(3)]
     for envelope in envelopes:
-        assert (await town.post(envelope)).status == 202
+        assert (await network.post(envelope)).status == 202
     for envelope in envelopes:
-        answer = await town.say(bob.connection, PING, response_requested=False, **routed())
+        answer = await network.say(bob.connection, PING, response_requested=False, **routed())
         assert (answer.status, answer.body) == (200, envelope)
-    answer = await town.say(bob.connection, PING, response_requested=False, **routed())
+    answer = await network.say(bob.connection, PING, response_requested=False, **routed())
     assert (answer.status, answer.body) == (202, b"")
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 async def test_a_silent_ping_in_either_spelling_brings_a_message(
-    town: Town, bob: Bob, prefix: str
+    network: WalletNetwork, bob: Bob, prefix: str
 ) -> None:
-    await town.write(bob, "one")
+    await network.write(bob, "one")
     ping = fresh(**{"@type": prefix + PING, "response_requested": False, **routed()})
-    assert bob.read((await town.post(bob.connection.pack(ping))).body) == "one"
+    assert bob.read((await network.post(bob.connection.pack(ping))).body) == "one"
 
 
 async def test_a_requested_answer_is_not_replaced_by_a_waiting_message(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    await town.write(bob, "one")
+    await network.write(bob, "one")
     await bob.wallet.ping()
     assert await bob.drained() == ["one"]
 
 
-async def test_without_a_return_route_nothing_is_handed_out(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
+async def test_without_a_return_route_nothing_is_handed_out(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
     for route in ({}, routed("none")):
-        answer = await town.say(bob.connection, PING, response_requested=False, **route)
+        answer = await network.say(bob.connection, PING, response_requested=False, **route)
         assert (answer.status, answer.body) == (202, b"")
     assert await bob.drained() == ["one"]
 
 
-async def test_a_stranger_is_handed_nothing(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
-    assert await town.stranger().implicit() is None
+async def test_a_stranger_is_handed_nothing(network: WalletNetwork, bob: Bob) -> None:
+    await network.write(bob, "one")
+    assert await network.stranger().implicit() is None
 
 
 async def test_over_a_socket_everything_comes_and_keeps_coming_in_order(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     texts = numbered(60)
-    await town.write(bob, *texts[:40])
+    await network.write(bob, *texts[:40])
     async with bob.wallet.implicit_socket() as socket:
-        seen = [bob.read(await socket.hear(WAIT_S)) for _ in range(40)]
-        await town.write(bob, *texts[40:])
-        seen += [bob.read(await socket.hear(WAIT_S)) for _ in range(20)]
+        seen = [bob.read(await socket.receive(WAIT_S)) for _ in range(40)]
+        await network.write(bob, *texts[40:])
+        seen += [bob.read(await socket.receive(WAIT_S)) for _ in range(20)]
         assert seen == texts
-        await town.settled(bob.wallet.over(socket))
+        await network.settled(bob.wallet.over(socket))
     assert (await bob.wallet.status()).message_count == 0
 
 
-async def test_what_was_not_read_from_a_socket_is_offered_again(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
-    async with town.socket(autoping=False) as socket:
+async def test_what_was_not_read_from_a_socket_is_offered_again(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
+    async with network.socket(autoping=False) as socket:
         await socket.raw.send_bytes(
             sealed(bob.connection, PING, response_requested=False, **routed())
         )
         assert bob.read(await socket.data()) == "one"
-        # It sends no pong, so nobody knows that it was read.
+        # It sends no pong, so it is unknown whether it was read.
         assert (await bob.wallet.status()).message_count == 1
     assert bob.texts(await bob.wallet.batch(1, 20_000)) == ["one"]
 
 
-async def test_asking_explicitly_ends_the_implicit_on_that_socket(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
+async def test_asking_explicitly_ends_the_implicit_on_that_socket(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
     async with bob.wallet.implicit_socket() as socket:
-        assert bob.read(await socket.hear(WAIT_S)) == "one"
+        assert bob.read(await socket.receive(WAIT_S)) == "one"
         await bob.wallet.over(socket).status()
-        await town.write(bob, "two")
+        await network.write(bob, "two")
         with pytest.raises(NoAnswer):
-            await socket.hear(MOMENT_S)
+            await socket.receive(MOMENT_S)
         # Nor does another ping bring it back.
         await socket.say(
             fresh(**{"@type": NEW_PREFIX + PING, "response_requested": False, **routed()})
         )
         with pytest.raises(NoAnswer):
-            await socket.hear(MOMENT_S)
+            await socket.receive(MOMENT_S)
         assert bob.texts(await bob.wallet.over(socket).fetch(10)) == ["two"]
 
 
 async def test_what_came_implicitly_never_comes_explicitly(
-    town: Town, bob: Bob, mediator: Mediator, clock: HandClock
+    network: WalletNetwork, bob: Bob, mediator: Mediator, clock: HandClock
 ) -> None:
     """The explicit question crosses what is on its way."""
     texts = numbered(50)
-    await town.write(bob, *texts)
+    await network.write(bob, *texts)
     seen: list[str] = []
     async with bob.wallet.implicit_socket() as socket:
         wallet = bob.wallet.over(socket)
@@ -112,7 +130,7 @@ async def test_what_came_implicitly_never_comes_explicitly(
             status = await wallet.status()
         try:
             while True:
-                seen.append(bob.read(await socket.hear(0)))
+                seen.append(bob.read(await socket.receive(0)))
         except NoAnswer:
             pass
         clock.advance(2 * mediator.settings.didcomm.lease_s)
@@ -121,20 +139,66 @@ async def test_what_came_implicitly_never_comes_explicitly(
     assert sorted(seen) == texts
 
 
-async def test_two_sockets_never_bring_the_same_message(town: Town, bob: Bob) -> None:
+async def test_two_sockets_never_bring_the_same_message(network: WalletNetwork, bob: Bob) -> None:
+    """What the first has read is gone; everything else comes on the newest alone."""
     texts = numbered(40)
-    await town.write(bob, *texts[:20])
-    async with bob.wallet.implicit_socket() as one, bob.wallet.implicit_socket() as two:
-        await town.write(bob, *texts[20:])
-        seen: list[str] = []
-        while len(seen) < 40:
+    await network.write(bob, *texts[:20])
+    async with bob.wallet.implicit_socket() as one:
+        seen = [bob.read(await one.receive(WAIT_S)) for _ in range(20)]
+        await network.settled(bob.wallet)
+        while (await bob.wallet.status()).message_count:
+            pass  # each status is a round trip
+        async with bob.wallet.implicit_socket() as two:
+            await network.settled(bob.wallet.over(two))
+            await network.write(bob, *texts[20:])
+            seen += [bob.read(await two.receive(WAIT_S)) for _ in range(20)]
+            assert seen == texts
             for socket in (one, two):
-                try:
-                    seen.append(bob.read(await socket.hear(0.05)))
-                except NoAnswer:
-                    continue
-        for socket in (one, two):
-            with pytest.raises(NoAnswer):
-                await socket.hear(MOMENT_S)
-    assert sorted(seen) == texts
+                with pytest.raises(NoAnswer):
+                    await socket.receive(MOMENT_S)
+            await network.settled(bob.wallet.over(two))
     assert (await bob.wallet.status()).message_count == 0
+
+
+async def test_a_newer_socket_takes_over_at_once_and_in_order_from_one_that_is_dead(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """After a change of networks the old socket stands open and answers no ping."""
+    await network.write(bob, "one", "two")
+    async with network.socket(autoping=False) as dead:
+        await dead.raw.send_bytes(sealed(bob.connection, PING, **SILENT, **routed()))
+        assert [bob.read(await dead.data()) for _ in range(2)] == ["one", "two"]
+        async with bob.wallet.implicit_socket() as alive:
+            await network.write(bob, "three")
+            received = [bob.read(await alive.receive(WAIT_S)) for _ in range(3)]
+            assert received == ["one", "two", "three"]
+            await network.settled(bob.wallet.over(alive))
+        assert (await bob.wallet.status()).message_count == 0
+
+
+async def test_a_dead_socket_that_waits_for_messages_gets_none_after_a_take_over(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    async with bob.wallet.implicit_socket() as first:
+        await network.settled(bob.wallet.over(first))
+        async with bob.wallet.implicit_socket() as second:
+            await network.settled(bob.wallet.over(second))
+            await network.write(bob, *numbered(5))
+            assert [bob.read(await second.receive(WAIT_S)) for _ in range(5)] == numbered(5)
+            with pytest.raises(NoAnswer):
+                await first.receive(MOMENT_S)
+        # The end of the second gives nothing back to the first; it takes over by speaking again.
+        await first.say(fresh(**{"@type": NEW_PREFIX + PING, **SILENT, **routed()}))
+        await network.write(bob, "six")
+        assert bob.read(await first.receive(WAIT_S)) == "six"
+
+
+async def test_a_live_socket_takes_over_what_a_dead_one_held_implicitly(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
+    async with network.socket(autoping=False) as dead:
+        await dead.raw.send_bytes(sealed(bob.connection, PING, **SILENT, **routed()))
+        assert bob.read(await dead.data()) == "one"
+        async with bob.wallet.live() as live:
+            assert bob.texts(await live.fetch()) == ["one"]

@@ -7,82 +7,84 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.keys import base58
-from http_edge.wallet.walk import walk
-from tests.edge.didcomm.town import SENDER, Bob, Town, ids, letter, numbered
+from http_edge.clients.didcomm.demonstration import demonstrate
+from http_edge.didcomm.envelopes.keys import base58
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.wallet_network import SENDER, Bob, WalletNetwork, envelope_of, ids, numbered
 from tests.edge.mediator import LAYOUTS, WAIT_S, Mediator
 
 pytestmark = pytest.mark.parametrize("layout", LAYOUTS)
 
 
-async def test_every_proof_of_the_walk_holds(town: Town) -> None:
-    url = town.mediator.url()
-    proofs = [proof async for proof in walk(town.session, url, url)]
+async def test_every_proof_of_the_walk_holds(network: WalletNetwork) -> None:
+    url = network.mediator.url()
+    proofs = [proof async for proof in demonstrate(network.session, url, url)]
     assert [proof for proof in proofs if not proof.held] == []
 
 
-async def test_a_key_has_one_owner(town: Town) -> None:
-    bobs = await town.bobs(4)
+async def test_a_key_has_one_owner(network: WalletNetwork) -> None:
+    bobs = await network.bobs(4)
     for bob, other in zip(bobs, [*bobs[1:], bobs[0]], strict=True):
         (claimed,) = await other.wallet.update_keylist(add=[bob.key])
         assert claimed.result == "client_error"
     for bob in bobs:
-        await town.write(bob, base58(bob.key))
+        await network.write(bob, base58(bob.key))
     for bob in bobs:
         assert await bob.drained() == [base58(bob.key)]
 
 
-async def test_a_message_for_several_waits_for_each(town: Town) -> None:
-    bobs = await town.bobs(4)
+async def test_a_message_for_several_waits_for_each(network: WalletNetwork) -> None:
+    bobs = await network.bobs(4)
     envelope = pack(b'{"content":"to all"}', [bob.key for bob in bobs], SENDER)
-    assert (await town.post(envelope)).status == 202
+    assert (await network.post(envelope)).status == 202
     for bob in bobs:
         assert await bob.drained() == ["to all"]
 
 
-async def test_long_polls_and_live_mode_wake_up(town: Town) -> None:
-    bobs = await town.bobs(4)
+async def test_long_polls_and_live_mode_wake_up(network: WalletNetwork) -> None:
+    bobs = await network.bobs(4)
     for bob in bobs:
         async with bob.wallet.live() as live:
-            await town.write(bob, "live")
+            await network.write(bob, "live")
             picked = await live.next(WAIT_S)
             assert bob.texts(picked) == ["live"]
             await live.received(ids(picked))
         polling = asyncio.create_task(bob.wallet.noop(20_000))
-        await town.write(bob, "polled")
+        await network.write(bob, "polled")
         assert bob.read(await polling) == "polled"
 
 
-async def test_a_second_socket_takes_over(town: Town, bob: Bob) -> None:
+async def test_a_second_socket_takes_over(network: WalletNetwork, bob: Bob) -> None:
     async with bob.wallet.live() as first:
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         await first.next(WAIT_S)
         async with bob.wallet.live() as second:
             assert bob.texts(await second.fetch()) == ["one"]
-            await town.write(bob, "two")
+            await network.write(bob, "two")
             assert bob.texts(await second.next(WAIT_S)) == ["two"]
 
 
-async def test_everything_outlives_the_mediator(town: Town, mediator: Mediator) -> None:
-    bobs = await town.bobs(3)
+async def test_everything_outlives_the_mediator(network: WalletNetwork, mediator: Mediator) -> None:
+    bobs = await network.bobs(3)
     for bob in bobs:
-        await town.write(bob, *numbered(5))
+        await network.write(bob, *numbered(5))
     await mediator.restart()
     for bob in bobs:
         assert await bob.drained() == numbered(5)
 
 
 @pytest.mark.parametrize("settings", [{"edges": 2}])
-async def test_two_edges_are_one_mediator(town: Town, bob: Bob) -> None:
-    """They share the port, so nobody knows which of them answers."""
+async def test_two_edges_are_one_mediator(network: WalletNetwork, bob: Bob) -> None:
+    """They share the port, so either of them may answer."""
     texts = numbered(20)
     async with bob.wallet.live() as live:
         for text in texts:
-            url = town.mediator.url("/didcomm")
+            url = network.mediator.url("/didcomm")
             # A connection of its own for each, which either edge may take.
             headers = {"Connection": "close"}
-            async with town.session.post(url, data=letter(bob.key, text), headers=headers) as sent:
+            async with network.session.post(
+                url, data=envelope_of(bob.key, text), headers=headers
+            ) as sent:
                 assert sent.status == 202
         seen: list[str] = []
         while len(seen) < 20:
@@ -94,7 +96,7 @@ async def test_two_edges_are_one_mediator(town: Town, bob: Bob) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"edges": 2}])
-async def test_live_mode_goes_from_edge_to_edge(town: Town, bob: Bob) -> None:
+async def test_live_mode_goes_from_edge_to_edge(network: WalletNetwork, bob: Bob) -> None:
     """Each socket takes over before the one before it ends, as a phone that changes networks."""
     async with AsyncExitStack() as last:
         for index in range(8):
@@ -102,8 +104,8 @@ async def test_live_mode_goes_from_edge_to_edge(town: Town, bob: Bob) -> None:
             live = await current.enter_async_context(bob.wallet.live())
             await last.aclose()
             last.push_async_exit(current.pop_all())
-            await town.write(bob, f"letter {index}")
+            await network.write(bob, f"message {index}")
             picked = await live.next(WAIT_S)
-            assert bob.texts(picked) == [f"letter {index}"]
+            assert bob.texts(picked) == [f"message {index}"]
             await live.received(ids(picked))
     assert (await bob.wallet.status()).message_count == 0

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import ConnectionLost, Live, NoAnswer
-from tests.edge.didcomm.town import (
+from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from tests.edge.didcomm.wallet_network import (
     Bob,
-    Town,
+    WalletNetwork,
     answer_to,
     fresh,
     ids,
@@ -39,7 +39,7 @@ async def pushed(bob: Bob, live: Live, number: int, *, acknowledge: bool = True)
 
 
 async def silent(live: Live) -> None:
-    """Nothing is pushed for a moment."""
+    """Nothing is pushed for a while."""
     with pytest.raises(NoAnswer):
         await live.next(MOMENT_S)
 
@@ -53,9 +53,11 @@ async def test_live_mode_goes_on_and_off_and_the_status_mirrors_it(bob: Bob) -> 
             assert (await wallet.status()).live_delivery is on
 
 
-async def test_over_http_the_problem_report_has_its_exact_form(town: Town, bob: Bob) -> None:
+async def test_over_http_the_problem_report_has_its_exact_form(
+    network: WalletNetwork, bob: Bob
+) -> None:
     question = fresh(**{"@type": NEW_PREFIX + CHANGE, "live_delivery": True, **routed()})
-    answer = await town.post(bob.connection.pack(question))
+    answer = await network.post(bob.connection.pack(question))
     report = opened(bob.connection, answer.body)
     assert report.pop("@id")
     assert report == {
@@ -78,39 +80,42 @@ async def test_a_live_mode_that_is_neither_on_nor_off_is_reported(bob: Bob) -> N
             report = await answer_to(wallet, CHANGE, live_delivery=value)
             assert report["description"] == {
                 "code": "invalid-message",
-                "en": "A part of the message is missing or not valid",
+                "en": "A part of the message is missing or not valid:"
+                " live_delivery must be true or false",
             }
             assert (await wallet.status()).live_delivery is False
 
 
 async def test_what_was_queued_before_is_not_pushed_and_what_comes_is_in_order(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    await town.write(bob, "before")
+    await network.write(bob, "before")
     texts = numbered(30)
     async with bob.wallet.live() as live:
-        await town.write(bob, *texts)
+        await network.write(bob, *texts)
         assert await pushed(bob, live, 30) == texts
         assert bob.texts(await live.fetch(10)) == ["before"]
 
 
-async def test_a_live_delivery_is_a_delivery_without_a_thread(town: Town, bob: Bob) -> None:
+async def test_a_live_delivery_is_a_delivery_without_a_thread(
+    network: WalletNetwork, bob: Bob
+) -> None:
     async with bob.wallet.live() as live:
-        await town.write(bob, "hello")
-        delivery = await live.socket.hear(WAIT_S)
+        await network.write(bob, "hello")
+        delivery = await live.socket.receive(WAIT_S)
         assert isinstance(delivery, dict)
         assert delivery["@type"] == NEW_PREFIX + "messagepickup/2.0/delivery"
         assert set(delivery) == {"@type", "@id", "~attach"}
 
 
 async def test_what_was_pushed_waits_until_it_is_acknowledged_over_either_transport(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     async with bob.wallet.live() as live:
-        await town.write(bob, "one", "two")
+        await network.write(bob, "one", "two")
         assert await pushed(bob, live, 2, acknowledge=False) == ["one", "two"]
         assert (await bob.wallet.status()).message_count == 2
-        await town.write(bob, "three")
+        await network.write(bob, "three")
         (third,) = await live.next(WAIT_S)
         assert (await bob.wallet.received([third.id])).message_count == 2
         await silent(live)
@@ -118,10 +123,10 @@ async def test_what_was_pushed_waits_until_it_is_acknowledged_over_either_transp
 
 
 async def test_what_is_not_acknowledged_in_time_is_pushed_again_with_its_id(
-    town: Town, bob: Bob, mediator: Mediator, clock: HandClock
+    network: WalletNetwork, bob: Bob, mediator: Mediator, clock: HandClock
 ) -> None:
     async with bob.wallet.live() as live:
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         first = await live.next(WAIT_S)
         clock.advance(mediator.settings.didcomm.lease_s)
         again = await live.next(WAIT_S)
@@ -130,10 +135,10 @@ async def test_what_is_not_acknowledged_in_time_is_pushed_again_with_its_id(
 
 
 async def test_what_is_not_acknowledged_is_offered_again_when_the_socket_ends(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     async with bob.wallet.live() as live:
-        await town.write(bob, "one", "two")
+        await network.write(bob, "one", "two")
         await pushed(bob, live, 2, acknowledge=False)
     async with bob.wallet.socket() as socket:
         wallet = bob.wallet.over(socket)
@@ -142,10 +147,10 @@ async def test_what_is_not_acknowledged_is_offered_again_when_the_socket_ends(
 
 
 async def test_what_is_not_acknowledged_outlives_the_host(
-    town: Town, bob: Bob, mediator: Mediator
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     async with bob.wallet.live() as live:
-        await town.write(bob, "one", "two")
+        await network.write(bob, "one", "two")
         await pushed(bob, live, 2, acknowledge=False)
         await live.status()  # so that nothing is under way to the host that ends
         await mediator.hosts.restart(0)
@@ -154,41 +159,41 @@ async def test_what_is_not_acknowledged_outlives_the_host(
         assert lost.value.close_code == 1012
     async with bob.wallet.live() as live:
         assert bob.texts(await live.fetch(10)) == ["one", "two"]
-        await town.write(bob, "three")
+        await network.write(bob, "three")
         assert await pushed(bob, live, 1) == ["three"]
 
 
-async def test_live_mode_is_off_on_a_new_socket(town: Town, bob: Bob) -> None:
+async def test_live_mode_is_off_on_a_new_socket(network: WalletNetwork, bob: Bob) -> None:
     async with bob.wallet.live():
         pass
     async with bob.wallet.socket() as socket:
         wallet = bob.wallet.over(socket)
         await wallet.status()
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         with pytest.raises(NoAnswer):
-            await socket.hear(MOMENT_S)
+            await socket.receive(MOMENT_S)
 
 
 async def test_switched_off_nothing_is_pushed_and_what_is_out_stays_out(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     async with bob.wallet.live() as live:
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         (one,) = await live.next(WAIT_S)
         await live.live_delivery(on=False)
-        await town.write(bob, "two")
+        await network.write(bob, "two")
         await silent(live)
         await live.live_delivery(on=True)
-        await town.write(bob, "three")
+        await network.write(bob, "three")
         assert await pushed(bob, live, 1) == ["three"]
         await live.received([one.id])
         assert bob.texts(await live.fetch(10)) == ["two"]
 
 
-async def test_asking_for_live_mode_again_misses_nothing(town: Town, bob: Bob) -> None:
+async def test_asking_for_live_mode_again_misses_nothing(network: WalletNetwork, bob: Bob) -> None:
     texts = numbered(40)
     async with bob.wallet.live() as live:
-        writing = asyncio.create_task(town.write(bob, *texts))
+        writing = asyncio.create_task(network.write(bob, *texts))
         for _ in range(20):
             await live.live_delivery(on=True)
         assert await pushed(bob, live, 40) == texts
@@ -197,33 +202,35 @@ async def test_asking_for_live_mode_again_misses_nothing(town: Town, bob: Bob) -
 
 
 async def test_a_second_socket_takes_over_and_what_was_in_flight_is_offered_again(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     async with bob.wallet.live() as first:
-        await town.write(bob, "one", "two")
+        await network.write(bob, "one", "two")
         await pushed(bob, first, 2, acknowledge=False)
         async with bob.wallet.live() as second:
             assert bob.texts(await second.fetch(10)) == ["one", "two"]
-            await town.write(bob, "three")
+            await network.write(bob, "three")
             assert await pushed(bob, second, 1) == ["three"]
             await silent(first)
             # The end of the first must not end what the second has.
             await first.socket.websocket.close()
-            await town.write(bob, "four")
+            await network.write(bob, "four")
             assert await pushed(bob, second, 1) == ["four"]
 
 
-async def test_the_first_socket_can_take_live_mode_back(town: Town, bob: Bob) -> None:
+async def test_the_first_socket_can_take_live_mode_back(network: WalletNetwork, bob: Bob) -> None:
     async with bob.wallet.live() as first, bob.wallet.live() as second:
         await first.live_delivery(on=True)
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         assert await pushed(bob, first, 1) == ["one"]
         await silent(second)
 
 
-async def test_http_requests_do_not_disturb_the_live_socket(town: Town, bob: Bob) -> None:
+async def test_http_requests_do_not_disturb_the_live_socket(
+    network: WalletNetwork, bob: Bob
+) -> None:
     async with bob.wallet.live() as live:
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         (one,) = await live.next(WAIT_S)
         await bob.wallet.ping()
         assert await bob.wallet.fetch(10) == []  # it is out on the socket
@@ -232,15 +239,15 @@ async def test_http_requests_do_not_disturb_the_live_socket(town: Town, bob: Bob
         await bob.wallet.live_delivery(on=False)  # of a connection that has none
         with pytest.raises(NoAnswer):
             await live.next(0)
-        await town.write(bob, "two")
+        await network.write(bob, "two")
         assert await pushed(bob, live, 1) == ["two"]
         assert (await live.received([one.id])).message_count == 0
 
 
-async def test_a_live_mode_without_a_return_route_is_none(town: Town, bob: Bob) -> None:
-    async with town.socket() as socket:
+async def test_a_live_mode_without_a_return_route_is_none(network: WalletNetwork, bob: Bob) -> None:
+    async with network.socket() as socket:
         await socket.raw.send_bytes(sealed(bob.connection, CHANGE, live_delivery=True))
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         await socket.raw.send_bytes(
             sealed(bob.connection, "messagepickup/2.0/status-request", **routed())
         )
@@ -250,10 +257,10 @@ async def test_a_live_mode_without_a_return_route_is_none(town: Town, bob: Bob) 
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"live_in_flight_max": 3}}])
-async def test_no_more_is_in_flight_than_allowed(town: Town, bob: Bob) -> None:
+async def test_no_more_is_in_flight_than_allowed(network: WalletNetwork, bob: Bob) -> None:
     texts = numbered(10)
     async with bob.wallet.live() as live:
-        await town.write(bob, *texts)
+        await network.write(bob, *texts)
         seen: list[str] = []
         held: list[str] = []
         while len(seen) < 10:
@@ -267,11 +274,11 @@ async def test_no_more_is_in_flight_than_allowed(town: Town, bob: Bob) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 0}}])
-async def test_a_burst_of_500_arrives_whole_and_each_once(town: Town, bob: Bob) -> None:
+async def test_a_burst_of_500_arrives_whole_and_each_once(network: WalletNetwork, bob: Bob) -> None:
     texts = numbered(500)
     async with bob.wallet.live() as live:
         for start in range(0, 500, 50):
-            await asyncio.gather(*[town.write(bob, text) for text in texts[start : start + 50]])
+            await asyncio.gather(*[network.write(bob, text) for text in texts[start : start + 50]])
         seen = await pushed(bob, live, 500)
         assert sorted(seen) == texts
         assert (await live.status()).message_count == 0

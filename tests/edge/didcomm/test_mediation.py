@@ -6,32 +6,32 @@ from typing import Any, Final
 
 import pytest
 
-from http_edge.didcomm.keys import KeyPair, base58, did_key, did_key_reference
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import KeylistKey, Pagination, ProblemReported, Wallet
-from tests.edge.didcomm.town import (
+from http_edge.clients.didcomm import KeylistKey, Pagination, ProblemReported, Wallet
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from tests.edge.didcomm.wallet_network import (
     PREFIXES,
     SERVICE,
     Bob,
-    Town,
+    WalletNetwork,
     answer_to,
     fresh,
     keys,
     opened,
     routed,
 )
-from tests.edge.people import Json
+from tests.edge.identities import Json
 
 COORDINATION: Final = "coordinate-mediation/1.0/"
 
 
-async def asked(wallet: Wallet, name: str, **members: Any) -> Json:
+async def reply_to(wallet: Wallet, name: str, **members: Any) -> Json:
     return await answer_to(wallet, COORDINATION + name, **members)
 
 
 async def results(wallet: Wallet, *updates: tuple[Any, Any]) -> list[str]:
     """What becomes of updates, as (key, action)."""
-    answer = await asked(
+    answer = await reply_to(
         wallet,
         "keylist-update",
         updates=[{"recipient_key": key, "action": action} for key, action in updates],
@@ -39,19 +39,19 @@ async def results(wallet: Wallet, *updates: tuple[Any, Any]) -> list[str]:
     return [item["result"] for item in answer["updated"]]
 
 
-async def test_mediation_is_granted_and_again_the_same(town: Town) -> None:
-    wallet = await town.connect()
-    grant = await asked(wallet, "mediate-request")
+async def test_mediation_is_granted_and_again_the_same(network: WalletNetwork) -> None:
+    wallet = await network.connect()
+    grant = await reply_to(wallet, "mediate-request")
     assert grant["@type"] == NEW_PREFIX + COORDINATION + "mediate-grant"
-    assert grant["endpoint"] == town.mediator.url("/didcomm")
+    assert grant["endpoint"] == network.mediator.url("/didcomm")
     assert grant["routing_keys"] == [did_key(SERVICE.public)]
-    facts = town.mediator.facts()
-    again = await asked(wallet, "mediate-request")
+    facts = network.mediator.facts()
+    again = await reply_to(wallet, "mediate-request")
     for one in (grant, again):
         one.pop("@id")
         one.pop("~thread")
     assert again == grant
-    assert town.mediator.facts() == facts
+    assert network.mediator.facts() == facts
 
 
 async def test_an_answer_has_the_prefix_and_the_thread_of_its_question(bob: Bob) -> None:
@@ -70,28 +70,30 @@ async def test_an_answer_has_the_prefix_and_the_thread_of_its_question(bob: Bob)
             assert answer["~thread"] == {"thid": question["@id"]}
 
 
-async def test_a_stranger_is_denied_and_leaves_no_trace(town: Town) -> None:
-    facts = town.mediator.facts()
-    stranger = town.stranger()
-    assert (await asked(stranger, "mediate-request"))["@type"].endswith("/mediate-deny")
+async def test_a_stranger_is_denied_and_leaves_no_trace(network: WalletNetwork) -> None:
+    facts = network.mediator.facts()
+    stranger = network.stranger()
+    assert (await reply_to(stranger, "mediate-request"))["@type"].endswith("/mediate-deny")
     for name in ("keylist-update", "keylist-query"):
-        report = await asked(stranger, name, updates=[{"recipient_key": "x", "action": "add"}])
+        report = await reply_to(stranger, name, updates=[{"recipient_key": "x", "action": "add"}])
         assert report["description"]["code"] == "not-connected"
-    assert town.mediator.facts() == facts
+    assert network.mediator.facts() == facts
 
 
-async def test_without_mediation_there_is_no_keylist(town: Town) -> None:
-    wallet = await town.connect()
+async def test_without_mediation_there_is_no_keylist(network: WalletNetwork) -> None:
+    wallet = await network.connect()
     (key,) = keys(1)
     for ask in (wallet.update_keylist(add=[key]), wallet.query_keylist()):
-        with pytest.raises(ProblemReported) as told:
+        with pytest.raises(ProblemReported) as reported:
             await ask
-        assert told.value.code == "mediation_not_granted"
-    carol = await town.bob()
+        assert reported.value.code == "mediation_not_granted"
+    carol = await network.bob()
     assert await results(carol.wallet, (base58(key), "add")) == ["success"]  # it was not claimed
 
 
-async def test_keys_are_added_and_removed_with_a_result_for_each(town: Town, bob: Bob) -> None:
+async def test_keys_are_added_and_removed_with_a_result_for_each(
+    network: WalletNetwork, bob: Bob
+) -> None:
     raw = list(keys(2))
     first, second = map(base58, raw)
     assert await results(bob.wallet, (first, "add"), (second, "add")) == ["success", "success"]
@@ -101,11 +103,11 @@ async def test_keys_are_added_and_removed_with_a_result_for_each(town: Town, bob
     assert [item.recipient_key for item in listed.keys] == [did_key(bob.key), did_key(raw[0])]
 
 
-async def test_a_key_in_three_spellings_is_one_key_and_is_told_as_it_was_spelled(
-    town: Town, bob: Bob
+async def test_a_key_in_three_spellings_is_one_key_and_is_answered_as_it_was_spelled(
+    network: WalletNetwork, bob: Bob
 ) -> None:
     spellings = [base58(bob.key), did_key(bob.key), did_key_reference(bob.key)]
-    answer = await asked(
+    answer = await reply_to(
         bob.wallet,
         "keylist-update",
         updates=[{"recipient_key": key, "action": "add"} for key in spellings],
@@ -115,29 +117,33 @@ async def test_a_key_in_three_spellings_is_one_key_and_is_told_as_it_was_spelled
     ]
     assert len((await bob.wallet.query_keylist()).keys) == 1
     assert await results(bob.wallet, (spellings[2], "remove")) == ["success"]
-    await town.write(bob, "nobody gets this")
+    await network.write(bob, "no one gets this")
     assert await bob.drained() == []
 
 
-async def test_a_key_of_another_is_a_client_error_and_stays_where_it_is(town: Town) -> None:
-    bob, mallory = await town.bobs(2)
-    facts = town.mediator.facts()
+async def test_a_key_of_another_is_a_client_error_and_stays_where_it_is(
+    network: WalletNetwork,
+) -> None:
+    bob, mallory = await network.bobs(2)
+    facts = network.mediator.facts()
     key = base58(bob.key)
     assert await results(mallory.wallet, (key, "add")) == ["client_error"]
     assert await results(mallory.wallet, (key, "remove")) == ["no_change"]
-    assert town.mediator.facts() == facts
-    await town.write(bob, "for bob")
+    assert network.mediator.facts() == facts
+    await network.write(bob, "for bob")
     assert await mallory.drained() == []
     assert await bob.drained() == ["for bob"]
 
 
-async def test_the_mediators_own_key_is_nobodys(bob: Bob) -> None:
+async def test_the_mediators_own_key_has_no_owner(bob: Bob) -> None:
     own = [base58(SERVICE.public), did_key(SERVICE.public), did_key_reference(SERVICE.public)]
     assert await results(bob.wallet, *[(key, "add") for key in own]) == ["client_error"] * 3
     assert await results(bob.wallet, (own[0], "remove")) == ["client_error"]
 
 
-async def test_what_is_no_change_of_a_key_is_a_client_error(town: Town, bob: Bob) -> None:
+async def test_what_is_no_change_of_a_key_is_a_client_error(
+    network: WalletNetwork, bob: Bob
+) -> None:
     cases: list[Any] = [
         ("no key", "add"),
         ("", "add"),
@@ -149,20 +155,20 @@ async def test_what_is_no_change_of_a_key_is_a_client_error(town: Town, bob: Bob
         (base58(KeyPair.from_seed(b"k" * 32).public), None),
     ]
     for key, action in cases:
-        facts = town.mediator.facts()
+        facts = network.mediator.facts()
         assert await results(bob.wallet, (key, action)) == ["client_error"]
-        assert town.mediator.facts() == facts
+        assert network.mediator.facts() == facts
 
 
 async def test_updates_that_are_no_list_are_reported(bob: Bob) -> None:
     cases: list[Any] = [None, {}, "all", 1]
     for updates in cases:
-        report = await asked(bob.wallet, "keylist-update", updates=updates)
+        report = await reply_to(bob.wallet, "keylist-update", updates=updates)
         assert report["description"]["code"] == "invalid-message"
 
 
-async def test_a_keylist_is_told_in_pages(town: Town) -> None:
-    wallet = await town.connect()
+async def test_a_keylist_is_listed_in_pages(network: WalletNetwork) -> None:
+    wallet = await network.connect()
     await wallet.request_mediation()
     added = list(keys(7))
     await wallet.update_keylist(add=added)
@@ -179,7 +185,7 @@ async def test_a_keylist_is_told_in_pages(town: Town) -> None:
 async def test_a_page_that_is_none_is_reported(bob: Bob) -> None:
     cases: list[Any] = [[], {"limit": "1"}, {"limit": 1.5}, {"offset": -1}, {"limit": True}]
     for paginate in cases:
-        report = await asked(bob.wallet, "keylist-query", paginate=paginate)
+        report = await reply_to(bob.wallet, "keylist-query", paginate=paginate)
         assert report["description"]["code"] == "invalid-message"
 
 
@@ -187,8 +193,8 @@ async def test_a_page_that_is_none_is_reported(bob: Bob) -> None:
     "settings",
     [{"didcomm": {"keylist_keys_max": 3, "keylist_updates_max": 2, "keylist_page_max": 2}}],
 )
-async def test_keylists_updates_and_pages_are_bounded(town: Town) -> None:
-    wallet = await town.connect()
+async def test_keylists_updates_and_pages_are_bounded(network: WalletNetwork) -> None:
+    wallet = await network.connect()
     await wallet.request_mediation()
     names = [base58(key) for key in keys(5)]
     beyond = await results(wallet, *[(key, "add") for key in names[:3]])
@@ -198,53 +204,55 @@ async def test_keylists_updates_and_pages_are_bounded(town: Town) -> None:
     assert await results(wallet, (names[2], "add")) == ["success"]
     page = await wallet.query_keylist(1_000_000)
     assert (len(page.keys), page.pagination) == (2, Pagination(2, 0, 1))
-    other = await town.connect()
+    other = await network.connect()
     await other.request_mediation()
     assert await results(other, (names[3], "add")) == ["success"]  # its claim was given back
 
 
-async def test_a_removed_key_gets_no_more_and_keeps_what_waits(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
+async def test_a_removed_key_gets_no_more_and_keeps_what_waits(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
     await bob.wallet.update_keylist(remove=[bob.key])
-    await town.write(bob, "two")  # looks like success
+    await network.write(bob, "two")  # looks like success
     assert await bob.drained() == ["one"]
 
 
-async def test_a_released_key_can_be_claimed_by_another(town: Town) -> None:
-    bob, carol = await town.bobs(2)
-    await town.write(bob, "for bob")
+async def test_a_released_key_can_be_claimed_by_another(network: WalletNetwork) -> None:
+    bob, carol = await network.bobs(2)
+    await network.write(bob, "for bob")
     await bob.wallet.update_keylist(remove=[bob.key])
     assert await results(carol.wallet, (base58(bob.key), "add")) == ["success"]
-    await town.write(bob, "for carol")
+    await network.write(bob, "for carol")
     (picked,) = await carol.wallet.fetch(10)
     assert bob.read(picked) == "for carol"
     assert await bob.drained() == ["for bob"]
 
 
 async def test_a_key_is_in_force_before_the_answer_and_over_every_transport(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     async with bob.wallet.live() as live, bob.wallet.socket() as socket:
         for wallet in (bob.wallet, bob.wallet.over(socket)):
             recipient = await wallet.new_recipient()
-            assert (await town.letter(recipient.key.public, "hello")).status == 202
+            assert (await network.forward_text(recipient.key.public, "hello")).status == 202
             (picked,) = await live.next()
             assert recipient.unpack(picked.envelope).message["content"] == "hello"
             await live.received([picked.id])
 
 
-async def test_keylists_outlive_the_mediator(town: Town, bob: Bob) -> None:
-    await town.mediator.restart()
+async def test_keylists_outlive_the_mediator(network: WalletNetwork, bob: Bob) -> None:
+    await network.mediator.restart()
     listed = await bob.wallet.query_keylist()
     assert [item.recipient_key for item in listed.keys] == [did_key(bob.key)]
-    await town.write(bob, "one")
+    await network.write(bob, "one")
     assert await bob.drained() == ["one"]
 
 
-async def test_an_answer_without_a_return_route_waits(town: Town, bob: Bob) -> None:
-    answer = await town.say(bob.connection, COORDINATION + "mediate-request")
+async def test_an_answer_without_a_return_route_waits(network: WalletNetwork, bob: Bob) -> None:
+    answer = await network.say(bob.connection, COORDINATION + "mediate-request")
     assert (answer.status, answer.body) == (202, b"")
     (picked,) = await bob.wallet.fetch(10)
     assert opened(bob.connection, picked.envelope)["@type"].endswith("/mediate-grant")
-    answer = await town.say(bob.connection, COORDINATION + "keylist-query", **routed())
+    answer = await network.say(bob.connection, COORDINATION + "keylist-query", **routed())
     assert opened(bob.connection, answer.body)["@type"].endswith("/keylist")

@@ -8,29 +8,29 @@ from typing import Any
 import orjson
 import pytest
 
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.keys import KeyPair, base58, did_key, did_key_reference
-from http_edge.didcomm.messages import NEW_PREFIX, OLD_PREFIX
-from http_edge.wallet import ProblemReported
-from tests.edge.didcomm.town import (
+from http_edge.clients.didcomm import ProblemReported
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.wallet_network import (
     SERVICE,
     Bob,
-    Town,
+    WalletNetwork,
     answer_to,
+    envelope_of,
     fresh,
     ids,
-    letter,
     numbered,
     opened,
     routed,
 )
+from tests.edge.identities import Json
 from tests.edge.mediator import HandClock, Mediator
-from tests.edge.people import Json
 
 PICKUP = "messagepickup/2.0/"
 
 
-async def asked(bob: Bob, name: str, **members: Any) -> Json:
+async def reply_to(bob: Bob, name: str, **members: Any) -> Json:
     return await answer_to(bob.wallet, PICKUP + name, **members)
 
 
@@ -38,8 +38,8 @@ def kind(message: Json) -> str:
     return str(message["@type"]).removeprefix(NEW_PREFIX)
 
 
-async def test_a_status_tells_every_attribute_of_an_empty_queue(bob: Bob) -> None:
-    status = await asked(bob, "status-request", **{"@id": "question"})
+async def test_a_status_has_every_attribute_of_an_empty_queue(bob: Bob) -> None:
+    status = await reply_to(bob, "status-request", **{"@id": "question"})
     assert status.pop("@id")
     assert status == {
         "@type": NEW_PREFIX + PICKUP + "status",
@@ -51,14 +51,14 @@ async def test_a_status_tells_every_attribute_of_an_empty_queue(bob: Bob) -> Non
     }
 
 
-async def test_a_status_tells_every_attribute_of_what_waits(
-    town: Town, bob: Bob, clock: HandClock
+async def test_a_status_has_every_attribute_of_what_waits(
+    network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
-    envelopes = [letter(bob.key, "first"), letter(bob.key, "the second, which is longer")]
+    envelopes = [envelope_of(bob.key, "first"), envelope_of(bob.key, "the second, which is longer")]
     for envelope, pause_s in zip(envelopes, (60, 30.5), strict=True):
-        assert (await town.post(envelope)).status == 202
+        assert (await network.post(envelope)).status == 202
         clock.advance(pause_s)
-    status = await asked(bob, "status-request")
+    status = await reply_to(bob, "status-request")
     for name in ("@id", "@type", "~thread"):
         status.pop(name)
     assert status == {
@@ -73,62 +73,64 @@ async def test_a_status_tells_every_attribute_of_what_waits(
 
 @pytest.mark.parametrize("spell", [base58, did_key, did_key_reference])
 async def test_a_recipient_key_narrows_and_is_echoed_as_it_was_spelled(
-    town: Town, bob: Bob, spell: Any
+    network: WalletNetwork, bob: Bob, spell: Any
 ) -> None:
     other = await bob.wallet.new_recipient()
-    await town.write(bob, "one", "two")
-    assert (await town.letter(other.key.public, "for the other key")).status == 202
+    await network.write(bob, "one", "two")
+    assert (await network.forward_text(other.key.public, "for the other key")).status == 202
     spelled = spell(bob.key)
-    status = await asked(bob, "status-request", recipient_key=spelled)
+    status = await reply_to(bob, "status-request", recipient_key=spelled)
     assert (status["message_count"], status["recipient_key"]) == (2, spelled)
-    delivery = await asked(bob, "delivery-request", limit=10, recipient_key=spelled)
+    delivery = await reply_to(bob, "delivery-request", limit=10, recipient_key=spelled)
     assert delivery["recipient_key"] == spelled
     assert len(delivery["~attach"]) == 2
-    # Everything is leased now; what a narrowed request finds is told with the key again.
-    nothing = await asked(bob, "delivery-request", limit=10, recipient_key=spelled)
+    # Everything is leased now; what a narrowed request finds is answered with the key again.
+    nothing = await reply_to(bob, "delivery-request", limit=10, recipient_key=spelled)
     assert (kind(nothing), nothing["recipient_key"]) == (PICKUP + "status", spelled)
     (rest,) = await bob.wallet.fetch(10)
     assert other.unpack(rest.envelope).message["content"] == "for the other key"
 
 
-async def test_for_an_unknown_key_nothing_waits(town: Town, bob: Bob) -> None:
+async def test_for_an_unknown_key_nothing_waits(network: WalletNetwork, bob: Bob) -> None:
     cases: list[Any] = [base58(KeyPair.from_seed(b"k" * 32).public), "no key", "", "did:"]
     for key in cases:
-        await town.write(bob, "one")
-        status = await asked(bob, "status-request", recipient_key=key)
+        await network.write(bob, "one")
+        status = await reply_to(bob, "status-request", recipient_key=key)
         assert (status["message_count"], status["total_bytes"]) == (0, 0)
         assert status["recipient_key"] == key
-        answer = await asked(bob, "delivery-request", limit=10, recipient_key=key)
+        answer = await reply_to(bob, "delivery-request", limit=10, recipient_key=key)
         assert (kind(answer), answer["message_count"]) == (PICKUP + "status", 0)
         assert await bob.drained() == ["one"]
 
 
-async def test_the_key_of_another_is_an_unknown_key(town: Town) -> None:
-    bob, carol = await town.bobs(2)
-    await town.write(carol, "for carol")
-    status = await asked(bob, "status-request", recipient_key=base58(carol.key))
+async def test_the_key_of_another_is_an_unknown_key(network: WalletNetwork) -> None:
+    bob, carol = await network.bobs(2)
+    await network.write(carol, "for carol")
+    status = await reply_to(bob, "status-request", recipient_key=base58(carol.key))
     assert status["message_count"] == 0
-    answer = await asked(bob, "delivery-request", limit=10, recipient_key=base58(carol.key))
+    answer = await reply_to(bob, "delivery-request", limit=10, recipient_key=base58(carol.key))
     assert kind(answer) == PICKUP + "status"
     assert await carol.drained() == ["for carol"]
 
 
-async def test_without_a_key_all_keys_of_the_wallet_are_meant(town: Town, bob: Bob) -> None:
+async def test_without_a_key_all_keys_of_the_wallet_are_meant(
+    network: WalletNetwork, bob: Bob
+) -> None:
     others = [await bob.wallet.new_recipient() for _ in range(2)]
     for recipient in (bob.recipient, *others):
-        assert (await town.letter(recipient.key.public, "hello")).status == 202
-    assert (await asked(bob, "status-request"))["message_count"] == 3
+        assert (await network.forward_text(recipient.key.public, "hello")).status == 202
+    assert (await reply_to(bob, "status-request"))["message_count"] == 3
     assert len(await bob.wallet.fetch(10)) == 3
 
 
 async def test_messages_are_delivered_oldest_first_in_the_thread_of_the_request(
-    town: Town, bob: Bob, clock: HandClock
+    network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
     texts = numbered(12)
     for text in texts:
-        await town.write(bob, text)
+        await network.write(bob, text)
         clock.advance(1)
-    delivery = await asked(bob, "delivery-request", limit=5, **{"@id": "question"})
+    delivery = await reply_to(bob, "delivery-request", limit=5, **{"@id": "question"})
     assert delivery["~thread"] == {"thid": "question"}
     assert set(delivery) == {"@type", "@id", "~thread", "~attach"}
     assert all(set(item) == {"@id", "data"} for item in delivery["~attach"])
@@ -138,15 +140,17 @@ async def test_messages_are_delivered_oldest_first_in_the_thread_of_the_request(
 
 
 async def test_an_answer_is_in_the_thread_that_the_request_names(bob: Bob) -> None:
-    answer = await asked(bob, "status-request", **{"~thread": {"thid": "another"}})
+    answer = await reply_to(bob, "status-request", **{"~thread": {"thid": "another"}})
     assert answer["~thread"] == {"thid": "another"}
 
 
-async def test_an_attachment_reads_alike_in_every_dialect_of_base64(town: Town, bob: Bob) -> None:
+async def test_an_attachment_reads_alike_in_every_dialect_of_base64(
+    network: WalletNetwork, bob: Bob
+) -> None:
     cases: list[Any] = ["", "a", "ab", "abc", "ünï🙂>>>???~~~", "x" * 999]
     for text in cases:
-        await town.write(bob, text)
-        delivery = await asked(bob, "delivery-request", limit=1)
+        await network.write(bob, text)
+        delivery = await reply_to(bob, "delivery-request", limit=1)
         encoded = delivery["~attach"][0]["data"]["base64"]
         strict = base64.b64decode(encoded, validate=True)
         assert base64.urlsafe_b64decode(encoded) == strict
@@ -155,36 +159,44 @@ async def test_an_attachment_reads_alike_in_every_dialect_of_base64(town: Town, 
         orjson.loads(strict)
 
 
-async def test_a_limit_of_zero_is_answered_with_the_status(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
-    answer = await asked(bob, "delivery-request", limit=0)
+async def test_a_limit_of_zero_is_answered_with_the_status(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
+    answer = await reply_to(bob, "delivery-request", limit=0)
     assert (kind(answer), answer["message_count"]) == (PICKUP + "status", 1)
     assert await bob.drained() == ["one"]  # it was not leased
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"delivery_messages_max": 3}}])
 @pytest.mark.parametrize("limit", [4, 2**31, 2**53 - 1])
-async def test_a_huge_limit_is_taken_as_the_largest(town: Town, bob: Bob, limit: int) -> None:
-    await town.write(bob, *numbered(4))
+async def test_a_huge_limit_is_taken_as_the_largest(
+    network: WalletNetwork, bob: Bob, limit: int
+) -> None:
+    await network.write(bob, *numbered(4))
     assert len(await bob.wallet.fetch(limit)) == 3
 
 
-async def test_a_limit_that_parsers_read_differently_makes_no_message(town: Town, bob: Bob) -> None:
+async def test_a_limit_that_parsers_read_differently_makes_no_message(
+    network: WalletNetwork, bob: Bob
+) -> None:
     cases: list[Any] = ["9007199254740993", "9223372036854775807", "1" * 30, "1e400"]
     for limit in cases:
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         question = fresh(**{"@type": NEW_PREFIX + PICKUP + "delivery-request", **routed()})
         text = orjson.dumps(question)[:-1] + b',"limit":' + limit.encode() + b"}"
-        answer = await town.post(pack(text, [SERVICE.public], bob.connection.key))
+        answer = await network.post(pack(text, [SERVICE.public], bob.connection.key))
         assert (answer.status, answer.json) == (400, {"error": "not-a-message"})
         assert await bob.drained() == ["one"]
 
 
-async def test_a_limit_that_is_no_count_is_reported_and_none_leased(town: Town, bob: Bob) -> None:
+async def test_a_limit_that_is_no_count_is_reported_and_none_leased(
+    network: WalletNetwork, bob: Bob
+) -> None:
     cases: list[Any] = [{}, *[{"limit": limit} for limit in (-1, -(2**52), 1.0, True, "1", None)]]
     for wrong in cases:
-        await town.write(bob, "one")
-        report = await asked(bob, "delivery-request", **wrong)
+        await network.write(bob, "one")
+        report = await reply_to(bob, "delivery-request", **wrong)
         assert kind(report) == "notification/1.0/problem-report"
         assert report["description"]["code"] == "invalid-message"
         assert await bob.drained() == ["one"]
@@ -192,9 +204,9 @@ async def test_a_limit_that_is_no_count_is_reported_and_none_leased(town: Town, 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"delivery_bytes_max": 65_536}}])
 async def test_a_delivery_is_bounded_in_bytes_and_holds_one_message_at_least(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    await town.write(bob, "a" * 100_000, "b" * 30_000, "c" * 10_000, "d" * 30_000)
+    await network.write(bob, "a" * 100_000, "b" * 30_000, "c" * 10_000, "d" * 30_000)
     counts = []
     while picked := await bob.wallet.fetch(10):
         counts.append(len(picked))
@@ -203,9 +215,9 @@ async def test_a_delivery_is_bounded_in_bytes_and_holds_one_message_at_least(
 
 
 async def test_nothing_is_deleted_before_it_was_received(
-    town: Town, bob: Bob, mediator: Mediator, clock: HandClock
+    network: WalletNetwork, bob: Bob, mediator: Mediator, clock: HandClock
 ) -> None:
-    await town.write(bob, *numbered(3))
+    await network.write(bob, *numbered(3))
     first = await bob.wallet.fetch(10)
     assert (await bob.wallet.status()).message_count == 3
     assert await bob.wallet.fetch(10) == []  # they are out on lease
@@ -218,24 +230,26 @@ async def test_nothing_is_deleted_before_it_was_received(
 
 
 async def test_a_wallet_that_asks_until_the_count_is_zero_comes_to_an_end(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    await town.write(bob, *numbered(2))
+    await network.write(bob, *numbered(2))
     assert len(await bob.wallet.fetch(10)) == 2
-    answer = await asked(bob, "delivery-request", limit=10)
+    answer = await reply_to(bob, "delivery-request", limit=10)
     assert (kind(answer), answer["message_count"]) == (PICKUP + "status", 0)
 
 
-async def test_foreign_unknown_and_used_ids_look_the_same_and_change_nothing(town: Town) -> None:
-    bob, carol = await town.bobs(2)
-    await town.write(bob, "one", "two")
-    await town.write(carol, "for carol")
+async def test_foreign_unknown_and_used_ids_look_the_same_and_change_nothing(
+    network: WalletNetwork,
+) -> None:
+    bob, carol = await network.bobs(2)
+    await network.write(bob, "one", "two")
+    await network.write(carol, "for carol")
     (foreign,) = ids(await carol.wallet.fetch(10))
     first, _ = ids(await bob.wallet.fetch(10))
     await bob.wallet.received([first])
     answers = []
     for wrong in ([foreign], ["unknown"], [first], [first, foreign, "x" * 10_000], []):
-        status = await asked(bob, "messages-received", message_id_list=wrong)
+        status = await reply_to(bob, "messages-received", message_id_list=wrong)
         for name in ("@id", "~thread"):
             status.pop(name)
         answers.append(status)
@@ -244,29 +258,33 @@ async def test_foreign_unknown_and_used_ids_look_the_same_and_change_nothing(tow
     assert (await carol.wallet.status()).message_count == 1
 
 
-async def test_a_list_of_ids_that_is_none_is_reported(town: Town, bob: Bob) -> None:
+async def test_a_list_of_ids_that_is_none_is_reported(network: WalletNetwork, bob: Bob) -> None:
     cases: list[Any] = [None, "id", 1, {"ids": []}, [1], [None], [["id"]], ["x"] * 1_001]
     for wrong in cases:
-        await town.write(bob, "one")
-        report = await asked(bob, "messages-received", message_id_list=wrong)
+        await network.write(bob, "one")
+        report = await reply_to(bob, "messages-received", message_id_list=wrong)
         assert report["description"]["code"] == "invalid-message"
         assert await bob.drained() == ["one"]
 
 
-async def test_an_acknowledgement_over_another_connection_counts(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one", "two")
+async def test_an_acknowledgement_over_another_connection_counts(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one", "two")
     async with bob.wallet.socket() as socket:
         over_socket = ids(await bob.wallet.over(socket).fetch(10))
         assert (await bob.wallet.received(over_socket)).message_count == 0
 
 
-async def test_without_a_return_route_nothing_is_said_or_leased(town: Town, bob: Bob) -> None:
+async def test_without_a_return_route_nothing_is_said_or_leased(
+    network: WalletNetwork, bob: Bob
+) -> None:
     cases: list[Any] = ["status-request", "delivery-request", "live-delivery-change"]
     more: list[Any] = [{}, routed("none"), {"~transport": "all"}]
     for name in cases:
         for route in more:
-            await town.write(bob, "one")
-            answer = await town.say(
+            await network.write(bob, "one")
+            answer = await network.say(
                 bob.connection, PICKUP + name, limit=10, live_delivery=True, **route
             )
             assert (answer.status, answer.body) == (202, b"")
@@ -274,21 +292,23 @@ async def test_without_a_return_route_nothing_is_said_or_leased(town: Town, bob:
             assert await bob.drained() == ["one"]
 
 
-async def test_an_acknowledgement_needs_no_return_route(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one", "two")
+async def test_an_acknowledgement_needs_no_return_route(network: WalletNetwork, bob: Bob) -> None:
+    await network.write(bob, "one", "two")
     first, _ = ids(await bob.wallet.fetch(10))
-    answer = await town.say(bob.connection, PICKUP + "messages-received", message_id_list=[first])
+    answer = await network.say(
+        bob.connection, PICKUP + "messages-received", message_id_list=[first]
+    )
     assert (answer.status, answer.body) == (202, b"")
     assert (await bob.wallet.status()).message_count == 1
 
 
-async def test_return_route_thread_is_enough(town: Town, bob: Bob) -> None:
-    answer = await town.say(bob.connection, PICKUP + "status-request", **routed("thread"))
+async def test_return_route_thread_is_enough(network: WalletNetwork, bob: Bob) -> None:
+    answer = await network.say(bob.connection, PICKUP + "status-request", **routed("thread"))
     assert opened(bob.connection, answer.body)["message_count"] == 0
 
 
-async def test_a_problem_is_told_in_the_thread_of_the_request(bob: Bob) -> None:
-    report = await asked(bob, "nonsense", **{"@id": "question"})
+async def test_a_problem_is_reported_in_the_thread_of_the_request(bob: Bob) -> None:
+    report = await reply_to(bob, "nonsense", **{"@id": "question"})
     assert kind(report) == "notification/1.0/problem-report"
     assert report["~thread"] == {"thid": "question", "pthid": "question"}
     assert report["description"]["code"] == "unknown-message-type"
@@ -299,7 +319,7 @@ async def test_the_old_prefix_is_understood(bob: Bob) -> None:
     assert answer["message_count"] == 0
 
 
-async def test_who_never_connected_is_told_so(town: Town) -> None:
-    with pytest.raises(ProblemReported) as told:
-        await town.stranger().status()
-    assert told.value.code == "not-connected"
+async def test_an_agent_that_never_connected_gets_a_report_of_it(network: WalletNetwork) -> None:
+    with pytest.raises(ProblemReported) as reported:
+        await network.stranger().status()
+    assert reported.value.code == "not-connected"

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from http_edge.didcomm.keys import KeyPair, base58
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import Disclosure, Wallet
-from tests.edge.didcomm.town import Town, answer_to, ids
-from tests.edge.people import Json
+from http_edge.clients.didcomm import Disclosure, Wallet
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from tests.edge.didcomm.wallet_network import WalletNetwork, answer_to, ids
+from tests.edge.identities import Json
 
 PICKUP = NEW_PREFIX + "messagepickup/2.0/"
 
 
 @pytest.fixture(params=["HTTP", "WebSocket"])
-async def wallet(town: Town, request: pytest.FixtureRequest) -> AsyncIterator[Wallet]:
+async def wallet(network: WalletNetwork, request: pytest.FixtureRequest) -> AsyncIterator[Wallet]:
     """A connected wallet that asks over one transport."""
-    connected = await town.connect()
+    connected = await network.connect()
     if request.param == "HTTP":
         yield connected
         return
@@ -31,48 +31,52 @@ async def wallet(town: Town, request: pytest.FixtureRequest) -> AsyncIterator[Wa
         yield connected.over(socket)
 
 
-async def asked(wallet: Wallet, name: str, **members: Any) -> Json:
+async def reply_to(wallet: Wallet, name: str, **members: Any) -> Json:
     return await answer_to(wallet, PICKUP + name, **members)
 
 
 async def test_the_status_of_an_empty_queue_counts_no_messages(wallet: Wallet) -> None:
-    status = await asked(wallet, "status-request")
+    status = await reply_to(wallet, "status-request")
     assert status["@type"] == PICKUP + "status"
     assert status["message_count"] == 0
 
 
-async def test_the_status_counts_what_waits(town: Town, wallet: Wallet) -> None:
-    await town.idle_replies(wallet, 1)
-    status = await asked(wallet, "status-request")
+async def test_the_status_counts_what_waits(network: WalletNetwork, wallet: Wallet) -> None:
+    await network.idle_replies(wallet, 1)
+    status = await reply_to(wallet, "status-request")
     assert status["@type"] == PICKUP + "status"
     assert status["message_count"] == 1
 
 
-async def test_the_status_of_a_recipient_key_names_the_key(town: Town, wallet: Wallet) -> None:
-    await town.idle_replies(wallet, 1)
+async def test_the_status_of_a_recipient_key_names_the_key(
+    network: WalletNetwork, wallet: Wallet
+) -> None:
+    await network.idle_replies(wallet, 1)
     key = base58(KeyPair.new().public)
-    status = await asked(wallet, "status-request", recipient_key=key)
+    status = await reply_to(wallet, "status-request", recipient_key=key)
     assert status["recipient_key"] == key
     assert status["message_count"] == 0
 
 
 async def test_a_delivery_from_an_empty_queue_is_a_status(wallet: Wallet) -> None:
-    status = await asked(wallet, "delivery-request", limit=1)
+    status = await reply_to(wallet, "delivery-request", limit=1)
     assert status["@type"] == PICKUP + "status"
     assert status["message_count"] == 0
 
 
-async def test_a_delivery_brings_what_waits(town: Town, wallet: Wallet) -> None:
-    await town.idle_replies(wallet, 2)
-    delivery = await asked(wallet, "delivery-request", limit=2)
+async def test_a_delivery_brings_what_waits(network: WalletNetwork, wallet: Wallet) -> None:
+    await network.idle_replies(wallet, 2)
+    delivery = await reply_to(wallet, "delivery-request", limit=2)
     assert delivery["@type"] == PICKUP + "delivery"
     assert len(delivery["~attach"]) == 2
     assert all(item["@id"] and item["data"] for item in delivery["~attach"])
     assert "recipient_key" not in delivery
 
 
-async def test_one_delivery_after_the_other_drains_the_queue(town: Town, wallet: Wallet) -> None:
-    await town.idle_replies(wallet, 3)
+async def test_one_delivery_after_the_other_drains_the_queue(
+    network: WalletNetwork, wallet: Wallet
+) -> None:
+    await network.idle_replies(wallet, 3)
     for left in (2, 1, 0):
         (picked,) = await wallet.fetch(1)
         opened = wallet.connection.open(picked.envelope)
@@ -82,26 +86,30 @@ async def test_one_delivery_after_the_other_drains_the_queue(town: Town, wallet:
     assert await wallet.fetch(1) == []
 
 
-async def test_nothing_was_received_is_answered_with_a_status(town: Town, wallet: Wallet) -> None:
-    await town.idle_replies(wallet, 1)
-    status = await asked(wallet, "messages-received", message_id_list=[])
+async def test_nothing_was_received_is_answered_with_a_status(
+    network: WalletNetwork, wallet: Wallet
+) -> None:
+    await network.idle_replies(wallet, 1)
+    status = await reply_to(wallet, "messages-received", message_id_list=[])
     assert status["@type"] == PICKUP + "status"
     assert status["message_count"] == 1
 
 
-async def test_what_was_received_is_counted_no_more(town: Town, wallet: Wallet) -> None:
-    await town.idle_replies(wallet, 2)
+async def test_what_was_received_is_counted_no_more(network: WalletNetwork, wallet: Wallet) -> None:
+    await network.idle_replies(wallet, 2)
     delivered = await wallet.fetch(2)
-    status = await asked(wallet, "messages-received", message_id_list=ids(delivered)[:1])
+    status = await reply_to(wallet, "messages-received", message_id_list=ids(delivered)[:1])
     assert status["message_count"] == 1
-    status = await asked(wallet, "messages-received", message_id_list=ids(delivered)[1:])
+    status = await reply_to(wallet, "messages-received", message_id_list=ids(delivered)[1:])
     assert status["message_count"] == 0
 
 
-async def test_ids_that_nobody_gave_change_nothing(town: Town, wallet: Wallet) -> None:
-    await town.idle_replies(wallet, 1)
+async def test_ids_that_were_never_given_change_nothing(
+    network: WalletNetwork, wallet: Wallet
+) -> None:
+    await network.idle_replies(wallet, 1)
     await wallet.fetch(1)
-    status = await asked(wallet, "messages-received", message_id_list=["junk", "1", ""])
+    status = await reply_to(wallet, "messages-received", message_id_list=["junk", "1", ""])
     assert status["message_count"] == 1
 
 

@@ -6,48 +6,50 @@ from typing import Any, Final
 
 import pytest
 
-from http_edge.wallet import QueueStatus
-from tests.edge.didcomm.town import (
+from http_edge.clients.didcomm import QueueStatus
+from tests.edge.didcomm.wallet_network import (
     PREFIXES,
     Bob,
-    Town,
+    WalletNetwork,
     answer_to,
+    envelope_of,
     fresh,
     ids,
-    letter,
     numbered,
     routed,
 )
+from tests.edge.identities import Json
 from tests.edge.mediator import HandClock
-from tests.edge.people import Json
 
 QUEUE: Final = "queue/1.0/"
 HOUR_S: Final = 3_600
 
 
-async def asked(bob: Bob, name: str, **members: Any) -> Json:
+async def reply_to(bob: Bob, name: str, **members: Any) -> Json:
     return await answer_to(bob.wallet, QUEUE + name, **members)
 
 
-async def test_a_status_tells_every_property(town: Town, bob: Bob, clock: HandClock) -> None:
-    limits = town.mediator.settings.limits
+async def test_a_status_has_every_property(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    limits = network.mediator.settings.limits
     rules = {
         "duration_limit": 0,
         "message_count_limit": limits.queue_messages_max,
-        "message_size_limit": town.mediator.settings.didcomm.message_bytes_max,
+        "message_size_limit": network.mediator.settings.didcomm.message_bytes_max,
         "size_limit": limits.queue_bytes_max,
         "will_queue": True,
     }
-    empty = (await asked(bob, "status-request"))["status"]
+    empty = (await reply_to(bob, "status-request"))["status"]
     assert empty == {**rules, "message_count": 0, "duration_waited": 0, "size": 0}
-    envelopes = [letter(bob.key, text) for text in ("one", "two")]
+    envelopes = [envelope_of(bob.key, text) for text in ("one", "two")]
     for envelope in envelopes:
-        assert (await town.post(envelope)).status == 202
+        assert (await network.post(envelope)).status == 202
         clock.advance(60)
     await bob.wallet.queue_fetch(1)
     await bob.wallet.ping()  # what was written has left the queue by then
     clock.advance(30)
-    assert (await asked(bob, "status-request"))["status"] == {
+    assert (await reply_to(bob, "status-request"))["status"] == {
         **rules,
         "message_count": 1,
         "duration_waited": 30,
@@ -75,12 +77,12 @@ async def test_an_answer_has_the_prefix_and_the_thread_of_its_question(bob: Bob)
 
 
 async def test_messages_expire_by_the_owners_duration(
-    town: Town, bob: Bob, clock: HandClock
+    network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
     assert (await bob.wallet.update_queue(duration_limit=HOUR_S)).duration_limit_s == HOUR_S
-    await town.write(bob, "old")
+    await network.write(bob, "old")
     clock.advance(HOUR_S - 1)
-    await town.write(bob, "new")
+    await network.write(bob, "new")
     assert (await bob.wallet.queue_status()).message_count == 2
     clock.advance(2)
     assert (await bob.wallet.queue_status()).message_count == 1
@@ -88,56 +90,60 @@ async def test_messages_expire_by_the_owners_duration(
 
 
 async def test_more_messages_than_the_owner_wants_are_refused_explicitly(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
     assert (await bob.wallet.update_queue(message_count_limit=2)).message_count_limit == 2
-    await town.write(bob, "one", "two")
-    refused = await town.letter(bob.key, "three")
+    await network.write(bob, "one", "two")
+    refused = await network.forward_text(bob.key, "three")
     assert (refused.status, refused.json) == (429, {"error": "queue-full"})
     assert int(refused.headers["Retry-After"]) > 0
     assert bob.texts(await bob.wallet.queue_fetch(1)) == ["one"]
-    await town.write(bob, "three")
+    await network.write(bob, "three")
     assert await bob.drained() == ["two", "three"]
 
 
 async def test_a_message_larger_than_the_owner_wants_is_refused_explicitly(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    small = len(letter(bob.key, "small"))
+    small = len(envelope_of(bob.key, "small"))
     await bob.wallet.update_queue(message_size_limit=small + 50)
-    await town.write(bob, "small")
-    refused = await town.letter(bob.key, "x" * 200)
+    await network.write(bob, "small")
+    refused = await network.forward_text(bob.key, "x" * 200)
     assert (refused.status, refused.json) == (413, {"error": "message-too-large"})
     assert await bob.drained() == ["small"]
 
 
-async def test_more_bytes_than_the_owner_wants_are_refused_explicitly(town: Town, bob: Bob) -> None:
-    size = len(letter(bob.key, "12345"))
+async def test_more_bytes_than_the_owner_wants_are_refused_explicitly(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    size = len(envelope_of(bob.key, "12345"))
     await bob.wallet.update_queue(size_limit=2 * size)
-    await town.write(bob, "12345", "67890")
-    refused = await town.letter(bob.key, "more!")
+    await network.write(bob, "12345", "67890")
+    refused = await network.forward_text(bob.key, "more!")
     assert (refused.status, refused.json) == (429, {"error": "queue-full"})
     assert await bob.drained() == ["12345", "67890"]
 
 
 async def test_will_queue_false_refuses_future_messages_and_leaves_the_queued(
-    town: Town, bob: Bob
+    network: WalletNetwork, bob: Bob
 ) -> None:
-    await town.write(bob, "one", "two")
+    await network.write(bob, "one", "two")
     status = await bob.wallet.update_queue(will_queue=False)
     assert (status.will_queue, status.message_count) == (False, 2)
-    refused = await town.letter(bob.key, "three")
+    refused = await network.forward_text(bob.key, "three")
     assert (refused.status, refused.json) == (409, {"error": "not-queuing"})
     assert bob.texts(await bob.wallet.queue_fetch()) == ["one", "two"]
     assert (await bob.wallet.update_queue(will_queue=True)).will_queue is True
-    await town.write(bob, "four")
+    await network.write(bob, "four")
     assert await bob.drained() == ["four"]
 
 
-async def test_who_listens_gets_messages_though_none_may_wait(town: Town, bob: Bob) -> None:
+async def test_who_listens_gets_messages_though_none_may_wait(
+    network: WalletNetwork, bob: Bob
+) -> None:
     await bob.wallet.update_queue(will_queue=False)
     async with bob.wallet.live() as live:
-        await town.write(bob, "one")
+        await network.write(bob, "one")
         (picked,) = await live.next()
         assert bob.read(picked) == "one"
         await live.received([picked.id])
@@ -157,12 +163,12 @@ async def test_an_update_changes_only_what_it_names(bob: Bob) -> None:
     [{"limits": {"queue_messages_max": 3}, "didcomm": {"queue_age_s_max": 600}}],
 )
 async def test_the_owners_rules_stay_within_the_operators(
-    town: Town, bob: Bob, clock: HandClock
+    network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
     status = await bob.wallet.update_queue(message_count_limit=1_000, duration_limit=100_000)
     assert (status.message_count_limit, status.duration_limit_s) == (3, 600)
-    await town.write(bob, *numbered(3))
-    assert (await town.letter(bob.key, "one more")).status == 429
+    await network.write(bob, *numbered(3))
+    assert (await network.forward_text(bob.key, "one more")).status == 429
     clock.advance(601)
     assert (await bob.wallet.queue_status()).message_count == 0
 
@@ -180,27 +186,27 @@ async def test_what_cannot_be_followed_is_discarded(bob: Bob) -> None:
     for update in cases:
         before = await bob.wallet.queue_status()
         facts = len(before.__struct_fields__)
-        answer = await asked(bob, "status-update-request", update=update)
+        answer = await reply_to(bob, "status-update-request", update=update)
         assert len(answer["status"]) <= facts
         assert await bob.wallet.queue_status() == before
 
 
-async def test_the_rules_outlive_the_mediator(town: Town, bob: Bob) -> None:
+async def test_the_rules_outlive_the_mediator(network: WalletNetwork, bob: Bob) -> None:
     await bob.wallet.update_queue(message_count_limit=7, will_queue=False)
     before = await bob.wallet.queue_status()
-    await town.mediator.restart()
+    await network.mediator.restart()
     assert await bob.wallet.queue_status() == before
     assert isinstance(before, QueueStatus)
 
 
 async def test_a_fetch_brings_the_oldest_first_with_the_time_of_each(
-    town: Town, bob: Bob, clock: HandClock
+    network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
-    envelopes = [letter(bob.key, text) for text in numbered(3)]
+    envelopes = [envelope_of(bob.key, text) for text in numbered(3)]
     for envelope in envelopes:
-        assert (await town.post(envelope)).status == 202
+        assert (await network.post(envelope)).status == 202
         clock.advance(60)
-    batch = await asked(bob, "fetch-request", message_count_limit=2)
+    batch = await reply_to(bob, "fetch-request", message_count_limit=2)
     assert batch["message_count"] == 2
     assert all(set(item) == {"id", "msg", "added_time"} for item in batch["messages"])
     assert [item["added_time"] for item in batch["messages"]] == [
@@ -208,35 +214,37 @@ async def test_a_fetch_brings_the_oldest_first_with_the_time_of_each(
         "2027-01-15 08:01:00Z",
     ]
     (last,) = await bob.wallet.queue_fetch()
-    assert bob.read(last) == "letter 002"
+    assert bob.read(last) == "message 002"
     assert await bob.wallet.queue_fetch() == []
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"delivery_messages_max": 3}}])
-async def test_a_fetch_is_bounded_by_the_operator(town: Town, bob: Bob) -> None:
-    await town.write(bob, *numbered(5))
+async def test_a_fetch_is_bounded_by_the_operator(network: WalletNetwork, bob: Bob) -> None:
+    await network.write(bob, *numbered(5))
     assert len(await bob.wallet.queue_fetch()) == 3
     assert len(await bob.wallet.queue_fetch(1_000)) == 2
 
 
-async def test_a_limit_that_is_no_count_is_reported(town: Town, bob: Bob) -> None:
+async def test_a_limit_that_is_no_count_is_reported(network: WalletNetwork, bob: Bob) -> None:
     cases: list[Any] = [-1, "1", 1.5, True, [1]]
     for limit in cases:
-        await town.write(bob, "one")
-        report = await asked(bob, "fetch-request", message_count_limit=limit)
+        await network.write(bob, "one")
+        report = await reply_to(bob, "fetch-request", message_count_limit=limit)
         assert report["description"]["code"] == "invalid-message"
         assert await bob.drained() == ["one"]
 
 
-async def test_a_limit_of_zero_fetches_nothing(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
+async def test_a_limit_of_zero_fetches_nothing(network: WalletNetwork, bob: Bob) -> None:
+    await network.write(bob, "one")
     assert await bob.wallet.queue_fetch(0) == []
     assert await bob.drained() == ["one"]
 
 
-async def test_messages_of_the_mediator_itself_wait_in_the_same_queue(town: Town, bob: Bob) -> None:
-    await town.idle_replies(bob.wallet, 1)
-    await town.write(bob, "one")
+async def test_messages_of_the_mediator_itself_wait_in_the_same_queue(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.idle_replies(bob.wallet, 1)
+    await network.write(bob, "one")
     pong, one = await bob.wallet.queue_fetch()
     opened = bob.connection.open(pong.envelope)
     assert isinstance(opened, dict)
@@ -244,15 +252,19 @@ async def test_messages_of_the_mediator_itself_wait_in_the_same_queue(town: Town
     assert bob.read(one) == "one"
 
 
-async def test_a_fetch_without_a_return_route_takes_nothing(town: Town, bob: Bob) -> None:
-    await town.write(bob, "one")
-    assert (await town.say(bob.connection, QUEUE + "fetch-request")).status == 202
+async def test_a_fetch_without_a_return_route_takes_nothing(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "one")
+    assert (await network.say(bob.connection, QUEUE + "fetch-request")).status == 202
     assert await bob.drained() == ["one"]
 
 
-async def test_every_generation_of_pickup_takes_from_one_queue(town: Town, bob: Bob) -> None:
+async def test_every_generation_of_pickup_takes_from_one_queue(
+    network: WalletNetwork, bob: Bob
+) -> None:
     texts = numbered(5)
-    await town.write(bob, *texts)
+    await network.write(bob, *texts)
     seen = bob.texts(await bob.wallet.batch(1))
     seen += bob.texts(await bob.wallet.queue_fetch(1))
     seen.append(bob.read(await bob.wallet.noop()))

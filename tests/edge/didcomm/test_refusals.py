@@ -7,20 +7,20 @@ from typing import Final
 import orjson
 import pytest
 
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.keys import KeyPair, did_key
-from http_edge.didcomm.mediation import pseudonym
-from http_edge.didcomm.messages import NEW_PREFIX
-from http_edge.wallet import ProblemReported, Wallet
-from tests.edge.didcomm.town import (
+from http_edge.clients.didcomm import ProblemReported, Wallet
+from http_edge.didcomm.composition import pseudonym
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.wallet_network import (
     SENDER,
     SERVICE,
     Bob,
-    Town,
+    WalletNetwork,
     answer_to,
+    envelope_of,
     forwarded,
     fresh,
-    letter,
     routed,
     sealed,
 )
@@ -45,9 +45,9 @@ def did_of(wallet: Wallet) -> str:
 
 
 async def test_a_message_of_a_stranger_is_recorded_with_its_name(
-    town: Town, mediator: Mediator
+    network: WalletNetwork, mediator: Mediator
 ) -> None:
-    stranger = town.stranger()
+    stranger = network.stranger()
     for _ in range(2):
         answer = await answer_to(stranger, "messagepickup/2.0/status-request")
         assert answer["description"]["code"] == "not-connected"
@@ -61,14 +61,16 @@ async def test_a_message_of_a_stranger_is_recorded_with_its_name(
     ]
 
 
-async def test_what_is_no_envelope_is_recorded_of_nobody(town: Town, mediator: Mediator) -> None:
-    assert (await town.post(b"no envelope")).status == 400
+async def test_what_is_no_envelope_is_recorded_of_no_sender(
+    network: WalletNetwork, mediator: Mediator
+) -> None:
+    assert (await network.post(b"no envelope")).status == 400
     ping = fresh(**{"@type": NEW_PREFIX + "trust_ping/1.0/ping"})
     anonymous = pack(orjson.dumps(ping), [SERVICE.public], None)
-    assert (await town.post(anonymous)).status == 400
+    assert (await network.post(anonymous)).status == 400
     large = b"x" * (mediator.settings.didcomm.message_bytes_max + 1)
-    assert (await town.post(large)).status == 413
-    assert (await town.post(b"{}", content_type="image/png")).status == 415
+    assert (await network.post(large)).status == 413
+    assert (await network.post(b"{}", content_type="image/png")).status == 415
     assert await recorded(mediator) == [
         ("", "message-too-large", "", 1),
         ("", "not-an-envelope", "", 1),
@@ -78,7 +80,7 @@ async def test_what_is_no_envelope_is_recorded_of_nobody(town: Town, mediator: M
 
 
 async def test_nothing_is_recorded_that_a_sender_made_up(
-    town: Town, bob: Bob, mediator: Mediator
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
     await answer_to(bob.wallet, "made-up/1.0/by-bob")
     await answer_to(bob.wallet, "messagepickup/9.0/status-request")
@@ -91,31 +93,33 @@ async def test_nothing_is_recorded_that_a_sender_made_up(
     ]
 
 
-async def test_a_message_for_a_key_that_nobody_has_is_recorded_though_it_looks_like_success(
-    town: Town, mediator: Mediator
+async def test_a_message_for_an_unknown_key_is_recorded_though_it_looks_like_success(
+    network: WalletNetwork, mediator: Mediator
 ) -> None:
-    assert (await town.letter(KeyPair.new().public, "hello?")).status == 202
+    assert (await network.forward_text(KeyPair.new().public, "hello?")).status == 202
     assert await recorded(mediator) == [("routing/1.0/forward", "unknown-recipient", "", 1)]
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"forward_depth_max": 1}}])
-async def test_forwards_that_lead_nowhere_are_recorded(town: Town, mediator: Mediator) -> None:
-    inner = forwarded("nobody", {"no": "envelope"}, sender=SENDER)
-    assert (await town.post(inner)).status == 400
+async def test_forwards_that_lead_nowhere_are_recorded(
+    network: WalletNetwork, mediator: Mediator
+) -> None:
+    inner = forwarded("unknown", {"no": "envelope"}, sender=SENDER)
+    assert (await network.post(inner)).status == 400
     assert await recorded(mediator) == [("routing/1.0/forward", "not-a-message", "", 1)]
 
 
-async def test_a_loop_is_recorded(town: Town, mediator: Mediator) -> None:
+async def test_a_loop_is_recorded(network: WalletNetwork, mediator: Mediator) -> None:
     via = {"Via": f"1.1 {pseudonym(KEYS)}"}
-    async with town.session.post(mediator.url("/didcomm"), data=b"x", headers=via) as answer:
+    async with network.session.post(mediator.url("/didcomm"), data=b"x", headers=via) as answer:
         assert answer.status == 409
     assert await recorded(mediator) == [("", "message-loop", "", 1)]
 
 
 async def test_trying_to_take_the_key_of_another_is_recorded(
-    town: Town, bob: Bob, mediator: Mediator
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
-    thief = await town.bob()
+    thief = await network.bob()
     update = {"recipient_key": did_key(bob.key), "action": "add"}
     answer = await answer_to(thief.wallet, KEYLIST, updates=[update])
     assert answer["updated"][0]["result"] == "client_error"
@@ -124,10 +128,10 @@ async def test_trying_to_take_the_key_of_another_is_recorded(
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"registration": "allow_list"}}])
 async def test_who_may_not_connect_is_recorded_with_the_true_reason(
-    town: Town, mediator: Mediator
+    network: WalletNetwork, mediator: Mediator
 ) -> None:
     with pytest.raises(ProblemReported, match="request_not_accepted"):
-        await town.connect()
+        await network.connect()
     ((command, reason, sender, count),) = await recorded(mediator)
     assert command.endswith("/request")
     assert (reason, count) == ("not-open", 1)
@@ -135,11 +139,12 @@ async def test_who_may_not_connect_is_recorded_with_the_true_reason(
 
 
 async def test_messages_on_a_socket_are_recorded_too(
-    town: Town, bob: Bob, mediator: Mediator
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
-    async with town.socket() as socket:
+    async with network.socket() as socket:
         await socket.raw.send_bytes(b"no envelope")
-        assert b"not-an-envelope" in await socket.data()
+        assert await socket.ended_because() == (4400, "not-an-envelope")
+    async with network.socket() as socket:
         await socket.raw.send_bytes(
             sealed(bob.connection, "messagepickup/2.0/delivery-request", limit=-1, **routed())
         )
@@ -153,10 +158,10 @@ async def test_messages_on_a_socket_are_recorded_too(
     ]
 
 
-async def test_whoever_does_as_told_is_not_in_the_record(
-    town: Town, bob: Bob, mediator: Mediator
+async def test_a_client_that_keeps_to_the_rules_is_not_in_the_record(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:
-    await town.write(bob, "one", "two")
+    await network.write(bob, "one", "two")
     assert await bob.drained() == ["one", "two"]
-    assert (await town.post(letter(bob.key, "three"))).status == 202
+    assert (await network.post(envelope_of(bob.key, "three"))).status == 202
     assert await recorded(mediator) == []

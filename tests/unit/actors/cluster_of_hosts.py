@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from actors.clock import new_id
-from actors.dedication_rules import Rules
-from actors.host_port import HostUnavailable, OwnerPort
-from actors.identity_host import HostOptions, IdentityHost
-from actors.limits import HostLimits
-from actors.partitions import HOST_PREFIX, OWN_HOST_PREFIX, database_of_host, own_host_name
-from actors.placer import Placer
-from eventstore.errors import LogError
+import msgspec
+
+from actors.core.limits import HostLimits
+from actors.core.partitioning import (
+    DEDICATED_HOST_PREFIX,
+    HOST_PREFIX,
+    database_of_host,
+    dedicated_host_name,
+)
+from actors.host.clock import new_id
+from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.port import (
+    A,
+    AdoptPartitions,
+    AnyQuestion,
+    Expect,
+    HandOut,
+    HostQuestion,
+    HostUnavailable,
+    OwnerPort,
+    QueryHoldings,
+    ReleasePartitions,
+    SetDraining,
+    TakeIn,
+)
+from actors.placement.dedication import DedicationRules
+from actors.placement.placer import Placer
+from eventstore.log.errors import LogError
 
 SHARDS = [f"shard-{index}" for index in range(8)]
+_AT_ONCE = (QueryHoldings, SetDraining)
+"""What a host answers though its writer or its log hangs."""
 _T = TypeVar("_T")
 NOW_MS = 1_700_000_000_000
 SILENT_S = 10.0
@@ -41,9 +63,9 @@ class LocalCluster:
         """By the clocks of the hosts, which stand still unless a test says otherwise."""
         self.placer = self.new_placer()
 
-    def new_placer(self) -> Placer:
+    def new_placer(self, **policy: Any) -> Placer:
         """A placer that knows nothing, in place of the last."""
-        rules = Rules(
+        rules = DedicationRules(
             shards=len(SHARDS),
             databases=len(self._dsns),
             silent_s_max=SILENT_S,
@@ -51,7 +73,8 @@ class LocalCluster:
             above_per_s=ABOVE_PER_S,
             quiet_s=QUIET_S,
         )
-        self.placer = Placer(self, LocalOwnHosts(self), rules, version=1, new_id=new_id)
+        rules = msgspec.structs.replace(rules, **policy)
+        self.placer = Placer(self, LocalDedicatedHosts(self), rules, version=1, new_id=new_id)
         return self.placer
 
     async def lose_placer(self) -> None:
@@ -63,11 +86,11 @@ class LocalCluster:
         self.new_placer()
 
     async def asks(self, run: Callable[..., _T], *arguments: Any) -> _T:
-        """What a host answers; it does so also when nobody waits for that any more."""
-        asked = asyncio.create_task(asyncio.to_thread(run, *arguments))
-        self._asked.add(asked)
-        asked.add_done_callback(self._asked.discard)
-        return await asyncio.shield(asked)
+        """What a host answers; it does so also when the caller has given up."""
+        request = asyncio.create_task(asyncio.to_thread(run, *arguments))
+        self._asked.add(request)
+        request.add_done_callback(self._asked.discard)
+        return await asyncio.shield(request)
 
     def start(self, name: str, node: str) -> None:
         """A new host, which owns nothing."""
@@ -89,7 +112,7 @@ class LocalCluster:
         del self.hosts[name]
 
     def silence(self, name: str) -> None:
-        """The host answers nobody until it is woken, while its name stays."""
+        """The host answers nothing until it is woken, while its name stays."""
         self._silent[name] = asyncio.Event()
 
     def wake(self, name: str) -> None:
@@ -117,17 +140,17 @@ class LocalCluster:
             await self.tick()
 
     async def table(self) -> dict[str, str]:
-        """Who owns what, as edges are told."""
+        """Who owns what, as edges see it."""
         owners = (await self.placer.table(-1, seconds_max=0)).owners
         return {shard: owner.host for shard, owner in owners.items()}
 
     async def sessions(self) -> dict[str, str]:
-        """The ids of the sessions of every shard, as edges are told."""
+        """The ids of the sessions of every shard, as edges see it."""
         owners = (await self.placer.table(-1, seconds_max=0)).owners
         return {shard: owner.sessions for shard, owner in owners.items()}
 
     async def counts(self) -> dict[str, int]:
-        """How many shards each living host has, as edges are told."""
+        """How many shards each living host has, as edges see it."""
         owners = list((await self.table()).values())
         return {name: owners.count(name) for name in sorted(self.hosts)}
 
@@ -148,7 +171,7 @@ class LocalCluster:
         return self.hosts[name]
 
 
-class LocalOwnHosts:
+class LocalDedicatedHosts:
     """The hosts of single identities among those of a cluster."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -156,7 +179,7 @@ class LocalOwnHosts:
 
     async def names(self) -> Collection[str]:
         """The hosts that live, for the placer."""
-        return {name for name in self._cluster.hosts if name.startswith(OWN_HOST_PREFIX)}
+        return {name for name in self._cluster.hosts if name.startswith(DEDICATED_HOST_PREFIX)}
 
     def port(self, name: str) -> OwnerPort:
         """The way to a host, for the placer."""
@@ -165,7 +188,7 @@ class LocalOwnHosts:
     async def start(self, did: str, beside: str) -> None:
         """A new host, unless there is one."""
         _, node, *_ = beside.split("-")
-        name = own_host_name(did, node)
+        name = dedicated_host_name(did, node)
         if name not in self._cluster.hosts:
             self._cluster.steps.append(("start", name, ()))
             self._cluster.start_on(self._cluster.dsn_of(beside), name, node)
@@ -183,53 +206,32 @@ class _Port:
         self._cluster = cluster
         self._name = name
 
-    async def owned(self) -> bytes:
+    async def ask(self, question: HostQuestion[A]) -> A:
         host = await self._cluster.reach(self._name)
-        return host.owned()
-
-    async def release(self, shards: Sequence[str]) -> bytes:
-        host = await self._cluster.reach(self._name)
-        self._cluster.steps.append(("release", self._name, tuple(shards)))
-        handover = await self._cluster.asks(host.release, shards)
-        self._cluster.released.set()
-        return handover
-
-    async def adopt(self, shards: Sequence[str], handover: bytes | None) -> dict[str, str]:
-        host = await self._cluster.reach(self._name)
-        self._cluster.steps.append(("adopt", self._name, tuple(shards)))
+        if type(question) in _AT_ONCE:
+            return host.ask(question)
+        match cast("AnyQuestion", question):
+            case ReleasePartitions(names):
+                self._cluster.steps.append(("release", self._name, tuple(names)))
+            case AdoptPartitions(names):
+                self._cluster.steps.append(("adopt", self._name, tuple(names)))
+            case HandOut(did):
+                self._cluster.steps.append(("hand out", self._name, (did,)))
+            case Expect(did):
+                self._cluster.steps.append(("expect", self._name, (did,)))
+            case TakeIn(did):
+                self._cluster.steps.append(("take in", self._name, (did,)))
+            case _:
+                pass
         try:
-            return await self._cluster.asks(host.adopt, shards, handover)
+            answer: A = await self._cluster.asks(host.ask, question)
         except LogError as error:
             raise HostUnavailable(self._name) from error
-
-    async def drain(self, *, draining: bool) -> None:
-        host = await self._cluster.reach(self._name)
-        host.drain(draining=draining)
+        if isinstance(question, ReleasePartitions):
+            self._cluster.released.set()
+        return answer
 
     async def submit(self, batch: bytes) -> bytes:
         host = await self._cluster.reach(self._name)
         self._cluster.steps.append(("submit", self._name, ()))
         return await self._cluster.asks(host.submit, "placer", batch)
-
-    async def knows(self, did: str) -> bool:
-        host = await self._cluster.reach(self._name)
-        return await self._cluster.asks(host.knows, did)
-
-    async def dedicated(self) -> bytes:
-        host = await self._cluster.reach(self._name)
-        return await self._cluster.asks(host.dedicated)
-
-    async def hand_out(self, did: str, shard: str) -> bytes:
-        host = await self._cluster.reach(self._name)
-        self._cluster.steps.append(("hand out", self._name, (did,)))
-        return await self._cluster.asks(host.hand_out, did, shard)
-
-    async def expect(self, did: str) -> None:
-        host = await self._cluster.reach(self._name)
-        self._cluster.steps.append(("expect", self._name, (did,)))
-        await self._cluster.asks(host.expect, did)
-
-    async def take_in(self, did: str, shard: str, handover: bytes) -> bool:
-        host = await self._cluster.reach(self._name)
-        self._cluster.steps.append(("take in", self._name, (did,)))
-        return await self._cluster.asks(host.take_in, did, shard, handover)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
 from tests.unit.actors.given import HandClock
 
 

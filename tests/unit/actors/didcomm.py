@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from actors.commands import (
+from actors.core.commands import (
     CheckKeys,
     ClaimedKey,
     ClaimKey,
@@ -29,19 +29,19 @@ from actors.commands import (
     UpdateKeylist,
     UseInvitation,
 )
-from actors.decision import Accepted, Decision, DeliveryRefs
-from actors.decisions import decide
-from actors.evolution import evolve
-from actors.identity import Identity
-from actors.leases import Lease
-from actors.replies import QueueState
-from eventstore.events import Event, MessagesRemoved
+from actors.core.decide import decide
+from actors.core.decision import Accepted, Decision, DeliveryRefs
+from actors.core.evolve import evolve
+from actors.core.identity import Identity
+from actors.core.leases import Lease
+from actors.core.replies import QueueState
+from eventstore.log.events import Event, MessagesRemoved
 from tests.unit.actors.given import (
     NOW_MS,
     connection,
+    context,
     contract,
     delivery,
-    moment,
     registration,
 )
 
@@ -91,7 +91,7 @@ class Agent:
         """Decide, evolve with what was decided, and lease what is to be leased."""
         self._ids += 1
         at = {"leases": self.leases, "fresh_id": f"m{self._ids}"} | at
-        decision = decide(self.did, self.state, command, moment(self.now_ms, **at))
+        decision = decide(self.state, command, context(self.now_ms, target=self.did, **at))
         if isinstance(decision, Accepted):
             self.record(*decision.events)
             if decision.leasing is not None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from actors.commands import (
+from actors.core.commands import (
     Command,
     Connection,
     Contract,
@@ -17,16 +17,16 @@ from actors.commands import (
     Register,
     Submission,
 )
-from actors.decision import Moment
-from actors.host import Host
-from actors.leases import Lease
-from actors.limits import HostLimits, IdentityLimits
-from actors.partitions import shard_of
-from actors.refusals import Refusal
-from actors.replies import Push, Reply
-from actors.sessions import LiveMode
-from eventstore.log import EventLog
-from eventstore.seal import command_key
+from actors.core.decision import DecisionContext
+from actors.core.leases import Lease
+from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.partitioning import shard_of
+from actors.core.refusals import Refusal
+from actors.core.replies import Push, Reply
+from actors.core.sessions import LiveMode
+from actors.host.host import Host
+from eventstore.log.event_log import EventLog
+from eventstore.log.seal import command_key
 
 NOW_MS: Final = 1_800_000_000_000
 NOW_S: Final = NOW_MS // 1000
@@ -38,7 +38,7 @@ _nonces = itertools.count(1)
 
 
 class HandClock:
-    """Unix milliseconds that pass only when told."""
+    """Unix milliseconds that a test advances."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
@@ -47,20 +47,21 @@ class HandClock:
         return self.now_ms
 
 
-def moment(  # noqa: PLR0913 - a moment has many sides
+def context(  # noqa: PLR0913 - a context has many sides
     now_ms: int = NOW_MS,
     *,
+    target: str = "did:x:me",
     limits: IdentityLimits | None = None,
     command: bytes = b"c" * 16,
     fresh_id: str = "fresh",
     leases: Mapping[str, Lease] | None = None,
     listening: bool = False,
     live: str | LiveMode = "",
-) -> Moment:
-    """A moment of decision."""
+) -> DecisionContext:
+    """The context of a decision."""
     bounds = limits or IdentityLimits()
     mode = LiveMode("edge-0", live) if isinstance(live, str) else live
-    return Moment(now_ms, command, fresh_id, bounds, leases or {}, listening, mode)
+    return DecisionContext(target, now_ms, command, fresh_id, bounds, leases or {}, listening, mode)
 
 
 def connection(endpoint: str = "", label: str = "Zoë phone 📱") -> Connection:
@@ -70,8 +71,8 @@ def connection(endpoint: str = "", label: str = "Zoë phone 📱") -> Connection
 
 def delivery(session: str = "phone", **narrowed: Any) -> DeliverMessages:
     """Ask for all that waits, for a minute."""
-    asked = {"limit": 100, "bytes_max": 1_000_000, "lease_ms": 60_000} | narrowed
-    return DeliverMessages(session, "pickup/2.0", **asked)
+    request = {"limit": 100, "bytes_max": 1_000_000, "lease_ms": 60_000} | narrowed
+    return DeliverMessages(session, "pickup/2.0", **request)
 
 
 def contract(requestor: str, recipient: str, expires_at_s: float = NOW_S + 60) -> Contract:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     CheckKeys,
     ClaimKey,
     Command,
@@ -19,12 +19,12 @@ from actors.commands import (
     UpdateKeylist,
     UseInvitation,
 )
-from actors.decision import Accepted
-from actors.decisions import decide
-from actors.identity import Identity
-from actors.limits import IdentityLimits
-from actors.refusals import Refusal
-from actors.replies import (
+from actors.core.decide import decide
+from actors.core.decision import Accepted
+from actors.core.identity import Identity
+from actors.core.limits import IdentityLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import (
     Connected,
     Done,
     KeyClaim,
@@ -33,7 +33,7 @@ from actors.replies import (
     KeyOwner,
     KeysKnown,
 )
-from eventstore.events import (
+from eventstore.log.events import (
     ConnectionEstablished,
     InvitationUsed,
     KeyClaimed,
@@ -53,7 +53,7 @@ from tests.unit.actors.didcomm import (
     agent,
     claimed,
 )
-from tests.unit.actors.given import NOW_MS, connection, moment
+from tests.unit.actors.given import NOW_MS, connection, context
 
 OTHER = "did:key:z6MkOther"
 BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
@@ -87,7 +87,7 @@ def test_a_decision_changes_nothing(command: Command) -> None:
     me = agent()
     me.queue(b"one", key=KEY)
     before = repr(me.state)
-    decide(ME, me.state, command, moment())
+    decide(me.state, command, context())
     assert repr(me.state) == before
 
 
@@ -189,7 +189,7 @@ def test_a_later_claim_replaces_the_one_that_a_key_is_held_by() -> None:
     assert removal.reply == KeylistChanged([], claimed("a", claim=5))
 
 
-def test_the_named_keys_that_are_there_are_told() -> None:
+def test_the_named_keys_that_are_there_are_answered() -> None:
     me = agent(keys=("a", "b"))
     assert me.do(CheckKeys(["b", "x", KEY])) == Accepted(KeysKnown(["b"], 2))
     assert me.do(CheckKeys([])) == Accepted(KeysKnown([], 2))

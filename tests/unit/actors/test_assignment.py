@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.assignment import HostSeen, Move, assign
-from actors.partitions import shard_name
+from actors.core.partitioning import shard_name
+from actors.placement.assignment import HostSeen, Move, assign
 
 Hosts = list[HostSeen]
 
@@ -143,7 +143,7 @@ def test_the_answer_does_not_depend_on_the_order_of_hosts_and_is_final(
     assert assign(shards, after(owners, moves), hosts) == []
 
 
-def test_when_all_are_draining_they_keep_what_they_have_and_share_what_is_nobodys() -> None:
+def test_when_all_are_draining_they_keep_what_they_have_and_share_what_is_unowned() -> None:
     hosts = [HostSeen("host-a", "a", draining=True), HostSeen("host-b", "b", draining=True)]
     owners = {"shard-0": "host-a", "shard-1": "host-a", "shard-2": "gone"}
     assert assign(sorted(owners), owners, hosts) == [Move("shard-2", None, "host-b")]

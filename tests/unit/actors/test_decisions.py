@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     AcknowledgeContractRequests,
     AcknowledgeMessages,
     CheckRegistered,
@@ -33,13 +33,13 @@ from actors.commands import (
     TagUpdate,
     UpdateEventTags,
 )
-from actors.decision import Accepted, ContractRefs, Decision, MessageRefs, RequestRefs
-from actors.decisions import decide
-from actors.evolution import evolve
-from actors.identity import Identity
-from actors.limits import IdentityLimits
-from actors.refusals import Refusal
-from actors.replies import (
+from actors.core.decide import RULES, decide
+from actors.core.decision import Accepted, ContractRefs, Decision, MessageRefs, RequestRefs
+from actors.core.evolve import evolve
+from actors.core.identity import Identity
+from actors.core.limits import IdentityLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import (
     ContractsUpdated,
     Done,
     MessageAccepted,
@@ -49,7 +49,8 @@ from actors.replies import (
     Registered,
     WaitingMessage,
 )
-from eventstore.events import (
+from eventstore.log.event_log import SavedEventsFilter
+from eventstore.log.events import (
     ContractRequested,
     ContractRequestsAcknowledged,
     ContractStored,
@@ -61,9 +62,8 @@ from eventstore.events import (
     PublicEventPublished,
     PublicEventsDeleted,
 )
-from eventstore.log import SavedEventsFilter
 from tests.unit.actors.didcomm import BY_AGENTS, ON_KEYS, ON_QUEUES
-from tests.unit.actors.given import MEDIATOR, NOW_MS, NOW_S, contract, moment, registration
+from tests.unit.actors.given import MEDIATOR, NOW_MS, NOW_S, context, contract, registration
 
 ME, FRIEND, OTHER = "did:x:me", "did:x:friend", "did:x:other"
 ALL = Page(0, 100)
@@ -98,7 +98,7 @@ DIDCOMM = {type(command) for command in (*BY_AGENTS, *ON_KEYS, *ON_QUEUES)}
 
 def do(state: Identity, command: Command, **at: object) -> Decision:
     """Decide, and evolve with what was decided."""
-    decision = decide(ME, state, command, moment(**at))  # type: ignore[arg-type] # test shorthand
+    decision = decide(state, command, context(**at))  # type: ignore[arg-type] # test shorthand
     if isinstance(decision, Accepted):
         for event in decision.events:
             evolve(state, event)
@@ -125,7 +125,7 @@ def test_these_tests_know_every_command() -> None:
 def test_what_one_does_oneself_needs_a_registration(command: Command, state: Identity) -> None:
     assert do(Identity(), command) is Refusal.UNAUTHORIZED_COMMAND
     assert do(state, command, now_ms=NOW_MS + 60_000) is Refusal.UNAUTHORIZED_COMMAND
-    accepted = decide(ME, state, command, moment(NOW_MS + 59_999))
+    accepted = decide(state, command, context(NOW_MS + 59_999))
     assert isinstance(accepted, Accepted)
 
 
@@ -135,7 +135,7 @@ def test_what_others_do_needs_the_recipients_registration(
 ) -> None:
     assert do(Identity(), command) is Refusal.RECIPIENT_NOT_REGISTERED
     assert do(state, command, now_ms=NOW_MS + 60_000) is Refusal.RECIPIENT_NOT_REGISTERED
-    assert isinstance(decide(ME, state, command, moment()), Accepted)
+    assert isinstance(decide(state, command, context()), Accepted)
 
 
 def test_a_registration_records_its_contract_and_end() -> None:
@@ -220,7 +220,7 @@ def test_a_contract_is_recorded_once_and_updates_its_owner_each_time(
 
 @pytest.mark.parametrize("command", [SaveContract, StoreContract])
 @pytest.mark.parametrize("refusal", [Refusal.INVALID_COMMAND, Refusal.INVALID_SIGNATURES])
-def test_the_verdict_of_the_edge_counts_after_authorization(
+def test_the_validation_of_the_edge_counts_after_authorization(
     command: type[SaveContract | StoreContract], refusal: Refusal, state: Identity
 ) -> None:
     assert do(state, command(refusal)) is refusal
@@ -250,7 +250,7 @@ def test_contracts_are_found_by_party_and_by_bounds_that_exclude(state: Identity
     assert found() == [2, 3]
     assert found(did=ME) == [2, 3]
     assert found(did=FRIEND) == [2]
-    assert found(did="nobody") == []
+    assert found(did="did:x:unknown") == []
     assert found(expires_before_s=NOW_S + 50) == [2]
     assert found(expires_after_s=NOW_S + 30) == [3]
     assert found(expires_after_s=NOW_S + 30, expires_before_s=NOW_S + 50) == []
@@ -282,7 +282,7 @@ def test_a_message_needs_a_contract_that_has_not_ended(state: Identity) -> None:
     assert isinstance(do(state, QueueMessage(FRIEND, b"x"), now_ms=NOW_MS + 29_999), Accepted)
 
 
-def test_nobody_writes_to_oneself_or_as_the_mediator(state: Identity) -> None:
+def test_no_identity_writes_to_itself_or_as_the_mediator(state: Identity) -> None:
     not_found = Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
     assert do(state, QueueMessage(ME, b"x")) is not_found
     assert do(state, QueueMessage(MEDIATOR, b"x")) is not_found
@@ -425,5 +425,9 @@ def test_a_decision_changes_nothing(state: Identity) -> None:
     do(state, QueueMessage(FRIEND, b"x"), fresh_id="a")
     before = repr(state)
     for command in [*OWN, *FROM_OTHERS, registration(ME), CloseSession("e")]:
-        decide(ME, state, command, moment())
+        decide(state, command, context())
     assert repr(state) == before
+
+
+def test_every_command_has_its_row_in_the_table() -> None:
+    assert set(RULES) == set(get_args(Command))

@@ -9,11 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.commands import Command, Contract, OpenSession, Register, Submission
-from actors.partitions import database_of_shard, own_host_name, shard_of
-from actors.placer_port import Placed
-from actors.refusals import Refusal
-from actors.replies import BatchResult, Refused, Registered, Reply
+from actors.core.commands import Command, Contract, OpenSession, Register, Submission
+from actors.core.partitioning import (
+    database_of_shard,
+    dedicated_host_name,
+    identity_of_host,
+    shard_of,
+)
+from actors.core.refusals import Refusal
+from actors.core.replies import BatchResult, Refused, Registered, Reply
+from actors.host.measures import CommandRates
+from actors.placement.dedication import ANY_LOAD_PER_S, NAMED_S
+from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import (
     ABOVE_PER_S,
     IDENTITIES_MAX,
@@ -32,14 +39,14 @@ NOT_OWNER = Refused(Refusal.NOT_OWNER)
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    """Two nodes, and some people who have sockets."""
+    """Two nodes, and some identities that have sockets."""
     cluster = LocalCluster(tmp_path)
     for node in ("a", "b"):
         cluster.start(f"host-{node}-0", node)
     await cluster.settle()
     for did in DIDS:
-        await asked(cluster, did, Register(contract(did)))
-        await asked(cluster, did, OpenSession(EDGE))
+        await reply_to(cluster, did, Register(contract(did)))
+        await reply_to(cluster, did, OpenSession(EDGE))
     yield cluster
     await cluster.stop()
 
@@ -49,8 +56,8 @@ def contract(did: str) -> Contract:
     return Contract(did, "did:x:mediator", 2**40, did.encode(), b"signed")
 
 
-async def asked(cluster: LocalCluster, did: str, command: Command) -> Reply:
-    """What somebody's owner answers, found as edges find it; who is no owner says so."""
+async def reply_to(cluster: LocalCluster, did: str, command: Command) -> Reply:
+    """What the owner of an identity answers, found as edges find it."""
     table = await cluster.placer.table(-1, seconds_max=0)
     dedicated = table.dedicated or {}
     partition = did if did in dedicated else shard_of(did, len(SHARDS))
@@ -91,7 +98,7 @@ async def own(cluster: LocalCluster) -> dict[str, tuple[str | None, str | None]]
 
 async def serves(cluster: LocalCluster, did: str = DID) -> bool:
     """Does whom the edges take for the owner answer, and know the sessions?"""
-    return isinstance(await asked(cluster, did, OpenSession(EDGE)), Registered)
+    return isinstance(await reply_to(cluster, did, OpenSession(EDGE)), Registered)
 
 
 def sessions(cluster: LocalCluster) -> dict[str, int]:
@@ -112,7 +119,7 @@ async def test_an_identity_goes_to_a_host_of_its_own_and_back_with_its_sessions(
     of_shard = (await cluster.sessions())[shard_of(DID, len(SHARDS))]
     assert await dedicate(cluster) is Placed.DONE
     ((did, (host, id_)),) = (await own(cluster)).items()
-    assert (did, host) == (DID, own_host_name(DID, "a"))
+    assert (did, host) == (DID, dedicated_host_name(DID, "a"))
     assert id_ is not None
     assert id_.startswith(of_shard + "/")
     assert sessions(cluster)[str(host)] == 1
@@ -134,7 +141,7 @@ async def test_who_comes_late_to_a_host_that_is_not_needed_hears_so(cluster: Loc
     batch = [Submission(DID, DID, b"", command=OpenSession(EDGE))]
     await release(cluster)
     await cluster.tick()
-    late = cluster.hosts[own_host_name(DID, "a")].submit(EDGE, msgspec.msgpack.encode(batch))
+    late = cluster.hosts[dedicated_host_name(DID, "a")].submit(EDGE, msgspec.msgpack.encode(batch))
     assert msgspec.msgpack.decode(late, type=BatchResult).replies == [NOT_OWNER]
 
 
@@ -166,11 +173,11 @@ async def test_identities_that_lose_their_hosts_together_are_spread_again(
 
 async def test_who_had_nothing_in_its_shard_loses_nothing(cluster: LocalCluster) -> None:
     did = "did:x:quiet"
-    await asked(cluster, did, Register(contract(did)))
+    await reply_to(cluster, did, Register(contract(did)))
     assert await dedicate(cluster, did) is Placed.DONE
     ((_, id_),) = (await own(cluster)).values()
     assert str(id_).startswith((await cluster.sessions())[shard_of(did, len(SHARDS))] + "/")
-    cluster.kill(own_host_name(did, "a"))
+    cluster.kill(dedicated_host_name(did, "a"))
     await hosts_after_a_while(cluster)
     assert [id_ for _, id_ in (await own(cluster)).values()] == ["own-2"]
 
@@ -181,40 +188,41 @@ async def test_a_drained_node_loses_its_identities_too_with_their_sessions(
     await dedicate(cluster)
     ((_, before),) = (await own(cluster)).values()
     assert await cluster.placer.drain("a", draining=True) is Placed.DONE
-    assert await hosts_after_a_while(cluster) == [own_host_name(DID, "b")]
-    assert (await own(cluster))[DID] == (own_host_name(DID, "b"), before)
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(DID, "b")]
+    assert (await own(cluster))[DID] == (dedicated_host_name(DID, "b"), before)
     assert await serves(cluster)
-    # Where everybody is to be emptied they stay.
+    # Where all hosts are to be emptied they stay.
     await cluster.placer.drain("b", draining=True)
-    assert await hosts_after_a_while(cluster) == [own_host_name(DID, "b")]
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(DID, "b")]
 
 
+@pytest.mark.thorough
 async def test_a_host_that_is_slow_to_start_is_waited_for(cluster: LocalCluster) -> None:
     await dedicate(cluster)
-    cluster.silence(own_host_name(DID, "b"))
+    cluster.silence(dedicated_host_name(DID, "b"))
     await cluster.placer.drain("a", draining=True)
     for _ in range(12):
         await cluster.tick()
-    assert ("end", own_host_name(DID, "b"), ()) not in cluster.steps
-    assert (await own(cluster))[DID][0] == own_host_name(DID, "a")
-    cluster.wake(own_host_name(DID, "b"))
-    assert await hosts_after_a_while(cluster) == [own_host_name(DID, "b")]
+    assert ("end", dedicated_host_name(DID, "b"), ()) not in cluster.steps
+    assert (await own(cluster))[DID][0] == dedicated_host_name(DID, "a")
+    cluster.wake(dedicated_host_name(DID, "b"))
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(DID, "b")]
 
 
 async def test_an_identity_whose_host_or_node_dies_gets_another_without_its_sessions(
     cluster: LocalCluster,
 ) -> None:
     await dedicate(cluster)
-    cluster.kill(own_host_name(DID, "a"))
+    cluster.kill(dedicated_host_name(DID, "a"))
     await cluster.tick()
     assert (await own(cluster))[DID] == (None, None)
-    assert await hosts_after_a_while(cluster) == [own_host_name(DID, "a")]
-    assert (await own(cluster))[DID] == (own_host_name(DID, "a"), "own-2")
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(DID, "a")]
+    assert (await own(cluster))[DID] == (dedicated_host_name(DID, "a"), "own-2")
     assert await serves(cluster)
-    cluster.kill(own_host_name(DID, "a"))
+    cluster.kill(dedicated_host_name(DID, "a"))
     cluster.kill("host-a-0")
-    assert await hosts_after_a_while(cluster) == [own_host_name(DID, "b")]
-    assert (await own(cluster))[DID] == (own_host_name(DID, "b"), "own-3")
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(DID, "b")]
+    assert (await own(cluster))[DID] == (dedicated_host_name(DID, "b"), "own-3")
     assert await serves(cluster)
 
 
@@ -224,8 +232,8 @@ async def test_where_no_mediator_serves_any_more_an_identity_leaves_with_its_ses
     await dedicate(cluster)
     ((_, before),) = (await own(cluster)).values()
     cluster.kill("host-a-0")
-    assert await hosts_after_a_while(cluster) == [own_host_name(DID, "b")]
-    assert (await own(cluster))[DID] == (own_host_name(DID, "b"), before)
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(DID, "b")]
+    assert (await own(cluster))[DID] == (dedicated_host_name(DID, "b"), before)
 
 
 async def test_with_the_last_host_of_shards_all_others_end(cluster: LocalCluster) -> None:
@@ -235,7 +243,9 @@ async def test_with_the_last_host_of_shards_all_others_end(cluster: LocalCluster
     assert await hosts_after_a_while(cluster) == []
 
 
-async def test_a_new_placer_learns_who_is_where_and_moves_nothing(cluster: LocalCluster) -> None:
+async def test_a_new_placer_learns_where_identities_are_and_moves_nothing(
+    cluster: LocalCluster,
+) -> None:
     await dedicate(cluster)
     before, steps = await own(cluster), list(cluster.steps)
     cluster.new_placer()
@@ -260,14 +270,14 @@ async def test_a_placer_that_dies_after_any_step_is_made_good_by_the_next(
     async with asyncio.timeout(WAIT_S):
         while step not in {done for done, _, _ in cluster.steps[first:]}:  # noqa: ASYNC110 - threads
             await asyncio.sleep(0.001)
-    # What it had asked for is carried out, and nobody hears of it.
+    # What it had asked for is carried out, and answered to no one.
     dying.cancel()
     await cluster.lose_placer()
     cluster.now_ms += 10_000
     await hosts_after_a_while(cluster)
     assert await serves(cluster)
     is_dedicated = bool(await own(cluster))
-    expected = [own_host_name(DID, "a")] if is_dedicated else []
+    expected = [dedicated_host_name(DID, "a")] if is_dedicated else []
     assert await hosts_after_a_while(cluster) == expected
     # What was expected only may be dedicated still or not: its own host was being asked.
     assert step == "expect" or is_dedicated is (step not in {"start", "release", "take in"})
@@ -278,13 +288,13 @@ async def test_what_gets_many_commands_gets_a_host_for_as_long_as_that_lasts(
 ) -> None:
     def busy(host: str, did: str, per_s: float) -> None:
         rates = cluster.hosts[host]._host.rates
-        rates.told = {did: per_s}
+        rates.reported = {did: per_s}
 
     host = (await cluster.table())[shard_of(DID, len(SHARDS))]
     busy(host, DID, ABOVE_PER_S)
     assert await hosts_after_a_while(cluster) == []
     busy(host, DID, ABOVE_PER_S + 1)
-    name = own_host_name(DID, "a")
+    name = dedicated_host_name(DID, "a")
     assert await hosts_after_a_while(cluster) == [name]
     (place,) = cluster.placer.places().identities
     assert place.by == "load"
@@ -297,7 +307,7 @@ async def test_what_gets_many_commands_gets_a_host_for_as_long_as_that_lasts(
     await cluster.tick(QUIET_S)
     assert await hosts_after_a_while(cluster) == [name]
     await cluster.tick(QUIET_S)
-    # What its shard's host tells of it may be from before.
+    # What its shard's host reports of it may be from before.
     busy(host, DID, ABOVE_PER_S + 1)
     assert await hosts_after_a_while(cluster) == []
     assert await serves(cluster)
@@ -305,17 +315,72 @@ async def test_what_gets_many_commands_gets_a_host_for_as_long_as_that_lasts(
     assert await hosts_after_a_while(cluster) == [name]
 
 
+async def test_with_any_load_as_the_bound_every_identity_is_dedicated_while_it_is_used(
+    cluster: LocalCluster,
+) -> None:
+    cluster.new_placer(above_per_s=ANY_LOAD_PER_S)
+    await cluster.settle()
+    for host in cluster.hosts.values():
+        host._host.rates = CommandRates(ANY_LOAD_PER_S)
+    used, unused = DIDS[0], DIDS[1]
+    await reply_to(cluster, used, OpenSession(EDGE))
+    for host in cluster.hosts.values():
+        host._host.rates.end_window(3.0)
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(used, "a")]
+    assert await serves(cluster, used)
+    assert await serves(cluster, unused)
+    for host in cluster.hosts.values():
+        host._host.rates.reported = {}
+    await cluster.tick(QUIET_S)
+    await cluster.tick(QUIET_S)
+    assert await hosts_after_a_while(cluster) == []
+    assert await serves(cluster, used)
+
+
+async def test_who_is_named_is_dedicated_as_soon_as_it_has_registered(
+    cluster: LocalCluster,
+) -> None:
+    later = "did:x:later"
+    cluster.new_placer(named=frozenset({DID, later}))
+    await cluster.settle()
+    expected = [dedicated_host_name(DID, "a")]
+    assert await hosts_after_a_while(cluster) == expected
+    assert (await release(cluster)) is Placed.DONE
+    await reply_to(cluster, later, Register(contract(later)))
+    await cluster.tick(NAMED_S)
+    places = await hosts_after_a_while(cluster)
+    assert sorted(identity_of_host(name)[0] for name in places) == sorted([DID, later])
+    assert {place.by for place in cluster.placer.places().identities} == {"operator"}
+    assert await serves(cluster, later)
+
+
+async def test_whatever_is_published_while_an_identity_goes_back_its_sessions_are_never_missing(
+    cluster: LocalCluster,
+) -> None:
+    assert await dedicate(cluster) is Placed.DONE
+    order = asyncio.create_task(cluster.placer.release(DID))
+    while not order.done():
+        # As the end of a step for another identity does, at any time.
+        cluster.placer._publish()
+        table = cluster.placer._table
+        assert table.dedicated is not None
+        assert DID in table.dedicated or table.returned.get(DID)
+        await asyncio.sleep(0)
+    assert await order is Placed.DONE
+    assert await serves(cluster)
+
+
 async def test_what_an_operator_dedicated_stays_however_quiet_it_is(cluster: LocalCluster) -> None:
     host = (await cluster.table())[shard_of(DID, len(SHARDS))]
-    cluster.hosts[host]._host.rates.told = {DID: ABOVE_PER_S + 1}
+    cluster.hosts[host]._host.rates.reported = {DID: ABOVE_PER_S + 1}
     await hosts_after_a_while(cluster)
     assert await dedicate(cluster) is Placed.DONE
     (place,) = cluster.placer.places().identities
     assert place.by == "operator"
-    cluster.hosts[host]._host.rates.told = {}
+    cluster.hosts[host]._host.rates.reported = {}
     for _ in range(3):
         await cluster.tick(QUIET_S)
-    assert await hosts_after_a_while(cluster) == [own_host_name(DID, "a")]
+    assert await hosts_after_a_while(cluster) == [dedicated_host_name(DID, "a")]
 
 
 async def test_an_identity_gets_a_host_that_works_on_its_database(tmp_path: Path) -> None:
@@ -324,16 +389,16 @@ async def test_an_identity_gets_a_host_that_works_on_its_database(tmp_path: Path
         cluster.start(f"host-{name}-0", node)
     await cluster.settle()
     try:
-        people = [f"did:x:{number}" for number in range(30)]
-        of = {d: database_of_shard(shard_of(d, len(SHARDS)), DATABASES) for d in people}
-        first, second = (next(d for d in people if of[d] == place) for place in (0, 1))
+        identities = [f"did:x:{number}" for number in range(30)]
+        of = {d: database_of_shard(shard_of(d, len(SHARDS)), DATABASES) for d in identities}
+        first, second = (next(d for d in identities if of[d] == place) for place in (0, 1))
         for did in (first, second):
-            await asked(cluster, did, Register(contract(did)))
+            await reply_to(cluster, did, Register(contract(did)))
             assert await dedicate(cluster, did) is Placed.DONE
             assert await serves(cluster, did)
         nodes = {place.did: place.node for place in cluster.placer.places().identities}
         assert nodes == {first: "a", second: "b"}
-        # Nobody else works on the first database: there is nowhere to go.
+        # No other host works on the first database: there is nowhere to go.
         await cluster.placer.drain("a", draining=True)
         await cluster.placer.drain("b", draining=True)
         await hosts_after_a_while(cluster)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     CheckRegistered,
     Command,
     Contract,
     DedicateIdentity,
+    DedicationReason,
     NonceClaim,
     OpenSession,
     Page,
@@ -22,12 +23,10 @@ from actors.commands import (
     ReleaseIdentity,
     StoreContract,
     Submission,
-    Wish,
 )
-from actors.host import Host
-from actors.limits import HostLimits
-from actors.refusals import Refusal
-from actors.replies import (
+from actors.core.limits import HostLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import (
     Dedication,
     Done,
     MessageAccepted,
@@ -37,16 +36,17 @@ from actors.replies import (
     Registered,
     Reply,
 )
-from eventstore.log import DedicatedIdentity, EventLog
-from eventstore.open_log import open_log
-from eventstore.verify import Summary, verify
+from actors.host.host import Host
+from eventstore.log.event_log import DedicatedIdentity, EventLog
+from eventstore.log.verify import Summary, verify
+from eventstore.stores.open_log import open_log
 
 SHARD = "shard-0"
 ALICE, BOB = "did:x:alice", "did:x:bob"
 EDGE = "edge"
 NOT_OWNER = Refused(Refusal.NOT_OWNER)
 NOW_MS = 1_700_000_000_000
-OPERATOR, LOAD = Wish.OPERATOR, Wish.LOAD
+OPERATOR, LOAD = DedicationReason.OPERATOR, DedicationReason.LOAD
 NO_SUCH = Refused(Refusal.RECIPIENT_NOT_REGISTERED)
 
 
@@ -60,10 +60,10 @@ class Owners:
         self.shard = self.host("host")
         self.shard.adopt([SHARD], None)
         for someone, other in ((ALICE, BOB), (BOB, ALICE)):
-            assert self.asked(self.shard, someone, Register(contract(someone, "did:x:med"))) == (
+            assert self.reply_to(self.shard, someone, Register(contract(someone, "did:x:med"))) == (
                 Registered(2_000_000_000)
             )
-            self.asked(self.shard, someone, StoreContract(contract(someone, other)))
+            self.reply_to(self.shard, someone, StoreContract(contract(someone, other)))
 
     def host(self, name: str) -> Host:
         """A host that owns nothing yet, in a cluster."""
@@ -77,19 +77,19 @@ class Owners:
         )
 
     def submission(self, target: str, command: Command, partition: str = SHARD) -> Submission:
-        """A command for somebody, with a nonce of Bob's."""
+        """A command for an identity, with a nonce of Bob's."""
         key = next(self.ids).to_bytes(16, "big")
         claim = NonceClaim(SHARD, key, NOW_MS) if partition == SHARD else None
         return Submission(partition, target, key, claim, command=command)
 
-    def asked(self, host: Host, target: str, command: Command, partition: str = SHARD) -> Reply:
+    def reply_to(self, host: Host, target: str, command: Command, partition: str = SHARD) -> Reply:
         """What a host answers to one command."""
         (reply,), _ = host.execute([(EDGE, self.submission(target, command, partition))])
         return reply
 
     def waiting(self, host: Host, partition: str) -> list[str]:
         """What waits for Alice."""
-        page = self.asked(host, ALICE, QueryMessages(Page(0, 100)), partition)
+        page = self.reply_to(host, ALICE, QueryMessages(Page(0, 100)), partition)
         assert isinstance(page, MessagesPage), page
         return [message.payload.decode() for message in page.messages]
 
@@ -115,7 +115,7 @@ def owners(tmp_path: Path) -> Iterator[Owners]:
 
 def dedicated(owners: Owners, name: str = "own") -> Host:
     """Alice on a host of her own."""
-    reply = owners.asked(owners.shard, ALICE, DedicateIdentity(OPERATOR))
+    reply = owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
     assert reply == Dedication("operator", changed=True)
     handover = owners.shard.hand_out(ALICE, SHARD)
     own = owners.host(name)
@@ -123,16 +123,32 @@ def dedicated(owners: Owners, name: str = "own") -> Host:
     return own
 
 
-def test_only_who_registered_can_be_dedicated(owners: Owners) -> None:
-    assert owners.asked(owners.shard, "did:x:stranger", DedicateIdentity(OPERATOR)) == NO_SUCH
-    assert owners.asked(owners.shard, "did:x:stranger", ReleaseIdentity(OPERATOR)) == (
+def test_a_log_whose_identities_had_actors_of_their_own_is_served_by_shards_and_dedicated_hosts(
+    owners: Owners,
+) -> None:
+    """An earlier release owned partitions of identities without saying so in the log."""
+    former = Host("identity", owners.log, HostLimits(), clock=lambda: NOW_MS, new_id=lambda: "m")
+    former.assign([ALICE])
+    owners.reply_to(former, ALICE, message("one"), ALICE)
+    placed = owners.host("host")
+    placed.adopt([SHARD], None)
+    assert owners.waiting(placed, SHARD) == ["one"]
+    assert isinstance(owners.reply_to(placed, ALICE, message("two")), MessageAccepted)
+    owners.shard = placed
+    own = dedicated(owners)
+    assert owners.waiting(own, ALICE) == ["one", "two"]
+
+
+def test_only_a_registered_identity_can_be_dedicated(owners: Owners) -> None:
+    assert owners.reply_to(owners.shard, "did:x:stranger", DedicateIdentity(OPERATOR)) == NO_SUCH
+    assert owners.reply_to(owners.shard, "did:x:stranger", ReleaseIdentity(OPERATOR)) == (
         Dedication("", changed=False)
     )
     assert owners.log.dedicated() == []
 
 
-def test_what_an_operator_wishes_load_does_not_undo(owners: Owners) -> None:
-    assert owners.asked(owners.shard, ALICE, DedicateIdentity(LOAD)) == Dedication(
+def test_what_an_operator_ordered_load_does_not_undo(owners: Owners) -> None:
+    assert owners.reply_to(owners.shard, ALICE, DedicateIdentity(LOAD)) == Dedication(
         "load", changed=True
     )
     own = owners.host("own")
@@ -144,51 +160,51 @@ def test_what_an_operator_wishes_load_does_not_undo(owners: Owners) -> None:
         (DedicateIdentity(OPERATOR), Dedication("operator", changed=False)),
         (ReleaseIdentity(LOAD), Dedication("operator", changed=False)),
     ):
-        assert owners.asked(own, ALICE, command, ALICE) == reply
+        assert owners.reply_to(own, ALICE, command, ALICE) == reply
     assert owners.log.dedicated() == [DedicatedIdentity(ALICE, "operator")]
-    assert owners.asked(own, ALICE, ReleaseIdentity(OPERATOR), ALICE) == Dedication(
+    assert owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE) == Dedication(
         "", changed=True
     )
     assert owners.log.dedicated() == []
 
 
 def test_a_dedicated_identity_is_served_as_itself_and_no_more_in_its_shard(owners: Owners) -> None:
-    assert isinstance(owners.asked(owners.shard, ALICE, message("one")), MessageAccepted)
+    assert isinstance(owners.reply_to(owners.shard, ALICE, message("one")), MessageAccepted)
     own = dedicated(owners)
     refused = owners.submission(ALICE, message("two"))
     assert owners.shard.execute([(EDGE, refused)]) == ([NOT_OWNER], [])
-    assert ALICE not in owners.shard.residents()
+    assert ALICE not in owners.shard.cached_dids()
     # Nothing was done, the nonce not used: the same again is taken elsewhere.
-    assert owners.asked(owners.shard, BOB, CheckRegistered()) == Registered(2_000_000_000)
+    assert owners.reply_to(owners.shard, BOB, CheckRegistered()) == Registered(2_000_000_000)
     alone = Submission(SHARD, BOB, b"", refused.claim)
     assert owners.shard.execute([(EDGE, alone)]) == ([Done()], [])
-    assert isinstance(owners.asked(own, ALICE, message("two"), ALICE), MessageAccepted)
+    assert isinstance(owners.reply_to(own, ALICE, message("two"), ALICE), MessageAccepted)
     assert owners.waiting(own, ALICE) == ["one", "two"]
 
 
 def test_a_released_identity_is_served_by_its_shard_as_its_host_left_it(owners: Owners) -> None:
     own = dedicated(owners)
-    owners.asked(own, ALICE, message("one"), ALICE)
-    assert owners.asked(own, ALICE, ReleaseIdentity(OPERATOR), ALICE) == Dedication(
+    owners.reply_to(own, ALICE, message("one"), ALICE)
+    assert owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE) == Dedication(
         "", changed=True
     )
-    assert owners.asked(own, ALICE, message("two"), ALICE) == NOT_OWNER
-    owners.asked(owners.shard, ALICE, message("two"))
+    assert owners.reply_to(own, ALICE, message("two"), ALICE) == NOT_OWNER
+    owners.reply_to(owners.shard, ALICE, message("two"))
     assert owners.waiting(owners.shard, SHARD) == ["one", "two"]
-    assert owners.asked(own, ALICE, message("three"), ALICE) == NOT_OWNER
+    assert owners.reply_to(own, ALICE, message("three"), ALICE) == NOT_OWNER
 
 
 def test_in_one_transaction_what_follows_the_change_is_for_the_next_owner(owners: Owners) -> None:
-    asked: list[Command] = [message("one"), DedicateIdentity(OPERATOR), message("two")]
-    batch = [(EDGE, owners.submission(ALICE, command)) for command in asked]
+    request: list[Command] = [message("one"), DedicateIdentity(OPERATOR), message("two")]
+    batch = [(EDGE, owners.submission(ALICE, command)) for command in request]
     (first, second, third), _ = owners.shard.execute(batch)
     assert isinstance(first, MessageAccepted)
     assert (second, third) == (Dedication("operator", changed=True), NOT_OWNER)
     own = owners.host("own")
     own.adopt([ALICE], None)
     assert owners.waiting(own, ALICE) == ["one"]
-    asked = [message("two"), ReleaseIdentity(OPERATOR), message("three")]
-    batch = [(EDGE, owners.submission(ALICE, command, ALICE)) for command in asked]
+    request = [message("two"), ReleaseIdentity(OPERATOR), message("three")]
+    batch = [(EDGE, owners.submission(ALICE, command, ALICE)) for command in request]
     (first, second, third), _ = own.execute(batch)
     assert isinstance(first, MessageAccepted)
     assert (second, third) == (Dedication("", changed=True), NOT_OWNER)
@@ -197,38 +213,38 @@ def test_in_one_transaction_what_follows_the_change_is_for_the_next_owner(owners
 
 def test_two_hosts_of_one_identity_fence_each_other(owners: Owners) -> None:
     zombie = dedicated(owners)
-    owners.asked(zombie, ALICE, message("one"), ALICE)
+    owners.reply_to(zombie, ALICE, message("one"), ALICE)
     own = owners.host("other")
     own.adopt([ALICE], None)
-    assert owners.asked(zombie, ALICE, message("lost"), ALICE) == NOT_OWNER
-    assert owners.asked(zombie, ALICE, QueryMessages(Page(0, 9)), ALICE) == NOT_OWNER
-    owners.asked(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
-    owners.asked(owners.shard, ALICE, message("two"))
-    assert owners.asked(zombie, ALICE, message("lost"), ALICE) == NOT_OWNER
+    assert owners.reply_to(zombie, ALICE, message("lost"), ALICE) == NOT_OWNER
+    assert owners.reply_to(zombie, ALICE, QueryMessages(Page(0, 9)), ALICE) == NOT_OWNER
+    owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
+    owners.reply_to(owners.shard, ALICE, message("two"))
+    assert owners.reply_to(zombie, ALICE, message("lost"), ALICE) == NOT_OWNER
     assert owners.waiting(owners.shard, SHARD) == ["one", "two"]
 
 
-def test_a_host_of_old_that_wakes_after_a_release_answers_nobody(owners: Owners) -> None:
+def test_a_former_host_that_wakes_after_a_release_answers_no_command(owners: Owners) -> None:
     own = dedicated(owners)
     owners.waiting(own, ALICE)
     other = owners.host("other")
     other.adopt([ALICE], None)
-    owners.asked(other, ALICE, ReleaseIdentity(OPERATOR), ALICE)
-    owners.asked(owners.shard, ALICE, message("one"))
+    owners.reply_to(other, ALICE, ReleaseIdentity(OPERATOR), ALICE)
+    owners.reply_to(owners.shard, ALICE, message("one"))
     # It has Alice in memory as she was.
-    assert owners.asked(own, ALICE, QueryMessages(Page(0, 9)), ALICE) == NOT_OWNER
+    assert owners.reply_to(own, ALICE, QueryMessages(Page(0, 9)), ALICE) == NOT_OWNER
 
 
 def test_sessions_go_with_an_identity_and_come_back(owners: Owners) -> None:
     for someone in (ALICE, BOB):
-        owners.asked(owners.shard, someone, OpenSession(EDGE))
+        owners.reply_to(owners.shard, someone, OpenSession(EDGE))
     own = dedicated(owners)
     assert (len(owners.shard.sessions), len(own.sessions)) == (1, 1)
     of_shard, of_own = owners.shard.holdings[SHARD], own.holdings[ALICE]
     assert of_own.startswith(of_shard + "/")
     _, pushes = own.execute([(EDGE, owners.submission(ALICE, message("one"), ALICE))])
     assert [(edge, type(push), push.did) for edge, push in pushes] == [(EDGE, Push, ALICE)]
-    owners.asked(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
+    owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
     assert owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
     assert (len(owners.shard.sessions), len(own.sessions)) == (2, 0)
     # They move on with the shard.
@@ -238,10 +254,10 @@ def test_sessions_go_with_an_identity_and_come_back(owners: Owners) -> None:
 
 
 def test_who_is_expected_with_her_sessions_is_not_served_before_they_come(owners: Owners) -> None:
-    owners.asked(owners.shard, ALICE, OpenSession(EDGE))
+    owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
     own = dedicated(owners)
     owners.shard.expect(ALICE)
-    owners.asked(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
+    owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
     early = owners.submission(ALICE, message("one"))
     assert owners.shard.execute([(EDGE, early)]) == ([NOT_OWNER], [])
     owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
@@ -252,19 +268,19 @@ def test_who_is_expected_with_her_sessions_is_not_served_before_they_come(owners
 
 def test_who_is_expected_in_vain_is_served_after_a_while(owners: Owners) -> None:
     owners.shard.expect(ALICE)
-    assert owners.asked(owners.shard, ALICE, message("one")) == NOT_OWNER
+    assert owners.reply_to(owners.shard, ALICE, message("one")) == NOT_OWNER
     owners.now_ms += 5_000
-    owners.shard.keep_house()
-    assert isinstance(owners.asked(owners.shard, ALICE, message("two")), MessageAccepted)
+    owners.shard.run_housekeeping()
+    assert isinstance(owners.reply_to(owners.shard, ALICE, message("two")), MessageAccepted)
 
 
 def test_what_an_identity_has_in_its_shard_is_given_away_only_when_it_has_left(
     owners: Owners,
 ) -> None:
-    owners.asked(owners.shard, ALICE, OpenSession(EDGE))
+    owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
     owners.now_ms += 10_000_000
-    owners.shard.keep_house()
-    assert ALICE not in owners.shard.residents()
+    owners.shard.run_housekeeping()
+    assert ALICE not in owners.shard.cached_dids()
     assert owners.shard.hand_out(ALICE, SHARD) == b""
     assert owners.shard.hand_out(ALICE, "shard-1") == b""
     assert len(owners.shard.sessions) == 1
@@ -273,7 +289,7 @@ def test_what_an_identity_has_in_its_shard_is_given_away_only_when_it_has_left(
 def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_shard(
     owners: Owners,
 ) -> None:
-    owners.asked(owners.shard, ALICE, DedicateIdentity(OPERATOR))
+    owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
     own = owners.host("own")
     own.adopt([ALICE], None)
     assert own.holdings == {ALICE: "own-1"}
@@ -281,22 +297,22 @@ def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_sha
 
 
 def test_where_no_placer_is_an_identity_is_served_where_it_is_asked(owners: Owners) -> None:
-    owners.asked(owners.shard, ALICE, DedicateIdentity(OPERATOR))
+    owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
     alone = Host("alone", owners.log, HostLimits(), clock=lambda: NOW_MS, new_id=lambda: "id")
     alone.adopt([SHARD], None)
-    assert isinstance(owners.asked(alone, ALICE, message("one")), MessageAccepted)
+    assert isinstance(owners.reply_to(alone, ALICE, message("one")), MessageAccepted)
 
 
-def test_a_host_tells_who_is_asked_much(owners: Owners) -> None:
+def test_a_host_reports_the_busiest_identities(owners: Owners) -> None:
     owners.now_ms += 10_000
-    owners.shard.keep_house()
+    owners.shard.run_housekeeping()
     for _ in range(30):
-        owners.asked(owners.shard, ALICE, CheckRegistered())
-        owners.asked(owners.shard, "did:x:stranger", CheckRegistered())
-    owners.asked(owners.shard, BOB, CheckRegistered())
+        owners.reply_to(owners.shard, ALICE, CheckRegistered())
+        owners.reply_to(owners.shard, "did:x:stranger", CheckRegistered())
+    owners.reply_to(owners.shard, BOB, CheckRegistered())
     owners.now_ms += 10_000
-    owners.shard.keep_house()
-    assert owners.shard.rates.told == {ALICE: 3.0}
+    owners.shard.run_housekeeping()
+    assert owners.shard.rates.reported == {ALICE: 3.0}
     owners.now_ms += 10_000
-    owners.shard.keep_house()
-    assert owners.shard.rates.told == {}
+    owners.shard.run_housekeeping()
+    assert owners.shard.rates.reported == {}

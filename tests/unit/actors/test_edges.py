@@ -1,17 +1,17 @@
-"""What an edge refused is recorded once, however often it is told, and costs no memory."""
+"""What an edge refused is recorded once, however often it is reported, and costs no memory."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from actors.commands import Command, CountRefusals
-from actors.decision import Accepted
-from actors.evolution import from_snapshot, to_snapshot
-from actors.identity import RECENT_COUNTS_MAX
-from actors.replies import Done
-from eventstore.codec import decode, identity_stream
-from eventstore.events import RefusalsCounted, RefusedCommands
-from eventstore.log import EventLog
+from actors.core.commands import Command, CountRefusals
+from actors.core.decision import Accepted
+from actors.core.evolve import from_snapshot, to_snapshot
+from actors.core.identity import RECENT_COUNTS_MAX
+from actors.core.replies import Done
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import RefusalsCounted, RefusedCommands
 from tests.unit.actors.didcomm import Agent
 from tests.unit.actors.given import NOW_MS, host, run, unclaimed
 
@@ -31,7 +31,7 @@ def recorded(by: Agent, command: Command, key: int = 0) -> int:
     return len(decision.events)
 
 
-def test_counts_are_recorded_as_they_were_told() -> None:
+def test_counts_are_recorded_as_they_were_reported() -> None:
     edge = Agent(TARGET)
     assert edge.do(COUNTS, command=b"k" * 16) == Accepted(
         Done(),
@@ -80,10 +80,10 @@ def test_the_state_of_an_edge_does_not_grow() -> None:
 
 def test_a_host_stores_counts_in_the_stream_of_the_edge_and_once(log: EventLog) -> None:
     owner = host(log)
-    told = unclaimed(TARGET, COUNTS)
-    assert run(owner, told, told) == [Done(), Done()]
+    answered = unclaimed(TARGET, COUNTS)
+    assert run(owner, answered, answered) == [Done(), Done()]
     restarted = host(log, name="host-1")
-    assert run(restarted, told) == [Done()]
+    assert run(restarted, answered) == [Done()]
     (row,) = log.read_stream(identity_stream(TARGET))
     event = decode(row.topic, row.state)
     assert isinstance(event, RefusalsCounted)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     Command,
     Connect,
     EndLive,
@@ -19,21 +19,21 @@ from actors.commands import (
     SetQueuePolicy,
     StartLive,
 )
-from actors.decision import Accepted, DeliveryRefs, Leasing
-from actors.leases import Lease
-from actors.limits import IdentityLimits
-from actors.message_queue import lapsed
-from actors.refusals import Refusal
-from actors.replies import Done, EnvelopeQueued, EnvelopesWaiting
-from eventstore.events import (
+from actors.core.decision import Accepted, DeliveryRefs, Leasing
+from actors.core.leases import Lease
+from actors.core.limits import IdentityLimits
+from actors.core.message_queue import lapsed
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, EnvelopeQueued, EnvelopesWaiting
+from eventstore.log.events import (
     MessagesDelivered,
 )
 from tests.unit.actors.didcomm import FRIEND, Agent, agent, on_both_protocols, removal, removed
 from tests.unit.actors.given import (
     NOW_MS,
     connection,
+    context,
     delivery,
-    moment,
 )
 
 BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
@@ -70,7 +70,7 @@ def test_a_limit_of_none_hands_out_none() -> None:
     assert me.take(limit=-1) == []
 
 
-def test_nothing_that_is_leased_is_offered_to_anybody() -> None:
+def test_nothing_that_is_leased_is_offered_to_another_session() -> None:
     me = agent()
     ids = me.queue(b"1", b"2")
     assert me.take("phone", limit=1) == ids[:1]
@@ -133,11 +133,14 @@ def test_named_messages_come_in_the_order_named_and_again_to_the_session_that_ha
     assert me.take("phone", message_ids=[]) == []
 
 
-def test_what_is_only_shown_is_neither_leased_nor_recorded() -> None:
+@pytest.mark.parametrize("session", ["phone", "laptop"])
+def test_what_is_only_shown_is_shown_to_any_session_and_neither_leased_nor_recorded(
+    session: str,
+) -> None:
     me = agent()
     one, two = me.queue(b"1", b"2")
     assert me.take("phone", limit=1) == [one]
-    shown = me.do(delivery("phone", lease_ms=0, message_ids=[two, one]))
+    shown = me.do(delivery(session, lease_ms=0, message_ids=[two, one]))
     assert isinstance(shown, Accepted)
     assert isinstance(shown.reply, DeliveryRefs)
     assert shown.reply.versions == [me.state.messages[i].version for i in (two, one)]
@@ -213,7 +216,7 @@ def test_the_operators_age_is_for_all_and_the_owners_for_envelopes(
     both.do(SetQueuePolicy(age_s_max=own_s))
     limits = IdentityLimits(queue_age_s_max=bound_s)
     later = NOW_MS + waited_ms
-    expired = lapsed(both.state, moment(later, limits=limits))
+    expired = lapsed(both.state, context(later, limits=limits))
     if gone:
         assert expired is not None
         assert expired.message_ids == gone
@@ -228,7 +231,7 @@ def test_what_came_later_stays_longer() -> None:
     (old,) = me.queue(b"old")
     me.now_ms += 30_000
     me.queue(b"new")
-    expired = lapsed(me.state, moment(me.now_ms + 30_001))
+    expired = lapsed(me.state, context(me.now_ms + 30_001))
     assert expired is not None
     assert expired.message_ids == [old]
 
@@ -294,7 +297,7 @@ def test_listening_and_releasing_are_done() -> None:
     assert Agent().do(ReleaseLeases("phone")) == Accepted(Done(), notice=EnvelopesWaiting())
 
 
-def test_a_new_endpoint_is_told_to_who_queues() -> None:
+def test_a_new_endpoint_is_answered_to_the_queuing_edge() -> None:
     me = agent()
     me.do(Connect(connection("https://me.example")))
     decision = me.do(QueueEnvelope("", b"x"))

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.commands import Connection
-from actors.evolution import evolve, from_snapshot, to_snapshot
-from actors.identity import Identity, KeyDepth, QueuedMessage
-from actors.replies import QueuePolicy
-from eventstore.errors import CorruptRow
-from eventstore.events import (
+from actors.core.commands import Connection
+from actors.core.evolve import evolve, from_snapshot, to_snapshot
+from actors.core.identity import Identity, KeyDepth, QueuedMessage
+from actors.core.replies import QueuePolicy
+from eventstore.log.errors import CorruptRow
+from eventstore.log.events import (
     TOPIC_BY_TYPE,
     BatchSealed,
     ConnectionEstablished,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from actors.commands import Page, QueryMessages, QueueMessage, SaveContract
-from actors.refusals import Refusal
-from actors.replies import MessageAccepted, MessagesPage, Refused
-from eventstore.codec import decode, partition_stream
-from eventstore.events import BatchSealed
-from eventstore.log import EventLog
+from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.refusals import Refusal
+from actors.core.replies import MessageAccepted, MessagesPage, Refused
+from eventstore.log.codec import decode, partition_stream
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import BatchSealed
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
 from tests.unit.actors.given import contract, host, registration, run, submission
 
@@ -26,7 +26,7 @@ def seals(log: EventLog, partition: str) -> list[BatchSealed]:
     return [seal for seal in decoded if isinstance(seal, BatchSealed)]
 
 
-def test_the_stale_owner_is_told_by_the_log_and_stops(log: EventLog) -> None:
+def test_the_stale_owner_learns_it_from_the_log_and_stops(log: EventLog) -> None:
     stale = host(log, name="stale")
     run(
         stale,
@@ -48,9 +48,9 @@ def test_the_stale_owner_is_told_by_the_log_and_stops(log: EventLog) -> None:
 def test_what_the_stale_owner_lost_it_gives_up_and_the_rest_it_keeps(log: EventLog) -> None:
     stale = host(log, name="stale")
     host(log, name="new", shards=["shard-0"])
-    people = [f"did:x:{number}" for number in range(8)]
-    replies = [run(stale, submission(did, registration(did)))[0] for did in people]
-    again = [run(stale, submission(did, registration(did)))[0] for did in people]
+    identities = [f"did:x:{number}" for number in range(8)]
+    replies = [run(stale, submission(did, registration(did)))[0] for did in identities]
+    again = [run(stale, submission(did, registration(did)))[0] for did in identities]
     assert [reply == NOT_OWNER for reply in replies] == [reply == NOT_OWNER for reply in again]
     assert {type(reply) for reply in again} > {Refused}
     stats = stale.snapshot_stats()
@@ -62,8 +62,8 @@ def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) 
     stale = host(log, name="stale")
     host(log, name="new", shards=["shard-0"])
     before = log.position()
-    people = [f"did:x:{number}" for number in range(8)]
-    replies = run(stale, *[submission(did, registration(did)) for did in people])
+    identities = [f"did:x:{number}" for number in range(8)]
+    replies = run(stale, *[submission(did, registration(did)) for did in identities])
     assert replies == [NOT_OWNER] * 8
     assert log.position() == before
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     CloseSession,
     Listen,
     OpenSession,
@@ -15,11 +15,11 @@ from actors.commands import (
     SaveContract,
     StartLive,
 )
-from actors.partitions import shard_of
-from actors.refusals import Refusal
-from actors.replies import EnvelopeDelivered, MessageAccepted, Refused
-from eventstore.errors import LogError
-from eventstore.log import EventLog
+from actors.core.partitioning import shard_of
+from actors.core.refusals import Refusal
+from actors.core.replies import EnvelopeDelivered, MessageAccepted, Refused
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import EventLog
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
 from tests.unit.actors.didcomm import KEY, ME
 from tests.unit.actors.given import (
@@ -65,9 +65,9 @@ def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
     take(former, delivery("phone"))
     run(former, unclaimed(ME, Listen("edge-0")))
     former.release([MINE])
-    assert not former.has_leases
+    assert former.snapshot_stats().leases == 0
     assert len(former.sessions) == 0
-    assert former.residents() == []
+    assert former.cached_dids() == []
     assert MINE not in former.holdings
 
 
@@ -83,7 +83,7 @@ def test_the_sessions_of_other_shards_stay(log: EventLog) -> None:
     assert list(new.sessions.edges_of(other)) == []
 
 
-def test_a_lease_that_has_just_ended_is_told_by_the_next_owner(log: EventLog) -> None:
+def test_a_lease_that_has_just_ended_is_pushed_by_the_next_owner(log: EventLog) -> None:
     clock = HandClock()
     former = host(log, name="former", clock=clock)
     queue(former, b"1")
@@ -135,30 +135,30 @@ def test_who_could_not_claim_owns_nothing(log: EventLog, fault: FailNext | Store
 
 
 def test_what_is_refused_for_its_owner_has_used_up_no_nonce(log: EventLog) -> None:
-    """Sent again as it is, it is accepted: by whoever owns both shards then."""
+    """Sent again as it is, it is accepted by the owner of both shards."""
     target = next(f"did:x:{n}" for n in range(9) if shard_of(f"did:x:{n}", SHARDS) != MINE)
     former = host(log, name="former")
     run(former, submission(target, registration(target)))
     run(former, submission(target, SaveContract(contract(ME, target))))
-    asked = submission(target, QueueMessage(ME, b"hi"), sender=ME)
+    request = submission(target, QueueMessage(ME, b"hi"), sender=ME)
     handover = former.release([shard_of(target, SHARDS)])
-    assert run(former, asked, asked) == [NOT_OWNER, NOT_OWNER]
+    assert run(former, request, request) == [NOT_OWNER, NOT_OWNER]
     former.adopt([shard_of(target, SHARDS)], handover)
-    first, second = run(former, asked, asked)
+    first, second = run(former, request, request)
     assert isinstance(first, MessageAccepted)
     assert second == Refused(Refusal.DUPLICATE_NONCE)
 
 
 def test_nonces_are_known_to_the_next_owner(log: EventLog) -> None:
     former = host(log, name="former")
-    asked = submission(ME, registration(ME))
-    run(former, asked)
+    request = submission(ME, registration(ME))
+    run(former, request)
     new = host(log, name="new", shards=[])
     new.adopt(ALL, former.release(ALL))
-    assert run(new, asked) == [Refused(Refusal.DUPLICATE_NONCE)]
+    assert run(new, request) == [Refused(Refusal.DUPLICATE_NONCE)]
 
 
-def test_a_fenced_owner_forgets_who_was_there(log: EventLog) -> None:
+def test_a_fenced_owner_forgets_its_sessions(log: EventLog) -> None:
     stale = host(log, name="stale", shards=[])
     stale.adopt(ALL, None)
     queue(stale, b"1")
@@ -166,13 +166,13 @@ def test_a_fenced_owner_forgets_who_was_there(log: EventLog) -> None:
     take(stale, delivery("phone"))
     host(log, name="new", shards=[]).adopt(ALL, None)
     assert run(stale, submission(ME, QueryMessages(Page(0, 1)))) == [NOT_OWNER]
-    assert not stale.has_leases
+    assert stale.snapshot_stats().leases == 0
     assert len(stale.sessions) == 0
-    assert stale.fenced == 0  # somebody else decides who owns it
+    assert stale.fenced == 0  # the placer decides who owns it
 
 
 def test_releasing_what_is_not_owned_hands_nothing_over(log: EventLog) -> None:
-    nobody = host(log, shards=[])
-    (before,) = nobody.adopt([MINE], nobody.release([MINE])).values()
-    (after,) = nobody.adopt([MINE], nobody.release([])).values()
+    unknown = host(log, shards=[])
+    (before,) = unknown.adopt([MINE], unknown.release([MINE])).values()
+    (after,) = unknown.adopt([MINE], unknown.release([])).values()
     assert before != after

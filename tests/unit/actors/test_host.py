@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from actors.commands import (
+from actors.core.commands import (
     AcknowledgeMessages,
     CheckRegistered,
     CloseSession,
@@ -18,9 +18,9 @@ from actors.commands import (
     RequestContract,
     SaveContract,
 )
-from actors.limits import HostLimits
-from actors.refusals import Refusal
-from actors.replies import (
+from actors.core.limits import HostLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import (
     ContractRequestsPage,
     ContractsPage,
     ContractsUpdated,
@@ -35,9 +35,9 @@ from actors.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
-from eventstore.codec import decode, identity_stream, partition_stream
-from eventstore.events import BatchSealed
-from eventstore.log import EventLog
+from eventstore.log.codec import decode, identity_stream, partition_stream
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import BatchSealed
 from tests.unit.actors.given import (
     EDGE,
     NOW_S,
@@ -78,7 +78,7 @@ def test_commands_of_one_batch_see_one_another(log: EventLog) -> None:
     ]
 
 
-def test_two_first_commands_of_one_identity_in_one_batch_fail_nobody(log: EventLog) -> None:
+def test_two_first_commands_of_one_identity_in_one_batch_both_succeed(log: EventLog) -> None:
     """An identity that is not in the log yet must be one and the same for the whole batch."""
     replies = run(
         host(log),
@@ -141,7 +141,7 @@ def test_of_two_commands_with_one_nonce_in_one_batch_the_first_passes(log: Event
     assert run(host(log), first, first) == [Registered(NOW_S + 60), DUPLICATE]
 
 
-def test_the_nonce_is_claimed_before_the_verdict_of_the_edge_counts(log: EventLog) -> None:
+def test_the_nonce_is_claimed_before_the_validation_of_the_edge_counts(log: EventLog) -> None:
     owner = host(log)
     forged = submission(ME, None, nonce="n", refusal=Refusal.INVALID_SIGNATURE)
     assert run(owner, forged) == [Refused(Refusal.INVALID_SIGNATURE)]
@@ -193,7 +193,7 @@ def test_who_is_not_registered_opens_no_session(log: EventLog) -> None:
 
 
 @pytest.mark.parametrize("damage", ["topic", "version"])
-def test_an_identity_whose_stream_is_damaged_takes_nobody_else_with_it(
+def test_an_identity_whose_stream_is_damaged_takes_no_other_with_it(
     log: EventLog, damage: str
 ) -> None:
     owner = host(log)
@@ -214,8 +214,8 @@ def test_figures_say_what_was_done_and_what_is_held(log: EventLog, clock: HandCl
     stats = owner.snapshot_stats()
     assert (stats.commits, stats.commands, stats.append_failures) == (1, 2, 0)
     assert stats.partitions == ["shard-0", "shard-1"]
-    assert (stats.resident_identities, stats.nonces) == (2, 2)
-    assert stats.resident_bytes > 0
+    assert (stats.cached_identities, stats.nonces) == (2, 2)
+    assert stats.cached_bytes > 0
 
 
 def test_what_was_in_time_for_the_edge_but_is_late_here_is_refused(log: EventLog) -> None:

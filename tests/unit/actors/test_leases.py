@@ -1,4 +1,4 @@
-"""Leases: what is handed out is nobody else's until its time is over, and never lost."""
+"""Leases: what is handed out is leased to one session until its time is over, and never lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from actors.commands import (
+from actors.core.commands import (
     CloseSession,
     Connect,
     DeliverMessages,
@@ -25,11 +25,10 @@ from actors.commands import (
     StartLive,
     UpdateKeylist,
 )
-from actors.host import Host
-from actors.leases import Lease, Leases
-from actors.limits import HostLimits, IdentityLimits
-from actors.refusals import Refusal
-from actors.replies import (
+from actors.core.leases import Lease, Leases
+from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import (
     DeliveredMessage,
     Delivery,
     Done,
@@ -42,9 +41,10 @@ from actors.replies import (
     Refused,
     Reply,
 )
-from eventstore.codec import identity_stream
-from eventstore.errors import LogUnavailable
-from eventstore.log import EventLog
+from actors.host.host import Host
+from eventstore.log.codec import identity_stream
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.unit.actors.didcomm import KEY, ME, claimed
 from tests.unit.actors.given import (
@@ -85,9 +85,9 @@ def handed(reply: Reply) -> list[str]:
     return [message.message_id for message in reply.messages]
 
 
-def take(owner: Host, *asked: DeliverMessages) -> list[list[str]]:
+def take(owner: Host, *request: DeliverMessages) -> list[list[str]]:
     """What each of these is handed out, all asked in one transaction."""
-    return [handed(reply) for reply in run(owner, *[unclaimed(ME, one) for one in asked])]
+    return [handed(reply) for reply in run(owner, *[unclaimed(ME, one) for one in request])]
 
 
 def available(owner: Host) -> int:
@@ -133,7 +133,7 @@ def test_a_message_that_was_queued_in_the_same_transaction_is_handed_out(log: Ev
     assert handed(delivered) == [queued.message_id]
 
 
-def test_leases_come_back_after_their_time_and_who_listens_is_told(
+def test_leases_end_after_their_time_and_listening_edges_are_notified(
     log: EventLog, clock: HandClock
 ) -> None:
     owner = host(log, clock=clock)
@@ -327,7 +327,7 @@ def test_a_host_that_trusts_nothing_any_more_holds_no_lease(log: EventLog) -> No
     assert take(owner, delivery("laptop")) == [ids]
 
 
-def test_an_envelope_is_told_to_every_edge_that_listens_and_to_no_other(log: EventLog) -> None:
+def test_an_envelope_is_pushed_to_every_edge_that_listens_and_to_no_other(log: EventLog) -> None:
     owner = host(log)
     queue(owner)
     envelopes = [unclaimed(ME, QueueEnvelope(KEY, payload)) for payload in (b"1", b"2", b"3")]
@@ -349,7 +349,7 @@ def test_a_retry_of_a_forward_is_queued_once_also_on_the_next_host(log: EventLog
     assert take(host(log, name="host-2"), delivery()) == [[first.message_id]]
 
 
-def test_room_for_a_live_session_is_told(log: EventLog) -> None:
+def test_a_live_session_is_notified_of_room(log: EventLog) -> None:
     limits = HostLimits(identity=IdentityLimits(live_in_flight_max=1))
     owner = host(log, limits=limits)
     one, two = queue(owner, b"1", b"2")
@@ -367,14 +367,14 @@ def test_who_wants_nothing_queued_gets_what_comes_while_an_edge_listens(log: Eve
     envelope = unclaimed(ME, QueueEnvelope(KEY, b"x"))
     run(owner, unclaimed(ME, SetQueuePolicy(will_queue=False)))
     assert run(owner, envelope, envelope) == [Refused(Refusal.NOT_QUEUING)] * 2
-    told = [row.topic for row in log.read_stream(identity_stream(ME))]
-    assert told.count("queue-refused.1") == 1
+    answered = [row.topic for row in log.read_stream(identity_stream(ME))]
+    assert answered.count("queue-refused.1") == 1
     run(owner, unclaimed(ME, Listen("edge-0")))
     (queued,) = run(owner, envelope)
     assert isinstance(queued, EnvelopeQueued)
 
 
-def test_what_waited_too_long_is_removed_by_the_next_command_and_told_in_the_log(
+def test_what_waited_too_long_is_removed_by_the_next_command_and_recorded(
     log: EventLog, clock: HandClock
 ) -> None:
     limits = HostLimits(identity=IdentityLimits(queue_age_s_max=60))
@@ -393,7 +393,7 @@ def test_what_waited_too_long_is_removed_by_the_next_command_and_told_in_the_log
     assert (state.messages, state.last_removed_ms) == (0, NOW_MS + 60_001)
 
 
-def test_decentrls_messages_are_told_as_before(log: EventLog) -> None:
+def test_decentrl_messages_are_pushed_as_before(log: EventLog) -> None:
     owner = host(log)
     queue(owner)
     run(
@@ -424,7 +424,7 @@ def test_a_lease_changes_hands_and_ends_once() -> None:
     assert len(leases) == 0
 
 
-def test_ending_what_nobody_holds_changes_nothing() -> None:
+def test_ending_what_no_session_holds_changes_nothing() -> None:
     leases = Leases()
     leases.end(ME, ["a"])
     leases.grant(ME, ["a"], Lease("phone", 10))
@@ -459,4 +459,4 @@ def test_what_was_to_be_pushed_is_offered_when_the_outcome_is_unknown(
     faulty.plan(fault)
     answer = owner.execute([("edge-0", unclaimed(ME, QueueEnvelope(KEY, b"1")))])
     assert answer == ([UNAVAILABLE], [])
-    assert not owner.has_leases
+    assert owner.snapshot_stats().leases == 0

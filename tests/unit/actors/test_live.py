@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from actors.commands import QueueEnvelope
-from actors.decision import Accepted, Leasing
-from actors.leases import Lease
-from actors.limits import IdentityLimits
-from actors.replies import (
+from actors.core.commands import QueueEnvelope
+from actors.core.decision import Accepted, Leasing
+from actors.core.leases import Lease
+from actors.core.limits import IdentityLimits
+from actors.core.replies import (
     DeliveredMessage,
     EnvelopeDelivered,
     EnvelopeQueued,
     EnvelopesWaiting,
     Notice,
 )
-from actors.sessions import LiveMode
-from eventstore.events import MessageQueued, MessagesDelivered
+from actors.core.sessions import LiveMode
+from eventstore.log.events import MessageQueued, MessagesDelivered
 from tests.unit.actors.didcomm import KEY, Agent, agent, removal
 from tests.unit.actors.given import NOW_MS
 
@@ -28,7 +28,7 @@ PHONE = LiveMode("edge-0", "phone", SINCE, lease_ms=5_000, bytes_max=10)
 
 
 def queued(me: Agent, payload: bytes, **at: Any) -> Notice | None:
-    """Queue an envelope; what is told of it."""
+    """Queue an envelope; the notice of it."""
     command = me.state.version.to_bytes(16)
     decision = me.do(QueueEnvelope(KEY, payload), **({"live": PHONE, "command": command} | at))
     assert isinstance(decision, Accepted)
@@ -62,7 +62,7 @@ def test_a_live_session_gets_a_message_in_the_transaction_that_queues_it() -> No
     assert list(me.state.messages) == [message_id]
 
 
-def test_without_a_lease_or_a_live_session_a_message_is_only_told() -> None:
+def test_without_a_lease_or_a_live_session_a_message_is_only_notified() -> None:
     for live in (LiveMode(), LiveMode("edge-0", "phone", SINCE)):
         assert queued(agent(), b"x", live=live) == EnvelopesWaiting()
 
@@ -117,6 +117,6 @@ def test_what_is_acknowledged_makes_room(*, is_removed: bool) -> None:
 
 def test_a_message_that_is_sent_twice_is_pushed_once() -> None:
     me = agent()
-    told = [queued(me, b"x", command=b"once" * 4) for _ in range(2)]
-    assert (type(told[0]), told[1]) == (EnvelopeDelivered, None)
+    answered = [queued(me, b"x", command=b"once" * 4) for _ in range(2)]
+    assert (type(answered[0]), answered[1]) == (EnvelopeDelivered, None)
     assert len(me.state.messages) == 1

@@ -6,28 +6,28 @@ import threading
 
 import pytest
 
-from actors.host_report import LogWatch
-from eventstore.errors import LogUnavailable
-from eventstore.log import EventLog
+from actors.host.measures import LogWatch
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog
 from tests.log.faulty_log import FaultyLog
 
 
-def test_a_log_that_fails_or_hangs_has_no_figures_and_holds_nobody_up(
+def test_a_log_that_fails_or_hangs_has_no_figures_and_delays_no_report(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty = FaultyLog(log)
     released = threading.Event()
-    asked: list[str] = []
+    request: list[str] = []
 
     def hang() -> None:
-        asked.append("")
+        request.append("")
         assert released.wait(30)
         raise LogUnavailable("gone")
 
     monkeypatch.setattr(faulty, "figures", hang)
     watch = LogWatch(faulty)
     assert [watch.figures(0.01) for _ in range(3)] == [None] * 3
-    assert len(asked) == 1
+    assert len(request) == 1
     released.set()
     watch.close()
     assert watch.figures(30) is None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.partition import Partition, load
-from eventstore.log import EventLog
-from eventstore.open_log import open_log
+from actors.host.owned_partition import OwnedPartition, load
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
 
 WINDOW_MS = 300_000
 NOW_MS = 1_800_000_000_000
@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> EventLog:
     return open_log(f"sqlite:///{tmp_path}/log.db")
 
 
-def claim_nonces(log: EventLog, partition: Partition, *, window_ms: int = WINDOW_MS) -> int:
+def claim_nonces(log: EventLog, partition: OwnedPartition, *, window_ms: int = WINDOW_MS) -> int:
     """Seal one nonce after the other, saving each snapshot that is due; how many were due."""
     rows, events, saved = [], [], 0
     for number in range(SEALS):
@@ -46,7 +46,7 @@ def claim_nonces(log: EventLog, partition: Partition, *, window_ms: int = WINDOW
 
 
 def test_a_restart_knows_the_nonces_of_the_snapshot_and_of_the_seals_since(log: EventLog) -> None:
-    partition = Partition("shard-0", None, 0)
+    partition = OwnedPartition("shard-0", None, 0)
     assert claim_nonces(log, partition) == 1
     again = load(log, "shard-0", now_ms=NOW_MS, window_ms=WINDOW_MS)
     assert len(again.nonces) == SEALS
@@ -56,7 +56,7 @@ def test_a_restart_knows_the_nonces_of_the_snapshot_and_of_the_seals_since(log: 
 
 
 def test_only_the_seals_since_the_snapshot_are_read(log: EventLog) -> None:
-    claim_nonces(log, Partition("shard-0", None, 0))
+    claim_nonces(log, OwnedPartition("shard-0", None, 0))
     whole = load(log, "shard-0", now_ms=NOW_MS, window_ms=WINDOW_MS)
     snapshot = log.load_snapshot(whole.stream)
     assert snapshot is not None
@@ -64,20 +64,20 @@ def test_only_the_seals_since_the_snapshot_are_read(log: EventLog) -> None:
 
 
 def test_a_wider_window_reads_all_seals_and_keeps_every_nonce_for_it(log: EventLog) -> None:
-    claim_nonces(log, Partition("shard-0", None, 0))
+    claim_nonces(log, OwnedPartition("shard-0", None, 0))
     wider = load(log, "shard-0", now_ms=NOW_MS, window_ms=2 * WINDOW_MS)
     late_ms = NOW_MS + 2 * WINDOW_MS
     assert all(wider.nonces.holds(key(number), late_ms) for number in range(SEALS))
 
 
 def test_nonces_that_expired_meanwhile_do_not_come_back(log: EventLog) -> None:
-    claim_nonces(log, Partition("shard-0", None, 0))
+    claim_nonces(log, OwnedPartition("shard-0", None, 0))
     later = load(log, "shard-0", now_ms=NOW_MS + 3 * WINDOW_MS, window_ms=WINDOW_MS)
     assert len(later.nonces) == 0
 
 
 def test_without_the_snapshot_the_seals_tell_the_same(log: EventLog) -> None:
-    partition = Partition("shard-0", None, 0)
+    partition = OwnedPartition("shard-0", None, 0)
     claim_nonces(log, partition)
     snapshot = log.load_snapshot(partition.stream)
     assert snapshot is not None

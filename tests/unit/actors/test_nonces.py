@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.nonces import BUCKET_MS, NonceWindow, expiry_ms
+from actors.core.nonces import BUCKET_MS, NonceWindow, expiry_ms
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000

@@ -1,16 +1,16 @@
-"""What the log says about an append decides what everybody is told."""
+"""What the log says about an append decides what is answered."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from actors.commands import Page, QueryMessages, QueueMessage, SaveContract
-from actors.refusals import Refusal
-from actors.replies import MessageAccepted, MessagesPage, Refused, Registered, Reply
-from eventstore.codec import identity_stream, partition_stream
-from eventstore.errors import LogError
-from eventstore.log import EventLog
+from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.refusals import Refusal
+from actors.core.replies import MessageAccepted, MessagesPage, Refused, Registered, Reply
+from eventstore.log.codec import identity_stream, partition_stream
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import EventLog
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.unit.actors.given import NOW_S, contract, host, pushed, registration, run, submission
 
@@ -37,7 +37,9 @@ def prepared(log: EventLog) -> list[Reply]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-def test_nobody_is_told_done_when_the_log_did_not_say_so(faulty: FaultyLog, fault: Plan) -> None:
+def test_no_command_is_answered_done_when_the_log_did_not_say_so(
+    faulty: FaultyLog, fault: Plan
+) -> None:
     prepared(faulty)
     owner = host(faulty, name="host-1")
     faulty.plan(fault)
@@ -53,19 +55,19 @@ def test_nobody_is_told_done_when_the_log_did_not_say_so(faulty: FaultyLog, faul
     assert owner.snapshot_stats().append_failures == 1
 
 
-def test_a_line_about_a_failed_append_names_the_requests_in_it(
+def test_the_log_line_of_a_failed_append_names_the_requests_in_it(
     faulty: FaultyLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepared(faulty)
     owner = host(faulty, name="host-1")
     faulty.plan(FAULTS[0])
-    asked = [
+    request = [
         msgspec.structs.replace(submission(ME, MESSAGE, sender=FRIEND), request_id=request_id)
         for request_id in ("one", "two", "", "one")
     ]
-    owner.execute([("edge-0", one) for one in asked])
-    (line,) = [record for record in caplog.records if "outcome unknown" in record.message]
-    assert vars(line)["request_ids"] == ["one", "two"]
+    owner.execute([("edge-0", one) for one in request])
+    (entry,) = [record for record in caplog.records if "outcome unknown" in record.message]
+    assert vars(entry)["request_ids"] == ["one", "two"]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from actors import partition as partitions
-from actors.partition import NONCES_FOLD, Partition
-from eventstore.codec import decode, encode, partition_stream
-from eventstore.errors import AppendConflict, CorruptRow
-from eventstore.events import IdentityRegistered
-from eventstore.log import EventLog, Snapshot
-from eventstore.seal import GENESIS
+from actors.host import owned_partition as partitions
+from actors.host.owned_partition import NONCES_FOLD, OwnedPartition
+from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.errors import AppendConflict, CorruptRow
+from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.events import IdentityRegistered
+from eventstore.log.seal import GENESIS
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
@@ -19,13 +19,13 @@ SHARD = "shard-0"
 KEY = b"k" * 16
 
 
-def load(log: EventLog, *, now_ms: int = NOW_MS, window_ms: int = WINDOW_MS) -> Partition:
+def load(log: EventLog, *, now_ms: int = NOW_MS, window_ms: int = WINDOW_MS) -> OwnedPartition:
     return partitions.load(log, SHARD, now_ms=now_ms, window_ms=window_ms)
 
 
 def write(
     log: EventLog,
-    by: Partition,
+    by: OwnedPartition,
     *nonces: tuple[bytes, int],
     at_ms: int = NOW_MS,
     window_ms: int = WINDOW_MS,
@@ -83,7 +83,7 @@ def test_seals_beyond_the_window_are_not_read(log: EventLog) -> None:
     assert len(load(log).nonces) == 1
 
 
-def _with_snapshot(log: EventLog) -> tuple[Partition, list[bytes]]:
+def _with_snapshot(log: EventLog) -> tuple[OwnedPartition, list[bytes]]:
     """A partition with so many seals that its nonces are worth a snapshot, which is saved."""
     owner = load(log)
     keys = [number.to_bytes(16, "big") for number in range(1_001)]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.partitions import (
+from actors.core.partitioning import (
+    HOST_PREFIX,
     Placement,
-    dedicated_did,
     dedicated_host_name,
     host_name,
+    identity_of_host,
+    is_shard,
     shard_name,
     shard_of,
 )
@@ -57,34 +58,13 @@ def test_the_hosts_together_own_every_shard_once(shards: int, hosts: int) -> Non
     assert sorted(owned) == sorted(shard_name(index) for index in range(shards))
 
 
-@pytest.mark.parametrize(
-    "placement",
-    [
-        Placement(shards=16, hosts=2, dedicate_all=True),
-        Placement(shards=16, hosts=2, dedicated=frozenset({"did:x:a"})),
-    ],
-)
-def test_a_dedicated_identity_is_a_partition_and_its_nonces_stay_in_its_shard(
-    placement: Placement,
-) -> None:
-    assert placement.partition_of("did:x:a") == "did:x:a"
-    assert placement.host_of("did:x:a") == dedicated_host_name("did:x:a")
-    assert placement.nonce_partition_of("did:x:a") == shard_of("did:x:a", 16)
-
-
-def test_only_those_who_are_named_are_dedicated() -> None:
-    placement = Placement(shards=16, hosts=2, dedicated=frozenset({"did:x:a"}))
-    assert placement.partition_of("did:x:b") == shard_of("did:x:b", 16)
-
-
 @given(DIDS)
-def test_a_dedicated_host_is_named_by_its_did(did: str) -> None:
-    assert dedicated_did(dedicated_host_name(did)) == did
-    assert dedicated_did(host_name(0)) is None
+def test_the_host_of_a_dedicated_identity_is_named_by_its_did_and_its_node(did: str) -> None:
+    assert identity_of_host(dedicated_host_name(did, "a-node")) == (did, "a-node")
+    assert not dedicated_host_name(did, "").startswith(HOST_PREFIX)
 
 
 @given(DIDS)
 def test_no_did_makes_the_name_of_a_shard(did: str) -> None:
-    """An identity cannot choose a DID that lands it in a partition of others."""
-    placement = Placement(shards=16, hosts=2, dedicate_all=True)
-    assert placement.host_of(placement.partition_of("did:" + did)).startswith("identity:")
+    """An identity cannot choose a DID that is taken for a partition of others."""
+    assert not is_shard("did:" + did)

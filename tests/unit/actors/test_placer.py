@@ -1,4 +1,4 @@
-"""The placer: every shard has one owner, whoever comes, goes, falls silent or is emptied."""
+"""The placer: every shard has one owner, whichever host comes, goes, falls silent or is emptied."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.partitions import shards_of_database
-from actors.placer_port import Placed
+from actors.core.partitioning import shards_of_database
+from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import SHARDS, SILENT_S, LocalCluster
 
 
@@ -78,6 +78,7 @@ async def test_a_host_that_starts_anew_gets_its_shards_back_without_sessions(
     assert changed == {shard for shard, host in owners.items() if host == "host-a-0"}
 
 
+@pytest.mark.thorough
 async def test_a_silent_host_keeps_its_shards_for_a_while_and_then_loses_them(
     pair: LocalCluster,
 ) -> None:
@@ -88,7 +89,7 @@ async def test_a_silent_host_keeps_its_shards_for_a_while_and_then_loses_them(
     await pair.tick()
     assert await pair.counts() == {"host-a-0": 0, "host-b-0": 8}
 
-    # The zombie still believes; it is told, and gets its part like a newcomer.
+    # The zombie still believes; it is notified, and gets its part like a new host.
     pair.wake("host-a-0")
     await pair.settle()
     assert await pair.counts() == {"host-a-0": 4, "host-b-0": 4}
@@ -135,8 +136,8 @@ async def test_what_an_operator_moved_stays_until_a_host_comes_or_goes(pair: Loc
 
 async def test_orders_that_cannot_be_carried_out_are_refused(pair: LocalCluster) -> None:
     assert await pair.placer.move("shard-99", "b") is Placed.NO_SUCH_SHARD
-    assert await pair.placer.move("shard-0", "nobody") is Placed.NO_SUCH_HOST
-    assert await pair.placer.drain("nobody", draining=True) is Placed.NO_SUCH_NODE
+    assert await pair.placer.move("shard-0", "unknown") is Placed.NO_SUCH_HOST
+    assert await pair.placer.drain("unknown", draining=True) is Placed.NO_SUCH_NODE
     assert await pair.placer.drain("host-a-0", draining=True) is Placed.NO_SUCH_NODE
 
 
@@ -151,6 +152,7 @@ async def test_a_new_placer_learns_everything_from_the_hosts_and_moves_nothing(
     assert pair.steps == steps
 
 
+@pytest.mark.thorough
 async def test_a_new_placer_claims_nothing_while_a_host_has_not_answered(
     pair: LocalCluster,
 ) -> None:
@@ -182,18 +184,18 @@ async def test_a_move_whose_target_dies_is_made_good(pair: LocalCluster) -> None
     assert await pair.counts() == {"host-a-0": 4, "host-b-0": 4}
 
 
-async def test_a_table_is_told_as_soon_as_it_changes(pair: LocalCluster) -> None:
+async def test_a_table_is_published_as_soon_as_it_changes(pair: LocalCluster) -> None:
     known = await pair.placer.table(-1, seconds_max=0)
     asking = asyncio.create_task(pair.placer.table(known.version, seconds_max=60))
     await asyncio.sleep(0)
     pair.kill("host-a-0")
     await pair.tick()
-    told = await asking
-    assert told.version > known.version
-    assert (await pair.placer.table(told.version, seconds_max=0)).version >= told.version
+    answered = await asking
+    assert answered.version > known.version
+    assert (await pair.placer.table(answered.version, seconds_max=0)).version >= answered.version
 
 
-async def test_a_shard_is_with_a_host_of_its_database_whoever_comes_and_goes(
+async def test_a_shard_is_with_a_host_of_its_database_whichever_comes_and_goes(
     divided: LocalCluster,
 ) -> None:
     async def placed() -> tuple[set[str], set[str]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.commands import (
+from actors.core.commands import (
     AcknowledgeMessages,
     Command,
     DeliverMessages,
@@ -20,12 +20,12 @@ from actors.commands import (
     SaveContract,
     SetQueuePolicy,
 )
-from actors.decision import Accepted, DeliveryRefs
-from actors.message_queue import lapsed
-from actors.replies import QueueState
-from eventstore.events import Event, MessageQueued, MessagesDelivered, MessagesRemoved
+from actors.core.decision import Accepted, DeliveryRefs
+from actors.core.message_queue import lapsed
+from actors.core.replies import QueueState
+from eventstore.log.events import Event, MessageQueued, MessagesDelivered, MessagesRemoved
 from tests.unit.actors.didcomm import ME, Agent, agent
-from tests.unit.actors.given import NOW_S, contract, delivery, moment, registration
+from tests.unit.actors.given import NOW_S, context, contract, delivery, registration
 
 FRIEND: Final = "did:x:friend"
 KEYS: Final = ("a", "b")
@@ -104,7 +104,7 @@ def test_a_queue_stands_as_one_would_count(
     history: list[Event] = []
     for command, pause_ms in steps:
         me.now_ms += pause_ms
-        expired = lapsed(me.state, moment(me.now_ms))
+        expired = lapsed(me.state, context(me.now_ms))
         if expired is not None:
             history.append(expired)
             me.record(expired)

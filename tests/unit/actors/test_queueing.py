@@ -1,4 +1,4 @@
-"""Envelopes are queued under the caps and the owner's own rules, or refused and told so."""
+"""Envelopes are queued under the caps and the owner's own rules, or refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     AcknowledgeMessages,
     Command,
     Page,
@@ -18,11 +18,11 @@ from actors.commands import (
     SetQueuePolicy,
     UpdateKeylist,
 )
-from actors.decision import Accepted, MessageRefs
-from actors.limits import IdentityLimits
-from actors.refusals import Refusal
-from actors.replies import Done, EnvelopeQueued, EnvelopesWaiting, Purged, QueuePolicy, Refused
-from eventstore.events import (
+from actors.core.decision import Accepted, MessageRefs
+from actors.core.limits import IdentityLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, EnvelopeQueued, EnvelopesWaiting, Purged, QueuePolicy, Refused
+from eventstore.log.events import (
     MessageQueued,
     QueuePolicySet,
     QueueRefused,
@@ -51,7 +51,9 @@ FULL = Refusal.RECIPIENT_QUEUE_FULL
 
 @pytest.mark.parametrize("endpoint", ["", "https://me.example"])
 @pytest.mark.parametrize("key", ["", KEY])
-def test_an_envelope_is_recorded_and_wakes_who_waits_for_it(key: str, endpoint: str) -> None:
+def test_an_envelope_is_recorded_and_wakes_the_sessions_that_wait_for_it(
+    key: str, endpoint: str
+) -> None:
     me = agent(endpoint)
     queued = MessageQueued(
         **BASE,
@@ -75,7 +77,7 @@ def test_only_keys_of_the_keylist_take_envelopes() -> None:
     assert len(me.take()) == 1
 
 
-def test_a_forward_to_nobody_looks_like_a_forward_to_an_unknown_key() -> None:
+def test_a_forward_to_an_unknown_recipient_looks_like_a_forward_to_an_unknown_key() -> None:
     assert Agent().do(QueueEnvelope(KEY, b"x")) is Refusal.KEY_UNKNOWN
     assert agent().do(QueueEnvelope("another", b"x")) is Refusal.KEY_UNKNOWN
 
@@ -93,20 +95,22 @@ def test_a_cap_refuses_drops_nothing_and_says_so(
 ) -> None:
     me = agent()
     waiting = me.queue(first, limits=limits)
-    told = QueueRefused(**BASE, recipient_key=KEY, reason=refusal.value)
-    assert me.do(QueueEnvelope(KEY, refused), limits=limits) == Accepted(Refused(refusal), [told])
+    answered = QueueRefused(**BASE, recipient_key=KEY, reason=refusal.value)
+    assert me.do(QueueEnvelope(KEY, refused), limits=limits) == Accepted(
+        Refused(refusal), [answered]
+    )
     assert list(me.state.messages) == waiting
 
 
 @pytest.mark.parametrize(
     "change", [removal("m4"), PurgeQueue(), SetQueuePolicy(messages_max=1)], ids=type
 )
-def test_a_refusal_is_told_once_until_something_changes(change: Command) -> None:
+def test_a_refusal_is_recorded_once_until_something_changes(change: Command) -> None:
     me, limits = agent(), IdentityLimits(queue_messages_max=1)
     assert me.queue(b"x") == ["m4"]
-    told = me.do(QueueEnvelope("", b"y"), limits=limits)
-    assert isinstance(told, Accepted)
-    assert [type(event) for event in told.events] == [QueueRefused]
+    answered = me.do(QueueEnvelope("", b"y"), limits=limits)
+    assert isinstance(answered, Accepted)
+    assert [type(event) for event in answered.events] == [QueueRefused]
     for _ in range(3):
         assert me.do(QueueEnvelope("", b"y"), limits=limits) is FULL
     me.do(change)

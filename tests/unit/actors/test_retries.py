@@ -1,19 +1,19 @@
-"""A sender that has not heard "accepted" sends the same bytes again: they wait once."""
+"""A sender without the answer "accepted" sends the same bytes again: they wait once."""
 
 from __future__ import annotations
 
-from actors.commands import QueueEnvelope, RemoveMessages
-from actors.decision import Accepted
-from actors.evolution import from_snapshot, to_snapshot
-from actors.identity import RECENT_MAX
-from actors.replies import EnvelopeQueued
+from actors.core.commands import QueueEnvelope, RemoveMessages
+from actors.core.decision import Accepted
+from actors.core.evolve import from_snapshot, to_snapshot
+from actors.core.identity import RECENT_MAX
+from actors.core.replies import EnvelopeQueued
 from tests.unit.actors.didcomm import KEY, agent
 
 FIRST, SECOND = b"1" * 16, b"2" * 16
 
 
 def queued(decision: object) -> tuple[str, int]:
-    """The id that a sender is told, and how many events were stored for it."""
+    """The id that a sender is answered, and how many events were stored for it."""
     assert isinstance(decision, Accepted)
     assert isinstance(decision.reply, EnvelopeQueued)
     return decision.reply.message_id, len(decision.events)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.sessions import LiveMode, Sessions
+from actors.core.sessions import LiveMode, Sessions
 
 
 def test_an_edge_gets_pushes_from_opening_to_closing() -> None:
@@ -22,7 +22,7 @@ def test_closing_what_is_not_open_changes_nothing() -> None:
     sessions = Sessions()
     sessions.open("did:x:me", "edge-0")
     sessions.close("did:x:me", "edge-1")
-    sessions.close("did:x:nobody", "edge-0")
+    sessions.close("did:x:unknown", "edge-0")
     assert set(sessions.edges_of("did:x:me")) == {"edge-0"}
 
 
@@ -46,7 +46,7 @@ def test_one_session_at_a_time_holds_the_live_mode() -> None:
     assert sessions.live_of("did:x:friend").session == ""
 
 
-def test_the_live_mode_is_ended_by_who_holds_it() -> None:
+def test_the_live_mode_is_ended_by_the_session_that_holds_it() -> None:
     sessions = Sessions()
     sessions.start_live("did:x:me", LiveMode("edge-0", "phone"))
     sessions.end_live("did:x:me", "laptop")
@@ -55,6 +55,41 @@ def test_the_live_mode_is_ended_by_who_holds_it() -> None:
         sessions.end_live("did:x:me", "phone")
     assert sessions.live_of("did:x:me").session == ""
     sessions.end_live("did:x:me", "")
+
+
+def test_one_session_at_a_time_holds_implicit_pickup() -> None:
+    sessions = Sessions()
+    assert sessions.implicit_of("did:x:me") == ""
+    assert sessions.start_implicit("did:x:me", "edge-0", "phone") == ""
+    assert sessions.start_implicit("did:x:me", "edge-0", "phone") == ""
+    assert sessions.start_implicit("did:x:me", "edge-1", "laptop") == "phone"
+    sessions.end_implicit("did:x:me", "phone")
+    assert sessions.implicit_of("did:x:me") == "laptop"
+    assert sessions.implicit_of("did:x:friend") == ""
+
+
+def test_implicit_pickup_ends_with_its_session_or_its_edge() -> None:
+    sessions = Sessions()
+    sessions.open("did:x:me", "edge-0")
+    sessions.start_implicit("did:x:me", "edge-0", "phone")
+    sessions.end_implicit("did:x:me", "")
+    sessions.close("did:x:me", "edge-1")
+    assert sessions.implicit_of("did:x:me") == "phone"
+    sessions.end_implicit("did:x:me", "phone")
+    assert sessions.implicit_of("did:x:me") == ""
+    sessions.start_implicit("did:x:me", "edge-0", "phone")
+    sessions.drop_edge("edge-0")
+    assert sessions.implicit_of("did:x:me") == ""
+
+
+def test_implicit_pickup_is_handed_over_with_the_other_sessions() -> None:
+    former, next_owner = Sessions(), Sessions()
+    former.open("did:x:me", "edge-0")
+    former.start_implicit("did:x:me", "edge-0", "phone")
+    taken = former.take("did:x:me")
+    assert taken is not None
+    next_owner.put("did:x:me", taken)
+    assert (former.implicit_of("did:x:me"), next_owner.implicit_of("did:x:me")) == ("", "phone")
 
 
 def test_the_live_mode_ends_with_its_edge_and_not_with_another() -> None:

@@ -1,4 +1,4 @@
-"""Group commit: what waits goes together, everybody is answered, and nothing ends the thread."""
+"""Group commit: what waits goes together, every batch is answered, and nothing ends the thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import msgspec
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     Connect,
     Listen,
     OpenSession,
@@ -20,13 +20,13 @@ from actors.commands import (
     SaveContract,
     Submission,
 )
-from actors.host import Host
-from actors.limits import HostLimits
-from actors.refusals import Refusal
-from actors.replies import BatchResult, EnvelopesWaiting, Push, Refused, Registered
-from actors.writer import Writer
-from eventstore.codec import identity_stream
-from eventstore.log import EventLog
+from actors.core.limits import HostLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import BatchResult, EnvelopesWaiting, Push, Refused, Registered
+from actors.host.host import Host
+from actors.host.writer import Writer
+from eventstore.log.codec import identity_stream
+from eventstore.log.event_log import EventLog
 from tests.log.faulty_log import FaultyLog
 from tests.unit.actors.given import (
     NOW_S,
@@ -102,7 +102,7 @@ def test_a_transaction_takes_no_more_batches_than_its_bound(log: EventLog, owner
     assert owner.snapshot_stats().commits == 3
 
 
-def test_one_client_alone_never_waits_for_company(log: EventLog, owner: Host) -> None:
+def test_one_client_alone_never_waits_for_others(log: EventLog, owner: Host) -> None:
     running = Running(owner, log, gather_s_max=LONGER_THAN_A_TEST_S)
     running.writer.start()
     for number in range(3):
@@ -128,7 +128,7 @@ def test_each_edge_gets_its_own_pushes_and_the_rest_is_sent_out(log: EventLog, o
     ]
 
 
-def test_the_end_of_a_lease_is_told_though_nobody_asks(log: EventLog) -> None:
+def test_the_end_of_a_lease_is_pushed_without_a_command(log: EventLog) -> None:
     clock = HandClock()
     owner = host(log, clock=clock)
     running = Running(owner, log)
@@ -149,7 +149,7 @@ def test_a_defect_is_answered_unknown_and_the_thread_goes_on(
     log: EventLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # import-linter, run in the same process, switches off the loggers that it finds.
-    monkeypatch.setattr(logging.getLogger("actors.writer"), "disabled", False)
+    monkeypatch.setattr(logging.getLogger("actors.host.writer"), "disabled", False)
     broken = _Broken(log)
     owner = host(broken)
     running = Running(owner, broken)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
 from http_edge.cli.main import main
-from http_edge.config_reference import PREFIX
+from http_edge.settings.reference import PREFIX
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,36 @@ class Ran:
 
 
 Run: TypeAlias = Callable[..., Ran]
+
+
+@contextmanager
+def answering(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
+    """A server on a free port of this machine; yields where it listens.
+
+    ``answers`` are status and body by path, without the query; any other path is a 404.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answers.get(self.path.partition("?")[0], (404, b""))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 - its name
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from http_edge.cli.output import Exit
-from http_edge.config_reference import every_setting, markdown_reference, toml_reference
+from http_edge.server.exits import Exit
+from http_edge.settings import sources
+from http_edge.settings.reference import every_setting, markdown_reference, toml_reference
 from tests.unit.cli.conftest import Run
 
 
@@ -41,6 +42,17 @@ def test_a_refused_setting_ends_with_the_remedy(run: Run) -> None:
     assert ran.err == (
         "poste: limits.contract_max from command line: expected a known setting, perhaps "
         "limits.contracts_max\n  All settings: poste config reference\n"
+    )
+
+
+def test_a_former_name_of_a_setting_is_read_and_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "former_names", lambda: {"workers": "hosts"})
+    ran = run("config", "show", "--set", "workers=3", "--json")
+    assert json.loads(ran.out)["hosts"] == {"value": 3, "source": "command line"}
+    assert ran.err == (
+        "poste: workers from command line is called hosts now; the former name still works\n"
     )
 
 

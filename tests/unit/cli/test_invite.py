@@ -1,32 +1,63 @@
-"""``poste invite``: invitations that the server knows again, for the terms that were asked for."""
+"""``poste invite``: invitations that the server knows again, with the terms that were named."""
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from actors.clock import system_clock
-from http_edge.cli.output import Exit
-from http_edge.didcomm.invitations import Invitation, Invitations
-from http_edge.didcomm.keys import service_key
-from http_edge.mediator_keys import load_or_create
-from tests.unit.cli.conftest import Ran, Run
+from actors.host.clock import system_clock
+from http_edge.crypto.mediator_keys import MediatorKeys, load_or_create, new_keys
+from http_edge.didcomm.envelopes.keys import service_key
+from http_edge.didcomm.protocols.invitations import Invitations, MediatorInvitation
+from http_edge.dids.document import mediator_document
+from http_edge.server.exits import Exit
+from tests.unit.cli.conftest import Ran, Run, answering
 
 URL = "https://mediator.example"
+NOT_HERE = ("--listen", "127.0.0.1:1")
+"""Where no mediator answers."""
 PUBLIC = ("--public-url", URL)
 
 
-def known(ran: Ran, tmp_path: Path) -> Invitation:
+@pytest.fixture(autouse=True)
+def keys(tmp_path: Path) -> MediatorKeys:
+    """The mediator has started once: its data directory holds its keys."""
+    return load_or_create(tmp_path / "data" / "mediator-keys.json")
+
+
+@pytest.fixture
+def running(keys: MediatorKeys) -> Iterator[str]:
+    """Where a mediator with these keys listens, whose URL for others is another one."""
+    with mediator(keys, "https://public.example:8443") as listen:
+        yield listen
+
+
+@contextmanager
+def mediator(keys: MediatorKeys, url: str) -> Iterator[str]:
+    """A server that answers with the DID document of a mediator; yields where it listens."""
+    document = json.dumps(mediator_document("did:web:public.example", url, keys)).encode()
+    with answering({"/.well-known/did.json": (200, document)}) as listen:
+        yield listen
+
+
+def known(ran: Ran, tmp_path: Path) -> MediatorInvitation:
     """The invitation of the URL that was printed, as the server with this key file reads it."""
     assert ran.code == Exit.OK, ran.err
-    (line,) = re.findall(rf"{URL}/invitation\?\S+?(?=\"|\s)", ran.out)
-    ((parameter, (text,)),) = parse_qs(urlsplit(line).query).items()
+    long, short = re.findall(rf"{URL}/invitation\?\S+?(?=\"|\s)", ran.out)
+    ((parameter, (text,)),) = parse_qs(urlsplit(long).query).items()
     key = service_key(load_or_create(tmp_path / "data" / "mediator-keys.json"))
     server = Invitations(key, "Poste", f"{URL}/didcomm")
     found = server.read("out-of-band" if parameter == "oob" else "connections", text)
     assert found is not None
+    named = parse_qs(urlsplit(short).query)
+    assert server.read_short(named["id"][0], named["label"][0]) == found
+    assert named.get("protocol", ["out-of-band"]) == [
+        "out-of-band" if parameter == "oob" else "connections"
+    ]
     return found
 
 
@@ -58,7 +89,6 @@ def test_an_invitation_ends_when_it_shall(
 def test_a_period_that_is_none_is_refused(run: Run, tmp_path: Path, period: str) -> None:
     ran = run("invite", *PUBLIC, "--expires", period)
     assert (ran.code, ran.out) == (Exit.USAGE, "")
-    assert not (tmp_path / "data").exists()
 
 
 def test_an_invitation_has_the_label_that_it_is_given(run: Run, tmp_path: Path) -> None:
@@ -79,6 +109,7 @@ def test_json_holds_the_message_too(run: Run, tmp_path: Path) -> None:
         "expires_at_s": None,
         "protocol": "connections",
         "url": invitation.connections_url(URL),
+        "short_url": invitation.short_url(URL, "connections"),
         "invitation": invitation.connections(),
     }
 
@@ -88,22 +119,40 @@ def test_every_invitation_is_another_one(run: Run, tmp_path: Path) -> None:
     assert len(ids) == 3
 
 
+def code_in(ran: Ran) -> list[str]:
+    """The lines of the QR code in the output."""
+    return [line for line in ran.out.splitlines() if set(line) & set("▀▄█")]
+
+
 def test_the_qr_code_is_printed_where_it_is_asked_for(run: Run) -> None:
-    assert "█" not in run("invite", *PUBLIC).out
-    ran = run("invite", *PUBLIC, "--qr")
-    lines = ran.out.partition("/invitation?")[2].splitlines()[1:]
+    assert not code_in(run("invite", *PUBLIC))
+    lines = code_in(run("invite", *PUBLIC, "--qr"))
     assert len({len(line) for line in lines}) == 1
     assert len(lines) == (len(lines[0]) + 1) // 2
     assert set("".join(lines)) == set(" ▀▄█")
 
 
-def test_a_qr_code_that_does_not_fit_is_not_printed(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("more", [[], ["--single-use", "--expires", "7d", "--label", "x" * 64]])
+def test_the_qr_code_fits_a_terminal_of_80_columns(
+    run: Run, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    ran = run("invite", *PUBLIC, "--qr")
-    assert ran.code == Exit.OK
-    assert "█" not in ran.out
+    ran = run("invite", *PUBLIC, "--qr", "--protocol", "connections", *more)
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    lines = code_in(ran)
+    assert lines
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_qr_code_of_the_long_url_is_there_for_wallets_without_network(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = code_in(run("invite", *PUBLIC, "--qr"))
+    long = code_in(run("invite", *PUBLIC, "--qr", "--long"))
+    assert len(long) > len(short)
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = run("invite", *PUBLIC, "--qr", "--long")
+    assert (ran.code, code_in(ran)) == (Exit.OK, [])
     assert "--png FILE" in ran.err
 
 
@@ -115,14 +164,39 @@ def test_the_qr_code_is_written_as_a_picture(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["didcomm.registration=closed", "didcomm.enabled=false"])
-def test_nobody_is_invited_to_what_takes_nobody(run: Run, setting: str) -> None:
+def test_a_mediator_that_takes_no_wallet_is_not_invited_to(run: Run, setting: str) -> None:
     ran = run("invite", *PUBLIC, "--set", setting)
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert setting.partition("=")[0] in ran.err
 
 
-def test_a_mediator_without_a_public_url_is_told_of_it(run: Run) -> None:
-    ran = run("invite")
+def test_the_url_is_that_of_the_mediator_that_runs(run: Run, running: str) -> None:
+    for where in (("--listen", running), ("--url", f"http://{running}")):
+        ran = run("invite", *where)
+        assert (ran.code, ran.err) == (Exit.OK, "")
+        assert "https://public.example:8443/invitation?oob=" in ran.out
+
+
+def test_a_url_that_is_set_needs_no_mediator(run: Run, running: str) -> None:
+    assert f"{URL}/invitation?oob=" in run("invite", *PUBLIC, "--listen", running).out
+
+
+def test_a_mediator_with_other_keys_is_not_invited_to(run: Run, tmp_path: Path) -> None:
+    with mediator(new_keys(), URL) as listen:
+        ran = run("invite", "--listen", listen)
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert f"{listen} is not the mediator that has its keys in {tmp_path}/data" in ran.err
+    assert "--data-dir" in ran.err
+
+
+def test_a_mediator_that_is_named_has_to_answer(run: Run) -> None:
+    ran = run("invite", "--url", "http://127.0.0.1:1")
+    assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+
+
+def test_an_address_of_this_machine_alone_is_pointed_out(run: Run) -> None:
+    ran = run("invite", *NOT_HERE)
     assert ran.code == Exit.OK
-    assert "public_url is not set" in ran.err
-    assert "http://127.0.0.1:8080/invitation?oob=" in ran.out
+    assert "from this machine alone" in ran.err
+    assert "--public-url" in ran.err
+    assert "http://127.0.0.1:1/invitation?oob=" in ran.out

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
-from http_edge.cli.output import Exit
-from http_edge.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
-from http_edge.mediator_keys import load_or_create
+import pytest
+
+from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Run
 
 
@@ -21,6 +23,35 @@ def test_keys_are_made_once_and_shown_public(run: Run, tmp_path: Path) -> None:
         "pre_key": multibase_encode(X25519_PREFIX, keys.pre_public),
         "file": str(path),
     }
+
+
+def test_keys_that_are_made_say_so_and_where_else_they_may_be(run: Run, tmp_path: Path) -> None:
+    first, second = run("keys"), run("keys")
+    assert f"no keys at {tmp_path}/data/mediator-keys.json: new ones are made" in first.err
+    assert "--data-dir" in first.err
+    assert second.err == ""
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["invite", "--public-url", "https://mediator.example"],
+        ["queue", "show"],
+        ["queue", "purge", "did:x:y", "--yes"],
+        ["shards", "list"],
+        ["shards", "drain", "node-1"],
+        ["identities", "list"],
+        ["identities", "dedicate", "did:x:y"],
+    ],
+)
+def test_a_command_that_needs_the_keys_of_a_mediator_makes_none(
+    run: Run, tmp_path: Path, args: list[str]
+) -> None:
+    ran = run(*args)
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert f"there are no keys of a mediator at {tmp_path}/data/mediator-keys.json" in ran.err
+    assert "--data-dir" in ran.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_private_keys_are_never_shown(run: Run, tmp_path: Path) -> None:

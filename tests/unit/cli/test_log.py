@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.codec import encode, identity_stream, partition_stream
-from eventstore.events import MessageQueued
-from eventstore.open_log import open_log
-from eventstore.seal import GENESIS, seal
-from http_edge.cli.output import Exit
+from eventstore.log.codec import encode, identity_stream, partition_stream
+from eventstore.log.events import MessageQueued
+from eventstore.log.seal import GENESIS, seal
+from eventstore.stores.open_log import open_log
+from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Run
 
 BATCHES = 3

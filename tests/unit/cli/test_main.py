@@ -2,16 +2,17 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
-from eventstore.errors import CorruptRow, LogUnavailable, UnsafeLog
+from eventstore.log.errors import CorruptRow, LogUnavailable, UnsafeLog
 from http_edge.cli import projections_program
 from http_edge.cli.main import SUMMARIES, LazyGroup, explained, poste
-from http_edge.cli.output import Exit, Stop
-from http_edge.config_sources import SettingRefused
-from http_edge.mediator_keys import KeyFileRefused
+from http_edge.crypto.mediator_keys import KeyFileRefused
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.sources import SettingRefused
 from tests.unit.cli.conftest import Run
 
 
@@ -22,6 +23,29 @@ def test_help_names_every_command_and_every_exit_code(run: Run) -> None:
         assert f"\n  {name} " in ran.out
     for code in Exit:
         assert f"\n  {int(code)} " in ran.out
+
+
+@pytest.mark.parametrize("group", [[], ["queue"], ["shards"], ["identities"], ["log"], ["config"]])
+def test_a_group_without_a_command_shows_its_help(run: Run, group: list[str]) -> None:
+    ran = run(*group)
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    assert ran.out == run(*group, "--help").out
+
+
+def test_options_of_settings_show_their_defaults_choices_and_bounds(run: Run) -> None:
+    shown = " ".join(run("serve", "--help").out.split())
+    assert "[default: 127.0.0.1:8080; host:port" in shown
+    assert "--placement [sharded|dedicated]" in shown
+    assert "[default: sharded]" in shown
+    assert "--log-level [debug|info|warning|error]" in shown
+    assert "--shards NUMBER" in shown
+    assert "[default: 16; a whole number from 1 to 1_024]" in shown
+    assert "[default: data]" in shown
+
+
+def test_every_option_with_a_default_shows_it(run: Run) -> None:
+    assert "[default: out-of-band]" in run("invite", "--help").out
+    assert "[default: 20; 1<=x<=10000]" in run("queue", "show", "--help").out
 
 
 @pytest.mark.parametrize("args", [["--help"], ["serve", "--help"]])
@@ -88,6 +112,33 @@ def test_an_interrupt_ends_like_one(run: Run, monkeypatch: pytest.MonkeyPatch) -
 def test_a_refusal_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Stop(Exit.USAGE, "a\x1b[2Jb\r\nc", "d\u2028e").show()
     assert capsys.readouterr().err == "poste: a\\x1b[2Jb\\r\\nc\n  d\\u2028e\n"
+
+
+def poste_with_spark(*args: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("pyspark")
+    command = [sys.executable, "-c", "from http_edge.cli.main import main; main()", *args]
+    return subprocess.run(command, capture_output=True, check=False, text=True)
+
+
+@pytest.mark.thorough
+def test_a_command_of_spark_calls_itself_by_the_name_that_was_typed() -> None:
+    done = poste_with_spark("rebuild", "--from", "export")
+    assert (done.returncode, done.stdout) == (Exit.USAGE, "")
+    assert "Usage: poste rebuild" in done.stderr
+    assert "python -m" not in done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "args", [["rebuild", "--to", "tables"], ["report", "--to", "page"], ["audit", "replays"]]
+)
+def test_a_place_without_an_export_is_unreachable_to_the_commands_of_spark(
+    tmp_path: Path, args: list[str]
+) -> None:
+    done = poste_with_spark(*args, "--from", str(tmp_path / "nowhere"))
+    assert (done.returncode, done.stdout) == (Exit.UNREACHABLE, "")
+    assert f"{tmp_path}/nowhere: there is no such folder" in done.stderr
+    assert "key" not in done.stderr
 
 
 def test_a_command_of_spark_says_what_to_install_where_there_is_none(

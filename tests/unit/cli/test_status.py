@@ -1,16 +1,15 @@
-"""``poste status``: shows whatever a mediator tells of itself, and says when none answers."""
+"""``poste status``: shows all that a mediator answers of itself, and says when none answers."""
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack
 from typing import TypeAlias
 
 import pytest
 
-from http_edge.cli.output import Exit
-from tests.unit.cli.conftest import Run
+from http_edge.server.exits import Exit
+from tests.unit.cli.conftest import Run, answering
 
 Serve: TypeAlias = Callable[[int, bytes], str]
 
@@ -28,32 +27,9 @@ ANSWER = {
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """A server on a free port that gives every GET /status the same answer."""
-    servers: list[HTTPServer] = []
-    threads: list[threading.Thread] = []
-
-    def start(status: int, body: bytes) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status if self.path == "/status" else 404)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-                pass
-
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threads.append(threading.Thread(target=server.serve_forever))
-        threads[-1].start()
-        return f"127.0.0.1:{server.server_port}"
-
-    yield start
-    for server, thread in zip(servers, threads, strict=True):
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    """A server that gives every GET /status the same answer."""
+    with ExitStack() as servers:
+        yield lambda status, body: servers.enter_context(answering({"/status": (status, body)}))
 
 
 def test_every_key_of_the_answer_is_shown(run: Run, serve: Serve) -> None:

@@ -1,26 +1,85 @@
-"""Tables on a terminal show every column, whatever stands in the first."""
+"""Tables on a terminal of 80 columns show every column, and no value is broken."""
 
 from __future__ import annotations
 
 import pytest
 
-from http_edge.cli.output import print_table
+from http_edge.cli.output import print_record, print_table
 
 LONG_DID = "did:decentrl:YWxpY2U:" + "z6MkotvgNfXbr1sXKFLDKkTZ4d7KRPRkio6qfwE31HSHPS27" * 3
+COLUMNS = ["did", "by", "node"]
 
 
-def shown(capsys: pytest.CaptureFixture[str], did: str) -> list[str]:
-    print_table("Identities", ["did", "by", "node"], [[did, "operator", "node-7"]])
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
 
 
-def test_a_long_did_hides_no_other_column(capsys: pytest.CaptureFixture[str]) -> None:
-    _, head, _, first, *rest = shown(capsys, LONG_DID)
-    assert head.split() == ["did", "by", "node"]
-    start, by, node = first.split()
-    assert (by, node) == ("operator", "node-7")
-    assert start + "".join(rest) == LONG_DID
+def test_a_long_did_hides_no_other_column_and_stands_whole_on_its_own_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table("Identities", COLUMNS, [[LONG_DID, "operator", "node-7"]])
+    title, head, _, row, below = lines(capsys)
+    assert title == "Identities"
+    assert head.split() == COLUMNS
+    assert row.split() == ["\u2193", "operator", "node-7"]
+    assert below == LONG_DID
 
 
-def test_a_short_name_stays_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, "did:web:bob.example")[3].split()[0] == "did:web:bob.example"
+def test_a_value_that_fits_stays_in_its_row_beside_one_that_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [["did:web:bob.example", "load", "node-1"], [LONG_DID, "operator", "node-7"]]
+    print_table("Identities", COLUMNS, rows)
+    _, _, _, short, long, below = lines(capsys)
+    assert short.split() == ["did:web:bob.example", "load", "node-1"]
+    assert long.split() == ["\u2193", "operator", "node-7"]
+    assert below == LONG_DID
+
+
+def test_the_columns_stand_under_their_heads_and_numbers_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table("Queues", ["did", "bytes"], [["did:x:a", 7], ["did:x:b", 12_345]])
+    assert capsys.readouterr().out.splitlines() == [
+        "Queues",
+        "",
+        " did       bytes",
+        " " + "\u2500" * 15,
+        " did:x:a       7",
+        " did:x:b  12_345",
+        "",
+    ]
+
+
+def test_a_value_that_is_missing_or_empty_is_shown_as_a_dash(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table("Hosts", ["host", "node", "to"], [["host-0", "", None]])
+    assert lines(capsys)[-1].split() == ["host-0", "-", "-"]
+
+
+def test_a_record_keeps_its_names_beside_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    print_record("Keys", {"did": LONG_DID, "file": "/srv/keys.json", "used": True, "at": None})
+    out = capsys.readouterr().out
+    assert f"did   \u2193\n   {LONG_DID}\n" in out
+    assert " file  /srv/keys.json\n used  yes\n at    -" in out
+
+
+def test_no_line_but_that_of_a_long_value_is_wider_than_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = [f"column_{number}" for number in range(6)]
+    print_table("Wide", columns, [["x" * (10 * number) for number in range(6)]] * 2)
+    assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
+
+
+def test_text_from_elsewhere_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("Agents", ["label"], [["a\x1b[2Jb"], ["x\n" * 90]])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "a\\x1b[2Jb" in out

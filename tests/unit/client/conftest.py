@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest_asyncio
 
-from http_edge.client import Account, Backoff, Identity, MediatorClient, Sources
+from http_edge.clients.decentrl import Account, Backoff, Identity, MediatorClient, Sources
 from tests.unit.client.scripted_mediator import ScriptedMediator
 
 NOW_MS = 1_700_000_000_000

@@ -13,14 +13,13 @@ from typing import Any, TypeAlias
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from actors.refusals import Refusal
-from http_edge.client.contracts import resolve
-from http_edge.contract_profile import open_registration
-from http_edge.did_document import mediator_document
+from http_edge.clients.decentrl.contracts import resolve
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.signatures import verify_object
+from http_edge.crypto.strict_json import parse
 from http_edge.dids import DidDocument, signing_key_id
-from http_edge.mediator_keys import MediatorKeys
-from http_edge.signatures import verify_object
-from http_edge.strict_json import parse
+from http_edge.dids.contract_profile import ContractRejection, open_registration
+from http_edge.dids.document import mediator_document
 
 Json: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[web.Request, Json], web.Response]
@@ -138,7 +137,7 @@ class ScriptedMediator:
         if command["header"]["recipient_did"] != self.did:
             return success(code="REQUESTED")(request, command)
         payload = command["payload"]
-        verdict = open_registration(
+        accepted = open_registration(
             payload["encrypted_contract_request"],
             payload["requestor_ephemeral_public_key"],
             self.keys,
@@ -147,11 +146,11 @@ class ScriptedMediator:
             0,
             resolve,
         )
-        if isinstance(verdict, Refusal):
-            return error(verdict.value, 400)(request, command)
+        if isinstance(accepted, ContractRejection):
+            return error("INVALID_COMMAND", 400)(request, command)
         return success(
             code="MEDIATOR_REGISTRATION_SUCCESS",
-            payload={"signed_communication_contract": verdict.signed},
+            payload={"signed_communication_contract": accepted.signed},
         )(request, command)
 
     async def _ws(self, request: web.Request) -> web.StreamResponse:

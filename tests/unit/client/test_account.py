@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.canonical_json import canonical
-from http_edge.client import (
+from http_edge.clients.decentrl import (
     Account,
     CommandRefused,
     Contract,
@@ -20,9 +19,10 @@ from http_edge.client import (
     UnusableIdentity,
     events,
 )
-from http_edge.client.contracts import resolve, root_secret, sealed_request, verified
-from http_edge.encoding import b64encode
-from http_edge.key_agreement import new_key_pair
+from http_edge.clients.decentrl.contracts import resolve, root_secret, sealed_request, verified
+from http_edge.crypto.canonical_json import canonical
+from http_edge.crypto.encoding import b64encode
+from http_edge.crypto.key_agreement import new_key_pair
 from tests.unit.client.conftest import NOW_MS
 from tests.unit.client.scripted_mediator import Json, ScriptedMediator, error, page, success
 
@@ -140,7 +140,7 @@ async def test_an_expired_request_is_not_answered(alice: Account, bob: Account) 
     assert recipient is not None
     sealed = sealed_request(alice.identity, ephemeral, recipient, NOW_MS // 1000)
     waiting = PendingContractRequest("r1", alice.identity.did, sealed, b64encode(ephemeral.public))
-    with pytest.raises(NotAuthentic, match="INVALID_COMMAND"):
+    with pytest.raises(NotAuthentic, match="expires_at: has passed"):
         bob.read_contract_request(waiting)
 
 

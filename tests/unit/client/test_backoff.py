@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.client import Backoff
+from http_edge.clients.decentrl import Backoff
 
 
 @given(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.canonical_json import canonical
-from http_edge.client import (
+from http_edge.clients.decentrl import (
     Account,
     Channel,
     EventToSave,
@@ -23,7 +22,8 @@ from http_edge.client import (
     UnexpectedAnswer,
     signed_command,
 )
-from http_edge.strict_json import parse
+from http_edge.crypto.canonical_json import canonical
+from http_edge.crypto.strict_json import parse
 from tests.unit.client.conftest import NOW_MS
 from tests.unit.client.scripted_mediator import Json, ScriptedMediator, page, success
 

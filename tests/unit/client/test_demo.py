@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from http_edge.cli.demo import demo
-from http_edge.cli.output import Exit
+from http_edge.server.exits import Exit
 from tests.unit.client.scripted_mediator import ScriptedMediator, success
 from tests.unit.client.test_socket import accept
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from http_edge.client import Identity, NotAuthentic, UnusableIdentity
-from http_edge.client.mediators import mediator_named_by
+from http_edge.clients.decentrl import Identity, NotAuthentic, UnusableIdentity
+from http_edge.clients.decentrl.mediator import mediator_named_by
+from http_edge.crypto.signatures import public_key, verify_object
 from http_edge.dids import decentrl
-from http_edge.signatures import public_key, verify_object
 
 
 def test_an_identity_resolves_to_its_own_keys_and_names_its_mediator() -> None:

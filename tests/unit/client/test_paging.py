@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from http_edge.client import Page, PendingEvent, UnexpectedAnswer
-from http_edge.client.paging import drained, each
-from http_edge.client.records import Pagination
+from http_edge.clients.decentrl import Page, PendingEvent, UnexpectedAnswer
+from http_edge.clients.decentrl.records import Pagination, drained, each
 
 
 class Shelf:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import WSMsgType, web
 
-from http_edge.client import (
+from http_edge.clients.decentrl import (
     Account,
     Backoff,
     ContractsUpdated,
@@ -19,9 +19,9 @@ from http_edge.client import (
     TransportLimits,
     UnexpectedAnswer,
 )
-from http_edge.client.errors import SOCKET_REFUSALS
-from http_edge.client.socket import Notice
-from http_edge.signatures import public_key, verify_object
+from http_edge.clients.decentrl.errors import SOCKET_REFUSALS
+from http_edge.clients.decentrl.socket import Notice
+from http_edge.crypto.signatures import public_key, verify_object
 from tests.unit.client.conftest import NOW_MS, World
 from tests.unit.client.scripted_mediator import ScriptedMediator, SocketScript
 
@@ -103,7 +103,7 @@ async def test_a_ping_is_answered_with_its_timestamp(
     assert pongs == [{"type": "PONG", "timestamp": 5}]
 
 
-async def test_a_lost_connection_is_replaced_and_the_caller_is_told(
+async def test_a_lost_connection_is_replaced_and_the_caller_notified(
     alice: Account, mediator: ScriptedMediator, world: World
 ) -> None:
     mediator.sockets.extend(
@@ -170,7 +170,7 @@ async def test_connecting_again_is_bounded(alice: Account, mediator: ScriptedMed
     assert len(mediator.authenticated) == 1 + FEW.attempts_max
 
 
-async def test_no_mediator_is_told_apart_from_a_refusal(
+async def test_no_mediator_is_distinguished_from_a_refusal(
     alice: Account, mediator: ScriptedMediator
 ) -> None:
     await alice.mediator.document()

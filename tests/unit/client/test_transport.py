@@ -6,7 +6,7 @@ import socket
 import pytest
 from aiohttp import web
 
-from http_edge.client import (
+from http_edge.clients.decentrl import (
     ONCE,
     Account,
     CommandRefused,
@@ -16,7 +16,7 @@ from http_edge.client import (
     TransportLimits,
     UnexpectedAnswer,
 )
-from http_edge.client.transport import read_answer, retry_after_s
+from http_edge.clients.decentrl.transport import read_answer, retry_after_s
 from tests.unit.client.conftest import World
 from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, plain, success
 
@@ -65,7 +65,7 @@ async def test_an_idempotent_command_is_signed_anew_until_its_outcome_is_known(
     nonces = [command["header"]["nonce"] for command in mediator.received]
     assert len(set(nonces)) == 3
     assert len({command["signature"] for command in mediator.received}) == 3
-    # Half of the first pause, then what the mediator asked for.
+    # Half of the first pause, then what the mediator named.
     assert world.waits_s == [0.5, 4.0]
 
 
@@ -95,7 +95,7 @@ async def test_a_refusal_is_never_retried(alice: Account, mediator: ScriptedMedi
     assert len(mediator.received) == 1
 
 
-async def test_nothing_was_sent_where_nobody_listens(world: World) -> None:
+async def test_nothing_was_sent_where_no_mediator_listens(world: World) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"

@@ -3,9 +3,15 @@
 import re
 from pathlib import Path
 
-from http_edge.config import Section, Settings
-from http_edge.config_reference import every_setting, markdown_reference, toml_reference
-from http_edge.config_sources import load_settings
+from http_edge.settings.reference import (
+    Setting,
+    every_setting,
+    markdown_reference,
+    toml_reference,
+    variable_of,
+)
+from http_edge.settings.settings import Section, Settings
+from http_edge.settings.sources import load_settings
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,3 +70,10 @@ def test_the_tables_name_every_setting_and_its_variable() -> None:
     for setting in every_setting().values():
         assert f"| `{setting.name}` |" in tables
         assert f"| `{setting.variable}` |" in tables
+
+
+def test_a_renamed_setting_names_the_one_it_was() -> None:
+    schema = {"description": "Why.", "default": 1, "type": "integer", "former_name": "old.name"}
+    setting = Setting("new.name", schema)
+    assert (setting.former_name, setting.reason) == ("old.name", "Why. Formerly old.name.")
+    assert (variable_of("old.name"), setting.variable) == ("POSTE_OLD__NAME", "POSTE_NEW__NAME")

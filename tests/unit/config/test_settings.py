@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from http_edge.config import Limits, Settings, did_web, split_listen
+from http_edge.settings.settings import Limits, Settings, did_web, split_listen
 
 OTHER = Settings(
     data_dir=Path("/srv/poste"),

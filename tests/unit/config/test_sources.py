@@ -1,13 +1,15 @@
 """Sources of settings: their order, and that nothing unknown or unfit passes unnamed."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from http_edge.config import Settings
-from http_edge.config_reference import every_setting
-from http_edge.config_sources import SettingRefused, load_settings, shown
+from http_edge.settings import sources
+from http_edge.settings.reference import every_setting
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import SettingRefused, load_settings, shown
 
 NONE: Mapping[str, str] = {}
 
@@ -86,6 +88,7 @@ def test_texts_of_environment_and_flags_become_values_alike(
         ("hosts = true", "hosts", "a whole number from 1 to 256"),
         ("hosts = 1979-05-27", "hosts", "a whole number from 1 to 256"),
         ("hosts = 0", "hosts", "a whole number from 1 to 256"),
+        ("HOSTS = 1", "HOSTS", "a known setting"),
         ("host = 1", "host", "a known setting, perhaps hosts"),
         ("limits = 1", "limits", "a table [limits]"),
         ("[limits]\nkeepalive_s = nan", "limits.keepalive_s", "a number above 0 up to 3_600"),
@@ -122,6 +125,8 @@ def test_a_missing_file_is_refused(file: Path) -> None:
     ("environ", "name", "source", "expected"),
     [
         ({"POSTE_HOSTS": "many"}, "hosts", "POSTE_HOSTS", "a whole number"),
+        ({"POSTE_HOSTS": "true"}, "hosts", "POSTE_HOSTS", "a whole number"),
+        ({"POSTE_LIMITS": '{"contracts_max": 7}'}, "POSTE_LIMITS", "the environment", "known"),
         ({"POSTE_LISTEM": "x"}, "POSTE_LISTEM", "the environment", "perhaps POSTE_LISTEN"),
         ({"POSTE_DID_WEB__ENABLED": "maybe"}, "did_web.enabled", "POSTE_DID_WEB__ENABLED", "true"),
         ({"POSTE_HOSTS": ""}, "hosts", "POSTE_HOSTS", "a whole number"),
@@ -134,6 +139,60 @@ def test_a_variable_with_a_mistake_is_refused_by_name(
         load_settings(NONE, environ)
     assert (refused.value.name, refused.value.source) == (name, source)
     assert expected in refused.value.expected
+
+
+def test_a_file_of_settings_may_be_a_pipe() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"hosts = 2\n[limits]\ncontracts_max = 7\n")
+    os.close(writing)
+    try:
+        settings = load_settings(NONE, NONE, Path(f"/dev/fd/{reading}")).settings
+    finally:
+        os.close(reading)
+    assert (settings.hosts, settings.limits.contracts_max) == (2, 7)
+
+
+def test_a_directory_is_no_file_of_settings(tmp_path: Path) -> None:
+    with pytest.raises(SettingRefused, match="readable TOML"):
+        load_settings(NONE, NONE, tmp_path)
+
+
+@pytest.fixture
+def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two settings had other names in earlier releases, one of them in another section."""
+    names = {"contacts.max": "limits.contracts_max", "workers": "hosts"}
+    monkeypatch.setattr(sources, "former_names", lambda: names)
+
+
+@pytest.mark.usefixtures("renamed")
+def test_a_renamed_setting_is_still_read_from_every_source_and_says_so(file: Path) -> None:
+    file.write_text("workers = 2\n[contacts]\nmax = 7\n")
+    for loaded, label in (
+        (load_settings(NONE, NONE, file), str(file)),
+        (load_settings(NONE, {"POSTE_WORKERS": "2", "POSTE_CONTACTS__MAX": "7"}), "POSTE_"),
+        (load_settings({"workers": "2", "contacts.max": "7"}, NONE), "command line"),
+    ):
+        assert (loaded.settings.hosts, loaded.settings.limits.contracts_max) == (2, 7)
+        assert loaded.sources["limits.contracts_max"].startswith(label)
+        assert sorted(note.split(" from ")[0] for note in loaded.notes) == [
+            "contacts.max",
+            "workers",
+        ]
+        assert any("is called limits.contracts_max now" in note for note in loaded.notes)
+
+
+@pytest.mark.usefixtures("renamed")
+def test_a_later_source_overrules_by_either_name(file: Path) -> None:
+    file.write_text("hosts = 2\n")
+    loaded = load_settings(NONE, {"POSTE_WORKERS": "3"}, file)
+    assert (loaded.settings.hosts, loaded.sources["hosts"]) == (3, "POSTE_WORKERS")
+
+
+@pytest.mark.usefixtures("renamed")
+def test_a_setting_by_both_its_names_in_one_source_is_refused(file: Path) -> None:
+    file.write_text("hosts = 2\nworkers = 3\n")
+    with pytest.raises(SettingRefused, match="expected hosts alone"):
+        load_settings(NONE, NONE, file)
 
 
 def test_variables_that_kubernetes_makes_for_a_service_named_poste_are_not_settings() -> None:

@@ -11,25 +11,25 @@ from typing import Any, Final
 
 import orjson
 
-from actors.commands import Connection, QueryConnection
-from actors.refusals import Refusal
-from actors.replies import Connected
-from http_edge.config import DidComm
-from http_edge.didcomm.admission import Admission
-from http_edge.didcomm.families.connections import MINORS as CONNECTIONS_MINORS
-from http_edge.didcomm.families.connections import Connections
-from http_edge.didcomm.families.did_exchange import MINORS as DID_EXCHANGE_MINORS
-from http_edge.didcomm.families.did_exchange import DidExchange
-from http_edge.didcomm.families.out_of_band import OutOfBand
-from http_edge.didcomm.handling import Asked, Family, Outcome
-from http_edge.didcomm.handshake import Handshake
-from http_edge.didcomm.invitations import Invitations
-from http_edge.didcomm.keys import KeyPair, base58, did_key
-from http_edge.didcomm.messages import Json
-from http_edge.didcomm.own_documents import OwnDocuments
-from http_edge.didcomm.signed import sign_attachment
+from actors.core.commands import Connection, QueryConnection
+from actors.core.refusals import Refusal
+from actors.core.replies import Connected
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.signed import sign_attachment
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
+from http_edge.didcomm.protocols.admission import Admission
+from http_edge.didcomm.protocols.connections import MINORS as CONNECTIONS_MINORS
+from http_edge.didcomm.protocols.connections import Connections
+from http_edge.didcomm.protocols.did_exchange import MINORS as DID_EXCHANGE_MINORS
+from http_edge.didcomm.protocols.did_exchange import DidExchange
+from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
+from http_edge.didcomm.protocols.invitations import Invitations
+from http_edge.didcomm.protocols.out_of_band import OutOfBand
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
+from http_edge.settings.settings import DidComm
 from tests.edge.mediator import HandClock
-from tests.unit.didcomm.asking import NEW, Agents, agents_of, asked, message
+from tests.unit.didcomm.requests import NEW, Agents, agents_of, message, request_of, written
 
 HTTP_URL: Final = "https://mediator.example/didcomm"
 WS_URL: Final = "wss://mediator.example/didcomm"
@@ -46,7 +46,7 @@ class Wallet:
         self.did = did_key(self.key.public)
         self.unqualified = base58(self.key.public[:16])
         self._endpoint = endpoint
-        own = OwnDocuments(self.key, endpoint, endpoint)
+        own = MediatorDocuments(self.key, endpoint, endpoint)
         self.peer4, self.peer2 = own.peer4, own.peer2
 
     def legacy_document(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Inviter:
         public = settings.registration in {"open", "allow_list"}
         self.invitations = Invitations(SERVICE, settings.label, HTTP_URL, public=public)
         self.admission = Admission(settings, self.invitations, agents, clock=self.clock)
-        self.own = OwnDocuments(SERVICE, HTTP_URL, WS_URL)
+        self.own = MediatorDocuments(SERVICE, HTTP_URL, WS_URL)
         self.families: dict[str, Family] = {
             family.name: family
             for family in (
@@ -123,7 +123,7 @@ class Inviter:
                     self._handshake(CONNECTIONS_MINORS), self.own, SERVICE, clock=self.clock
                 ).family(),
                 DidExchange(self._handshake(DID_EXCHANGE_MINORS), self.own, SERVICE).family(),
-                OutOfBand(self.admission, new_id=self.new_id).family(),
+                OutOfBand(self.admission).family(),
             )
         }
 
@@ -139,25 +139,22 @@ class Inviter:
         )
         return invitation.terms.id
 
-    async def ask(self, asks: Asked) -> Outcome:
+    async def ask(self, asks: Request) -> Outcome:
         """What the family of this message makes of it."""
         kind = asks.message.type
         return await self.families[kind.family].handlers[kind.name](asks)
 
-    async def answer(self, asks: Asked) -> Json:
+    async def answer(self, asks: Request) -> Json:
         """The reply."""
-        reply = (await self.ask(asks)).reply
-        assert reply is not None
-        return reply
+        return written((await self.ask(asks)).reply, asks.message)
 
-    async def refusal(self, asks: Asked) -> str:
+    async def refusal(self, asks: Request) -> str:
         """The code of the problem report that comes back."""
         outcome = await self.ask(asks)
-        assert outcome.reply is not None
-        kind = asks.message.type
-        assert outcome.reply["@type"] == kind.sibling("problem_report"), outcome.reply
+        report = written(outcome.reply, asks.message)
+        assert report["@type"] == asks.message.type.sibling("problem_report"), report
         assert not outcome.may_wait
-        code = outcome.reply["problem-code"]
+        code = report["problem-code"]
         assert isinstance(code, str)
         return code
 
@@ -166,22 +163,26 @@ class Inviter:
         answer = await self.agents.ask(wallet.did, QueryConnection(), b"q" * 16, Connected)
         return None if isinstance(answer, Refusal) else answer.connection
 
-    def _handshake(self, minors: tuple[int, ...]) -> Handshake:
-        return Handshake(
-            self.agents, self.admission, own_url=HTTP_URL, new_id=self.new_id, minor_max=minors[-1]
+    def _handshake(self, minors: tuple[int, ...]) -> HandshakeResponder:
+        return HandshakeResponder(
+            self.agents,
+            self.admission,
+            own_key=SERVICE.public,
+            own_url=HTTP_URL,
+            minor_max=minors[-1],
         )
 
 
 @asynccontextmanager
 async def inviter_of(data_dir: Path, **settings: Any) -> AsyncIterator[Inviter]:
-    """A mediator that nobody knows yet; ``settings`` are those of DIDComm."""
+    """A mediator without connections; ``settings`` are those of DIDComm."""
     async with agents_of(data_dir, didcomm=settings) as agents:
         yield Inviter(agents, DidComm.model_validate(settings))
 
 
 def connection_request(
     wallet: Wallet, invitation: str | None = None, *, prefix: str = NEW, **members: Any
-) -> Asked:
+) -> Request:
     """A connections 1.0 request of this wallet."""
     body: Json = {
         "label": "Alice",
@@ -189,20 +190,24 @@ def connection_request(
         **_thread(invitation),
         **members,
     }
-    return asked(message("connections/1.0/request", prefix, **body), wallet.key.public)
+    return request_of(message("connections/1.0/request", prefix, **body), wallet.key.public)
 
 
 def exchange_request(
     wallet: Wallet, did: str, invitation: str | None = None, *, minor: int = 1, **members: Any
-) -> Asked:
+) -> Request:
     """A DID exchange request of this wallet with one of its DIDs."""
     body: Json = {"label": "Alice", "did": did, **_thread(invitation), **members}
-    return asked(message(f"didexchange/1.{minor}/request", **body), wallet.key.public)
+    return request_of(message(f"didexchange/1.{minor}/request", **body), wallet.key.public)
 
 
 def attached(document: Json, key: KeyPair) -> Json:
     """A document signed by a key, as the member that carries it."""
-    return {"did_doc~attach": sign_attachment(orjson.dumps(document), key, mime_type=_JSON)}
+    return {
+        "did_doc~attach": write_attachment(
+            sign_attachment(orjson.dumps(document), key, media_type=_JSON)
+        )
+    }
 
 
 def _thread(invitation: str | None) -> Json:

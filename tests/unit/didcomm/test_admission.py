@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from actors.commands import Connect, Connection, QueryConnection, UseInvitation
-from actors.refusals import Refusal
-from actors.replies import Done
-from http_edge.config import DidComm
-from http_edge.didcomm.admission import Admission, Admitted, NotAdmitted
-from http_edge.didcomm.handling import Asked
-from http_edge.didcomm.handshake import Objection
-from http_edge.didcomm.invitations import Invitations
-from http_edge.didcomm.keys import KeyPair, base58, did_key
-from tests.unit.didcomm.asking import asked, message
+from actors.core.commands import Connect, Connection, QueryConnection, UseInvitation
+from actors.core.refusals import Refusal
+from actors.core.replies import Done
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.protocols.admission import Admission, Admitted, NotAdmitted
+from http_edge.didcomm.protocols.handshake import HandshakeRejection
+from http_edge.didcomm.protocols.invitations import Invitations
+from http_edge.didcomm.protocols.protocol import Request
+from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.inviter import HTTP_URL, SERVICE, Inviter, Wallet, inviter_of
+from tests.unit.didcomm.requests import message, request_of
 
 ALICE, BOB = Wallet(1), Wallet(2)
 MODES = ("open", "invitation", "allow_list", "closed")
 STRICT_MODES = ("invitation", "allow_list", "closed")
 
 
-def asks(wallet: Wallet) -> Asked:
-    return asked(message("connections/1.0/request"), wallet.key.public)
+def asks(wallet: Wallet) -> Request:
+    return request_of(message("connections/1.0/request"), wallet.key.public)
 
 
 def under(inviter: Inviter, **settings: Any) -> Admission:
@@ -43,12 +43,12 @@ def forged(invitation: str) -> str:
 
 
 @pytest.mark.parametrize("shown", ["", "did:web:mediator.example", "a" * 40, "\N{SNOWMAN}" * 40])
-async def test_an_open_mediator_takes_everybody(tmp_path: Path, shown: str) -> None:
+async def test_an_open_mediator_takes_any_agent(tmp_path: Path, shown: str) -> None:
     async with inviter_of(tmp_path) as inviter:
         assert await inviter.admission.admit(asks(ALICE), shown) == Admitted("")
 
 
-async def test_the_invitation_that_somebody_came_with_is_kept(tmp_path: Path) -> None:
+async def test_the_invitation_that_an_agent_came_with_is_kept(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         invitation = inviter.invite()
         assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
@@ -76,7 +76,7 @@ async def test_the_allow_list_names_keys_in_either_spelling(tmp_path: Path, spel
             assert await inviter.admission.admit(asks(BOB), shown) is NotAdmitted.NOT_OPEN
 
 
-async def test_a_closed_mediator_takes_nobody_new(tmp_path: Path) -> None:
+async def test_a_closed_mediator_takes_no_new_agent(tmp_path: Path) -> None:
     async with inviter_of(tmp_path, registration="closed") as inviter:
         for shown in ("", inviter.invite(), inviter.invite(lasts_s=-1)):
             assert await inviter.admission.admit(asks(ALICE), shown) is NotAdmitted.NOT_OPEN
@@ -107,9 +107,7 @@ async def test_an_invitation_ends_at_its_second(tmp_path: Path, mode: str) -> No
 
 
 @pytest.mark.parametrize("mode", ["open", "invitation"])
-async def test_a_single_use_invitation_belongs_to_whoever_is_first(
-    tmp_path: Path, mode: str
-) -> None:
+async def test_a_single_use_invitation_belongs_to_its_first_user(tmp_path: Path, mode: str) -> None:
     async with inviter_of(tmp_path, registration=mode) as inviter:
         invitation = inviter.invite(single_use=True)
         wallets = [Wallet(number) for number in range(1, 9)]
@@ -131,7 +129,7 @@ async def test_who_is_not_admitted_uses_no_invitation_up(tmp_path: Path) -> None
         assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
 
 
-async def test_a_lost_answer_is_no_verdict_and_asking_again_is_safe(tmp_path: Path) -> None:
+async def test_a_lost_answer_is_no_refusal_and_asking_again_is_safe(tmp_path: Path) -> None:
     async with inviter_of(tmp_path, registration="invitation") as inviter:
         admit, invitation = inviter.admission.admit, inviter.invite(single_use=True)
         inviter.agents.lost = {UseInvitation}
@@ -143,20 +141,22 @@ async def test_a_lost_answer_is_no_verdict_and_asking_again_is_safe(tmp_path: Pa
         assert await admit(asks(BOB), invitation) is NotAdmitted.INVITATION_USED
 
 
-async def test_an_open_door_asks_nobody(tmp_path: Path) -> None:
+async def test_open_registration_asks_no_owner(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         await inviter.admission.admit(asks(ALICE), inviter.invite())
         assert inviter.agents.seen == []
 
 
-async def test_nobody_is_connected_before_connecting(tmp_path: Path) -> None:
+async def test_no_agent_is_connected_before_connecting(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         assert await inviter.admission.connection_of(asks(ALICE)) is Refusal.NOT_CONNECTED
 
 
-def test_every_reason_is_an_objection_that_can_be_told() -> None:
-    assert {reason.name for reason in NotAdmitted} <= {objection.name for objection in Objection}
-    assert {objection.code for objection in Objection} == {
+def test_every_reason_is_a_rejection_that_can_be_reported() -> None:
+    assert {reason.name for reason in NotAdmitted} <= {
+        rejection.name for rejection in HandshakeRejection
+    }
+    assert {rejection.code for rejection in HandshakeRejection} == {
         "request_not_accepted",
         "request_processing_error",
     }

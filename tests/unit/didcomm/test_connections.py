@@ -3,20 +3,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.commands import Connect, Connection, UseInvitation
-from http_edge.didcomm.documents import read_document
-from http_edge.didcomm.families.connections import _document
-from http_edge.didcomm.handling import NOTHING
-from http_edge.didcomm.handshake import Objection
-from http_edge.didcomm.keys import base58
-from http_edge.didcomm.messages import Json
-from http_edge.didcomm.signed import verify_member
-from tests.unit.didcomm.asking import NEW, OLD, asked, message
+from actors.core.commands import Connect, Connection, UseInvitation
+from http_edge.didcomm.envelopes.documents import read_document
+from http_edge.didcomm.envelopes.keys import base58
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.signed import verify_member
+from http_edge.didcomm.protocols.connections import _document
+from http_edge.didcomm.protocols.handshake import HandshakeRejection
+from http_edge.didcomm.protocols.protocol import NOTHING
 from tests.unit.didcomm.inviter import (
     HTTP_URL,
     SERVICE,
@@ -26,6 +24,7 @@ from tests.unit.didcomm.inviter import (
     connection_request,
     inviter_of,
 )
+from tests.unit.didcomm.requests import NEW, OLD, message, request_of, written
 
 ALICE, MALLORY = Wallet(1), Wallet(666)
 ANYTHING = st.recursive(
@@ -115,7 +114,7 @@ async def test_a_later_minor_version_is_answered_in_ours(tmp_path: Path) -> None
     async with inviter_of(tmp_path) as inviter:
         request = connection_request(ALICE)
         later = message("connections/1.9/request", **_members(request.message.body))
-        response = await inviter.answer(asked(later, ALICE.key.public))
+        response = await inviter.answer(request_of(later, ALICE.key.public))
         assert response["@type"] == f"{NEW}connections/1.0/response"
         connection = await inviter.connection(ALICE)
         assert connection is not None
@@ -156,10 +155,10 @@ async def test_a_request_that_cannot_be_read_is_refused_and_uses_nothing_up(
         assert inviter.agents.seen == []
 
 
-async def test_nobody_connects_with_the_document_of_another(tmp_path: Path) -> None:
+async def test_no_agent_connects_with_the_document_of_another(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         honest = connection_request(ALICE, inviter.invite(single_use=True))
-        stolen = asked(honest.message, MALLORY.key.public)
+        stolen = request_of(honest.message, MALLORY.key.public)
         assert await inviter.refusal(stolen) == "request_not_accepted"
         assert await inviter.connection(MALLORY) is None
         assert await inviter.connection(ALICE) is None
@@ -168,12 +167,12 @@ async def test_nobody_connects_with_the_document_of_another(tmp_path: Path) -> N
 
 async def refused(inviter: Inviter, invitation: str, wallet: Wallet = ALICE) -> tuple[str, str]:
     """Code and explanation; and nothing is known of the wallet."""
-    outcome = await inviter.ask(connection_request(wallet, invitation))
-    assert outcome.reply is not None
-    assert outcome.reply["@type"] == f"{NEW}connections/1.0/problem_report"
-    assert outcome.reply["~thread"] == {"thid": "message-1", "pthid": invitation}
-    code, explanation = str(outcome.reply["problem-code"]), str(outcome.reply["explain"])
-    assert outcome.reply["description"] == {"code": code, "en": explanation}
+    asks = connection_request(wallet, invitation)
+    reply = written((await inviter.ask(asks)).reply, asks.message)
+    assert reply["@type"] == f"{NEW}connections/1.0/problem_report"
+    assert reply["~thread"] == {"thid": "message-1", "pthid": invitation}
+    code, explanation = str(reply["problem-code"]), str(reply["explain"])
+    assert reply["description"] == {"code": code, "en": explanation}
     assert await inviter.connection(wallet) is None
     return code, explanation
 
@@ -214,13 +213,13 @@ async def test_an_unknown_outcome_asks_for_the_same_request_again(
 async def test_a_problem_report_is_not_answered(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         report = message("connections/1.0/problem_report", explain="no")
-        assert await inviter.ask(asked(report)) is NOTHING
+        assert await inviter.ask(request_of(report)) is NOTHING
 
 
 @given(connection=ANYTHING)
 def test_whatever_stands_in_a_request_is_answered(connection: object) -> None:
     read = _document(message("connections/1.0/request", connection=connection))
-    assert isinstance(read, Objection)
+    assert isinstance(read, HandshakeRejection)
 
 
 @given(document=ANYTHING, name=st.sampled_from(["service", "publicKey", "authentication", "id"]))
@@ -234,15 +233,13 @@ def _members(body: Json) -> Json:
 
 
 @pytest.mark.parametrize("endpoint", [HTTP_URL, "wss://MEDIATOR.example/elsewhere"])
-async def test_nobody_leads_messages_in_a_circle_by_an_endpoint(
-    tmp_path: Path, endpoint: str
-) -> None:
+async def test_no_endpoint_leads_messages_in_a_circle(tmp_path: Path, endpoint: str) -> None:
     async with inviter_of(tmp_path) as inviter:
         code, explanation = await refused(inviter, inviter.invite(), Wallet(7, endpoint))
         assert (code, "back to this mediator" in explanation) == ("request_not_accepted", True)
 
 
-async def test_nobody_leads_messages_in_a_circle_by_a_routing_key(tmp_path: Path) -> None:
+async def test_no_routing_key_leads_messages_in_a_circle(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         wallet = Wallet(7, "https://agent.example")
         document = wallet.legacy_document()
@@ -250,6 +247,5 @@ async def test_nobody_leads_messages_in_a_circle_by_a_routing_key(tmp_path: Path
         request = connection_request(
             wallet, inviter.invite(), connection={"DID": wallet.unqualified, "DIDDoc": document}
         )
-        request = msgspec.structs.replace(request, recipient_key=SERVICE.public)
         assert await inviter.refusal(request) == "request_not_accepted"
         assert await inviter.connection(wallet) is None

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from actors.commands import (
+from actors.core.commands import (
     CheckKeys,
     ClaimKey,
     GrantMediation,
@@ -16,14 +16,14 @@ from actors.commands import (
     ReleaseKey,
     UpdateKeylist,
 )
-from actors.partitions import host_name
-from actors.refusals import Refusal
-from http_edge.config import DidComm
-from http_edge.didcomm import keys
-from http_edge.didcomm.families.coordinate_mediation import CoordinateMediation, MediationTerms
-from http_edge.didcomm.handling import Family
-from http_edge.didcomm.messages import Json
-from tests.unit.didcomm.asking import (
+from actors.core.partitioning import host_name
+from actors.core.refusals import Refusal
+from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.protocols.coordinate_mediation import CoordinateMediation, MediationTerms
+from http_edge.didcomm.protocols.protocol import Family
+from http_edge.settings.settings import DidComm
+from tests.unit.didcomm.requests import (
     ALICE,
     BOB,
     NEW,
@@ -32,9 +32,9 @@ from tests.unit.didcomm.asking import (
     agents_of,
     answer,
     message,
-    new_id,
     outcome,
     raw_key,
+    written,
 )
 
 ENDPOINT: Final = "https://mediator.example/didcomm"
@@ -54,7 +54,7 @@ class Mediation:
         self.agents = agents
         terms = MediationTerms(ENDPOINT, SERVICE_KEY)
         settings = DidComm.model_validate(SETTINGS)
-        self.family: Family = CoordinateMediation(agents, terms, settings, new_id).family()
+        self.family: Family = CoordinateMediation(agents, terms, settings).family()
 
     async def request(self, key: bytes = ALICE, prefix: str = NEW) -> Json:
         asks = message("coordinate-mediation/1.0/mediate-request", prefix)
@@ -62,14 +62,14 @@ class Mediation:
 
     async def update(self, *updates: Any, key: bytes = ALICE) -> list[tuple[str, str, str]]:
         """What became of each update: key, action and result."""
-        told = await self.told(updates=list(updates), key=key)
-        assert told["@type"] == NEW + "coordinate-mediation/1.0/keylist-update-response"
-        assert told["~thread"] == {"thid": "message-1"}
-        results = cast("list[dict[str, str]]", told["updated"])
+        answered = await self.updated(updates=list(updates), key=key)
+        assert answered["@type"] == NEW + "coordinate-mediation/1.0/keylist-update-response"
+        assert answered["~thread"] == {"thid": "message-1"}
+        results = cast("list[dict[str, str]]", answered["updated"])
         assert all(set(result) == {"recipient_key", "action", "result"} for result in results)
         return [(result["recipient_key"], result["action"], result["result"]) for result in results]
 
-    async def told(self, key: bytes = ALICE, **members: Any) -> Json:
+    async def updated(self, key: bytes = ALICE, **members: Any) -> Json:
         asks = message("coordinate-mediation/1.0/keylist-update", **members)
         return await answer(self.family, asks, key)
 
@@ -107,8 +107,8 @@ def remove(key: Any) -> Json:
     return {"recipient_key": key, "action": "remove"}
 
 
-def results(told: list[tuple[str, str, str]]) -> list[str]:
-    return [result for _, _, result in told]
+def results(answered: list[tuple[str, str, str]]) -> list[str]:
+    return [result for _, _, result in answered]
 
 
 def code(report: Json) -> object:
@@ -137,10 +137,10 @@ async def test_mediation_is_granted_again_and_again(mediation: Mediation, prefix
 
 async def test_a_stranger_is_denied_at_once_or_never(mediation: Mediation) -> None:
     asks = message("coordinate-mediation/1.0/mediate-request")
-    told = await outcome(mediation.family, asks, STRANGER)
-    assert told.reply is not None
-    assert told.reply["@type"] == NEW + "coordinate-mediation/1.0/mediate-deny"
-    assert not told.may_wait
+    denied = await outcome(mediation.family, asks, STRANGER)
+    reply = written(denied.reply, asks)
+    assert reply["@type"] == NEW + "coordinate-mediation/1.0/mediate-deny"
+    assert not denied.may_wait
 
 
 async def test_a_request_without_outcome_is_to_be_tried_again(mediation: Mediation) -> None:
@@ -225,14 +225,14 @@ async def test_two_spellings_in_one_update_are_one_key(mediation: Mediation) -> 
     ]
 
 
-async def test_nobody_can_claim_the_key_of_the_mediator(mediation: Mediation) -> None:
+async def test_the_key_of_the_mediator_cannot_be_claimed(mediation: Mediation) -> None:
     spellings = [
         keys.base58(SERVICE_KEY),
         keys.did_key(SERVICE_KEY),
         keys.did_key_reference(SERVICE_KEY),
     ]
-    told = await mediation.update(*map(add, spellings), *map(remove, spellings))
-    assert set(results(told)) == {"client_error"}
+    answered = await mediation.update(*map(add, spellings), *map(remove, spellings))
+    assert set(results(answered)) == {"client_error"}
     assert not any(isinstance(command, ClaimKey) for command in mediation.agents.seen)
     assert await mediation.agents.owner(SERVICE_KEY) is None
 
@@ -269,8 +269,8 @@ async def test_a_malformed_update_is_the_clients_error_and_spoils_no_other(
 async def test_updates_that_are_no_list_are_a_problem(
     mediation: Mediation, updates: object
 ) -> None:
-    assert code(await mediation.told(updates=updates)) == "invalid-message"
-    assert code(await mediation.told()) == "invalid-message"
+    assert code(await mediation.updated(updates=updates)) == "invalid-message"
+    assert code(await mediation.updated()) == "invalid-message"
 
 
 async def test_an_empty_update_is_answered(mediation: Mediation) -> None:
@@ -279,17 +279,17 @@ async def test_an_empty_update_is_answered(mediation: Mediation) -> None:
 
 async def test_updates_beyond_the_bound_are_not_carried_out(mediation: Mediation) -> None:
     named = [keys.did_key(key) for key in KEYS[:11]]
-    told = await mediation.update(*map(add, named), {}, None, add(""), add("x"))
-    assert results(told) == ["success"] * 10 + ["client_error"] * 2
-    assert told[10:] == [(named[10], "add", "client_error"), ("x", "add", "client_error")]
+    answered = await mediation.update(*map(add, named), {}, None, add(""), add("x"))
+    assert results(answered) == ["success"] * 10 + ["client_error"] * 2
+    assert answered[10:] == [(named[10], "add", "client_error"), ("x", "add", "client_error")]
     assert await mediation.keylist() == named[:10]
 
 
 async def test_who_is_not_mediated_claims_nothing(mediation: Mediation) -> None:
     unmediated = raw_key(1_004)
     await mediation.agents.connect(unmediated)
-    assert code(await mediation.told(unmediated, updates=[add(A)])) == "mediation_not_granted"
-    assert code(await mediation.told(STRANGER, updates=[add(A)])) == "not-connected"
+    assert code(await mediation.updated(unmediated, updates=[add(A)])) == "mediation_not_granted"
+    assert code(await mediation.updated(STRANGER, updates=[add(A)])) == "not-connected"
     assert not any(isinstance(command, ClaimKey) for command in mediation.agents.seen)
     assert await mediation.agents.owner(KEYS[0]) is None
 
@@ -308,8 +308,8 @@ async def test_a_full_keylist_takes_all_or_none_and_gives_the_claims_back(
 ) -> None:
     named = [keys.did_key(key) for key in KEYS[:14]]
     await mediation.update(*map(add, named[:10]))
-    told = await mediation.update(add(named[0]), *map(add, named[10:14]))
-    assert results(told) == ["no_change"] + ["client_error"] * 4
+    answered = await mediation.update(add(named[0]), *map(add, named[10:14]))
+    assert results(answered) == ["no_change"] + ["client_error"] * 4
     assert await mediation.keylist() == named[:10]
     owners = [await mediation.agents.owner(key) for key in KEYS[:14]]
     assert owners == [A_DID] * 10 + [None] * 4
@@ -318,8 +318,8 @@ async def test_a_full_keylist_takes_all_or_none_and_gives_the_claims_back(
 async def test_what_a_full_update_removes_is_removed_all_the_same(mediation: Mediation) -> None:
     named = [keys.did_key(key) for key in KEYS[:14]]
     await mediation.update(*map(add, named[:10]))
-    told = await mediation.update(remove(named[0]), *map(add, named[10:14]))
-    assert results(told) == ["success"] + ["client_error"] * 4
+    answered = await mediation.update(remove(named[0]), *map(add, named[10:14]))
+    assert results(answered) == ["success"] + ["client_error"] * 4
     assert await mediation.keylist() == named[1:10]
     assert await mediation.agents.owner(KEYS[0]) is None
     assert results(await mediation.update(*map(add, named[10:13]))) == ["success"] * 3
@@ -329,8 +329,8 @@ async def test_keys_make_room_for_others_in_the_same_update(mediation: Mediation
     named = [keys.did_key(key) for key in KEYS[:16]]
     await mediation.update(*map(add, named[:10]))
     await mediation.update(*map(add, named[10:12]))
-    told = await mediation.update(*map(remove, named[:4]), *map(add, named[12:16]))
-    assert results(told) == ["success"] * 8
+    answered = await mediation.update(*map(remove, named[:4]), *map(add, named[12:16]))
+    assert results(answered) == ["success"] * 8
     assert await mediation.keylist() == named[4:16]
 
 
@@ -347,8 +347,8 @@ async def test_a_refused_update_gives_new_claims_back_and_no_others(
 
 async def test_an_update_whose_answer_was_lost_can_be_sent_again(mediation: Mediation) -> None:
     mediation.agents.lost = {UpdateKeylist}
-    told = results(await mediation.update(add(A), remove(B)))
-    assert told == ["server_error", "no_change"]
+    answered = results(await mediation.update(add(A), remove(B)))
+    assert answered == ["server_error", "no_change"]
     assert await mediation.agents.owner(KEYS[0]) == A_DID
     mediation.agents.lost = set()
     assert results(await mediation.update(add(A), remove(B))) == ["no_change"] * 2
@@ -361,12 +361,12 @@ async def test_a_key_whose_owner_does_not_answer_can_be_sent_again(
 ) -> None:
     await mediation.update(add(B))
     mediation.agents.lost = {command}
-    told = results(await mediation.update(add(A), remove(B)))
+    answered = results(await mediation.update(add(A), remove(B)))
     # What is out of the keylist is removed, whatever becomes of the claim.
-    assert told == ["server_error" if command is ClaimKey else "success", "success"]
+    assert answered == ["server_error" if command is ClaimKey else "success", "success"]
     mediation.agents.lost = set()
-    told = results(await mediation.update(add(A), remove(B)))
-    assert told == ["success" if command is ClaimKey else "no_change", "no_change"]
+    answered = results(await mediation.update(add(A), remove(B)))
+    assert answered == ["success" if command is ClaimKey else "no_change", "no_change"]
     assert await mediation.keylist() == [A]
     assert await mediation.agents.owner(KEYS[0]) == A_DID
     assert await mediation.agents.owner(KEYS[1]) is None
@@ -397,14 +397,14 @@ async def test_who_adds_and_removes_a_key_of_another_has_tried_to_add_it(
 
 async def test_an_update_without_outcome_is_to_be_tried_again(mediation: Mediation) -> None:
     mediation.agents.hosts.cut(host_name(0))
-    assert code(await mediation.told(updates=[add(A)])) == "try-again"
+    assert code(await mediation.updated(updates=[add(A)])) == "try-again"
     mediation.agents.hosts.mend(host_name(0))
 
 
 # ---- keylist-query
 
 
-async def test_a_keylist_is_told_oldest_first_as_did_keys(mediation: Mediation) -> None:
+async def test_a_keylist_is_listed_oldest_first_as_did_keys(mediation: Mediation) -> None:
     await mediation.update(add(keys.base58(KEYS[1])), add(keys.did_key_reference(KEYS[0])))
     assert await mediation.query() == {
         "@type": NEW + "coordinate-mediation/1.0/keylist",
@@ -435,7 +435,7 @@ async def test_a_keylist_is_told_oldest_first_as_did_keys(mediation: Mediation) 
         ({}, 0, {"count": 5, "offset": 0, "remaining": 3}),
     ],
 )
-async def test_a_keylist_is_told_in_pages(
+async def test_a_keylist_is_listed_in_pages(
     mediation: Mediation, paginate: Json, first: int, pagination: dict[str, int]
 ) -> None:
     named = [keys.did_key(key) for key in KEYS[:8]]
@@ -451,7 +451,7 @@ async def test_who_does_not_ask_for_pages_learns_that_keys_are_left(mediation: M
     assert part["pagination"] == {"count": 5, "offset": 0, "remaining": 1}
 
 
-async def test_who_asks_for_all_keys_and_gets_them_is_told_of_no_pages(
+async def test_an_answer_with_all_keys_has_no_pagination(
     mediation: Mediation,
 ) -> None:
     await mediation.update(add(A))

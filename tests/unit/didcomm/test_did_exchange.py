@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.commands import Connect, Connection, UseInvitation
-from http_edge.didcomm.documents import PeerDocument, read_document, resolve
-from http_edge.didcomm.families.did_exchange import _document
-from http_edge.didcomm.handling import NOTHING, Asked
-from http_edge.didcomm.handshake import Objection
-from http_edge.didcomm.keys import did_key
-from http_edge.didcomm.messages import Json
-from http_edge.didcomm.signed import read_attachment, sign_attachment
-from http_edge.encoding import b64encode
-from http_edge.strict_json import parse
-from tests.unit.didcomm.asking import NEW, OLD, asked, message
+from actors.core.commands import Connect, Connection, UseInvitation
+from http_edge.crypto.encoding import b64encode
+from http_edge.crypto.strict_json import parse
+from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
+from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.signed import read_attachment, sign_attachment
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
+from http_edge.didcomm.protocols.did_exchange import _document
+from http_edge.didcomm.protocols.handshake import HandshakeRejection
+from http_edge.didcomm.protocols.protocol import NOTHING, Request
 from tests.unit.didcomm.inviter import (
     HTTP_URL,
     QUEUE,
@@ -31,29 +31,30 @@ from tests.unit.didcomm.inviter import (
     exchange_request,
     inviter_of,
 )
+from tests.unit.didcomm.requests import NEW, OLD, message, request_of, written
 from tests.unit.didcomm.test_connections import ANYTHING
 
 ALICE, MALLORY = Wallet(1), Wallet(666)
 ATTACH: Final = "did_doc~attach"
 ROTATE: Final = "did_rotate~attach"
 
-Request = Callable[[str], Asked]
+RequestWith = Callable[[str], Request]
 
 
-def peer1(invitation: str, minor: int = 1) -> Asked:
+def peer1(invitation: str, minor: int = 1) -> Request:
     """As Credo 0.5 and its forerunners ask."""
     document = ALICE.peer1()
     signed = attached(document, ALICE.key)
     return exchange_request(ALICE, str(document["id"]), invitation, minor=minor, **signed)
 
 
-def legacy(invitation: str, did: str = ALICE.unqualified, minor: int = 0) -> Asked:
+def legacy(invitation: str, did: str = ALICE.unqualified, minor: int = 0) -> Request:
     """As ACA-Py asks by default up to 0.11, and with DID exchange 1.0 still."""
     signed = attached(ALICE.legacy_document(), ALICE.key)
     return exchange_request(ALICE, did, invitation, minor=minor, **signed)
 
 
-REQUESTS: dict[str, tuple[Request, str]] = {
+REQUESTS: dict[str, tuple[RequestWith, str]] = {
     "did:peer:4": (lambda i: exchange_request(ALICE, ALICE.peer4, i), "did:peer:4"),
     "did:peer:4 with 1.0": (
         lambda i: exchange_request(ALICE, ALICE.peer4, i, minor=0),
@@ -92,17 +93,17 @@ def introduced(response: Json) -> PeerDocument:
 
 @pytest.mark.parametrize(("request_with", "prefix"), REQUESTS.values(), ids=REQUESTS)
 async def test_a_request_is_answered_in_kind_and_signed_by_the_key_of_the_invitation(
-    tmp_path: Path, request_with: Request, prefix: str
+    tmp_path: Path, request_with: RequestWith, prefix: str
 ) -> None:
     async with inviter_of(tmp_path, registration="invitation") as inviter:
         invitation = inviter.invite()
         asks = request_with(invitation)
         outcome = await inviter.ask(asks)
         assert outcome.may_wait
-        assert outcome.reply is not None
-        assert outcome.reply["@type"] == asks.message.type.sibling("response")
-        assert outcome.reply["~thread"] == {"thid": "message-1", "pthid": invitation}
-        read = introduced(outcome.reply)
+        response = written(outcome.reply, asks.message)
+        assert response["@type"] == asks.message.type.sibling("response")
+        assert response["~thread"] == {"thid": "message-1", "pthid": invitation}
+        read = introduced(response)
         assert read.did.startswith(prefix or inviter.own.legacy_did)
         assert read.recipient_keys == (SERVICE.public,)
         assert read.endpoint == HTTP_URL
@@ -118,13 +119,13 @@ async def test_a_connection_stands_before_it_is_complete(tmp_path: Path) -> None
             short, "Alice", "https://agent.example", [], "didexchange/1.1", invitation
         )
         complete = message("didexchange/1.1/complete", **{"~thread": {"thid": "t", "pthid": "p"}})
-        assert await inviter.ask(asked(complete, wallet.key.public)) is NOTHING
+        assert await inviter.ask(request_of(complete, wallet.key.public)) is NOTHING
 
 
 @pytest.mark.parametrize("kind", ["problem_report", "problem-report"])
 async def test_a_problem_report_is_not_answered(tmp_path: Path, kind: str) -> None:
     async with inviter_of(tmp_path) as inviter:
-        assert await inviter.ask(asked(message(f"didexchange/1.1/{kind}"))) is NOTHING
+        assert await inviter.ask(request_of(message(f"didexchange/1.1/{kind}"))) is NOTHING
 
 
 @pytest.mark.parametrize(("minor", "spoken"), [(0, 0), (1, 1), (2, 1), (999, 1)])
@@ -142,7 +143,7 @@ async def test_the_minor_version_of_the_request_is_mirrored_as_far_as_it_is_know
 async def test_the_prefix_of_an_old_agent_is_mirrored(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         asks = message("didexchange/1.0/request", OLD, did=ALICE.peer4)
-        response = await inviter.answer(asked(asks, ALICE.key.public))
+        response = await inviter.answer(request_of(asks, ALICE.key.public))
         assert response["@type"] == f"{OLD}didexchange/1.0/response"
 
 
@@ -162,18 +163,18 @@ async def test_an_unsigned_document_is_taken_from_the_holder_of_its_key_alone(
     async with inviter_of(tmp_path) as inviter:
         members: Json = {ATTACH: {"data": {form: data[form]}}}
         asks = message("didexchange/1.1/request", did=ALICE.unqualified, **members)
-        stolen = asked(asks, MALLORY.key.public)
+        stolen = request_of(asks, MALLORY.key.public)
         assert await inviter.refusal(stolen) == "request_not_accepted"
-        introduced(await inviter.answer(asked(asks, ALICE.key.public)))
+        introduced(await inviter.answer(request_of(asks, ALICE.key.public)))
 
 
 @pytest.mark.parametrize(("request_with", "_"), REQUESTS.values(), ids=REQUESTS)
-async def test_nobody_connects_with_the_did_of_another(
-    tmp_path: Path, request_with: Request, _: str
+async def test_no_agent_connects_with_the_did_of_another(
+    tmp_path: Path, request_with: RequestWith, _: str
 ) -> None:
     async with inviter_of(tmp_path) as inviter:
         honest = request_with(inviter.invite(single_use=True))
-        stolen = asked(honest.message, MALLORY.key.public)
+        stolen = request_of(honest.message, MALLORY.key.public)
         assert await inviter.refusal(stolen) == "request_not_accepted"
         assert inviter.agents.seen == []
         introduced(await inviter.answer(honest))
@@ -181,7 +182,9 @@ async def test_nobody_connects_with_the_did_of_another(
 
 def tampered(signed: Json) -> Json:
     """The same signature over another document."""
-    other = sign_attachment(orjson.dumps({**ALICE.legacy_document(), "x": 1}), ALICE.key)
+    other = write_attachment(
+        sign_attachment(orjson.dumps({**ALICE.legacy_document(), "x": 1}), ALICE.key)
+    )
     attachment: Any = signed[ATTACH]
     data: Any = other["data"]
     return {ATTACH: {**attachment, "data": {**data, "jws": attachment["data"]["jws"]}}}
@@ -225,11 +228,11 @@ BROKEN: dict[str, Json] = {
     },
     "a document that is no JSON": {
         "did": ALICE.unqualified,
-        ATTACH: sign_attachment(b"{]", ALICE.key),
+        ATTACH: write_attachment(sign_attachment(b"{]", ALICE.key)),
     },
     "a document that is a list": {
         "did": ALICE.unqualified,
-        ATTACH: sign_attachment(b"[]", ALICE.key),
+        ATTACH: write_attachment(sign_attachment(b"[]", ALICE.key)),
     },
 }
 
@@ -241,7 +244,7 @@ async def test_a_request_that_cannot_be_believed_is_refused_and_uses_nothing_up(
     async with inviter_of(tmp_path) as inviter:
         thread = {"thid": "message-1", "pthid": inviter.invite(single_use=True)}
         asks = message("didexchange/1.1/request", **{**members, "~thread": thread})
-        assert await inviter.refusal(asked(asks, ALICE.key.public)) == "request_not_accepted"
+        assert await inviter.refusal(request_of(asks, ALICE.key.public)) == "request_not_accepted"
         assert inviter.agents.seen == []
 
 
@@ -254,18 +257,18 @@ async def test_what_is_attached_to_a_did_that_holds_its_document_is_not_looked_a
     async with inviter_of(tmp_path) as inviter:
         members = {"did": wallet.peer4, **attached(misleading, wallet.key)}
         asks = message("didexchange/1.1/request", **members)
-        await inviter.answer(asked(asks, wallet.key.public))
+        await inviter.answer(request_of(asks, wallet.key.public))
         connection = await inviter.connection(wallet)
         assert connection is not None
         assert connection.endpoint == "https://agent.example"
 
 
 async def report(inviter: Inviter, invitation: str) -> Json:
-    outcome = await inviter.ask(exchange_request(ALICE, ALICE.peer4, invitation))
-    assert outcome.reply is not None
+    asks = exchange_request(ALICE, ALICE.peer4, invitation)
+    outcome = await inviter.ask(asks)
     assert not outcome.may_wait
     assert await inviter.connection(ALICE) is None
-    return outcome.reply
+    return written(outcome.reply, asks.message)
 
 
 async def test_a_refusal_has_the_form_of_the_rfc_and_the_form_that_agents_read(
@@ -326,7 +329,7 @@ async def test_a_wallet_without_endpoint_fetches_its_messages(
 def test_whatever_is_attached_is_read_or_refused(attachment: object) -> None:
     for did in (ALICE.unqualified, "did:peer:1zQm"):
         request = message("didexchange/1.1/request", **{ATTACH: attachment})
-        assert isinstance(_document(did, request), Objection)
+        assert isinstance(_document(did, request), HandshakeRejection)
         request = message("didexchange/1.1/request", **{ATTACH: {"data": {"json": attachment}}})
         _document(did, request)
 
@@ -335,4 +338,4 @@ def test_whatever_is_attached_is_read_or_refused(attachment: object) -> None:
 def test_whatever_is_named_as_did_is_read_or_refused(did: str) -> None:
     request = message("didexchange/1.1/request", **attached(LEGACY, ALICE.key))
     read = _document(did, request)
-    assert isinstance(read, Objection) or read.did in {did, did_key(ALICE.key.public)}
+    assert isinstance(read, HandshakeRejection) or read.did in {did, did_key(ALICE.key.public)}

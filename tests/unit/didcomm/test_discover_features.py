@@ -5,17 +5,17 @@ from typing import Any, cast
 
 import pytest
 
-from http_edge.didcomm.families.discover_features import QUERIES_MAX, DiscoverFeatures
-from http_edge.didcomm.handling import NOTHING, Family
-from http_edge.didcomm.messages import Json
-from tests.unit.didcomm.asking import NEW, OLD, answer, message, new_id, outcome
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.protocols.discover_features import QUERIES_MAX, DiscoverFeatures
+from http_edge.didcomm.protocols.protocol import NOTHING, Family
+from tests.unit.didcomm.requests import NEW, OLD, answer, message, outcome
 
 
 def _spoken() -> Sequence[Family]:
     return FAMILIES
 
 
-FEATURES = DiscoverFeatures(_spoken, 524_288, new_id)
+FEATURES = DiscoverFeatures(_spoken, 524_288)
 ONE, TWO = FEATURES.families()
 FAMILIES = (
     Family("messagepickup", 1, (0,), ("mediator",), {}),
@@ -37,19 +37,19 @@ INVALID = "invalid-message"
 
 async def pids(query: str, prefix: str = NEW) -> list[str]:
     """The protocols disclosed to a query of version 1.0."""
-    told = await answer(ONE, message("discover-features/1.0/query", prefix, query=query))
-    assert told["@type"] == prefix + "discover-features/1.0/disclose"
-    assert told["~thread"] == {"thid": "message-1"}
-    return [protocol["pid"] for protocol in cast("list[dict[str, str]]", told["protocols"])]
+    answered = await answer(ONE, message("discover-features/1.0/query", prefix, query=query))
+    assert answered["@type"] == prefix + "discover-features/1.0/disclose"
+    assert answered["~thread"] == {"thid": "message-1"}
+    return [protocol["pid"] for protocol in cast("list[dict[str, str]]", answered["protocols"])]
 
 
 async def disclosures(*queries: Any, prefix: str = NEW) -> list[Json]:
     """The features disclosed to queries of version 2.0."""
     asks = message("discover-features/2.0/queries", prefix, queries=list(queries))
-    told = await answer(TWO, asks)
-    assert told["@type"] == prefix + "discover-features/2.0/disclosures"
-    assert told["~thread"] == {"thid": "message-1"}
-    return cast("list[Json]", told["disclosures"])
+    answered = await answer(TWO, asks)
+    assert answered["@type"] == prefix + "discover-features/2.0/disclosures"
+    assert answered["~thread"] == {"thid": "message-1"}
+    return cast("list[Json]", answered["disclosures"])
 
 
 def protocol(match: str) -> Json:
@@ -60,8 +60,8 @@ def protocol(match: str) -> Json:
 
 
 async def test_a_star_asks_for_every_protocol_with_its_roles() -> None:
-    told = await answer(ONE, message("discover-features/1.0/query", query="*"))
-    assert told["protocols"] == [
+    answered = await answer(ONE, message("discover-features/1.0/query", query="*"))
+    assert answered["protocols"] == [
         {"pid": NEW + "messagepickup/1.0", "roles": ["mediator"]},
         {"pid": NEW + "messagepickup/2.0", "roles": ["mediator"]},
         {"pid": NEW + "didexchange/1.0", "roles": ["responder"]},
@@ -110,13 +110,13 @@ async def test_a_query_that_is_no_text_is_a_problem(query: object) -> None:
 
 
 async def test_queries_are_answered_together_and_nothing_twice() -> None:
-    told = await disclosures(
+    answered = await disclosures(
         protocol(NEW + "messagepickup/*"),
         protocol(NEW + "messagepickup/2.0"),
         {"feature-type": "constraint", "match": "max_receive_bytes"},
         {"feature-type": "aip", "match": "AIP2.*"},
     )
-    assert told == [
+    assert answered == [
         {"feature-type": "protocol", "id": NEW + "messagepickup/1.0", "roles": ["mediator"]},
         {"feature-type": "protocol", "id": NEW + "messagepickup/2.0", "roles": ["mediator"]},
         {"feature-type": "constraint", "id": "max_receive_bytes", "value": "524288"},
@@ -125,8 +125,8 @@ async def test_queries_are_answered_together_and_nothing_twice() -> None:
 
 
 async def test_protocols_are_https_unless_they_are_asked_for_otherwise() -> None:
-    told = await disclosures(protocol("*"), prefix=OLD)
-    assert [feature["id"] for feature in told] == [NEW + pid for pid in ALL]
+    answered = await disclosures(protocol("*"), prefix=OLD)
+    assert [feature["id"] for feature in answered] == [NEW + pid for pid in ALL]
     (old,) = await disclosures(protocol(OLD + "messagepickup/2.0"))
     assert old["id"] == OLD + "messagepickup/2.0"
 
@@ -147,8 +147,8 @@ async def test_a_profile_with_credentials_in_it_is_not_claimed() -> None:
     "query", [None, 1, "protocol", [], {}, {"match": "*"}, {"feature-type": "protocol"}]
 )
 async def test_a_malformed_query_does_not_spoil_the_others(query: object) -> None:
-    told = await disclosures(query, {"feature-type": "constraint", "match": "*"})
-    assert [feature["id"] for feature in told] == ["max_receive_bytes"]
+    answered = await disclosures(query, {"feature-type": "constraint", "match": "*"})
+    assert [feature["id"] for feature in answered] == ["max_receive_bytes"]
 
 
 async def test_queries_beyond_the_bound_are_not_answered() -> None:
@@ -164,7 +164,7 @@ async def test_queries_that_are_no_list_are_a_problem(queries: object) -> None:
 
 
 async def test_what_others_disclose_unasked_is_not_answered() -> None:
-    told = message("discover-features/1.0/disclose", protocols=[])
-    assert await outcome(ONE, told) == NOTHING
-    told = message("discover-features/2.0/disclosures", disclosures=[])
-    assert await outcome(TWO, told) == NOTHING
+    answered = message("discover-features/1.0/disclose", protocols=[])
+    assert await outcome(ONE, answered) == NOTHING
+    answered = message("discover-features/2.0/disclosures", disclosures=[])
+    assert await outcome(TWO, answered) == NOTHING

@@ -10,7 +10,8 @@ from base58 import b58encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.didcomm.documents import (
+from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
+from http_edge.didcomm.envelopes.documents import (
     ENDPOINT_CHARS_MAX,
     KEYS_MAX,
     METHODS_MAX,
@@ -19,9 +20,8 @@ from http_edge.didcomm.documents import (
     read_document,
     resolve,
 )
-from http_edge.didcomm.keys import KeyPair, base58, did_key, did_key_reference
-from http_edge.didcomm.peer_dids import DID_CHARS_MAX, encode_peer4, peer4_short
-from http_edge.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4, peer4_short
 from tests.unit.wire.edwards25519 import LOW_ORDER
 
 PAIR = KeyPair.from_seed(b"p" * 32)
@@ -55,7 +55,7 @@ ACA_PY_PEER_2 = (
 WITH_ROUTING = ((KEY,), (ROUTING,), URL)
 
 
-def told(found: PeerDocument | None) -> tuple[object, ...] | None:
+def found_in(found: PeerDocument | None) -> tuple[object, ...] | None:
     return None if found is None else (found.recipient_keys, found.routing_keys, found.endpoint)
 
 
@@ -89,14 +89,14 @@ def legacy(**service: Any) -> dict[str, Any]:
 
 
 def read(document: object) -> tuple[object, ...] | None:
-    return told(read_document(SOV, document))
+    return found_in(read_document(SOV, document))
 
 
 def test_a_document_of_connections_1_is_read() -> None:
     found = read_document(SOV, legacy())
     assert found is not None
     assert found.did == SOV
-    assert told(found) == WITH_ROUTING
+    assert found_in(found) == WITH_ROUTING
 
 
 def test_a_document_of_a_wallet_without_endpoint_is_read() -> None:
@@ -136,7 +136,7 @@ def test_a_document_of_a_wallet_without_endpoint_is_read() -> None:
             }
         ],
     }
-    assert told(read_document(did, document)) == ((KEY,), (), "")
+    assert found_in(read_document(did, document)) == ((KEY,), (), "")
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_a_key_that_nothing_can_be_packed_to_is_none(method: dict[str, object]) 
 
 def test_a_service_whose_keys_cannot_be_read_is_not_used() -> None:
     for member in ("recipientKeys", "routingKeys"):
-        for keys in (["#nobody"], ["did:sov:Other1111111111111111#1"], [base58(KEY), 5]):
+        for keys in (["#unknown"], ["did:sov:Other1111111111111111#1"], [base58(KEY), 5]):
             assert read(legacy(**{member: keys})) is None
-    document = legacy(recipientKeys=["#nobody"])
+    document = legacy(recipientKeys=["#unknown"])
     document["service"].append(legacy(serviceEndpoint="https://second.example")["service"][0])
     assert read(document) == ((KEY,), (ROUTING,), "https://second.example")
 
@@ -324,7 +324,7 @@ def test_a_document_may_name_itself_by_either_spelling_or_not_at_all() -> None:
         for did in (SOV, f"did:sov:{SOV}"):
             found = read_document(did, document)
             assert found is not None
-            assert told(found) == WITH_ROUTING
+            assert found_in(found) == WITH_ROUTING
 
 
 def test_what_is_no_did_and_no_document_is_refused() -> None:
@@ -348,14 +348,14 @@ def test_what_others_could_make_grow_is_bounded() -> None:
 
 
 def test_did_key_resolves_to_its_key() -> None:
-    assert told(resolve(did_key(KEY))) == ((KEY,), (), "")
+    assert found_in(resolve(did_key(KEY))) == ((KEY,), (), "")
     assert resolve("did:key:z6MkNothing") is None
     assert resolve(did_key(LOW_ORDER[2])) is None
 
 
 def test_peer_dids_of_other_libraries_resolve() -> None:
-    assert told(resolve(ACA_PY_PEER_4)) == WITH_ROUTING
-    assert told(resolve(ACA_PY_PEER_2)) == WITH_ROUTING
+    assert found_in(resolve(ACA_PY_PEER_4)) == WITH_ROUTING
+    assert found_in(resolve(ACA_PY_PEER_2)) == WITH_ROUTING
 
 
 def peer2(*elements: str) -> str:
@@ -371,24 +371,24 @@ def test_the_keys_of_a_peer_2_go_by_number_and_by_their_digits(reference: str) -
     service = {"t": "did-communication", "recipientKeys": [reference], "s": URL}
     agreement = multibase_encode(X25519_PREFIX, AGREEMENT)
     did = peer2("E" + agreement, "V" + MULTIKEY, packed(service))
-    assert told(resolve(did)) == ((KEY,), (), URL)
+    assert found_in(resolve(did)) == ((KEY,), (), URL)
 
 
 def test_the_services_of_a_peer_2_come_one_by_one_and_as_a_list() -> None:
     queue = {"t": "did-communication", "s": "didcomm:transport/queue", "priority": 0}
     web = {"t": "did-communication", "s": {"uri": URL, "r": [did_key(ROUTING)]}, "priority": 1}
     key = "V" + MULTIKEY
-    assert told(resolve(peer2(key, packed(queue), packed(web)))) == WITH_ROUTING
-    assert told(resolve(peer2(key, packed([queue, web])))) == WITH_ROUTING
-    assert told(resolve(peer2(key, packed(queue)))) == ((KEY,), (), "")
+    assert found_in(resolve(peer2(key, packed(queue), packed(web)))) == WITH_ROUTING
+    assert found_in(resolve(peer2(key, packed([queue, web])))) == WITH_ROUTING
+    assert found_in(resolve(peer2(key, packed(queue)))) == ((KEY,), (), "")
     padded = "S" + urlsafe_b64encode(orjson.dumps({**web, "a": ["didcomm/aip1"]})).decode()
     assert padded.endswith("=")
-    assert told(resolve(peer2(key, padded))) == WITH_ROUTING
+    assert found_in(resolve(peer2(key, padded))) == WITH_ROUTING
 
 
 def test_a_peer_2_for_version_2_alone_has_no_endpoint_here() -> None:
     service = {"t": "dm", "s": {"uri": URL, "a": ["didcomm/v2"], "r": []}}
-    assert told(resolve(peer2("V" + MULTIKEY, packed(service)))) == ((KEY,), (), "")
+    assert found_in(resolve(peer2("V" + MULTIKEY, packed(service)))) == ((KEY,), (), "")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_what_does_not_resolve_by_itself_is_none(did: str) -> None:
 
 def test_a_peer_4_is_held_to_its_hash_and_its_length() -> None:
     document = {key: value for key, value in legacy().items() if key != "id"}
-    assert told(resolve(encode_peer4(document))) == WITH_ROUTING
+    assert found_in(resolve(encode_peer4(document))) == WITH_ROUTING
     other = encode_peer4({**document, "alsoKnownAs": ["did:example:1"]})
     short = peer4_short(encode_peer4(document))
     assert resolve(f"{short}:{other.rpartition(':')[2]}") is None

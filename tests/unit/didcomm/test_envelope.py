@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from http_edge.didcomm.envelope import (
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
+from http_edge.didcomm.envelopes.messages import UnpackRefusal
+from http_edge.didcomm.envelopes.v1.envelope import (
     RECIPIENTS_MAX,
-    Refused,
-    Unpacked,
+    OpenedEnvelope,
     pack,
     recipients,
     unpack,
 )
-from http_edge.didcomm.keys import KeyPair, base58, did_key_reference
 from tests.unit.didcomm.askar_envelope import Change, askar_key, askar_pack, from_b64, to_b64
 from tests.unit.wire.edwards25519 import LOW_ORDER
 from tests.unit.wire.vectors import rows
@@ -29,7 +29,7 @@ ASKAR_WALLET = askar_key(WALLET.seed)
 MEMBERS = ("protected", "iv", "ciphertext", "tag")
 
 
-def _opened(body: bytes) -> Unpacked | Refused:
+def _opened(body: bytes) -> OpenedEnvelope | UnpackRefusal:
     return unpack(recipients(body), KEYS)
 
 
@@ -65,21 +65,21 @@ def _remove_for_us(name: str) -> Change:
 @settings(max_examples=50, deadline=None)
 def test_authcrypt_brings_the_message_and_proves_the_sender(message: bytes) -> None:
     packed = pack(message, [OURS.public], WALLET)
-    assert _opened(packed) == Unpacked(message, OURS.public, WALLET.public)
+    assert _opened(packed) == OpenedEnvelope(message, OURS.public, WALLET.public)
 
 
 @given(st.binary(max_size=4_000))
 @settings(max_examples=50, deadline=None)
 def test_anoncrypt_brings_the_message_and_no_sender(message: bytes) -> None:
     packed = pack(message, [OURS.public], None)
-    assert _opened(packed) == Unpacked(message, OURS.public, None)
+    assert _opened(packed) == OpenedEnvelope(message, OURS.public, None)
     assert base58(WALLET.public).encode() not in packed
 
 
 @pytest.mark.parametrize(("name", "sender"), [("authcrypt", WALLET.public), ("anoncrypt", None)])
 def test_what_an_agent_packed_stays_readable(name: str, sender: bytes | None) -> None:
     (packed,) = (row["value"] for row in rows("acapy_didcomm.json") if row["name"] == name)
-    assert _opened(packed.encode()) == Unpacked(b'{"hello":1}', OURS.public, sender)
+    assert _opened(packed.encode()) == OpenedEnvelope(b'{"hello":1}', OURS.public, sender)
 
 
 def test_two_envelopes_of_one_message_have_nothing_in_common() -> None:
@@ -102,14 +102,14 @@ def test_all_recipients_are_named_and_the_first_key_that_we_hold_opens() -> None
     sealed = recipients(packed)
     assert sealed is not None
     assert sealed.kids == [OTHER.public, OURS.public, WALLET.public]
-    assert unpack(sealed, KEYS) == Unpacked(b"hello", OURS.public, WALLET.public)
+    assert unpack(sealed, KEYS) == OpenedEnvelope(b"hello", OURS.public, WALLET.public)
     both = {WALLET.public: WALLET, OURS.public: OURS}
-    assert unpack(sealed, both) == Unpacked(b"hello", OURS.public, WALLET.public)
+    assert unpack(sealed, both) == OpenedEnvelope(b"hello", OURS.public, WALLET.public)
 
 
-def test_an_envelope_for_nobody_here_is_not_for_us() -> None:
-    assert _opened(pack(b"hello", [OTHER.public], WALLET)) is Refused.NOT_FOR_US
-    assert unpack(recipients(pack(b"hello", [OURS.public], None)), {}) is Refused.NOT_FOR_US
+def test_an_envelope_for_unknown_keys_is_not_for_us() -> None:
+    assert _opened(pack(b"hello", [OTHER.public], WALLET)) is UnpackRefusal.NOT_FOR_US
+    assert unpack(recipients(pack(b"hello", [OURS.public], None)), {}) is UnpackRefusal.NOT_FOR_US
 
 
 def test_padding_and_the_standard_alphabet_are_read() -> None:
@@ -117,7 +117,9 @@ def test_padding_and_the_standard_alphabet_are_read() -> None:
     packed = pack(message, [OURS.public], WALLET)
     parts = {name: from_b64(text) for name, text in json.loads(packed).items()}
     padded = {name: b64encode(parts[name]).decode() for name in ("iv", "ciphertext", "tag")}
-    assert _opened(_changed(packed, **padded)) == Unpacked(message, OURS.public, WALLET.public)
+    assert _opened(_changed(packed, **padded)) == OpenedEnvelope(
+        message, OURS.public, WALLET.public
+    )
 
     def respell(header: dict[str, Any]) -> None:
         entry = header["recipients"][0]
@@ -126,7 +128,7 @@ def test_padding_and_the_standard_alphabet_are_read() -> None:
             entry["header"][name] = b64encode(from_b64(entry["header"][name])).decode()
 
     askar = askar_pack(message, [OURS.public], ASKAR_WALLET, change=respell)
-    assert _opened(askar) == Unpacked(message, OURS.public, WALLET.public)
+    assert _opened(askar) == OpenedEnvelope(message, OURS.public, WALLET.public)
 
 
 @pytest.mark.parametrize(
@@ -143,23 +145,23 @@ def test_padding_and_the_standard_alphabet_are_read() -> None:
 def test_spellings_and_additions_of_other_agents_are_read(change: Change) -> None:
     for sender in (ASKAR_WALLET, None):
         packed = askar_pack(b"hello", [OURS.public], sender, change=change)
-        assert isinstance(_opened(packed), Unpacked)
+        assert isinstance(_opened(packed), OpenedEnvelope)
 
 
 def test_null_for_what_anoncrypt_does_not_have_is_read() -> None:
     change = _set_for_us(sender=None, iv=None)
     packed = askar_pack(b"hello", [OURS.public], None, change=change)
-    assert _opened(packed) == Unpacked(b"hello", OURS.public, None)
+    assert _opened(packed) == OpenedEnvelope(b"hello", OURS.public, None)
 
 
 def test_an_anonymous_message_that_names_a_sender_stays_anonymous() -> None:
     change = _set(alg="Anoncrypt")
     packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, change=change)
-    assert _opened(packed) is Refused.UNDECRYPTABLE
+    assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
     claimed = to_b64(base58(WALLET.public).encode())
     change = _set_for_us(sender=claimed, iv=to_b64(bytes(24)))
     packed = askar_pack(b"hello", [OURS.public], None, change=change)
-    assert _opened(packed) == Unpacked(b"hello", OURS.public, None)
+    assert _opened(packed) == OpenedEnvelope(b"hello", OURS.public, None)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_an_anonymous_message_that_names_a_sender_stays_anonymous() -> None:
 )
 def test_authcrypt_without_all_its_parts_does_not_open(change: Change) -> None:
     packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, change=change)
-    assert _opened(packed) is Refused.UNDECRYPTABLE
+    assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
 
 
 @pytest.mark.parametrize(
@@ -203,14 +205,14 @@ def test_authcrypt_without_all_its_parts_does_not_open(change: Change) -> None:
 )
 def test_a_sender_that_is_no_key_or_not_the_one_that_packed_is_not_believed(text: bytes) -> None:
     packed = askar_pack(b"hello", [OURS.public], ASKAR_WALLET, sender_text=text)
-    assert _opened(packed) is Refused.UNDECRYPTABLE
+    assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
 
 
 def test_ephemeral_keys_of_small_order_open_nothing() -> None:
     for point in LOW_ORDER:
         change = _set_for_us(encrypted_key=to_b64(point + bytes(48)))
         packed = askar_pack(b"hello", [OURS.public], None, change=change)
-        assert _opened(packed) is Refused.UNDECRYPTABLE
+        assert _opened(packed) is UnpackRefusal.UNDECRYPTABLE
 
 
 @pytest.mark.parametrize(
@@ -242,7 +244,7 @@ def test_a_header_of_another_kind_is_no_envelope(change: Change) -> None:
     for sender in (ASKAR_WALLET, None):
         packed = askar_pack(b"hello", [OURS.public], sender, change=change)
         assert recipients(packed) is None
-        assert _opened(packed) is Refused.NOT_AN_ENVELOPE
+        assert _opened(packed) is UnpackRefusal.NOT_AN_ENVELOPE
 
 
 def test_more_recipients_than_allowed_are_no_envelope() -> None:
@@ -289,22 +291,24 @@ OF_DIDCOMM_2 = json.dumps(
 )
 def test_what_is_no_envelope_is_named_so(body: bytes) -> None:
     assert recipients(body) is None
-    assert _opened(body) is Refused.NOT_AN_ENVELOPE
+    assert _opened(body) is UnpackRefusal.NOT_AN_ENVELOPE
 
 
 @pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.parametrize("value", [None, 7, [], {}, True])
 def test_a_member_that_is_no_text_is_no_envelope(name: str, value: object) -> None:
     body = _changed(pack(b"hello", [OURS.public], WALLET), **{name: value})
-    assert _opened(body) is Refused.NOT_AN_ENVELOPE
+    assert _opened(body) is UnpackRefusal.NOT_AN_ENVELOPE
 
 
 @pytest.mark.parametrize(("name", "size"), [("iv", 12), ("tag", 16)])
 def test_parts_of_another_size_do_not_open(name: str, size: int) -> None:
     body = pack(b"hello", [OURS.public], WALLET)
     for length in (0, 1, size - 1, size + 1, size * 2, 500):
-        assert _opened(_changed(body, **{name: to_b64(bytes(length))})) is Refused.UNDECRYPTABLE
-    assert _opened(_changed(body, **{name: "?"})) is Refused.UNDECRYPTABLE
+        assert (
+            _opened(_changed(body, **{name: to_b64(bytes(length))})) is UnpackRefusal.UNDECRYPTABLE
+        )
+    assert _opened(_changed(body, **{name: "?"})) is UnpackRefusal.UNDECRYPTABLE
 
 
 def test_the_border_of_ciphertext_and_tag_cannot_be_moved() -> None:
@@ -313,23 +317,23 @@ def test_the_border_of_ciphertext_and_tag_cannot_be_moved() -> None:
     for border in range(len(whole) + 1):
         moved = {"ciphertext": to_b64(whole[:border]), "tag": to_b64(whole[border:])}
         opened = _opened(json.dumps(body | moved).encode())
-        assert isinstance(opened, Unpacked) == (border == len(whole) - 16)
+        assert isinstance(opened, OpenedEnvelope) == (border == len(whole) - 16)
 
 
 def test_nothing_is_taken_from_another_envelope() -> None:
     one, two = pack(b"one", [OURS.public], WALLET), pack(b"two", [OURS.public], WALLET)
     for name in MEMBERS:
         mixed = _changed(one, **{name: json.loads(two)[name]})
-        assert _opened(mixed) is Refused.UNDECRYPTABLE
+        assert _opened(mixed) is UnpackRefusal.UNDECRYPTABLE
 
 
 def test_a_header_that_is_written_differently_is_not_what_was_authenticated() -> None:
     body = pack(b"hello", [OURS.public], WALLET)
     respelled = to_b64(json.dumps(_header(body)).encode())
-    assert _opened(_changed(body, protected=respelled)) is Refused.UNDECRYPTABLE
+    assert _opened(_changed(body, protected=respelled)) is UnpackRefusal.UNDECRYPTABLE
     padded = json.loads(body)["protected"]
     padded += "=" * (-len(padded) % 4) or "===="
-    assert not isinstance(_opened(_changed(body, protected=padded)), Unpacked)
+    assert not isinstance(_opened(_changed(body, protected=padded)), OpenedEnvelope)
 
 
 CORRUPTED = {
@@ -345,7 +349,7 @@ def test_no_changed_byte_makes_another_message(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(body) - 1))
     changed = body[:at] + data.draw(st.binary(min_size=1, max_size=1)) + body[at + 1 :]
     opened = _opened(changed)
-    if isinstance(opened, Unpacked):
+    if isinstance(opened, OpenedEnvelope):
         assert opened == _opened(body)
         assert _parts(changed) == _parts(body)
 
@@ -373,7 +377,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_no_json_is_a_traceback(value: object) -> None:
-    assert isinstance(_opened(json.dumps(value).encode()), Refused)
+    assert isinstance(_opened(json.dumps(value).encode()), UnpackRefusal)
 
 
 ENTRY = st.fixed_dictionaries(
@@ -403,7 +407,7 @@ HEADER = st.fixed_dictionaries(
 def test_no_header_is_a_traceback(header: object, iv: bytes, text: bytes, tag: bytes) -> None:
     parts = (json.dumps(header).encode(), iv, text, tag)
     body = json.dumps(dict(zip(MEMBERS, map(to_b64, parts), strict=True))).encode()
-    assert isinstance(_opened(body), Refused)
+    assert isinstance(_opened(body), UnpackRefusal)
 
 
 @pytest.mark.parametrize("key", [*LOW_ORDER, b"\xff" * 32, b"short"])

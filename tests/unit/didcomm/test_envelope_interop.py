@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from http_edge.didcomm.envelope import Unpacked, pack, recipients, unpack
-from http_edge.didcomm.keys import KeyPair
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
 from tests.unit.didcomm.askar_envelope import askar_key, askar_pack, askar_unpack
 
 SEEDS = st.binary(min_size=32, max_size=32)
@@ -29,7 +29,7 @@ def test_we_open_what_askar_packs(own: bytes, other: bytes, text: bytes, authcry
     packed = askar_pack(text, [recipient.public], sender if authcrypt else None)
     opened = unpack(recipients(packed), {recipient.public: recipient})
     expected = sender.get_public_bytes() if authcrypt else None
-    assert opened == Unpacked(text, recipient.public, expected)
+    assert opened == OpenedEnvelope(text, recipient.public, expected)
 
 
 @pytest.mark.parametrize("authcrypt", [True, False])
@@ -43,7 +43,7 @@ def test_every_one_of_several_recipients_opens_the_same_envelope(authcrypt: bool
     assert [askar_unpack(ours, askar_key(seed)) for seed in seeds] == [(b"hello", expected)] * 5
     for pair in pairs:
         opened = unpack(recipients(theirs), {pair.public: pair})
-        assert opened == Unpacked(b"hello", pair.public, expected)
+        assert opened == OpenedEnvelope(b"hello", pair.public, expected)
 
 
 def test_both_make_keys_of_the_same_seed_and_write_headers_of_the_same_shape() -> None:

@@ -14,10 +14,15 @@ import segno
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from http_edge.crypto.encoding import b64encode
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.invitation_page import InvitationPage
-from http_edge.didcomm.invitations import PARAMETERS, Invitation, Invitations, Protocol
-from http_edge.didcomm.keys import KeyPair
-from http_edge.encoding import b64encode
+from http_edge.didcomm.protocols.invitations import (
+    PARAMETERS,
+    Invitations,
+    MediatorInvitation,
+    Protocol,
+)
 
 KEY = KeyPair.from_seed(b"s" * 32)
 BASE = "https://mediator.example"
@@ -28,7 +33,7 @@ OURS = Invitations(KEY, "Poste", f"{BASE}/didcomm")
 
 def made(
     *, single_use: bool = False, expires_at_s: int | None = None, label: str | None = None
-) -> Invitation:
+) -> MediatorInvitation:
     return OURS.make(
         single_use=single_use, expires_at_s=expires_at_s, label=label, new_id=lambda: "one"
     )
@@ -74,7 +79,7 @@ async def test_out_of_band_is_the_rule(client: Client) -> None:
 
 @pytest.mark.parametrize("accept", [BROWSER, "*/*", ""])
 @pytest.mark.parametrize("protocol", PARAMETERS)
-async def test_everybody_else_is_sent_to_the_long_url(
+async def test_every_other_client_is_sent_to_the_long_url(
     client: Client, protocol: Protocol, accept: str
 ) -> None:
     public = OURS.public()
@@ -87,6 +92,34 @@ async def test_everybody_else_is_sent_to_the_long_url(
     )
     assert response.status == 302
     assert response.headers["Location"] == public.url(BASE, protocol)
+
+
+@pytest.mark.parametrize("protocol", PARAMETERS)
+async def test_a_short_url_leads_to_the_invitation_that_it_names(
+    client: Client, protocol: Protocol
+) -> None:
+    invitation = made(single_use=True, expires_at_s=NOW_S + 1, label="Für Tom & Jerry")
+    path = invitation.short_url(BASE, protocol).removeprefix(BASE)
+    response = await client.get(path, headers={"Accept": "application/json"})
+    assert await response.json() == invitation.message(protocol)
+    response = await client.get(path, headers={"Accept": BROWSER}, allow_redirects=False)
+    assert response.status == 302
+    assert response.headers["Location"] == invitation.url(BASE, protocol)
+
+
+@pytest.mark.parametrize("label", ["Another", "", None])
+async def test_a_short_url_with_another_label_is_of_no_invitation(
+    client: Client, label: str | None
+) -> None:
+    invitation = made(label="Ours")
+    named = {"id": invitation.terms.id} | ({} if label is None else {"label": label})
+    response = await client.get(f"/invitation?{urlencode(named)}")
+    assert (response.status, await response.json()) == (404, {"error": "UNKNOWN_INVITATION"})
+
+
+async def test_a_short_url_ends_with_its_invitation(client: Client) -> None:
+    path = made(expires_at_s=NOW_S).short_url(BASE, "out-of-band").removeprefix(BASE)
+    assert (await client.get(path)).status == 410
 
 
 @pytest.mark.parametrize("protocol", PARAMETERS)

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.didcomm.invitations import (
+from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.messages import OLD_PREFIX
+from http_edge.didcomm.protocols.invitations import (
     ENCODED_CHARS_MAX,
     EXPIRES_S_MAX,
     LABEL_CHARS_MAX,
     PARAMETERS,
-    Invitation,
     Invitations,
+    MediatorInvitation,
     Protocol,
 )
-from http_edge.didcomm.keys import KeyPair, base58, did_key, did_key_reference
-from http_edge.didcomm.messages import OLD_PREFIX
-from http_edge.encoding import b64decode, b64encode
 
 KEY = KeyPair.from_seed(b"s" * 32)
 OTHER = KeyPair.from_seed(b"t" * 32)
@@ -32,7 +32,7 @@ OURS = Invitations(KEY, "Poste", ENDPOINT)
 
 def made(
     *, single_use: bool = False, expires_at_s: int | None = None, label: str | None = None
-) -> Invitation:
+) -> MediatorInvitation:
     return OURS.make(
         single_use=single_use, expires_at_s=expires_at_s, label=label, new_id=lambda: "one"
     )
@@ -113,7 +113,7 @@ def test_an_invitation_ends_with_its_second() -> None:
     assert not made().terms.has_expired(10**18)
 
 
-def test_terms_are_told_in_words() -> None:
+def test_terms_are_written_in_words() -> None:
     assert made().terms.in_words() == "For any number of wallets, without expiry."
     terms = made(single_use=True, expires_at_s=NOW_S).terms
     assert terms.in_words() == "For one wallet, until 2027-01-15 08:00 UTC."
@@ -155,7 +155,7 @@ def test_the_out_of_band_invitation_has_one_service_and_all_handshakes() -> None
         "@type": "https://didcomm.org/out-of-band/1.1/invitation",
         "@id": invitation.terms.id,
         "label": "A café",
-        "goal_code": "request-mediate",
+        "goal_code": "aries.vc.mediate",  # by which Bifold knows a mediator
         "goal": "Receive your messages through this mediator",
         "accept": ["didcomm/aip1", "didcomm/aip2;env=rfc19"],
         "handshake_protocols": [

@@ -9,16 +9,16 @@ from typing import Any, Final, TypeVar, cast
 
 import pytest
 
-from actors.commands import Command, Connect, Connection, GrantMediation
-from actors.decision import Accepted, Moment
-from actors.decisions import decide
-from actors.evolution import evolve
-from actors.identity import Identity
-from actors.limits import IdentityLimits
-from actors.refusals import Refusal
-from actors.replies import Reply
+from actors.core.commands import Command, Connect, Connection, GrantMediation
+from actors.core.decide import decide
+from actors.core.decision import Accepted, DecisionContext
+from actors.core.evolve import evolve
+from actors.core.identity import Identity
+from actors.core.limits import IdentityLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import Reply
 from http_edge.didcomm.identities import Identities, key_target
-from http_edge.didcomm.keylists import KeyChanges, Keylists
+from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
 
 OWNER: Final = "did:key:owner"
 KEY: Final = "key"
@@ -40,7 +40,9 @@ class Stepped(Identities):
     def decide(self, target: str, command: Command) -> Reply | Refusal:
         """Ask at once."""
         state = self.states.setdefault(target, Identity())
-        decision = decide(target, state, command, Moment(1, COMMAND, "id", IdentityLimits()))
+        decision = decide(
+            state, command, DecisionContext(target, 1, COMMAND, "id", IdentityLimits())
+        )
         if isinstance(decision, Refusal):
             return decision
         assert isinstance(decision, Accepted)
@@ -63,7 +65,7 @@ class Stepped(Identities):
         return answer
 
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A request whose questions wait at a door of its own."""
+        """A request whose questions wait behind an event of its own."""
         self._doors[name] = asyncio.Semaphore(0)
         # Tasks that a request starts take its name along.
         context = copy_context()
@@ -99,7 +101,7 @@ async def mediated() -> Stepped:
 @pytest.mark.parametrize("first", [ADD, REMOVE], ids=["add", "remove"])
 @pytest.mark.parametrize("second", [ADD, REMOVE], ids=["add", "remove"])
 @pytest.mark.parametrize("was_there", [False, True], ids=["absent", "present"])
-async def test_a_key_in_the_keylist_is_never_nobodys(
+async def test_a_key_in_the_keylist_always_has_an_owner(
     first: KeyChanges, second: KeyChanges, was_there: bool
 ) -> None:
     for schedule in schedules():

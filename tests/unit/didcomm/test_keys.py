@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.bindings import crypto_scalarmult_base
 
-from http_edge.didcomm.keys import (
+from http_edge.crypto.encoding import X25519_PREFIX, multibase_encode
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.didcomm.envelopes.keys import (
     KeyPair,
     base58,
     curve_public,
@@ -15,8 +17,6 @@ from http_edge.didcomm.keys import (
     read_key,
     service_key,
 )
-from http_edge.encoding import X25519_PREFIX, multibase_encode
-from http_edge.mediator_keys import MediatorKeys
 from tests.unit.wire.edwards25519 import LOW_ORDER
 
 # RFC 0360.

@@ -5,32 +5,32 @@ from typing import Literal
 
 import pytest
 
-from actors.commands import QueryConnection, UseInvitation
-from http_edge.config import DidComm
-from http_edge.didcomm.handling import NOTHING, Asked
-from http_edge.didcomm.messages import Json
-from tests.unit.didcomm.asking import NEW, OLD, asked, message
+from actors.core.commands import QueryConnection, UseInvitation
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.protocols.protocol import NOTHING, Request
+from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.inviter import Inviter, Wallet, connection_request, inviter_of
+from tests.unit.didcomm.requests import NEW, OLD, REPLY_ID, message, request_of, written
 
 ALICE, BOB = Wallet(1), Wallet(2)
 
 
-def reuse(wallet: Wallet, invitation: str | None, *, prefix: str = NEW, minor: int = 1) -> Asked:
+def reuse(wallet: Wallet, invitation: str | None, *, prefix: str = NEW, minor: int = 1) -> Request:
     thread = {"thid": "message-1"} if invitation is None else {"pthid": invitation}
     asks = message(f"out-of-band/1.{minor}/handshake-reuse", prefix, **{"~thread": thread})
-    return asked(asks, wallet.key.public)
+    return request_of(asks, wallet.key.public)
 
 
 async def connected(inviter: Inviter, wallet: Wallet) -> None:
     await inviter.answer(connection_request(wallet, inviter.invite()))
 
 
-async def code(inviter: Inviter, asks: Asked) -> str:
+async def code(inviter: Inviter, asks: Request) -> str:
     """The code of the problem report of this protocol."""
     outcome = await inviter.ask(asks)
-    assert outcome.reply is not None
-    assert outcome.reply["@type"] == asks.message.type.sibling("problem_report")
-    description = outcome.reply["description"]
+    report = written(outcome.reply, asks.message)
+    assert report["@type"] == asks.message.type.sibling("problem_report")
+    description = report["description"]
     assert isinstance(description, dict)
     assert set(description) == {"code", "en"}
     return str(description["code"])
@@ -45,12 +45,12 @@ async def test_an_agent_that_is_connected_may_go_on_with_its_connection(
     async with inviter_of(tmp_path) as inviter:
         await connected(inviter, ALICE)
         invitation = inviter.invite()
-        outcome = await inviter.ask(reuse(ALICE, invitation, prefix=prefix, minor=minor))
+        asks = reuse(ALICE, invitation, prefix=prefix, minor=minor)
+        outcome = await inviter.ask(asks)
         assert outcome.may_wait
-        assert outcome.reply is not None
-        assert outcome.reply == {
+        assert written(outcome.reply, asks.message) == {
             "@type": f"{prefix}out-of-band/1.{spoken}/handshake-reuse-accepted",
-            "@id": outcome.reply["@id"],
+            "@id": REPLY_ID,
             "~thread": {"thid": "message-1", "pthid": invitation},
         }
 
@@ -112,7 +112,7 @@ async def test_a_single_use_invitation_is_used_up_by_reuse(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("lost", [QueryConnection, UseInvitation])
-async def test_an_unknown_outcome_is_no_verdict(
+async def test_an_unknown_outcome_is_no_refusal(
     tmp_path: Path, lost: type[QueryConnection | UseInvitation]
 ) -> None:
     async with inviter_of(tmp_path) as inviter:
@@ -132,4 +132,4 @@ async def test_an_unknown_outcome_is_no_verdict(
 async def test_a_problem_report_is_not_answered(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         report = message("out-of-band/1.1/problem_report", description={"code": "x"})
-        assert await inviter.ask(asked(report)) is NOTHING
+        assert await inviter.ask(request_of(report)) is NOTHING

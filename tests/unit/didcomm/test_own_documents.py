@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import re
 
-from http_edge.didcomm.documents import read_document, resolve
-from http_edge.didcomm.keys import KeyPair, base58
-from http_edge.didcomm.own_documents import OwnDocuments
-from http_edge.didcomm.peer_dids import peer2_document, peer4_document
-from http_edge.encoding import ED25519_PREFIX, multibase_encode
+from http_edge.crypto.encoding import ED25519_PREFIX, multibase_encode
+from http_edge.didcomm.envelopes.documents import read_document, resolve
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.peer_dids import peer2_document, peer4_document
+from http_edge.didcomm.protocols.handshake import MediatorDocuments
 
 KEY = KeyPair.from_seed(b"s" * 32)
 HTTP = "https://mediator.example/didcomm"
 WS = "wss://mediator.example/didcomm"
-OWN = OwnDocuments(KEY, HTTP, WS)
+OWN = MediatorDocuments(KEY, HTTP, WS)
 
 
 def test_all_documents_say_the_same() -> None:
@@ -86,8 +86,8 @@ def test_the_legacy_document_is_as_agents_of_its_time_write_it() -> None:
 
 
 def test_documents_outlive_restarts_and_differ_by_key() -> None:
-    again = OwnDocuments(KeyPair.from_seed(b"s" * 32), HTTP, WS)
+    again = MediatorDocuments(KeyPair.from_seed(b"s" * 32), HTTP, WS)
     assert (again.peer4, again.peer2) == (OWN.peer4, OWN.peer2)
-    other = OwnDocuments(KeyPair.from_seed(b"t" * 32), HTTP, WS)
+    other = MediatorDocuments(KeyPair.from_seed(b"t" * 32), HTTP, WS)
     assert other.peer4 != OWN.peer4
     assert other.legacy_did != OWN.legacy_did

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from http_edge.didcomm.handling import NOTHING, Outcome
-from tests.unit.didcomm.holder import (
+from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
+from tests.unit.didcomm.queue_holder import (
     ASK_ID,
     NEW,
     OLD,
@@ -117,14 +117,15 @@ async def test_ten_waiting_and_thirty_wanted_gives_ten_at_once(holder: Holder) -
     assert (await holder.ask(ALICE, STATUS_REQUEST))["message_count"] == 0
 
 
+@pytest.mark.thorough
 async def test_ten_waiting_thirty_wanted_and_five_arriving_gives_fifteen(holder: Holder) -> None:
     await holder.queue(ALICE, *range(10))
     members: Members = {"batch_size": 30, "~timing": {"delay_milli": 1_500}}
     poll = await polling(holder, BATCH_PICKUP, **members)
     await holder.queue(ALICE, *range(10, 15))
     assert not poll.done()
-    batch = (await answered(poll)).reply
-    assert items(batch or {}) == envelopes(range(15))
+    batch = holder.reply_of(await answered(poll))
+    assert items(batch) == envelopes(range(15))
 
 
 async def test_nothing_waiting_and_nothing_arriving_gives_an_empty_batch(holder: Holder) -> None:
@@ -150,7 +151,7 @@ async def test_a_waiting_batch_is_answered_when_it_is_full(holder: Holder) -> No
     assert (await holder.state(ALICE)).available == 2
     await holder.queue(ALICE, 2)
     outcome = await answered(poll)
-    assert items(outcome.reply or {}) == envelopes(range(3))
+    assert items(holder.reply_of(outcome)) == envelopes(range(3))
     assert not holder.hub.listeners_of(ALICE.did)
 
 
@@ -163,7 +164,7 @@ async def test_a_batch_larger_than_the_largest_waits_for_the_largest_only(tmp_pa
         assert items(batch) == envelopes(range(2))
 
 
-async def test_nobody_waits_longer_than_the_holder_allows(tmp_path: Path) -> None:
+async def test_no_poll_waits_longer_than_the_holder_allows(tmp_path: Path) -> None:
     async with running_holder(tmp_path, didcomm={"delay_s_max": 0.02}) as holder:
         await holder.connect(ALICE)
         async with asyncio.timeout(WAIT_S):
@@ -187,7 +188,7 @@ async def test_a_long_poll_ends_with_what_is_there_when_the_edge_goes_away(holde
     await holder.queue(ALICE, 1)
     poll = await polling(holder, BATCH_PICKUP, batch_size=2, **LONG)
     holder.hub.close_all()
-    assert items((await answered(poll)).reply or {}) == envelopes([1])
+    assert items(holder.reply_of(await answered(poll))) == envelopes([1])
 
 
 @pytest.mark.parametrize("delay", [0, -5, "3000", True, None, [3000]])
@@ -223,10 +224,17 @@ async def test_what_was_not_written_is_offered_again(holder: Holder) -> None:
     assert items(await holder.ask(ALICE, BATCH_PICKUP, batch_size=2)) == envelopes([1, 2])
 
 
-async def test_a_list_holds_the_known_ids_alone_in_the_order_asked(holder: Holder) -> None:
+async def test_a_list_holds_the_known_ids_alone_in_the_order_of_the_request(holder: Holder) -> None:
     ids, foreign = await holder.queue(ALICE, 1, 2, 3), await holder.queue(BOB, 4)
-    asked = [ids[2], "06ca25f6-d3c5-48ac-8eee-1a9e29120c31", foreign[0], ids[0], ids[0], "x" * 999]
-    answer = await holder.ask(ALICE, LIST_PICKUP, message_ids=asked)
+    wanted = [
+        ids[2],
+        "06ca25f6-d3c5-48ac-8eee-1a9e29120c31",
+        foreign[0],
+        ids[0],
+        ids[0],
+        "x" * 999,
+    ]
+    answer = await holder.ask(ALICE, LIST_PICKUP, message_ids=wanted)
     assert set(answer) == {"@type", "@id", "~thread", "messages~attach"}
     assert answer["@type"] == f"{NEW}messagepickup/1.0/list-response"
     assert items(answer) == envelopes([3, 1])
@@ -337,18 +345,18 @@ async def test_the_old_spelling_of_types_is_answered_in_the_old_spelling(holder:
         assert reply["@type"] == f"{OLD}messagepickup/1.0/{answer}"
 
 
-async def test_an_unknown_outcome_is_told_and_nothing_is_handed_over(holder: Holder) -> None:
+async def test_an_unknown_outcome_is_reported_and_nothing_is_handed_over(holder: Holder) -> None:
     ids = await holder.queue(ALICE, 1)
     holder.cut()
     for kind in (STATUS_REQUEST, BATCH_PICKUP, LIST_PICKUP, NOOP):
         outcome = await holder.outcome(ALICE, kind, batch_size=1, message_ids=ids, **LONG)
-        assert problem_code(outcome.reply or {}) == "temporarily_unavailable"
+        assert problem_code(holder.reply_of(outcome)) == "temporarily_unavailable"
         assert not outcome.handed_over
     holder.mend()
     assert (await holder.state(ALICE)).messages == 1
 
 
-async def test_nobody_learns_of_others_who_never_connected(holder: Holder) -> None:
+async def test_an_agent_that_never_connected_learns_nothing_of_others(holder: Holder) -> None:
     await holder.queue(ALICE, 1)
     for kind in (STATUS_REQUEST, BATCH_PICKUP, LIST_PICKUP, NOOP):
         report = await holder.ask(Wallet(7), kind, batch_size=1, message_ids=[], **LONG)

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from actors.refusals import Refusal
-from http_edge.didcomm.handling import NOTHING, Live
-from http_edge.didcomm.keys import did_key, did_key_reference
-from tests.unit.didcomm.holder import ASK_ID, NEW, Holder, Members, Wallet, envelope, running_holder
+from actors.core.refusals import Refusal
+from http_edge.didcomm.envelopes.keys import did_key, did_key_reference
+from http_edge.didcomm.protocols.protocol import NOTHING, LiveModeChange
+from tests.unit.didcomm.queue_holder import (
+    ASK_ID,
+    NEW,
+    Holder,
+    Members,
+    Wallet,
+    envelope,
+    running_holder,
+)
 
 STATUS_REQUEST = "messagepickup/2.0/status-request"
 DELIVERY_REQUEST = "messagepickup/2.0/delivery-request"
@@ -115,7 +123,7 @@ async def test_a_key_is_echoed_as_the_client_spelled_it(holder: Holder, spell: A
         "did:key:z",
     ],
 )
-async def test_a_key_of_others_of_nobody_or_none_at_all_looks_the_same(
+async def test_a_foreign_an_unknown_and_a_malformed_key_look_the_same(
     holder: Holder, key: str
 ) -> None:
     await holder.queue(ALICE, 1)
@@ -165,8 +173,8 @@ async def test_several_deliveries_over_one_socket_never_carry_a_message_twice(
 async def test_a_delivery_of_an_empty_queue_is_a_status_at_once(holder: Holder) -> None:
     outcome = await holder.outcome(ALICE, DELIVERY_REQUEST, limit=5)
     assert outcome.reply is not None
-    assert outcome.reply["@type"] == STATUS
-    assert outcome.reply["message_count"] == 0
+    assert holder.reply_of(outcome)["@type"] == STATUS
+    assert holder.reply_of(outcome)["message_count"] == 0
     assert not outcome.may_wait
 
 
@@ -303,11 +311,11 @@ async def test_live_mode_is_answered_by_a_status_and_starts_with_what_comes_next
     await holder.queue(ALICE, 1)
     outcome = await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=True, **socket)
     assert outcome.reply is not None
-    assert outcome.reply["@type"] == STATUS
-    assert outcome.reply["live_delivery"] is True
-    assert outcome.reply["message_count"] == 1
+    assert holder.reply_of(outcome)["@type"] == STATUS
+    assert holder.reply_of(outcome)["live_delivery"] is True
+    assert holder.reply_of(outcome)["message_count"] == 1
     assert outcome.live is not None
-    assert outcome.live.on
+    assert outcome.live.delivery
     assert (await holder.state(ALICE)).live
     await holder.queue(ALICE, 2)
     after = await holder.state(ALICE)
@@ -319,9 +327,9 @@ async def test_live_mode_ends_by_request_and_says_so(holder: Holder, socket: Mem
     await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=True, **socket)
     outcome = await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=False, **socket)
     assert outcome.reply is not None
-    assert outcome.reply["live_delivery"] is False
-    assert isinstance(outcome.live, Live)
-    assert not outcome.live.on
+    assert holder.reply_of(outcome)["live_delivery"] is False
+    assert isinstance(outcome.live, LiveModeChange)
+    assert not outcome.live.delivery
     assert not (await holder.state(ALICE)).live
     assert await holder.deliver_live(ALICE, "socket", 0) is Refusal.LIVE_ELSEWHERE
 
@@ -353,7 +361,7 @@ async def test_an_acknowledgement_over_http_is_for_what_came_over_the_socket_too
 
 async def test_live_mode_over_http_is_the_documented_problem(holder: Holder) -> None:
     outcome = await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=True)
-    report: Members = outcome.reply or {}
+    report: Members = holder.reply_of(outcome)
     assert problem_code(report) == "e.m.live-mode-not-supported"
     assert report["~thread"]["pthid"] == ASK_ID
     assert report["description"]["en"] == "Connection does not support Live Delivery"
@@ -391,7 +399,9 @@ async def test_a_message_for_two_is_kept_for_the_one_who_has_not_received_it(
     ]
 
 
-async def test_an_unknown_outcome_is_told_and_nothing_is_said_to_be_removed(holder: Holder) -> None:
+async def test_an_unknown_outcome_is_reported_and_nothing_is_said_to_be_removed(
+    holder: Holder,
+) -> None:
     ids = await holder.queue(ALICE, 1)
     holder.cut()
     for kind, members in (
@@ -402,12 +412,12 @@ async def test_an_unknown_outcome_is_told_and_nothing_is_said_to_be_removed(hold
     ):
         outcome = await holder.outcome(ALICE, kind, **members)
         assert outcome.reply is not None
-        assert problem_code(outcome.reply) == "try-again"
+        assert problem_code(holder.reply_of(outcome)) == "try-again"
         assert outcome.live is None
     holder.mend()
     assert (await holder.state(ALICE)).messages == 1
 
 
-async def test_who_never_connected_is_told_so(holder: Holder) -> None:
+async def test_an_agent_that_never_connected_gets_a_report_of_it(holder: Holder) -> None:
     report = await holder.ask(Wallet(7), STATUS_REQUEST)
     assert problem_code(report) == "not-connected"

@@ -2,18 +2,29 @@ from __future__ import annotations
 
 import pytest
 
-from actors.refusals import Refusal
-from http_edge.didcomm.messages import read_type
-from http_edge.didcomm.problems import Problem, is_problem_report, problem_of, problem_report
-from tests.unit.didcomm.asking import NEW, OLD, message
+from actors.core.refusals import Refusal
+from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, read_type
+from http_edge.didcomm.protocols.problems import (
+    Problem,
+    is_problem_report,
+    problem_of,
+    report_of,
+)
+from tests.unit.didcomm.requests import NEW, OLD, message, written
+
+
+def problem_report(to: Message, problem: Problem | InvalidMember) -> Json:
+    report, _ = report_of(problem)
+    return written(report, to)
+
 
 LIVE = message("messagepickup/2.0/live-delivery-change", live_delivery=True)
 
 
 def test_live_mode_where_it_cannot_be_is_reported_as_rfc_0685_says() -> None:
-    assert problem_report(LIVE, Problem.LIVE_MODE_NOT_SUPPORTED, "report-1") == {
+    assert problem_report(LIVE, Problem.LIVE_MODE_NOT_SUPPORTED) == {
         "@type": "https://didcomm.org/notification/1.0/problem-report",
-        "@id": "report-1",
+        "@id": "reply-1",
         "~thread": {"thid": "message-1", "pthid": "message-1"},
         "description": {
             "code": "e.m.live-mode-not-supported",
@@ -25,14 +36,15 @@ def test_live_mode_where_it_cannot_be_is_reported_as_rfc_0685_says() -> None:
 
 def test_a_report_names_the_message_and_stays_in_its_thread() -> None:
     late = message("trust_ping/1.0/ping", **{"~thread": {"thid": "thread-1"}})
-    report = problem_report(late, Problem.TRY_AGAIN, "report-1")
+    report = problem_report(late, Problem.TRY_AGAIN)
     assert report["~thread"] == {"thid": "thread-1", "pthid": "message-1"}
     assert report["who_retries"] == "you"
+    assert problem_report(late, Problem.NOT_CONNECTED)["who_retries"] == "none"
 
 
 @pytest.mark.parametrize("prefix", [NEW, OLD])
 def test_a_report_has_the_prefix_of_its_message(prefix: str) -> None:
-    report = problem_report(message("x/9.0/y", prefix), Problem.UNKNOWN_MESSAGE_TYPE, "report-1")
+    report = problem_report(message("x/9.0/y", prefix), Problem.UNKNOWN_MESSAGE_TYPE)
     assert report["@type"] == prefix + "notification/1.0/problem-report"
 
 
@@ -64,3 +76,13 @@ def test_a_problem_report_is_known_in_every_protocol(kind: str, expected: bool) 
         read = read_type(prefix + kind)
         assert read is not None
         assert is_problem_report(read) is expected
+
+
+def test_a_report_names_the_member_and_its_rule_and_nothing_of_the_value() -> None:
+    asks = message("messagepickup/2.0/delivery-request", limit=-31_337)
+    limit = asks.count("limit")
+    assert isinstance(limit, InvalidMember)
+    assert problem_report(asks, limit)["description"] == {
+        "code": "invalid-message",
+        "en": "A part of the message is missing or not valid: limit must be an integer, 0 or more",
+    }

@@ -9,10 +9,10 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from actors.refusals import Refusal
-from http_edge.config import Limits
-from http_edge.didcomm.handling import NOTHING
-from tests.unit.didcomm.holder import (
+from actors.core.refusals import Refusal
+from http_edge.didcomm.protocols.protocol import NOTHING
+from http_edge.settings.settings import Limits
+from tests.unit.didcomm.queue_holder import (
     ASK_ID,
     NEW,
     OLD,
@@ -99,7 +99,7 @@ async def test_an_update_of_one_rule_leaves_the_others(holder: Holder) -> None:
     assert {name: status[name] for name in RULES} == {**RULES, "message_count_limit": 7}
 
 
-async def test_nobody_gets_more_than_the_operator_allows(holder: Holder) -> None:
+async def test_no_owner_gets_more_than_the_operator_allows(holder: Holder) -> None:
     before = await status_of(holder)
     huge = {name: 2**53 - 1 for name in RULES if name != "will_queue"}
     for update in (huge, dict.fromkeys(huge, 0)):
@@ -239,12 +239,12 @@ async def test_the_old_spelling_of_types_is_answered_in_the_old_spelling(holder:
         assert reply["@type"] == f"{OLD}queue/1.0/{answer}"
 
 
-async def test_an_unknown_outcome_is_told_and_nothing_is_handed_over(holder: Holder) -> None:
+async def test_an_unknown_outcome_is_reported_and_nothing_is_handed_over(holder: Holder) -> None:
     await holder.queue(ALICE, 1)
     holder.cut()
     for kind in (STATUS_REQUEST, UPDATE, FETCH):
         outcome = await holder.outcome(ALICE, kind, update=RULES)
-        assert problem_code(outcome.reply or {}) == "try-again"
+        assert problem_code(holder.reply_of(outcome)) == "try-again"
         assert not outcome.handed_over
     holder.mend()
     assert (await holder.state(ALICE)).messages == 1

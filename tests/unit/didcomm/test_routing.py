@@ -9,9 +9,10 @@ from base58 import b58encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.didcomm import keys
-from http_edge.didcomm.families.routing import Forward, read_forward
-from tests.unit.didcomm.asking import ALICE, BOB, OLD, message
+from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.messages import Forward
+from http_edge.didcomm.envelopes.v1.forward import read_forward
+from tests.unit.didcomm.requests import ALICE, BOB, OLD, message
 
 KIND = "routing/1.0/forward"
 ENVELOPE = {"protected": "eyJ", "iv": "aXY", "ciphertext": "Y2k?>~", "tag": "dGFn"}
@@ -51,7 +52,7 @@ def test_several_recipients_keep_their_order() -> None:
     "to",
     [
         "",
-        "nobody",
+        "unknown",
         "did:sov:BzCbsNYhMrjHiqZDTUASHg",
         "did:sov:BzCbsNYhMrjHiqZDTUASHg#key-1",
         "did:example:1#",
@@ -60,10 +61,10 @@ def test_several_recipients_keep_their_order() -> None:
         A + "1" * 40,
         "\N{FULLWIDTH DIGIT ONE}" * 44,
         [f"{b58encode(b'short').decode()}"],
-        ["nobody", "did:example:1"],
+        ["unknown", "did:example:1"],
     ],
 )
-def test_a_name_without_a_key_is_nobody_here(to: object) -> None:
+def test_a_name_without_a_key_names_no_recipient(to: object) -> None:
     assert read(to) == Forward([], PACKED)
 
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from http_edge.didcomm.keys import KeyPair, base58, did_key, did_key_reference, read_key
-from http_edge.didcomm.messages import OLD_PREFIX
-from http_edge.didcomm.signed import (
+from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.signatures import sign
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference, read_key
+from http_edge.didcomm.envelopes.messages import OLD_PREFIX
+from http_edge.didcomm.envelopes.signed import (
     TEXT_TYPE,
     SignedContent,
     read_attachment,
@@ -19,8 +21,7 @@ from http_edge.didcomm.signed import (
     sign_member,
     verify_member,
 )
-from http_edge.encoding import b64decode, b64encode
-from http_edge.signatures import sign
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from tests.unit.wire.edwards25519 import LOW_ORDER
 from tests.unit.wire.vectors import rows
 
@@ -58,14 +59,14 @@ def _with_jws(attachment: dict[str, Any], **members: object) -> dict[str, Any]:
 
 @given(st.binary(max_size=300))
 def test_an_attachment_comes_back_with_its_signer(content: bytes) -> None:
-    signed = sign_attachment(content, KEY, mime_type=TEXT_TYPE)
+    signed = write_attachment(sign_attachment(content, KEY, media_type=TEXT_TYPE))
     assert read_attachment(signed) == SignedContent(content, (KEY.public,))
 
 
 def test_a_document_means_the_same_and_needs_no_padding_in_any_base64() -> None:
     for length in range(6):
         document = {"id": "did:x", "z": "z" * length}
-        signed: Any = sign_attachment(orjson.dumps(document), KEY)
+        signed: Any = write_attachment(sign_attachment(orjson.dumps(document), KEY))
         assert signed["mime-type"] == "application/json"
         assert not set(signed["data"]["base64"]) & set("=+/-_")
         read = read_attachment(signed)
@@ -74,7 +75,7 @@ def test_a_document_means_the_same_and_needs_no_padding_in_any_base64() -> None:
 
 
 def test_an_attachment_is_signed_as_agents_check_it() -> None:
-    signed: Any = sign_attachment(b"did:peer:4zQm", KEY, mime_type=TEXT_TYPE)
+    signed: Any = write_attachment(sign_attachment(b"did:peer:4zQm", KEY, media_type=TEXT_TYPE))
     did = did_key(KEY.public)
     assert signed["mime-type"] == "text/string"
     assert signed["data"]["base64"] == standard_b64encode(b"did:peer:4zQm").decode()

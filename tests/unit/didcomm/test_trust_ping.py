@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from http_edge.didcomm.families.trust_ping import TrustPing
-from http_edge.didcomm.handling import NOTHING, Outcome
-from tests.unit.didcomm.asking import NEW, OLD, answer, message, new_id, outcome
+from http_edge.didcomm.protocols import trust_ping
+from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
+from tests.unit.didcomm.requests import NEW, OLD, answer, message, outcome
 
-FAMILY = TrustPing(new_id).family()
+FAMILY = trust_ping.family()
 
 
 @pytest.mark.parametrize("prefix", [NEW, OLD])

@@ -42,7 +42,7 @@ class Gate:
 
 
 class AgentHost:
-    """Takes envelopes over HTTP and WebSocket, as told; reached by any name at ``port``."""
+    """Takes envelopes over HTTP and WebSocket, as configured; reached by any name at ``port``."""
 
     def __init__(self) -> None:
         listener = socket.socket()
@@ -53,7 +53,7 @@ class AgentHost:
         self._arrived = asyncio.Condition()
         self.answer: Answer = accept
         self.close_code = 1000
-        self.asked: list[web.Request] = []
+        self.requests: list[web.Request] = []
         self.received: list[bytes] = []
         self.accepted: list[bytes] = []
         self.frames: list[WSMsgType] = []
@@ -67,7 +67,7 @@ class AgentHost:
         return f"{scheme}://{host}:{self.port}/in?token=secret"
 
     async def start(self) -> None:
-        """Answer from now on; before, nobody listens at its port."""
+        """Answer from now on; before, its port is closed."""
         application = web.Application()
         application.router.add_post("/{path:.*}", self._post)
         application.router.add_get("/{path:.*}", self._socket)
@@ -76,7 +76,7 @@ class AgentHost:
         await web.SockSite(self._runner, self._listener).start()
 
     async def stop(self) -> None:
-        """Nobody listens any more."""
+        """Close its port."""
         if self._runner is not None:
             await self._runner.cleanup()
         self._listener.close()
@@ -106,11 +106,11 @@ class AgentHost:
         return response
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(request)
+        self.requests.append(request)
         return await self._take(await request.read())
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(request)
+        self.requests.append(request)
         if request.headers.get("Upgrade") != "websocket":
             return await self._take(b"a plain GET")
         websocket = web.WebSocketResponse()

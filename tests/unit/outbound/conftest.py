@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.outbound.agent_host import AgentHost, agent_host
-from tests.unit.outbound.office import PostOffice, post_office
+from tests.unit.outbound.delivery_network import DeliveryNetwork, delivery_network
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ async def agents() -> AsyncIterator[AgentHost]:
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[PostOffice]:
-    """Queues and couriers."""
-    async with post_office(tmp_path) as running:
+async def network(tmp_path: Path) -> AsyncIterator[DeliveryNetwork]:
+    """Queues and delivery workers."""
+    async with delivery_network(tmp_path) as running:
         yield running

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.outbound.endpoint import host_of, is_address, read_endpoint
+from http_edge.didcomm.outbound.destinations import host_of, is_address, read_endpoint
 
 
 @pytest.mark.parametrize(

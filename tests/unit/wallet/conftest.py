@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest_asyncio
 
-from http_edge.wallet import Wallet
+from http_edge.clients.didcomm import Wallet
 from tests.unit.wallet.scripted_mediator import ScriptedMediator
 
 
@@ -26,5 +26,5 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def wallet(mediator: ScriptedMediator, session: aiohttp.ClientSession) -> Wallet:
     """A connected wallet; the mediator has forgotten the handshake."""
     wallet = await Wallet.connect(mediator.invitation(), session=session)
-    mediator.heard.clear()
+    mediator.received.clear()
     return wallet

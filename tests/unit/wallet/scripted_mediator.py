@@ -1,4 +1,4 @@
-"""A DIDComm mediator over real sockets that keeps what it opens and answers what it is told."""
+"""A DIDComm mediator over real sockets that keeps what it opens and answers by a script."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import orjson
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
-from http_edge.didcomm.envelope import pack
-from http_edge.didcomm.keys import KeyPair, did_key
-from http_edge.didcomm.messages import NEW_PREFIX, Json, read_type
-from http_edge.didcomm.own_documents import OwnDocuments
-from http_edge.didcomm.signed import TEXT_TYPE, sign_attachment, sign_member
-from http_edge.wallet.connection import open_for
+from http_edge.clients.didcomm.connection import open_for
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, read_type
+from http_edge.didcomm.envelopes.signed import TEXT_TYPE, sign_attachment, sign_member
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
+from http_edge.didcomm.protocols.handshake import MediatorDocuments
 
 Said: TypeAlias = Json | bytes
 Answer: TypeAlias = Callable[[Json], list[Said]]
@@ -56,7 +57,7 @@ def problem(code: str, text: str) -> Json:
 
 class ScriptedMediator:
     def __init__(self) -> None:
-        self.heard: list[Json] = []
+        self.received: list[Json] = []
         self.forwarded: list[bytes] = []
         self.answers: dict[str, deque[Answer]] = {}
         self.signer = SERVICE
@@ -73,13 +74,13 @@ class ScriptedMediator:
         return str(self.server.make_url("/didcomm"))
 
     @property
-    def documents(self) -> OwnDocuments:
-        return OwnDocuments(SERVICE, self.url, self.url.replace("http", "ws", 1))
+    def documents(self) -> MediatorDocuments:
+        return MediatorDocuments(SERVICE, self.url, self.url.replace("http", "ws", 1))
 
     @property
     def names(self) -> list[str]:
-        """The messages that were heard, by name."""
-        return [str(message["@type"]).rpartition("/")[2] for message in self.heard]
+        """The messages that were received, by name."""
+        return [str(message["@type"]).rpartition("/")[2] for message in self.received]
 
     def invitation(self) -> Json:
         return {
@@ -112,13 +113,15 @@ class ScriptedMediator:
             connection: Json = {"DID": did, "DIDDoc": document}
             members = {"connection~sig": sign_member(connection, self.signer, 1_800_000_000)}
         elif str(request["did"]).startswith("did:peer:4"):
-            rotated = sign_attachment(documents.peer4.encode(), self.signer, mime_type=TEXT_TYPE)
+            rotated = write_attachment(
+                sign_attachment(documents.peer4.encode(), self.signer, media_type=TEXT_TYPE)
+            )
             members = {"did": documents.peer4, "did_rotate~attach": rotated}
         elif str(request["did"]).startswith("did:peer:2"):
             members = {"did": documents.peer2}
         else:
             document = documents.legacy_document()
-            attached = sign_attachment(orjson.dumps(document), self.signer)
+            attached = write_attachment(sign_attachment(orjson.dumps(document), self.signer))
             members = {"did": documents.legacy_did, "did_doc~attach": attached}
         return in_thread(request, "response", **members)
 
@@ -146,7 +149,7 @@ class ScriptedMediator:
         opened = open_for(SERVICE, body)
         assert opened is not None
         message, sender = opened
-        self.heard.append(message)
+        self.received.append(message)
         if sender is None:
             self.forwarded.append(body)
             return []

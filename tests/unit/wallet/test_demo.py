@@ -1,4 +1,4 @@
-"""The DIDComm demo can fail, and says so by its exit code; that it succeeds needs a mediator."""
+"""The DIDComm demo can fail, with an exit code of its own; that it succeeds needs a mediator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from http_edge.cli.demo import demo
-from http_edge.cli.output import Exit
+from http_edge.server.exits import Exit
 from tests.unit.wallet.scripted_mediator import ScriptedMediator, reply
 
 
@@ -38,5 +38,5 @@ async def test_each_step_is_printed_with_what_it_proves(mediator: ScriptedMediat
     ("url", "code"),
     [("http://127.0.0.1:1", Exit.UNREACHABLE), ("ftp://127.0.0.1", Exit.USAGE)],
 )
-def test_no_mediator_is_told_from_a_wrong_url(url: str, code: Exit) -> None:
+def test_an_absent_mediator_and_a_wrong_url_exit_differently(url: str, code: Exit) -> None:
     assert CliRunner().invoke(demo, ["didcomm", "--url", url]).exit_code == code

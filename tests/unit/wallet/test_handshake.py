@@ -6,11 +6,7 @@ import aiohttp
 import orjson
 import pytest
 
-from http_edge.didcomm.documents import PeerDocument, read_document, resolve
-from http_edge.didcomm.keys import KeyPair
-from http_edge.didcomm.messages import Json
-from http_edge.didcomm.signed import TEXT_TYPE, read_attachment, sign_attachment
-from http_edge.wallet import (
+from http_edge.clients.didcomm import (
     DidMethod,
     Handshake,
     HandshakeProtocol,
@@ -21,6 +17,11 @@ from http_edge.wallet import (
     Wallet,
     read_invitation,
 )
+from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from tests.unit.wallet.scripted_mediator import SERVICE, STRANGER, ScriptedMediator, problem
 
 KEY = KeyPair.from_seed(b"w" * 32)
@@ -106,7 +107,7 @@ def test_a_response_signed_by_another_key_is_refused(
 
 
 @every_way
-@pytest.mark.parametrize("packer", [STRANGER.public, None], ids=["a stranger", "nobody"])
+@pytest.mark.parametrize("packer", [STRANGER.public, None], ids=["a stranger", "no sender"])
 def test_a_response_packed_by_another_key_is_refused(
     protocol: HandshakeProtocol, method: DidMethod, packer: bytes | None
 ) -> None:
@@ -117,7 +118,7 @@ def test_a_response_packed_by_another_key_is_refused(
 
 def test_a_rotation_to_another_did_is_refused() -> None:
     shaking = handshake("didexchange/1.1", "peer4")
-    other = sign_attachment(b"did:peer:4other", SERVICE, mime_type=TEXT_TYPE)
+    other = write_attachment(sign_attachment(b"did:peer:4other", SERVICE, media_type=TEXT_TYPE))
     response = {**Scripted().response(shaking.request()), "did_rotate~attach": other}
     with pytest.raises(NotAuthentic):
         shaking.accept(Opened(response, SERVICE.public))
@@ -167,4 +168,4 @@ async def test_a_wallet_connects_and_says_that_it_did(
     assert wallet.connection.key == KEY
     last = "ping" if protocol == "connections/1.0" else "complete"
     assert mediator.names == ["request", last]
-    assert "~transport" not in mediator.heard[-1]
+    assert "~transport" not in mediator.received[-1]

@@ -6,10 +6,7 @@ import aiohttp
 import orjson
 import pytest
 
-from http_edge.didcomm.keys import base58, did_key
-from http_edge.didcomm.messages import OLD_PREFIX, Json
-from http_edge.didcomm.own_documents import OwnDocuments
-from http_edge.wallet import (
+from http_edge.clients.didcomm import (
     Invitation,
     MediatorRefused,
     MediatorUnreachable,
@@ -17,6 +14,9 @@ from http_edge.wallet import (
     fetch_invitation,
     read_invitation,
 )
+from http_edge.didcomm.envelopes.keys import base58, did_key
+from http_edge.didcomm.envelopes.messages import OLD_PREFIX, Json
+from http_edge.didcomm.protocols.handshake import MediatorDocuments
 from tests.unit.wallet.scripted_mediator import SERVICE, ScriptedMediator
 
 ENDPOINT = "https://mediator.example/didcomm"
@@ -73,7 +73,7 @@ def test_an_old_invitation_offers_connections_alone() -> None:
 
 
 def test_a_service_may_be_a_did_that_carries_it() -> None:
-    did = OwnDocuments(SERVICE, ENDPOINT, "wss://mediator.example/didcomm").peer2
+    did = MediatorDocuments(SERVICE, ENDPOINT, "wss://mediator.example/didcomm").peer2
     read = read_invitation({**OUT_OF_BAND, "services": ["did:web:elsewhere.example", did]})
     assert (read.key, read.endpoint) == (SERVICE.public, ENDPOINT)
 
@@ -116,7 +116,7 @@ async def test_a_long_url_is_not_fetched(session: aiohttp.ClientSession) -> None
     assert await fetch_invitation(session, url("oob", OUT_OF_BAND)) == READ
 
 
-async def test_a_short_url_that_gives_nothing_is_told_from_one_that_does_not_answer(
+async def test_a_short_url_that_gives_nothing_is_distinguished_from_one_that_does_not_answer(
     mediator: ScriptedMediator, session: aiohttp.ClientSession
 ) -> None:
     with pytest.raises(MediatorRefused) as refused:

@@ -7,9 +7,7 @@ import base64
 import orjson
 import pytest
 
-from http_edge.didcomm.keys import KeyPair, base58, did_key
-from http_edge.didcomm.messages import NEW_PREFIX, Json
-from http_edge.wallet import (
+from http_edge.clients.didcomm import (
     Address,
     Fetched,
     KeylistKey,
@@ -21,6 +19,8 @@ from http_edge.wallet import (
     UnexpectedAnswer,
     Wallet,
 )
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.unit.wallet.scripted_mediator import (
     SERVICE,
     Answer,
@@ -86,7 +86,7 @@ async def test_a_drain_acknowledges_what_was_taken_until_nothing_is_left(
     mediator.answer(DELIVERY_REQUEST, delivery("a", "b"), delivery("c"), status(0))
     mediator.answer(RECEIVED, status(1), status(0))
     assert [picked.id async for picked in wallet.drain(2)] == ["a", "b", "c"]
-    lists = [m["message_id_list"] for m in mediator.heard if "message_id_list" in m]
+    lists = [m["message_id_list"] for m in mediator.received if "message_id_list" in m]
     assert lists == [["a", "b"], ["c"]]
 
 
@@ -109,23 +109,23 @@ async def test_a_message_that_comes_back_after_its_acknowledgement_ends_the_drai
 
 
 async def test_a_status_is_read_whole(wallet: Wallet, mediator: ScriptedMediator) -> None:
-    told = {"longest_waited_seconds": 3, "total_bytes": 9, "live_delivery": False, "new": {}}
-    mediator.answer("messagepickup/2.0/status-request", status(2, recipient_key="k", **told))
+    members = {"longest_waited_seconds": 3, "total_bytes": 9, "live_delivery": False, "new": {}}
+    mediator.answer("messagepickup/2.0/status-request", status(2, recipient_key="k", **members))
     read = await wallet.status(KEY.public)
     assert read == Status(2, "k", longest_waited_s=3, total_bytes=9, live_delivery=False)
-    assert mediator.heard[0]["recipient_key"] == did_key(KEY.public)
+    assert mediator.received[0]["recipient_key"] == did_key(KEY.public)
 
 
 async def test_a_live_socket_gives_deliveries_and_raw_envelopes(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
-    def turned_on(asked: Json) -> list[Json | bytes]:
-        pushed = in_thread({**asked, "@id": "other"}, "delivery")
+    def turned_on(request: Json) -> list[Json | bytes]:
+        pushed = in_thread({**request, "@id": "other"}, "delivery")
         two = [attachment(one, json=orjson.loads(RAW)) for one in "ab"]
         return [
-            in_thread(asked, "status", message_count=0, live_delivery=True),
+            in_thread(request, "status", message_count=0, live_delivery=True),
             {**pushed, "~attach": two},
-            in_thread({**asked, "@id": "other"}, "status", message_count=2),
+            in_thread({**request, "@id": "other"}, "status", message_count=2),
             RAW,
         ]
 
@@ -141,7 +141,7 @@ async def test_a_live_socket_gives_deliveries_and_raw_envelopes(
         assert (await live.received(["a", "b"])).message_count == 0
 
 
-async def test_a_live_mode_that_is_not_turned_on_is_told(
+async def test_a_live_mode_that_is_not_turned_on_is_an_error(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     mediator.answer(LIVE, status(0, live_delivery=False))
@@ -149,17 +149,18 @@ async def test_a_live_mode_that_is_not_turned_on_is_told(
         async with wallet.live():
             pass
     unsupported = problem("e.m.live-mode-not-supported", "no")
-    mediator.answer(LIVE, lambda asked: [{**unsupported, "~thread": {"pthid": asked["@id"]}}])
+    mediator.answer(LIVE, lambda request: [{**unsupported, "~thread": {"pthid": request["@id"]}}])
     with pytest.raises(ProblemReported) as reported:
         await wallet.live_delivery(on=True)
     assert reported.value.code == "e.m.live-mode-not-supported"
 
 
-async def test_a_problem_between_deliveries_is_told(
+async def test_a_problem_between_deliveries_is_an_error(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     on = {"message_count": 0, "live_delivery": True}
-    mediator.answer(LIVE, lambda asked: [in_thread(asked, "status", **on), problem("e.x", "no")])
+    report = problem("e.x", "no")
+    mediator.answer(LIVE, lambda request: [in_thread(request, "status", **on), report])
     async with wallet.live() as live:
         with pytest.raises(ProblemReported):
             await live.next()
@@ -178,8 +179,8 @@ async def test_a_batch_is_read_in_every_form(
     mediator.answer("messagepickup/1.0/list-pickup", reply("list-response", **attached))
     assert await wallet.batch(3, delay_ms=20) == [Picked("a", RAW)]
     assert await wallet.list_pickup(["a"]) == [Picked("a", RAW)]
-    asked, listed = mediator.heard
-    assert (asked["batch_size"], asked["~timing"]) == (3, {"delay_milli": 20})
+    batch_pickup, listed = mediator.received
+    assert (batch_pickup["batch_size"], batch_pickup["~timing"]) == (3, {"delay_milli": 20})
     assert listed["message_ids"] == ["a"]
 
 
@@ -218,17 +219,17 @@ async def test_a_queue_is_read_and_its_rules_are_changed(
     read = await wallet.queue_status()
     assert (read.message_count, read.total_bytes, read.message_bytes_limit) == (2, 10, 0)
     assert not (await wallet.update_queue(will_queue=False)).will_queue
-    assert mediator.heard[-1]["update"] == {"will_queue": False}
+    assert mediator.received[-1]["update"] == {"will_queue": False}
 
 
-async def test_a_queue_batch_tells_when_a_message_came(
+async def test_a_queue_batch_says_when_a_message_came(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     entry = {"id": "a", "msg": orjson.loads(RAW), "added_time": "2026-05-01 12:00:00Z"}
     batch = reply("batch", message_count=1, messages=[entry])
     mediator.answer("queue/1.0/fetch-request", batch)
     assert await wallet.queue_fetch(5) == [Fetched("a", RAW, "2026-05-01 12:00:00Z")]
-    assert mediator.heard[0]["message_count_limit"] == 5
+    assert mediator.received[0]["message_count_limit"] == 5
 
 
 # ---- mediation
@@ -249,7 +250,7 @@ async def test_a_recipient_is_a_registered_key_and_the_way_to_it(
     await wallet.new_recipient()
     assert mediator.names == ["mediate-request", "keylist-update", "keylist-update"]
     key = did_key(recipient.key.public)
-    assert mediator.heard[1]["updates"] == [{"recipient_key": key, "action": "add"}]
+    assert mediator.received[1]["updates"] == [{"recipient_key": key, "action": "add"}]
     assert recipient.address == Address(recipient.key.public, mediator.url, (SERVICE.public,))
 
 
@@ -289,7 +290,7 @@ async def test_keys_are_sent_in_the_spelling_that_they_are_given_in(
     assert await wallet.update_keylist(remove=[text]) == [KeylistResult(**result)]
     listed = await wallet.query_keylist(limit=1, offset=2)
     assert listed.keys == (KeylistKey(text),)
-    updated, queried = mediator.heard
+    updated, queried = mediator.received
     assert updated["updates"] == [{"recipient_key": text, "action": "remove"}]
     assert queried["paginate"] == {"limit": 1, "offset": 2}
 
@@ -300,4 +301,4 @@ async def test_features_are_disclosed(wallet: Wallet, mediator: ScriptedMediator
     mediator.answer("discover-features/2.0/queries", disclosed)
     (disclosure,) = await wallet.discover()
     assert disclosure.id == NEW_PREFIX + "messagepickup/2.0"
-    assert mediator.heard[0]["queries"] == [{"feature-type": "protocol", "match": "*"}]
+    assert mediator.received[0]["queries"] == [{"feature-type": "protocol", "match": "*"}]

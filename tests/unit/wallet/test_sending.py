@@ -3,13 +3,13 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from http_edge.didcomm.keys import KeyPair, base58, did_key
-from http_edge.didcomm.messages import Json
-from http_edge.wallet import Address, Mediation, NotAuthentic, Recipient, forward
-from http_edge.wallet.connection import open_for
+from http_edge.clients.didcomm import Address, Mediation, NotAuthentic, Recipient, forward
+from http_edge.clients.didcomm.connection import open_for
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.messages import Json
 
 BOB, NEAR, FAR, ALICE = (KeyPair.from_seed(bytes([n]) * 32) for n in range(1, 5))
-LETTER: Json = {
+MESSAGE: Json = {
     "@type": "https://didcomm.org/basicmessage/1.0/message",
     "@id": "1",
     "content": "hello",
@@ -26,13 +26,13 @@ def unwrapped(envelope: bytes, key: KeyPair) -> tuple[object, bytes]:
 
 
 def test_the_last_routing_key_is_the_outermost() -> None:
-    sealed = Address(BOB.public, "http://far", (NEAR.public, FAR.public)).seal(LETTER, ALICE)
+    sealed = Address(BOB.public, "http://far", (NEAR.public, FAR.public)).seal(MESSAGE, ALICE)
     to, sealed = unwrapped(sealed, FAR)
     assert to == did_key(NEAR.public)
     to, sealed = unwrapped(sealed, NEAR)
     assert to == did_key(BOB.public)
     opened = Recipient(BOB, Mediation("", ())).unpack(sealed)
-    assert opened == (LETTER, ALICE.public)
+    assert opened == (MESSAGE, ALICE.public)
 
 
 def test_without_routing_keys_the_envelope_goes_as_it_is() -> None:
@@ -46,10 +46,10 @@ def test_a_key_given_as_text_is_sent_in_its_own_spelling() -> None:
 
 def test_without_a_sender_the_message_is_anonymous() -> None:
     recipient = Recipient(BOB, Mediation("http://near", ()))
-    assert recipient.unpack(recipient.address.seal(LETTER)) == (LETTER, None)
+    assert recipient.unpack(recipient.address.seal(MESSAGE)) == (MESSAGE, None)
 
 
 def test_an_envelope_for_another_key_is_not_opened() -> None:
-    sealed = Address(ALICE.public, "").seal(LETTER)
+    sealed = Address(ALICE.public, "").seal(MESSAGE)
     with pytest.raises(NotAuthentic):
         Recipient(BOB, Mediation("", ())).unpack(sealed)

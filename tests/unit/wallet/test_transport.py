@@ -5,9 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from http_edge.didcomm.keys import KeyPair
-from http_edge.didcomm.messages import NEW_PREFIX, Json
-from http_edge.wallet import (
+from http_edge.clients.didcomm import (
     Address,
     ConnectionLost,
     MediatorRefused,
@@ -18,6 +16,8 @@ from http_edge.wallet import (
     UnexpectedAnswer,
     Wallet,
 )
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.unit.wallet.scripted_mediator import (
     STRANGER,
     Said,
@@ -40,7 +40,7 @@ async def test_a_question_opens_the_return_route(
 ) -> None:
     mediator.answer(PING, reply("ping_response"))
     await wallet.ping()
-    assert mediator.heard[0]["~transport"] == {"return_route": "all"}
+    assert mediator.received[0]["~transport"] == {"return_route": "all"}
 
 
 async def test_an_empty_answer_is_none(wallet: Wallet) -> None:
@@ -49,7 +49,7 @@ async def test_an_empty_answer_is_none(wallet: Wallet) -> None:
         await wallet.ping()
 
 
-async def test_an_http_refusal_is_told_with_its_status(
+async def test_an_http_refusal_is_raised_with_its_status(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     mediator.status = 410
@@ -58,7 +58,7 @@ async def test_an_http_refusal_is_told_with_its_status(
     assert (refused.value.status, refused.value.body) == (410, "refused")
 
 
-async def test_no_mediator_is_told_from_one_that_refuses(
+async def test_an_absent_mediator_differs_from_one_that_refuses(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     await mediator.server.close()
@@ -95,7 +95,7 @@ async def test_implicit_pickup_gives_the_envelope_that_came_back(
     mediator.answer(PING, lambda _: [RAW])
     assert await wallet.implicit() == RAW
     assert await wallet.implicit() is None
-    assert mediator.heard[0]["response_requested"] is False
+    assert mediator.received[0]["response_requested"] is False
 
 
 async def test_answers_over_a_socket_find_their_questions(
@@ -103,12 +103,12 @@ async def test_answers_over_a_socket_find_their_questions(
 ) -> None:
     held: list[Json] = []
 
-    def hold(asked: Json) -> list[Said]:
-        held.append(asked)
+    def hold(request: Json) -> list[Said]:
+        held.append(request)
         return []
 
-    def answer_all(asked: Json) -> list[Said]:
-        return [in_thread(one, "ping_response") for one in (asked, *reversed(held))]
+    def answer_all(request: Json) -> list[Said]:
+        return [in_thread(one, "ping_response") for one in (request, *reversed(held))]
 
     mediator.answer(PING, hold, hold, answer_all)
     async with wallet.socket() as socket:
@@ -118,24 +118,24 @@ async def test_answers_over_a_socket_find_their_questions(
     assert threads == [{"thid": "0"}, {"thid": "1"}, {"thid": "2"}]
 
 
-async def test_what_answers_nothing_waits_to_be_heard(
+async def test_what_answers_no_question_waits_to_be_received(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     pushed = message("messagepickup/2.0/status")
-    mediator.answer(PING, lambda asked: [pushed, RAW, in_thread(asked, "ping_response")])
+    mediator.answer(PING, lambda request: [pushed, RAW, in_thread(request, "ping_response")])
     async with wallet.socket() as socket:
         await wallet.over(socket).ping()
-        assert await socket.hear() == pushed
-        assert await socket.hear() == RAW
+        assert await socket.receive() == pushed
+        assert await socket.receive() == RAW
         with pytest.raises(NoAnswer):
-            await socket.hear(0.01)
+            await socket.receive(0.01)
 
 
 async def test_a_problem_report_in_the_parent_thread_answers_the_question(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     mediator.answer(
-        PING, lambda asked: [{**problem("e.x", "no"), "~thread": {"pthid": asked["@id"]}}]
+        PING, lambda request: [{**problem("e.x", "no"), "~thread": {"pthid": request["@id"]}}]
     )
     async with wallet.socket() as socket:
         with pytest.raises(ProblemReported, match=r"e\.x: no"):
@@ -149,18 +149,18 @@ async def test_a_message_without_return_route_is_not_waited_for(
     async with wallet.socket() as socket:
         assert await wallet.over(socket).ask(message(PING), return_route="none") is None
         await wallet.over(socket).ping()
-    assert "~transport" not in mediator.heard[0]
+    assert "~transport" not in mediator.received[0]
 
 
 async def test_the_end_of_a_socket_ends_every_wait(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     async with wallet.socket() as socket:
-        asked = asyncio.create_task(wallet.over(socket).ping())
-        heard = asyncio.create_task(socket.hear())
+        asking = asyncio.create_task(wallet.over(socket).ping())
+        receiving = asyncio.create_task(socket.receive())
         await asyncio.sleep(0)
         await socket.say(message("test/1.0/goodbye"))
-        for waiting in (asked, heard):
+        for waiting in (asking, receiving):
             with pytest.raises(ConnectionLost) as lost:
                 await waiting
             assert lost.value.close_code == 1012
@@ -175,6 +175,6 @@ async def test_text_frames_are_sent_as_text(
     mediator.answer(PING, reply("ping_response"))
     async with wallet.socket() as socket:
         await socket.send(wallet.connection.pack(message(PING)).decode())
-        heard = await socket.hear()
-    assert isinstance(heard, dict)
-    assert str(heard["@type"]).endswith("ping_response")
+        answer = await socket.receive()
+    assert isinstance(answer, dict)
+    assert str(answer["@type"]).endswith("ping_response")

@@ -21,12 +21,12 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class HttpsHost:
-    """Answers as told and remembers what it was asked; reached by ``NAME`` at ``port``."""
+    """Answers as it is set up and remembers its requests; reached by ``NAME`` at ``port``."""
 
     port: int
     trust: ssl.SSLContext
     answer: Answer
-    asked: list[web.Request] = field(default_factory=list)
+    requests: list[web.Request] = field(default_factory=list)
     looked_up: list[tuple[str, int]] = field(default_factory=list)
     addresses: Sequence[str] = ("127.0.0.1",)
 
@@ -49,7 +49,7 @@ async def https_host(folder: Path) -> AsyncIterator[HttpsHost]:
     server_tls.load_cert_chain(certificate)
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        host.asked.append(request)
+        host.requests.append(request)
         return await host.answer(request)
 
     async def not_found(_request: web.Request) -> web.StreamResponse:

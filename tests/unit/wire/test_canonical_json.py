@@ -8,8 +8,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.canonical_json import NotCanonical, canonical
-from http_edge.strict_json import INTEGER_MAX
+from http_edge.crypto.canonical_json import NotCanonical, canonical
+from http_edge.crypto.strict_json import INTEGER_MAX
 from tests.unit.wire.vectors import rows
 
 ascii_text = st.text(st.characters(max_codepoint=127))

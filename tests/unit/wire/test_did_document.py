@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from http_edge.did_document import (
+from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.dids import decentrl
+from http_edge.dids.document import (
     SIGNING_KEYS_MAX,
+    DidDocument,
     identity_document,
     mediator_document,
     read_document,
 )
-from http_edge.dids import decentrl
-from http_edge.dids.document import DidDocument
-from http_edge.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
-from http_edge.mediator_keys import MediatorKeys
 
 KEYS = MediatorKeys(bytes(range(32)), bytes(range(32, 64)))
 DID = "did:web:mediator.example"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge import key_agreement, signatures
+from http_edge.crypto import key_agreement, signatures
+from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.dids import decentrl, key
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument
-from http_edge.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from tests.unit.wire.edwards25519 import LOW_ORDER
 
 SIGNING, PRE = bytes(range(32)), bytes(range(32, 64))

@@ -13,10 +13,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.did_document import mediator_document, read_document
-from http_edge.dids.document import Fetch
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.dids.document import Fetch, mediator_document, read_document
 from http_edge.dids.web import WebDids, WebLimits, document_url
-from http_edge.mediator_keys import MediatorKeys
 from tests.unit.wire.https_host import NAME, Answer, HttpsHost, https_host
 
 KEYS = MediatorKeys(bytes(range(32)), bytes(range(32, 64)))
@@ -68,11 +67,11 @@ class HeldNames:
     """A name service that answers "no such name" when it is let go, and not before."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.queried = asyncio.Event()
         self.released = asyncio.Event()
 
     async def __call__(self, _host: str, _port: int) -> Sequence[str]:
-        self.asked.set()
+        self.queried.set()
         await self.released.wait()
         raise OSError("Name or service not known")
 
@@ -84,7 +83,7 @@ async def test_a_document_is_fetched_once_and_then_known(host: HttpsHost) -> Non
     assert found == read_document(host.did, mediator_document(host.did, "", KEYS))
     assert found is not None
     assert web_dids.known(host.did) == await web_dids.resolve(host.did) == found
-    assert [request.path for request in host.asked] == ["/.well-known/did.json"]
+    assert [request.path for request in host.requests] == ["/.well-known/did.json"]
     assert host.looked_up == [(NAME, host.port)]
 
 
@@ -92,20 +91,20 @@ async def test_a_path_in_the_did_is_a_path_on_the_host(host: HttpsHost) -> None:
     did = host.did + ":users:alice"
     host.answer = document(host, did)
     assert await dids(host).resolve(did) is not None
-    assert host.asked[0].path == "/users/alice/did.json"
+    assert host.requests[0].path == "/users/alice/did.json"
 
 
 async def test_no_cookie_and_no_compression_is_offered(host: HttpsHost) -> None:
     await dids(host).resolve(host.did)
-    assert host.asked[0].headers["Accept-Encoding"] == "identity"
-    assert "Cookie" not in host.asked[0].headers
+    assert host.requests[0].headers["Accept-Encoding"] == "identity"
+    assert "Cookie" not in host.requests[0].headers
 
 
 async def test_by_default_this_machine_cannot_be_reached_under_any_name(host: HttpsHost) -> None:
     web_dids = WebDids(lookup=host.lookup, tls=host.trust)
     assert await web_dids.resolve(host.did) is None
     assert host.looked_up == [(NAME, host.port)]
-    assert host.asked == []
+    assert host.requests == []
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ async def test_one_address_that_is_not_permitted_condemns_the_name(
 ) -> None:
     host.addresses = addresses
     assert await dids(host).resolve(host.did) is None
-    assert host.asked == []
+    assert host.requests == []
 
 
 async def test_a_name_that_changes_its_address_is_looked_up_only_once(host: HttpsHost) -> None:
@@ -149,14 +148,14 @@ async def test_a_name_that_does_not_resolve_is_no_document(host: HttpsHost) -> N
 
 async def test_a_certificate_that_is_not_trusted_is_refused(host: HttpsHost) -> None:
     assert await dids(host, tls=ssl.create_default_context()).resolve(host.did) is None
-    assert host.asked == []
+    assert host.requests == []
 
 
 async def test_a_certificate_for_another_name_is_refused(host: HttpsHost) -> None:
     did = host.did.replace(NAME, "other.example")
     host.answer = document(host, did)
     assert await dids(host).resolve(did) is None
-    assert host.asked == []
+    assert host.requests == []
 
 
 async def test_a_redirect_is_not_followed(host: HttpsHost) -> None:
@@ -165,7 +164,7 @@ async def test_a_redirect_is_not_followed(host: HttpsHost) -> None:
 
     host.answer = redirect
     assert await dids(host).resolve(host.did) is None
-    assert len(host.asked) == 1
+    assert len(host.requests) == 1
 
 
 async def test_the_document_of_another_did_is_refused(host: HttpsHost) -> None:
@@ -242,7 +241,7 @@ async def test_a_host_that_never_answers_is_given_up(host: HttpsHost) -> None:
 
     host.answer = silent
     assert await dids(host, WebLimits(timeout_s=0.2)).resolve(host.did) is None
-    assert len(host.asked) == 1
+    assert len(host.requests) == 1
     given_up.set()
 
 
@@ -254,7 +253,7 @@ async def test_a_name_service_that_never_answers_is_given_up(host: HttpsHost) ->
 async def test_many_who_ask_at_once_share_one_fetch(host: HttpsHost) -> None:
     web_dids = dids(host)
     found = await asyncio.gather(*(web_dids.resolve(host.did) for _ in range(50)))
-    assert len(host.asked) == 1
+    assert len(host.requests) == 1
     assert all(document == found[0] is not None for document in found)
 
 
@@ -263,7 +262,7 @@ async def test_one_who_stops_waiting_does_not_end_the_fetch_for_others() -> None
     web_dids = WebDids(lookup=names)
     impatient = asyncio.create_task(web_dids.resolve("did:web:a.example"))
     patient = asyncio.create_task(web_dids.resolve("did:web:a.example"))
-    await names.asked.wait()
+    await names.queried.wait()
     impatient.cancel()
     with pytest.raises(asyncio.CancelledError):
         await impatient
@@ -276,7 +275,7 @@ async def test_more_fetches_than_the_limit_are_not_started() -> None:
     names = HeldNames()
     web_dids = WebDids(WebLimits(fetches_max=1), lookup=names)
     first = asyncio.create_task(web_dids.resolve("did:web:first.example"))
-    await names.asked.wait()
+    await names.queried.wait()
     assert await web_dids.resolve("did:web:second.example") is None
     assert web_dids.known("did:web:second.example") is Fetch.NEEDED
     names.released.set()
@@ -289,7 +288,7 @@ async def test_closing_ends_the_fetches_under_way() -> None:
     names = HeldNames()
     web_dids = WebDids(lookup=names)
     waiting = asyncio.create_task(web_dids.resolve("did:web:a.example"))
-    await names.asked.wait()
+    await names.queried.wait()
     await web_dids.close()
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.encoding import (
+from http_edge.crypto.encoding import (
     ED25519_PREFIX,
     X25519_PREFIX,
     b64decode,

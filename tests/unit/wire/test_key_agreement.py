@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.key_agreement import new_key_pair, public_key, shared_secret
+from http_edge.crypto.key_agreement import new_key_pair, public_key, shared_secret
 
 # RFC 7748 section 6.1.
 ALICE_PRIVATE = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"

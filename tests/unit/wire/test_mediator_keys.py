@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from http_edge import key_agreement, signatures
-from http_edge.encoding import b64encode
-from http_edge.mediator_keys import KeyFileRefused, MediatorKeys, load_or_create, new_keys
+from http_edge.crypto import key_agreement, signatures
+from http_edge.crypto.encoding import b64encode
+from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys, load_or_create, new_keys
 
 SEED, PRIVATE = b64encode(bytes(range(32))), b64encode(bytes(range(32, 64)))
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from http_edge.did_document import mediator_document, read_document
+from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.dids import decentrl, key
-from http_edge.dids.document import DID_CHARS_MAX, DidDocument
+from http_edge.dids.document import DID_CHARS_MAX, DidDocument, mediator_document, read_document
 from http_edge.dids.resolver import Fetch, Resolver
 from http_edge.dids.web import WebDids
-from http_edge.mediator_keys import MediatorKeys
 from tests.unit.wire.https_host import HttpsHost, https_host
 from tests.unit.wire.test_did_web import document
 
@@ -59,20 +58,20 @@ async def test_an_unknown_or_malformed_did_does_not_resolve(did: str) -> None:
     assert resolver.resolve_now(did) is resolver.known(did) is await resolver.resolve(did) is None
 
 
-async def test_other_peoples_did_web_is_off_by_default(host: HttpsHost) -> None:
+async def test_a_foreign_did_web_is_off_by_default(host: HttpsHost) -> None:
     resolver = Resolver(OWN, KEYS)
     assert resolver.resolve_now(host.did) is None
     assert await resolver.resolve(host.did) is None
 
 
-async def test_other_peoples_did_web_is_fetched_where_it_is_switched_on(host: HttpsHost) -> None:
+async def test_a_foreign_did_web_is_fetched_where_it_is_switched_on(host: HttpsHost) -> None:
     resolver = Resolver(OWN, KEYS, web=_web(host))
     assert resolver.resolve_now(host.did) is Fetch.NEEDED
     assert resolver.known(host.did) is None
     found = await resolver.resolve(host.did)
     assert found is not None
     assert resolver.resolve_now(host.did) == resolver.known(host.did) == found
-    assert len(host.asked) == 1
+    assert len(host.requests) == 1
 
 
 def test_a_flood_of_dids_is_remembered_only_up_to_the_limit() -> None:

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from http_edge.signatures import public_key, sign, verify
+from http_edge.crypto.signatures import public_key, sign, verify
 from tests.unit.wire.edwards25519 import (
     BASE,
     IDENTITY,
@@ -82,8 +82,6 @@ def test_points_of_mixed_order_are_judged_by_the_equation_without_cofactor(
     key = encode(add(multiply(private, BASE), decode(torsion_of_key)))
     r = encode(add(multiply(nonce, BASE), decode(torsion_of_r)))
     signatures = [(m, _signature(key, private, m, r, nonce)) for m in MESSAGES]
-    verdicts = [verify(key, message, signature) for message, signature in signatures]
-    assert set(verdicts) == {True, False}
-    assert verdicts == [
-        equation_holds(key, message, signature) for message, signature in signatures
-    ]
+    results = [verify(key, message, signature) for message, signature in signatures]
+    assert set(results) == {True, False}
+    assert results == [equation_holds(key, message, signature) for message, signature in signatures]

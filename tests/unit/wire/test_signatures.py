@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.encoding import b64decode, b64encode
-from http_edge.signatures import public_key, sign, sign_object, verify, verify_object
+from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.signatures import public_key, sign, sign_object, verify, verify_object
 from tests.unit.wire.vectors import rows
 
 seeds = st.binary(min_size=32, max_size=32)
@@ -53,22 +53,22 @@ def test_the_vectors_of_rfc_8032_are_signed_and_verified(
     assert verify(bytes.fromhex(key), bytes.fromhex(message), bytes.fromhex(signature))
 
 
-def _verdict(row: dict[str, Any]) -> bool:
+def _accepts(row: dict[str, Any]) -> bool:
     return verify(*(bytes.fromhex(row[name]) for name in ("key", "message", "signature")))
 
 
 @pytest.mark.parametrize("row", rows("wycheproof_ed25519.json"), ids=lambda row: row["id"])
-def test_wycheproof_verdicts_are_as_pinned_and_as_expected(row: dict[str, Any]) -> None:
-    assert _verdict(row) == row["accepted"]
+def test_wycheproof_results_are_as_pinned_and_as_expected(row: dict[str, Any]) -> None:
+    assert _accepts(row) == row["accepted"]
     if row["expected"] != "acceptable":
         assert row["accepted"] == (row["expected"] == "valid")
 
 
 @pytest.mark.parametrize("row", rows("speccheck_ed25519.json"), ids=lambda row: row["id"])
-def test_verdicts_on_signatures_that_libraries_disagree_about_are_pinned(
+def test_results_on_signatures_that_libraries_disagree_about_are_pinned(
     row: dict[str, Any],
 ) -> None:
-    assert _verdict(row) == row["accepted"]
+    assert _accepts(row) == row["accepted"]
 
 
 @given(seeds, st.binary(), st.binary())

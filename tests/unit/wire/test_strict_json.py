@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from http_edge.canonical_json import canonical
-from http_edge.strict_json import DEPTH_MAX, INTEGER_MAX, JsonRefused, parse, parse_slowly
+from http_edge.crypto.canonical_json import canonical
+from http_edge.crypto.strict_json import DEPTH_MAX, INTEGER_MAX, JsonRefused, parse, parse_slowly
 
 REFUSED = {
     "duplicate key": b'{"a":1,"a":2}',

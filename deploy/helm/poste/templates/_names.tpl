@@ -94,7 +94,7 @@ process shows it in its environment. */}}
   emptyDir: {medium: Memory, sizeLimit: 256Mi}
 {{- end -}}
 
-{{/* The secrets of whoever opens the log, as a list in JSON. */}}
+{{/* The secrets of a process that opens the log, as a list in JSON. */}}
 {{- define "poste.logSecrets" -}}
 {{- $secrets := list "mediator-keys.json" -}}
 {{- if contains "/etc/poste/postgres-ca.pem" .Values.log.url -}}

@@ -1,0 +1,153 @@
+"""Decisions on DIDComm agents: connection, mediation, keylists, and who owns a key.
+
+RFC 0160 and RFC 0023 (connections), RFC 0434 (invitations), RFC 0211 (mediation, keylists). Rules
+of this file: pure; everything can be asked twice, and the second time changes nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from actors.core.commands import (
+    CheckKeys,
+    ClaimedKey,
+    ClaimKey,
+    Connect,
+    FindKeyOwner,
+    GrantMediation,
+    QueryConnection,
+    QueryKeylist,
+    ReleaseKey,
+    UpdateKeylist,
+    UseInvitation,
+)
+from actors.core.decision import Accepted, Decision, DecisionContext
+from actors.core.identity import Identity
+from actors.core.refusals import Refusal
+from actors.core.replies import (
+    Connected,
+    Done,
+    KeyClaim,
+    KeylistChanged,
+    KeylistPart,
+    KeyOwner,
+    KeysKnown,
+)
+from eventstore.log.events import (
+    ConnectionEstablished,
+    InvitationUsed,
+    KeyClaimed,
+    KeylistUpdated,
+    KeyReleased,
+    MediationGranted,
+)
+
+
+def connect(state: Identity, command: Connect, context: DecisionContext) -> Accepted:
+    """Keep what the agent states of itself; the latest statement counts."""
+    stated = command.connection
+    if stated == state.connection:
+        return Accepted(Done())
+    established = ConnectionEstablished(
+        at_ms=context.now_ms,
+        command=context.command,
+        did=context.target,
+        peer_did=stated.peer_did,
+        label=stated.label,
+        endpoint=stated.endpoint,
+        routing_keys=stated.routing_keys,
+        protocol=stated.protocol,
+        invitation_id=stated.invitation_id,
+    )
+    return Accepted(Done(), [established])
+
+
+def use_invitation(state: Identity, command: UseInvitation, context: DecisionContext) -> Decision:
+    """The first who uses a single-use invitation has it; again by the same one is no second use."""
+    if state.used_by:
+        used_by_this = state.used_by == command.by_did
+        return Accepted(Done()) if used_by_this else Refusal.INVITATION_USED
+    used = InvitationUsed(
+        at_ms=context.now_ms,
+        command=context.command,
+        invitation_id=context.target.partition(":")[2],
+        by_did=command.by_did,
+    )
+    return Accepted(Done(), [used])
+
+
+def query_connection(
+    state: Identity, _command: QueryConnection, _context: DecisionContext
+) -> Accepted:
+    """What is known of the agent."""
+    assert state.connection is not None
+    return Accepted(Connected(state.connection, state.mediated))
+
+
+def grant_mediation(
+    state: Identity, _command: GrantMediation, context: DecisionContext
+) -> Accepted:
+    """Every connected agent is granted mediation; who may connect is decided before."""
+    if state.mediated:
+        return Accepted(Done())
+    return Accepted(Done(), [MediationGranted(at_ms=context.now_ms, command=context.command)])
+
+
+def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> Decision:
+    """The key is the claimer's alone from now on, if it has no owner or is the claimer's already.
+
+    Each claim is new, also the owner's own: a release that is still on its way ends an older one.
+    """
+    if state.owner_did not in ("", command.owner_did):
+        return Refusal.KEY_TAKEN
+    key = context.target.partition(":")[2]
+    claimed = KeyClaimed(
+        at_ms=context.now_ms, command=context.command, key=key, owner_did=command.owner_did
+    )
+    return Accepted(KeyClaim(state.version + 1), [claimed])
+
+
+def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:
+    """The key has no owner from now on, if this claim is its newest; else it stays as it is."""
+    if (state.owner_did, state.claim) != (command.owner_did, command.claim):
+        return Accepted(Done())
+    key = context.target.partition(":")[2]
+    return Accepted(Done(), [KeyReleased(at_ms=context.now_ms, command=context.command, key=key)])
+
+
+def find_owner(state: Identity, _command: FindKeyOwner, _context: DecisionContext) -> Decision:
+    """Whose key it is."""
+    return Accepted(KeyOwner(state.owner_did)) if state.owner_did else Refusal.KEY_UNKNOWN
+
+
+def update_keylist(state: Identity, command: UpdateKeylist, context: DecisionContext) -> Decision:
+    """Add and remove keys in one step (RFC 0211 keylist-update)."""
+    keylist = state.keylist
+    removed = [key for key in dict.fromkeys(command.remove) if key in keylist]
+    # A later claim of a key that is there already replaces the one that it is held by.
+    held = {c.key: c.claim for c in command.add if c.claim > keylist.get(c.key, 0)}
+    added = [key for key in held if key not in keylist]
+    if added and len(keylist) + len(added) - len(removed) > context.limits.keylist_keys_max:
+        return Refusal.QUOTA_EXCEEDED
+    reply = KeylistChanged(added, [ClaimedKey(key, keylist[key]) for key in removed])
+    if not held and not removed:
+        return Accepted(reply)
+    updated = KeylistUpdated(
+        at_ms=context.now_ms,
+        command=context.command,
+        added=list(held),
+        claims=list(held.values()),
+        removed=removed,
+    )
+    return Accepted(reply, [updated])
+
+
+def check_keys(state: Identity, command: CheckKeys, _context: DecisionContext) -> Accepted:
+    """Which of the keys are in the keylist, and how long it is."""
+    return Accepted(KeysKnown([k for k in command.keys if k in state.keylist], len(state.keylist)))
+
+
+def query_keylist(state: Identity, command: QueryKeylist, _context: DecisionContext) -> Accepted:
+    """A part of the keylist, and how long it is (RFC 0211 keylist-query)."""
+    keys = list(islice(state.keylist, command.offset, command.offset + command.limit))
+    return Accepted(KeylistPart(keys, len(state.keylist)))

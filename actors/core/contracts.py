@@ -1,0 +1,145 @@
+"""Decisions on registration, contracts and contract requests (DCTRL-0004 8.1 to 8.6).
+
+Rules of this file: pure; signatures were verified by the edge, whose validation of a contract comes
+in the command and counts only after authorization; a contract stays until the log ends, what
+expires is its effect.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from actors.core.commands import (
+    AcknowledgeContractRequests,
+    CheckRegistered,
+    Contract,
+    QueryContractRequests,
+    QueryContracts,
+    Register,
+    RequestContract,
+    SaveContract,
+    StoreContract,
+)
+from actors.core.decision import Accepted, ContractRefs, Decision, DecisionContext, RequestRefs
+from actors.core.identity import ContractRecord, Identity
+from actors.core.refusals import Refusal
+from actors.core.replies import ContractsUpdated, Done, Registered
+from eventstore.log.events import (
+    ContractRequested,
+    ContractRequestsAcknowledged,
+    ContractStored,
+    IdentityRegistered,
+)
+
+
+def register(_state: Identity, command: Register, context: DecisionContext) -> Decision:
+    """Store a contract with the mediator: registration or its renewal (8.1)."""
+    contract = command.contract
+    if contract.expires_at_s <= context.now_s:
+        return Refusal.INVALID_COMMAND
+    registered = IdentityRegistered(
+        at_ms=context.now_ms,
+        command=context.command,
+        did=context.target,
+        expires_at_s=contract.expires_at_s,
+        contract=contract.signed,
+    )
+    return Accepted(Registered(contract.expires_at_s), [registered])
+
+
+def request_contract(
+    state: Identity, command: RequestContract, context: DecisionContext
+) -> Decision:
+    """Keep an encrypted contract request for the recipient (8.1, forwarded)."""
+    if len(state.requests) >= context.limits.contract_requests_max:
+        return Refusal.RECIPIENT_QUEUE_FULL
+    requested = ContractRequested(
+        at_ms=context.now_ms,
+        command=context.command,
+        request_id=context.fresh_id,
+        sender_did=command.sender_did,
+        encrypted_contract_request=command.encrypted_contract_request,
+        requestor_ephemeral_public_key=command.requestor_ephemeral_public_key,
+    )
+    return Accepted(Done(), [requested], ContractsUpdated())
+
+
+def check_registered(
+    state: Identity, _command: CheckRegistered, _context: DecisionContext
+) -> Accepted:
+    """Until when the target is registered; that it is stands in the table of commands (6.2)."""
+    return Accepted(Registered(state.registered_until_s))
+
+
+def store_contract(state: Identity, command: StoreContract, context: DecisionContext) -> Decision:
+    """Keep a contract that another identity answered (8.2)."""
+    return _keep(state, command.contract, context, Refusal.RECIPIENT_QUEUE_FULL)
+
+
+def save_contract(state: Identity, command: SaveContract, context: DecisionContext) -> Decision:
+    """Keep a contract that its owner saves itself (8.5)."""
+    return _keep(state, command.contract, context, Refusal.QUOTA_EXCEEDED)
+
+
+def _keep(
+    state: Identity, contract: Contract | Refusal, context: DecisionContext, when_full: Refusal
+) -> Decision:
+    """Store a contract for its owner; the same contract twice is one record."""
+    if isinstance(contract, Refusal):
+        return contract
+    if contract.expires_at_s <= context.now_s:
+        return Refusal.INVALID_COMMAND
+    if contract.digest in state.contract_ids:
+        return Accepted(Done(), notice=ContractsUpdated())
+    if len(state.contracts) >= context.limits.contracts_max:
+        return when_full
+    stored = ContractStored(
+        at_ms=context.now_ms,
+        command=context.command,
+        contract_id=context.fresh_id,
+        requestor_did=contract.requestor_did,
+        recipient_did=contract.recipient_did,
+        expires_at_s=contract.expires_at_s,
+        digest=contract.digest,
+        contract=contract.signed,
+    )
+    return Accepted(Done(), [stored], ContractsUpdated())
+
+
+def query_requests(
+    state: Identity, command: QueryContractRequests, _context: DecisionContext
+) -> Accepted:
+    """A page of waiting contract requests in arrival order (8.3)."""
+    page = command.page
+    chosen = islice(state.requests.values(), page.offset, page.offset + page.size)
+    return Accepted(RequestRefs([r.version for r in chosen], len(state.requests)))
+
+
+def acknowledge_requests(
+    state: Identity, command: AcknowledgeContractRequests, context: DecisionContext
+) -> Accepted:
+    """Drop the contract requests among these ids that wait here (8.4)."""
+    waiting = [i for i in dict.fromkeys(command.request_ids) if i in state.requests]
+    if not waiting:
+        return Accepted(Done())
+    acknowledged = ContractRequestsAcknowledged(
+        at_ms=context.now_ms, command=context.command, request_ids=waiting
+    )
+    return Accepted(Done(), [acknowledged])
+
+
+def query_contracts(
+    state: Identity, command: QueryContracts, _context: DecisionContext
+) -> Accepted:
+    """A page of owned contracts, expired ones included, in arrival order (8.6)."""
+    matching = [r.version for r in state.contracts.values() if _matches(r, command)]
+    page = command.page
+    return Accepted(ContractRefs(matching[page.offset : page.offset + page.size], len(matching)))
+
+
+def _matches(record: ContractRecord, command: QueryContracts) -> bool:
+    return (
+        (command.did is None or command.did in (record.requestor_did, record.recipient_did))
+        and (command.expires_before_s is None or record.expires_at_s < command.expires_before_s)
+        and (command.expires_after_s is None or record.expires_at_s > command.expires_after_s)
+    )

@@ -1,0 +1,141 @@
+"""What an identity answers to each command: one table, and ``decide``, which reads it.
+
+Each row of ``RULES`` says which command, who may send it, and which function decides. Rules of this
+file: a decision depends on identity, command and context alone and changes nothing; every command
+of the closed family has its row (a test holds the table against ``Command``); authorization comes
+first, in the order of DCTRL-0004 6.2 and 7.2, then the rules of the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from actors.core import (
+    agents,
+    commands,
+    contracts,
+    envelopes,
+    message_queue,
+    saved_events,
+    system_commands,
+)
+from actors.core.commands import Command
+from actors.core.decision import Decision, DecisionContext
+from actors.core.identity import Identity
+from actors.core.refusals import Refusal
+
+Sender: TypeAlias = Callable[[Identity, DecisionContext], Refusal | None]
+"""Who may send a command: why this one may not, or None. Each answers of the target alone."""
+_C = TypeVar("_C", bound=Command)
+
+
+class Rule(NamedTuple):
+    """One row of the table: who may send a command, and the function that decides on it."""
+
+    sender: Sender
+    decide: Callable[[Identity, Any, DecisionContext], Decision]
+
+
+def anyone(_state: Identity, _context: DecisionContext) -> Refusal | None:
+    """Any client whose signature held, or any DIDComm peer; its function may refuse."""
+    return None
+
+
+def mediator(_state: Identity, _context: DecisionContext) -> Refusal | None:
+    """A process of the mediator itself: an edge, the placer, or an operator through one of them."""
+    return None
+
+
+def owner(state: Identity, context: DecisionContext) -> Refusal | None:
+    """The target itself, which must be registered: some contract with the mediator is in force."""
+    registered = state.registered_until_s > context.now_ms / 1000
+    return None if registered else Refusal.UNAUTHORIZED_COMMAND
+
+
+def correspondent(state: Identity, context: DecisionContext) -> Refusal | None:
+    """Another identity; the target must be registered."""
+    registered = state.registered_until_s > context.now_ms / 1000
+    return None if registered else Refusal.RECIPIENT_NOT_REGISTERED
+
+
+def agent(state: Identity, _context: DecisionContext) -> Refusal | None:
+    """The target itself, or an edge for it; it must be a DIDComm agent that connected."""
+    return Refusal.NOT_CONNECTED if state.connection is None else None
+
+
+def mediated_agent(state: Identity, _context: DecisionContext) -> Refusal | None:
+    """The target itself, which must be an agent that was granted mediation."""
+    if state.connection is None:
+        return Refusal.NOT_CONNECTED
+    return None if state.mediated else Refusal.NOT_MEDIATED
+
+
+def _row(
+    command: type[_C],
+    sender: Sender,
+    function: Callable[[Identity, _C, DecisionContext], Decision],
+) -> tuple[type[Any], Rule]:
+    return command, Rule(sender, function)
+
+
+RULES: Final[dict[type[Command], Rule]] = dict(
+    [
+        # Decentrl: registration and contracts (DCTRL-0004 8.1 to 8.6)
+        _row(commands.Register, anyone, contracts.register),
+        _row(commands.CheckRegistered, correspondent, contracts.check_registered),
+        _row(commands.RequestContract, correspondent, contracts.request_contract),
+        _row(commands.StoreContract, correspondent, contracts.store_contract),
+        _row(commands.SaveContract, owner, contracts.save_contract),
+        _row(commands.QueryContractRequests, owner, contracts.query_requests),
+        _row(commands.AcknowledgeContractRequests, owner, contracts.acknowledge_requests),
+        _row(commands.QueryContracts, owner, contracts.query_contracts),
+        # Decentrl: messages, sections 7.2, 8.7 and 8.8
+        _row(commands.QueueMessage, correspondent, message_queue.queue_message),
+        _row(commands.QueryMessages, owner, message_queue.query_messages),
+        _row(commands.AcknowledgeMessages, owner, message_queue.acknowledge_messages),
+        # Decentrl: saved events (8.9 to 8.11) and public events (DCTRL-0007)
+        _row(commands.SaveEvents, owner, saved_events.save_events),
+        _row(commands.QuerySavedEvents, owner, saved_events.query_saved_events),
+        _row(commands.UpdateEventTags, owner, saved_events.update_event_tags),
+        _row(commands.PublishPublicEvent, owner, saved_events.publish_public_event),
+        _row(commands.DeletePublicEvents, owner, saved_events.delete_public_events),
+        # DIDComm: connections (RFC 0160, RFC 0023, RFC 0434) and mediation (RFC 0211)
+        _row(commands.Connect, anyone, agents.connect),
+        _row(commands.UseInvitation, anyone, agents.use_invitation),
+        _row(commands.QueryConnection, agent, agents.query_connection),
+        _row(commands.GrantMediation, agent, agents.grant_mediation),
+        _row(commands.CheckKeys, mediated_agent, agents.check_keys),
+        _row(commands.UpdateKeylist, mediated_agent, agents.update_keylist),
+        _row(commands.QueryKeylist, mediated_agent, agents.query_keylist),
+        # DIDComm: whose key it is; the target is the key
+        _row(commands.ClaimKey, mediator, agents.claim_key),
+        _row(commands.ReleaseKey, mediator, agents.release_key),
+        _row(commands.FindKeyOwner, mediator, agents.find_owner),
+        # DIDComm: envelopes (RFC 0094, RFC 0212, RFC 0685, Aries queue 1.0)
+        _row(commands.QueueEnvelope, anyone, envelopes.queue_envelope),
+        _row(commands.DeliverMessages, agent, envelopes.deliver),
+        _row(commands.RemoveMessages, agent, envelopes.remove),
+        _row(commands.QueryQueue, agent, envelopes.query),
+        _row(commands.SetQueuePolicy, agent, envelopes.set_policy),
+        _row(commands.StartLive, agent, envelopes.start_live),
+        _row(commands.EndLive, agent, envelopes.end_live),
+        _row(commands.ReleaseLeases, mediator, envelopes.release_leases),
+        _row(commands.PurgeQueue, mediator, envelopes.purge),
+        # Edges: their sockets, and what they refused
+        _row(commands.OpenSession, owner, system_commands.open_session),
+        _row(commands.Listen, agent, system_commands.listen),
+        _row(commands.CloseSession, mediator, system_commands.close_session),
+        _row(commands.CountRefusals, mediator, system_commands.count_refusals),
+        # The placer: where an identity belongs
+        _row(commands.DedicateIdentity, mediator, system_commands.dedicate),
+        _row(commands.ReleaseIdentity, mediator, system_commands.release),
+    ]
+)
+
+
+def decide(state: Identity, command: Command, context: DecisionContext) -> Decision:
+    """The decision of the identity ``context.target`` on one command."""
+    sender, function = RULES[type(command)]
+    refusal = sender(state, context)
+    return function(state, command, context) if refusal is None else refusal

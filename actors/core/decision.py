@@ -1,0 +1,110 @@
+"""What a decision is: data that says what to store and what to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from actors.core.leases import Lease
+from actors.core.limits import IdentityLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import Notice, QueueState, Reply
+from actors.core.sessions import NO_LIVE_MODE, LiveMode
+from eventstore.log.events import Event
+
+
+class DecisionContext(msgspec.Struct, frozen=True, gc=False):
+    """All that a decision may know beyond state and command.
+
+    ``target`` is the identity that decides, as in ``Submission.target_did``. ``command`` is the key
+    of the command in the log; ``fresh_id`` is new for every command, and a command that needs
+    several ids derives them from it. ``leases`` are those in force on the identity's messages;
+    ``listening``: a session waits for them; ``live`` holds the live mode, and the session
+    ``implicit`` holds implicit pickup, none if empty.
+    """
+
+    target: str
+    now_ms: int
+    command: bytes
+    fresh_id: str
+    limits: IdentityLimits
+    leases: Mapping[str, Lease] = {}
+    listening: bool = False
+    live: LiveMode = NO_LIVE_MODE
+    implicit: str = ""
+
+    @property
+    def now_s(self) -> float:
+        """Unix seconds, the unit of expiries."""
+        return self.now_ms / 1000
+
+
+_RECORD_BYTES: Final = 4_096
+"""Roughly what one contract or contract request takes."""
+
+
+class MessageRefs(msgspec.Struct, frozen=True):
+    """A page of waiting messages before it is read: versions in the log, total, payload bytes."""
+
+    versions: list[int]
+    total: int
+    size_bytes: int
+
+
+class RequestRefs(msgspec.Struct, frozen=True):
+    """A page of waiting contract requests before it is read: versions, and the total."""
+
+    versions: list[int]
+    total: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what the page takes."""
+        return _RECORD_BYTES * len(self.versions)
+
+
+class ContractRefs(msgspec.Struct, frozen=True):
+    """A page of contracts before it is read: versions in the log, and the total."""
+
+    versions: list[int]
+    total: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what the page takes."""
+        return _RECORD_BYTES * len(self.versions)
+
+
+class DeliveryRefs(msgspec.Struct, frozen=True):
+    """A delivery before it is read: versions in the log, payload bytes, and the queue's state."""
+
+    versions: list[int]
+    size_bytes: int
+    state: QueueState
+
+
+Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs | DeliveryRefs
+
+
+class Leasing(msgspec.Struct, frozen=True):
+    """Messages to lease to a session, until then in Unix ms."""
+
+    message_ids: Sequence[str]
+    lease: Lease
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """Accepted: store ``events``, then answer ``reply``, then push ``notice`` to the identity.
+
+    A reply of ``Refs`` is filled from the log after the commit. ``leasing`` holds from now on.
+    """
+
+    reply: Reply | Refs
+    events: list[Event] = []
+    notice: Notice | None = None
+    leasing: Leasing | None = None
+
+
+Decision: TypeAlias = Accepted | Refusal

@@ -1,0 +1,416 @@
+"""Decisions on the envelopes that wait for a DIDComm agent (RFC 0212, RFC 0685, Aries queue 1.0).
+
+Rules of this file: pure; handing out leases and never removes; a removal names ids, and an id that
+is not in the queue, whether foreign, unknown or removed already, is ignored, and the
+answer does not distinguish them. What goes to a live session is queued and leased in one
+transaction and pushed whole: the session need not ask for it, and the log is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final, TypeAlias
+
+import msgspec
+
+from actors.core.commands import (
+    DeliverMessages,
+    EndLive,
+    PurgeQueue,
+    QueryQueue,
+    QueueEnvelope,
+    ReleaseLeases,
+    RemoveMessages,
+    SetQueuePolicy,
+    StartLive,
+)
+from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs, Leasing
+from actors.core.evolve import DIDCOMM, retry_key
+from actors.core.identity import Identity, KeyDepth, QueuedMessage
+from actors.core.leases import Lease
+from actors.core.message_queue import REMOVED_MAX, is_full
+from actors.core.refusals import Refusal
+from actors.core.replies import (
+    DeliveredMessage,
+    Done,
+    EnvelopeDelivered,
+    EnvelopeQueued,
+    EnvelopesWaiting,
+    Purged,
+    QueuePolicy,
+    QueueState,
+    Refused,
+)
+from eventstore.log.events import (
+    Event,
+    MessageQueued,
+    MessagesDelivered,
+    MessagesRemoved,
+    QueuePolicySet,
+    QueueRefused,
+)
+
+PURGED = "purged"
+_Waiting: TypeAlias = tuple[str, QueuedMessage]
+_NOTHING: Final = KeyDepth(0, 0)
+_NO_POLICY = QueuePolicy(
+    will_queue=True, age_s_max=0, messages_max=0, message_bytes_max=0, bytes_max=0
+)
+
+
+def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Decision:
+    """Queue an envelope that was forwarded to a key of the keylist, or comes from the mediator."""
+    if state.connection is None:
+        return Refusal.KEY_UNKNOWN if command.recipient_key else Refusal.NOT_CONNECTED
+    if command.recipient_key and command.recipient_key not in state.keylist:
+        return Refusal.KEY_UNKNOWN
+    known = state.recent.get(retry_key(context.command, command.recipient_key))
+    if known is not None:
+        # The same bytes once more: the sender does not know that they are stored.
+        return Accepted(EnvelopeQueued(known, outbound=bool(state.connection.endpoint)))
+    refusal = _refusal(state, command, context)
+    if refusal is not None:
+        if state.refusing:
+            return refusal
+        refused = QueueRefused(
+            at_ms=context.now_ms,
+            command=context.command,
+            recipient_key=command.recipient_key,
+            reason=refusal.value,
+        )
+        return Accepted(Refused(refusal), [refused])
+    queued = MessageQueued(
+        at_ms=context.now_ms,
+        command=context.command,
+        message_id=context.fresh_id,
+        protocol=DIDCOMM,
+        sender_did="",
+        recipient_key=command.recipient_key,
+        payload=command.payload,
+    )
+    reply = EnvelopeQueued(context.fresh_id, outbound=bool(state.connection.endpoint))
+    if goes_live(state, len(command.payload), context):
+        return queued_live(queued, reply, context)
+    return Accepted(reply, [queued], EnvelopesWaiting())
+
+
+def deliver(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
+    """Lease what waits to the session, oldest first, and hand it out."""
+    if command.live and context.live.session != command.session:
+        return Refusal.LIVE_ELSEWHERE
+    if command.implicit and context.implicit not in ("", command.session):
+        return Refusal.LIVE_ELSEWHERE
+    chosen = _chosen(state, command, context)
+    standing = queue_state(state, context, command.recipient_key)
+    refs = DeliveryRefs(
+        [message.version for _, message in chosen],
+        sum(message.size_bytes for _, message in chosen),
+        standing,
+    )
+    if not chosen or not command.lease_ms:
+        return Accepted(refs)
+    ids = [message_id for message_id, _ in chosen]
+    delivered = MessagesDelivered(
+        at_ms=context.now_ms, command=context.command, message_ids=ids, channel=command.channel
+    )
+    after = msgspec.structs.replace(
+        standing,
+        available=standing.available - sum(i not in context.leases for i in ids),
+        last_delivered_ms=context.now_ms,
+        version=standing.version + 1,
+    )
+    lease = Lease(command.session, context.now_ms + command.lease_ms)
+    refs = msgspec.structs.replace(refs, state=after)
+    return Accepted(refs, [delivered], leasing=Leasing(ids, lease))
+
+
+def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -> Accepted:
+    """Remove the envelopes among these ids that wait here."""
+    waiting = [i for i in dict.fromkeys(command.message_ids) if _is_envelope(state, i)]
+    if not waiting:
+        return Accepted(queue_state(state, context))
+    removed = MessagesRemoved(
+        at_ms=context.now_ms, command=context.command, message_ids=waiting, reason=command.reason
+    )
+    # A live session that had no room for more has some now.
+    held = _held_live(state, context)
+    was_full = context.live.session and held >= context.limits.live_in_flight_max
+    notice = EnvelopesWaiting() if was_full else None
+    return Accepted(_state_without(state, frozenset(waiting), context), [removed], notice)
+
+
+def purge(state: Identity, _command: PurgeQueue, context: DecisionContext) -> Accepted:
+    """Remove everything that waits, of every protocol."""
+    ids = list(state.messages)
+    removed: list[Event] = [
+        MessagesRemoved(
+            at_ms=context.now_ms, command=context.command, message_ids=part, reason=PURGED
+        )
+        for start in range(0, len(ids), REMOVED_MAX)
+        if (part := ids[start : start + REMOVED_MAX])
+    ]
+    return Accepted(Purged(len(ids)), removed)
+
+
+def query(state: Identity, command: QueryQueue, context: DecisionContext) -> Accepted:
+    """How the queue stands."""
+    return Accepted(queue_state(state, context, command.recipient_key))
+
+
+def start_live(state: Identity, _command: StartLive, context: DecisionContext) -> Accepted:
+    """The live mode is the session's once this is answered; how the queue stands (RFC 0685)."""
+    return Accepted(queue_state(state, context, live=True))
+
+
+def end_live(state: Identity, command: EndLive, context: DecisionContext) -> Accepted:
+    """The live mode ends unless another session holds it; how the queue stands (RFC 0685)."""
+    held_by_another = context.live.session not in ("", command.session)
+    return Accepted(queue_state(state, context, live=held_by_another))
+
+
+def release_leases(
+    _state: Identity, _command: ReleaseLeases, _context: DecisionContext
+) -> Accepted:
+    """What the session held can be handed out again."""
+    return Accepted(Done(), notice=EnvelopesWaiting())
+
+
+def set_policy(state: Identity, command: SetQueuePolicy, context: DecisionContext) -> Accepted:
+    """Change the owner's own rules; what waits stays (queue 1.0, "Updating the queue status")."""
+    now = state.policy or _NO_POLICY
+    wanted = QueuePolicy(
+        now.will_queue if command.will_queue is None else command.will_queue,
+        now.age_s_max if command.age_s_max is None else command.age_s_max,
+        now.messages_max if command.messages_max is None else command.messages_max,
+        now.message_bytes_max if command.message_bytes_max is None else command.message_bytes_max,
+        now.bytes_max if command.bytes_max is None else command.bytes_max,
+    )
+    reply = queue_state(state, context, own=wanted)
+    if wanted == now:
+        return Accepted(reply)
+    changed = QueuePolicySet(
+        at_ms=context.now_ms,
+        command=context.command,
+        will_queue=wanted.will_queue,
+        age_s_max=wanted.age_s_max,
+        messages_max=wanted.messages_max,
+        message_bytes_max=wanted.message_bytes_max,
+        bytes_max=wanted.bytes_max,
+    )
+    return Accepted(msgspec.structs.replace(reply, version=reply.version + 1), [changed])
+
+
+def queue_state(
+    state: Identity,
+    context: DecisionContext,
+    recipient_key: str | None = None,
+    *,
+    live: bool | None = None,
+    own: QueuePolicy | None = None,
+) -> QueueState:
+    """How the queue of envelopes stands, of one key alone when it is named."""
+    depth = _depth(state, recipient_key)
+    # Most queues hold envelopes of one key alone: the first look from either end finds one.
+    waiting = partial(_of_key, recipient_key=recipient_key)
+    oldest = next(waiting(state.messages.values()), None) if depth.messages else None
+    newest = next(waiting(reversed(state.messages.values())), None) if depth.messages else None
+    leased = (m for i in context.leases if (m := state.messages.get(i)) is not None)
+    count, size_bytes = depth.messages, depth.bytes
+    available = count - sum(1 for _ in waiting(leased))
+    return QueueState(
+        messages=count,
+        bytes=size_bytes,
+        available=available,
+        oldest_ms=0 if oldest is None else oldest.at_ms,
+        newest_ms=0 if newest is None else newest.at_ms,
+        last_added_ms=state.last_added_ms,
+        last_delivered_ms=state.last_delivered_ms,
+        last_removed_ms=state.last_removed_ms,
+        policy=_in_force(own or state.policy or _NO_POLICY, context),
+        live=bool(context.live.session) if live is None else live,
+        version=state.version,
+    )
+
+
+def _refusal(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Refusal | None:
+    rules = _in_force(state.policy or _NO_POLICY, context)
+    size_bytes = len(command.payload)
+    if size_bytes > rules.message_bytes_max:
+        return Refusal.MESSAGE_TOO_LARGE
+    if is_full(state, size_bytes, rules.messages_max, rules.bytes_max):
+        return Refusal.RECIPIENT_QUEUE_FULL
+    if not rules.will_queue and not context.listening:
+        return Refusal.NOT_QUEUING
+    return None
+
+
+def _in_force(own: QueuePolicy, context: DecisionContext) -> QueuePolicy:
+    """The owner's rules within the operator's bounds."""
+    limits = context.limits
+    return QueuePolicy(
+        own.will_queue,
+        _stricter(own.age_s_max, limits.queue_age_s_max),
+        _stricter(own.messages_max, limits.queue_messages_max),
+        _stricter(own.message_bytes_max, limits.message_bytes_max),
+        _stricter(own.bytes_max, limits.queue_bytes_max),
+    )
+
+
+def _stricter(own: int, bound: int) -> int:
+    """The lower of two limits, where 0 is none."""
+    return min(own, bound) if own and bound else own or bound
+
+
+def _chosen(state: Identity, command: DeliverMessages, context: DecisionContext) -> list[_Waiting]:
+    """What is handed out, within the bounds of the command, of live mode and of leases."""
+    limit, limits = command.limit, context.limits
+    if command.live:
+        limit = min(limit, limits.live_in_flight_max - _held_live(state, context))
+    if command.lease_ms and command.message_ids is None:
+        leased = sum(message_id in state.messages for message_id in context.leases)
+        limit = min(limit, limits.leased_max - leased)
+    chosen: list[_Waiting] = []
+    size_bytes = 0
+    for message_id, message in _offered(state, command, context):
+        if len(chosen) >= limit or (chosen and size_bytes + message.size_bytes > command.bytes_max):
+            return chosen
+        chosen.append((message_id, message))
+        size_bytes += message.size_bytes
+    return chosen if len(chosen) >= command.at_least else []
+
+
+def _held_live(state: Identity, context: DecisionContext) -> int:
+    """How many waiting messages the live session holds."""
+    return sum(
+        lease.session == context.live.session and message_id in state.messages
+        for message_id, lease in context.leases.items()
+    )
+
+
+def _offered(
+    state: Identity, command: DeliverMessages, context: DecisionContext
+) -> Iterator[_Waiting]:
+    """What may be handed out to the session, oldest first."""
+    if command.message_ids is not None:
+        named = [i for i in dict.fromkeys(command.message_ids) if _is_envelope(state, i)]
+        offered: Iterator[_Waiting] = ((i, state.messages[i]) for i in named)
+    elif not _depth(state, command.recipient_key).messages:
+        offered = iter(())
+    elif command.after_version:
+        offered = iter(_since(state, command.after_version))
+    else:
+        offered = _envelopes(state)
+    for message_id, message in offered:
+        if command.recipient_key not in (None, message.recipient_key):
+            continue
+        lease = context.leases.get(message_id)
+        if lease is None or (command.message_ids is not None and _may_name(command, lease)):
+            yield message_id, message
+
+
+def _may_name(command: DeliverMessages, lease: Lease) -> bool:
+    """A read shows its owner any message; a delivery repeats what its own session holds."""
+    return not command.lease_ms or lease.session == command.session
+
+
+def _since(state: Identity, version: int) -> list[_Waiting]:
+    """The envelopes queued after a version, found from the newest end."""
+    found: list[_Waiting] = []
+    for message_id, message in reversed(state.messages.items()):
+        if message.version <= version:
+            break
+        if message.is_envelope:
+            found.append((message_id, message))
+    found.reverse()
+    return found
+
+
+def _depth(state: Identity, recipient_key: str | None) -> KeyDepth:
+    if recipient_key is None:
+        return KeyDepth(state.envelopes, state.envelope_bytes)
+    return state.by_key.get(recipient_key, _NOTHING)
+
+
+def _of_key(
+    messages: Iterable[QueuedMessage], *, recipient_key: str | None
+) -> Iterator[QueuedMessage]:
+    """The envelopes among these, of one key alone if it is named."""
+    return (m for m in messages if m.is_envelope and recipient_key in (None, m.recipient_key))
+
+
+def _envelopes(state: Identity) -> Iterator[_Waiting]:
+    return ((i, m) for i, m in state.messages.items() if m.is_envelope)
+
+
+def _is_envelope(state: Identity, message_id: str) -> bool:
+    message = state.messages.get(message_id)
+    return message is not None and message.is_envelope
+
+
+def _state_without(state: Identity, gone: frozenset[str], context: DecisionContext) -> QueueState:
+    """How the queue will stand without these messages."""
+    standing = queue_state(state, context)
+    left = (m for i, m in _envelopes(state) if i not in gone)
+    oldest = next(left, None)
+    newest = next((m for i, m in reversed(state.messages.items()) if _stays(i, m, gone)), None)
+    unleased = sum(message_id not in context.leases for message_id in gone)
+    return QueueState(
+        messages=standing.messages - len(gone),
+        bytes=standing.bytes - sum(state.messages[i].size_bytes for i in gone),
+        available=standing.available - unleased,
+        oldest_ms=0 if oldest is None else oldest.at_ms,
+        newest_ms=0 if newest is None else newest.at_ms,
+        last_added_ms=standing.last_added_ms,
+        last_delivered_ms=standing.last_delivered_ms,
+        last_removed_ms=context.now_ms,
+        policy=standing.policy,
+        live=standing.live,
+        version=standing.version + 1,
+    )
+
+
+def _stays(message_id: str, message: QueuedMessage, gone: frozenset[str]) -> bool:
+    return message.is_envelope and message_id not in gone
+
+
+LIVE: Final = "live"
+"""The channel of what goes to a live session."""
+
+
+def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> bool:
+    """Is a message to go to the live session as it is queued, rather than be fetched by it?
+
+    Not if something waits before it, or if the session holds too much that it did not acknowledge.
+    """
+    live, limits = context.live, context.limits
+    if not live.lease_ms:
+        return False
+    newest = next(((i, m) for i, m in reversed(state.messages.items()) if m.is_envelope), None)
+    if newest is not None and newest[1].version > live.since and newest[0] not in context.leases:
+        return False
+    held = held_bytes = leased = 0
+    for message_id, lease in context.leases.items():
+        message = state.messages.get(message_id)
+        if message is not None:
+            leased += 1
+            if lease.session == live.session:
+                held += 1
+                held_bytes += message.size_bytes
+    has_room = held < limits.live_in_flight_max and leased < limits.leased_max
+    return has_room and (not held or held_bytes + size_bytes <= live.bytes_max)
+
+
+def queued_live(queued: MessageQueued, reply: EnvelopeQueued, context: DecisionContext) -> Accepted:
+    """Queued and leased in one transaction: the live session need not ask for it."""
+    ids = [queued.message_id]
+    delivered = MessagesDelivered(
+        at_ms=context.now_ms, command=context.command, message_ids=ids, channel=LIVE
+    )
+    message = DeliveredMessage(
+        queued.message_id, queued.recipient_key, queued.payload, context.now_ms
+    )
+    live = context.live
+    lease = Lease(live.session, context.now_ms + live.lease_ms)
+    notice = EnvelopeDelivered(live.session, message)
+    return Accepted(reply, [queued, delivered], notice, Leasing(ids, lease))

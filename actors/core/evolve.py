@@ -1,0 +1,221 @@
+"""What each event does to the state of its identity: ``evolve``.
+
+Rules of this file: an event of the log never fails and never asks anything; it only records.
+The same events in the same order give the same state, from the first or from a snapshot.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Final
+
+import msgspec
+
+from actors.core.commands import Connection
+from actors.core.identity import (
+    RECENT_COUNTS_MAX,
+    RECENT_MAX,
+    ContractRecord,
+    Identity,
+    KeyDepth,
+    QueuedMessage,
+    WaitingRequest,
+)
+from actors.core.replies import QueuePolicy
+from eventstore.log.errors import CorruptRow
+from eventstore.log.events import (
+    ConnectionEstablished,
+    ContractRequested,
+    ContractRequestsAcknowledged,
+    ContractStored,
+    Event,
+    EventSaved,
+    EventTagsUpdated,
+    IdentityDedicated,
+    IdentityRegistered,
+    IdentityReleased,
+    InvitationUsed,
+    KeyClaimed,
+    KeylistUpdated,
+    KeyReleased,
+    MediationGranted,
+    MessageQueued,
+    MessagesDelivered,
+    MessagesRemoved,
+    PublicEventPublished,
+    PublicEventsDeleted,
+    QueuePolicySet,
+    QueueRefused,
+    RefusalsCounted,
+)
+
+_SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
+_SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
+
+
+DIDCOMM: Final = "didcomm"
+"""The protocol of envelopes in ``MessageQueued``."""
+
+
+def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per event
+    """Apply the next event of the identity's stream, in place.
+
+    Raises:
+        CorruptRow: the event cannot stand in the stream of an identity.
+    """
+    version = state.version + 1
+    match event:
+        case MessageQueued():
+            _queue(state, event, version)
+        case MessagesDelivered():
+            state.last_delivered_ms = event.at_ms
+        case MessagesRemoved():
+            _remove(state, event)
+        case IdentityRegistered():
+            state.registered_until_s = max(state.registered_until_s, event.expires_at_s)
+        case ContractStored():
+            _keep_contract(state, event, version)
+        case ContractRequested():
+            state.requests[event.request_id] = WaitingRequest(event.sender_did, version)
+        case ContractRequestsAcknowledged():
+            for request_id in event.request_ids:
+                state.requests.pop(request_id, None)
+        case EventSaved():
+            state.saved_events += 1
+        case EventTagsUpdated():
+            pass
+        case PublicEventPublished():
+            state.public_events[event.event_id] = event.channel_id
+        case PublicEventsDeleted():
+            for event_id in event.event_ids:
+                state.public_events.pop(event_id, None)
+        case _:
+            _evolve_agent(state, event, version)
+    state.version = version
+
+
+def _queue(state: Identity, event: MessageQueued, version: int) -> None:
+    size_bytes, is_envelope = len(event.payload), event.protocol == DIDCOMM
+    # Interned: thousands of messages name the same few keys and senders.
+    state.messages[event.message_id] = QueuedMessage(
+        intern(event.sender_did),
+        version,
+        size_bytes,
+        event.at_ms,
+        is_envelope,
+        intern(event.recipient_key),
+    )
+    state.queue_bytes += size_bytes
+    state.last_added_ms = event.at_ms
+    if is_envelope:
+        state.envelopes += 1
+        state.envelope_bytes += size_bytes
+        depth = state.by_key.setdefault(intern(event.recipient_key), KeyDepth(0, 0))
+        depth.messages += 1
+        depth.bytes += size_bytes
+        if event.command and event.recipient_key:
+            key = retry_key(event.command, event.recipient_key)
+            _remember(state, key, event.message_id, RECENT_MAX)
+
+
+def _remember(state: Identity, key: bytes, message_id: str, recent_max: int) -> None:
+    state.recent[key] = message_id
+    if len(state.recent) > recent_max:
+        del state.recent[next(iter(state.recent))]
+
+
+def _remove(state: Identity, event: MessagesRemoved) -> None:
+    for message_id in event.message_ids:
+        removed = state.messages.pop(message_id, None)
+        if removed is not None:
+            state.queue_bytes -= removed.size_bytes
+            if removed.is_envelope:
+                state.envelopes -= 1
+                state.envelope_bytes -= removed.size_bytes
+                _leave_key(state, removed)
+    state.last_removed_ms = event.at_ms
+    state.refusing = False
+
+
+def retry_key(command: bytes, recipient_key: str) -> bytes:
+    """What the retry of a forwarded envelope has in common with the first: bytes and recipient."""
+    return command + recipient_key.encode()
+
+
+def _leave_key(state: Identity, removed: QueuedMessage) -> None:
+    depth = state.by_key[removed.recipient_key]
+    depth.messages -= 1
+    depth.bytes -= removed.size_bytes
+    if not depth.messages:
+        del state.by_key[removed.recipient_key]
+
+
+def _evolve_agent(  # noqa: C901 - one arm per event
+    state: Identity, event: Event, version: int
+) -> None:
+    """The events of DIDComm agents, of keys, of invitations, of edges, and of placement."""
+    match event:
+        case ConnectionEstablished():
+            state.connection = Connection(
+                event.peer_did,
+                event.label,
+                event.endpoint,
+                event.routing_keys,
+                event.protocol,
+                event.invitation_id,
+            )
+        case MediationGranted():
+            state.mediated = True
+        case KeylistUpdated():
+            for key in event.removed:
+                state.keylist.pop(key, None)
+            state.keylist.update(zip(event.added, event.claims, strict=True))
+        case QueuePolicySet():
+            state.policy = QueuePolicy(
+                event.will_queue,
+                event.age_s_max,
+                event.messages_max,
+                event.message_bytes_max,
+                event.bytes_max,
+            )
+            state.refusing = False
+        case QueueRefused():
+            state.refusing = True
+        case KeyClaimed():
+            state.owner_did = event.owner_did
+            state.claim = version
+        case KeyReleased():
+            state.owner_did = ""
+        case InvitationUsed():
+            state.used_by = event.by_did
+        case IdentityDedicated():
+            state.dedicated_by = event.reason
+        case IdentityReleased():
+            state.dedicated_by = ""
+        case RefusalsCounted():
+            _remember(state, event.command, "", RECENT_COUNTS_MAX)
+        case _:
+            raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
+
+
+def _keep_contract(state: Identity, event: ContractStored, version: int) -> None:
+    state.contracts[event.contract_id] = ContractRecord(
+        event.requestor_did, event.recipient_did, event.expires_at_s, version
+    )
+    state.contract_ids[event.digest] = event.contract_id
+    for did in (event.requestor_did, event.recipient_did):
+        known = state.correspondents.get(did, 0)
+        state.correspondents[did] = max(known, event.expires_at_s)
+
+
+def to_snapshot(state: Identity) -> bytes:
+    """The state as bytes for the snapshot cache."""
+    return _SNAPSHOT_ENCODER.encode(state)
+
+
+def from_snapshot(data: bytes) -> Identity | None:
+    """The state of a snapshot, or None when it does not decode: then the log is read."""
+    try:
+        return _SNAPSHOT_DECODER.decode(data)
+    except msgspec.DecodeError:
+        return None

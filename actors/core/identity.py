@@ -1,0 +1,157 @@
+"""The state of one identity, and nothing else.
+
+Rules of this file: the state is what the identity's events say, in the form that decisions need;
+payloads stay in the log, the state keeps the version at which each one stands; no clock, no IO,
+no randomness, no Ray. The containers are changed in place by ``actors.core.evolve`` alone, and only
+by the single writer that owns the identity: a failed append throws the whole state away.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.core.commands import Connection
+from actors.core.replies import QueuePolicy
+from eventstore.log.events import Seconds
+
+FOLD = 3
+"""Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
+
+_BASE_BYTES = 1_200
+_MESSAGE_BYTES = 360
+_REQUEST_BYTES = 480
+_CONTRACT_BYTES = 900
+_PUBLIC_EVENT_BYTES = 220
+_KEY_BYTES = 190
+_RECENT_BYTES = 200
+RECENT_MAX = 256
+"""Envelopes whose retry is known. Senders retry within seconds, mostly after a restart of ours,
+when every one of them repeats what was under way."""
+RECENT_COUNTS_MAX = 8
+"""Counts of an edge whose retry is known. An edge sends one at a time, once in a period; more than
+one, because a call that was given up may arrive late."""
+
+
+class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One waiting message: its payload stands in the log at ``version`` of the stream.
+
+    ``is_envelope`` distinguishes DIDComm envelopes from Decentrl messages: one queue, one order,
+    one set of caps, and each protocol is shown its own. ``recipient_key`` is as in the event.
+    """
+
+    sender_did: str
+    version: int
+    size_bytes: int
+    at_ms: int
+    is_envelope: bool = False
+    recipient_key: str = ""
+
+
+class KeyDepth(msgspec.Struct, array_like=True, gc=False):
+    """How many envelopes of one recipient key wait, and their bytes."""
+
+    messages: int
+    bytes: int
+
+
+class WaitingRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One waiting contract request: its content stands in the log at ``version``."""
+
+    sender_did: str
+    version: int
+
+
+class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One owned contract: the signed object stands in the log at ``version``."""
+
+    requestor_did: str
+    recipient_did: str
+    expires_at_s: Seconds
+    version: int
+
+
+class Identity(msgspec.Struct):
+    """All that is known of one identity.
+
+    ``messages``, ``requests``, ``contracts`` and ``public_events`` are by id, in arrival order.
+    ``correspondents`` maps each contract partner to the latest expiry of a contract with it.
+    ``contract_ids`` maps the digest of a signed contract to its id: one record per digest.
+    ``registered_until_s`` is the latest expiry of a contract with the mediator, 0 for none.
+
+    Of a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
+    base58, in order, each with the number of its claim), its own ``policy`` for the queue, how
+    many of the messages are envelopes (in all, and by recipient key), and the times of its queue
+    in Unix ms, 0 for never.
+    ``refusing``: the queue has refused a message since it last changed. ``recent``: the ids of the
+    envelopes queued last, by what each came by, so that a sender's retry makes no second one; of
+    an edge, the commands that its last counts came by.
+
+    ``dedicated_by`` says why the identity is a partition of its own; empty for
+    one that belongs to its shard.
+
+    ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key; ``used_by``
+    is that of a single-use invitation.
+    """
+
+    version: int = 0
+    registered_until_s: Seconds = 0
+    messages: dict[str, QueuedMessage] = {}
+    queue_bytes: int = 0
+    requests: dict[str, WaitingRequest] = {}
+    contracts: dict[str, ContractRecord] = {}
+    contract_ids: dict[bytes, str] = {}
+    correspondents: dict[str, Seconds] = {}
+    saved_events: int = 0
+    public_events: dict[str, str] = {}
+    connection: Connection | None = None
+    mediated: bool = False
+    keylist: dict[str, int] = {}
+    policy: QueuePolicy | None = None
+    envelopes: int = 0
+    envelope_bytes: int = 0
+    by_key: dict[str, KeyDepth] = {}
+    last_added_ms: int = 0
+    last_delivered_ms: int = 0
+    last_removed_ms: int = 0
+    refusing: bool = False
+    recent: dict[bytes, str] = {}
+    owner_did: str = ""
+    claim: int = 0
+    used_by: str = ""
+    dedicated_by: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Has it ever registered, or connected as a DIDComm agent?"""
+        return bool(self.registered_until_s) or self.connection is not None
+
+    def weight_bytes(self) -> int:
+        """Roughly what this state takes in memory, for the host's bound."""
+        return (
+            _BASE_BYTES
+            + _MESSAGE_BYTES * len(self.messages)
+            + _REQUEST_BYTES * len(self.requests)
+            + _CONTRACT_BYTES * len(self.contracts)
+            + _PUBLIC_EVENT_BYTES * len(self.public_events)
+            + _KEY_BYTES * (len(self.keylist) + len(self.by_key))
+            + _RECENT_BYTES * len(self.recent)
+            + _text_bytes(self.connection)
+        )
+
+    def live_records(self) -> int:
+        """How many records a snapshot of this state holds."""
+        return (
+            len(self.messages)
+            + len(self.requests)
+            + len(self.contracts)
+            + len(self.public_events)
+            + len(self.keylist)
+        )
+
+
+def _text_bytes(connection: Connection | None) -> int:
+    """What an agent states of itself, which can be kilobytes."""
+    if connection is None:
+        return 0
+    texts = (connection.peer_did, connection.label, connection.endpoint, *connection.routing_keys)
+    return sum(map(len, texts))

@@ -1,0 +1,45 @@
+"""The bounds an identity and its host keep; the edge fills them from the configuration."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently.
+
+    ``message_bytes_max`` is of envelopes; ``queue_age_s_max`` 0 is no limit.
+    """
+
+    queue_messages_max: int = 10_000
+    queue_bytes_max: int = 64 * 1024 * 1024
+    contract_requests_max: int = 1_000
+    contracts_max: int = 10_000
+    saved_events_max: int = 5_000_000
+    public_events_max: int = 10_000
+    message_bytes_max: int = 512 * 1024
+    queue_age_s_max: int = 0
+    keylist_keys_max: int = 10_000
+    live_in_flight_max: int = 100
+    leased_max: int = 1_000
+
+
+class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Caps per host process: what is kept in memory and how much one transaction takes.
+
+    When several commands came lately, a transaction waits for more as long as the last one took,
+    and no longer than ``gather_s_max``.
+    """
+
+    timestamp_window_ms: int = 300_000
+    nonces_per_shard_max: int = 2_000_000
+    transaction_items_max: int = 1_024
+    transaction_bytes_max: int = 32 * 1024 * 1024
+    gather_s_max: float = 0.02
+    pages_bytes_max: int = 64 * 1024 * 1024
+    active_identities_max: int = 20_000
+    active_bytes_max: int = 256 * 1024 * 1024
+    identity_idle_s: float = 300.0
+    snapshot_after_events: int = 200
+    dedicate_above_commands_per_s: float = 0
+    identity: IdentityLimits = IdentityLimits()

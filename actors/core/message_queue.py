@@ -1,0 +1,109 @@
+"""Decisions on the queue of waiting messages (DCTRL-0004 7.2, 8.7, 8.8).
+
+Rules of this file: pure; only an acknowledgement removes a message; an id that is not in the
+queue, whether foreign, unknown or already acknowledged, is ignored, and the answer does not
+distinguish them. DIDComm's envelopes stand in the same queue, under the same caps, and are not
+shown here (``actors.core.envelopes``).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from actors.core.commands import AcknowledgeMessages, QueryMessages, QueueMessage
+from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs
+from actors.core.identity import Identity
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
+from eventstore.log.events import MessageQueued, MessagesRemoved
+
+DECENTRL = "decentrl"
+ACKNOWLEDGED = "acknowledged"
+EXPIRED = "expired"
+REMOVED_MAX = 10_000
+"""Messages that one event of this server's own making removes: a row has a bound too."""
+
+
+def is_full(state: Identity, size_bytes: int, messages_max: int, bytes_max: int) -> bool:
+    """Has the queue, all protocols together, no room for one more message of this size?"""
+    return len(state.messages) >= messages_max or state.queue_bytes + size_bytes > bytes_max
+
+
+def lapsed(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
+    """The removal of what waited too long, by the operator's rule or the owner's; None of nothing.
+
+    The owner's rule is for envelopes alone: Decentrl has no such rule.
+    """
+    bound_s = context.limits.queue_age_s_max
+    own_s = state.policy.age_s_max if state.policy is not None else 0
+    ages_s = [age_s for age_s in (bound_s, own_s if state.envelopes else 0) if age_s]
+    if not ages_s:
+        return None
+    ids: list[str] = []
+    for message_id, message in state.messages.items():
+        waited_s = (context.now_ms - message.at_ms) / 1000
+        if waited_s <= min(ages_s) or len(ids) == REMOVED_MAX:
+            break
+        if (bound_s and waited_s > bound_s) or (own_s and message.is_envelope and waited_s > own_s):
+            ids.append(message_id)
+    if not ids:
+        return None
+    return MessagesRemoved(
+        at_ms=context.now_ms, command=context.command, message_ids=ids, reason=EXPIRED
+    )
+
+
+def queue_message(state: Identity, command: QueueMessage, context: DecisionContext) -> Decision:
+    """Queue a message if a contract of the recipient allows its sender (7.2 steps 5 to 7).
+
+    The contract must be owned by the recipient and name exactly these two parties, so a message
+    to oneself finds none.
+    """
+    contract_until_s = state.correspondents.get(command.sender_did, 0)
+    if command.sender_did == context.target or contract_until_s <= context.now_s:
+        return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
+    limits = context.limits
+    size_bytes = len(command.payload)
+    if is_full(state, size_bytes, limits.queue_messages_max, limits.queue_bytes_max):
+        return Refusal.RECIPIENT_QUEUE_FULL
+    queued = MessageQueued(
+        at_ms=context.now_ms,
+        command=context.command,
+        message_id=context.fresh_id,
+        protocol=DECENTRL,
+        sender_did=command.sender_did,
+        recipient_key="",
+        payload=command.payload,
+    )
+    waiting = WaitingMessage(context.fresh_id, command.sender_did, command.payload)
+    return Accepted(MessageAccepted(context.fresh_id), [queued], MessageArrived(waiting))
+
+
+def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Accepted:
+    """A page of waiting messages in arrival order, with the exact total (8.7)."""
+    page, sender = command.page, command.sender_did
+    total = len(state.messages) - state.envelopes
+    matching = iter(state.messages.values())
+    if sender is not None:
+        found = [m for m in matching if m.sender_did == sender and not m.is_envelope]
+        total, matching = len(found), iter(found)
+    elif state.envelopes:
+        found = [m for m in matching if not m.is_envelope]
+        total, matching = len(found), iter(found)
+    chosen = list(islice(matching, page.offset, page.offset + page.size))
+    versions = [message.version for message in chosen]
+    return Accepted(MessageRefs(versions, total, sum(m.size_bytes for m in chosen)))
+
+
+def acknowledge_messages(
+    state: Identity, command: AcknowledgeMessages, context: DecisionContext
+) -> Accepted:
+    """Remove the messages among these ids that wait here (8.8)."""
+    ids = dict.fromkeys(command.message_ids)
+    waiting = [i for i in ids if i in state.messages and not state.messages[i].is_envelope]
+    if not waiting:
+        return Accepted(Done())
+    removed = MessagesRemoved(
+        at_ms=context.now_ms, command=context.command, message_ids=waiting, reason=ACKNOWLEDGED
+    )
+    return Accepted(Done(), [removed])

@@ -1,0 +1,142 @@
+"""Partitions: which sets of identities have one owner, and who the owner is.
+
+Rules of this file: pure arithmetic on names. A shard follows from the DID alone and from the
+number of shards, which is fixed when the log is created; a dedicated identity is a partition of
+its own, named by its DID. Nonces of a sender always belong to the sender's shard, registered or
+not, so that moving an identity never moves its nonces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+DEDICATED_HOST_PREFIX = "identity@"
+"""What the name of every host begins with that a placer has started for one identity."""
+_SHARD = "shard-"
+HOST_PREFIX = "host-"
+"""What the name of every host of shards begins with, and of nothing else."""
+_SHARDS_REMEMBERED_MAX: Final = 8_192
+"""Of how many DIDs the shard is remembered: every command asks for two or three."""
+
+
+def shard_name(index: int) -> str:
+    """The partition name of a shard."""
+    return f"{_SHARD}{index}"
+
+
+def is_shard(partition: str) -> bool:
+    """Is this the name of a shard, rather than a dedicated identity?"""
+    return partition.startswith(_SHARD)
+
+
+@lru_cache(_SHARDS_REMEMBERED_MAX)
+def shard_of(did: str, shards: int) -> str:
+    """The shard of a DID: SHA-256 of its exact string, modulo the number of shards."""
+    digest = hashlib.sha256(did.encode()).digest()
+    return shard_name(int.from_bytes(digest[:8], "big") % shards)
+
+
+def host_name(index: int, node: str = "", database: int | None = None) -> str:
+    """The name of a host that owns shards; in a cluster it contains the node too.
+
+    Where the log has several databases, it contains the one that the host works on.
+    """
+    on_node = f"{node}-" if node else ""
+    of_database = "" if database is None else f"{database}-"
+    return f"{HOST_PREFIX}{on_node}{of_database}{index}"
+
+
+def dedicated_host_name(did: str, node: str) -> str:
+    """The name of an identity's dedicated host on a node: it may be on two nodes for a while."""
+    return f"{DEDICATED_HOST_PREFIX}{node}:{did}"
+
+
+def identity_of_host(host: str) -> tuple[str, str]:
+    """The DID and the node that ``dedicated_host_name`` made this name of."""
+    node, _, did = host.removeprefix(DEDICATED_HOST_PREFIX).partition(":")
+    return did, node
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Which host owns which partition, and which database of the log holds it.
+
+    A host works on one database; ``hosts`` is their number for each. Where there is one database,
+    no name contains it. Which identities are dedicated is not known here: the placer's table says.
+    """
+
+    shards: int
+    hosts: int
+    databases: int = 1
+
+    def partition_of(self, did: str) -> str:
+        """The shard of an identity, which holds its state unless it is dedicated."""
+        return shard_of(did, self.shards)
+
+    def nonce_partition_of(self, did: str) -> str:
+        """The partition that holds the nonces of a sender."""
+        return shard_of(did, self.shards)
+
+    def database_of(self, did: str) -> int:
+        """The database with all that there is of an identity, its nonces included."""
+        return database_of_shard(shard_of(did, self.shards), self.databases)
+
+    def database_of_partition(self, partition: str) -> int:
+        """The database that holds a partition."""
+        if is_shard(partition):
+            return database_of_shard(partition, self.databases)
+        return self.database_of(partition)
+
+    def database_of_host(self, host: str) -> int:
+        """The database that a host of shards works on, by its name."""
+        return database_of_host(host, self.databases)
+
+    def host_of(self, partition: str) -> str:
+        """The host that owns a shard."""
+        turn, database = divmod(_number(partition), self.databases)
+        return self._host_name(database, turn % self.hosts)
+
+    @property
+    def host_names(self) -> Sequence[str]:
+        """The hosts of shards: those of the first database, then those of the next."""
+        return self.host_names_on("")
+
+    def host_names_on(self, node: str) -> Sequence[str]:
+        """The same on a node of a cluster."""
+        return [
+            self._host_name(database, index, node)
+            for database in range(self.databases)
+            for index in range(self.hosts)
+        ]
+
+    def partitions_of(self, index: int) -> Sequence[str]:
+        """The shards that the host with this index in ``host_names`` owns."""
+        database, turn = divmod(index, self.hosts)
+        first = turn * self.databases + database
+        return [shard_name(n) for n in range(first, self.shards, self.hosts * self.databases)]
+
+    def _host_name(self, database: int, index: int, node: str = "") -> str:
+        return host_name(index, node, None if self.databases == 1 else database)
+
+
+def database_of_host(host: str, databases: int) -> int:
+    """The database that a host of shards works on, by its name."""
+    return int(host.rsplit("-", 2)[-2]) if databases > 1 else 0
+
+
+def database_of_shard(shard: str, databases: int) -> int:
+    """The database that holds a shard."""
+    return _number(shard) % databases
+
+
+def shards_of_database(database: int, databases: int, shards: int) -> Sequence[str]:
+    """The shards that one database of several holds: those whose numbers have the same rest."""
+    return [shard_name(number) for number in range(database, shards, databases)]
+
+
+def _number(shard: str) -> int:
+    return int(shard.removeprefix(_SHARD))

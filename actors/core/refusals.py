@@ -1,0 +1,54 @@
+"""Refusals: the closed list of reasons why a command changes nothing.
+
+A refusal is data, not an exception. Each protocol maps the names to its own form of error in
+one table (``http_edge.decentrl.answers`` for DCTRL-0004 section 11).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Refusal(Enum):
+    """Why a command was refused. The values of the first eleven are those of DCTRL-0004 11.2."""
+
+    INVALID_COMMAND = "INVALID_COMMAND"
+    INVALID_SIGNATURE = "INVALID_SIGNATURE"
+    INVALID_SIGNATURES = "INVALID_SIGNATURES"
+    UNAUTHORIZED_COMMAND = "UNAUTHORIZED_COMMAND"
+    TIMESTAMP_OUT_OF_RANGE = "TIMESTAMP_OUT_OF_RANGE"
+    DUPLICATE_NONCE = "DUPLICATE_NONCE"
+    SENDER_NOT_FOUND = "SENDER_NOT_FOUND"
+    SENDER_SIGNING_KEY_NOT_FOUND = "SENDER_SIGNING_KEY_NOT_FOUND"
+    RECIPIENT_NOT_FOUND = "RECIPIENT_NOT_FOUND"
+    RECIPIENT_NOT_REGISTERED = "RECIPIENT_NOT_REGISTERED"
+    COMMUNICATION_CONTRACT_NOT_FOUND = "COMMUNICATION_CONTRACT_NOT_FOUND"
+    RECIPIENT_QUEUE_FULL = "RECIPIENT_QUEUE_FULL"
+    """The recipient's queue is at its cap of messages, bytes or contract requests."""
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    """The sender's own stored records are at their cap."""
+    RATE_LIMITED = "RATE_LIMITED"
+    """Too many commands in a short time, or too many nonces in force."""
+    TEMPORARILY_UNAVAILABLE = "TEMPORARILY_UNAVAILABLE"
+    """Outcome unknown: retry with a new nonce."""
+
+    NOT_CONNECTED = "NOT_CONNECTED"
+    """The identity is no DIDComm agent that connected."""
+    NOT_MEDIATED = "NOT_MEDIATED"
+    """The agent has not asked for mediation."""
+    KEY_TAKEN = "KEY_TAKEN"
+    """The key belongs to another identity."""
+    KEY_UNKNOWN = "KEY_UNKNOWN"
+    """The key has no owner, or is not in the keylist of the identity."""
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+    """The message is larger than the recipient takes."""
+    NOT_QUEUING = "NOT_QUEUING"
+    """The recipient does not want messages to wait for it."""
+    INVITATION_USED = "INVITATION_USED"
+    """The invitation was for one use, and another peer has used it."""
+    LIVE_ELSEWHERE = "LIVE_ELSEWHERE"
+    """Another session holds the live mode, or implicit pickup."""
+
+    NOT_OWNER = "NOT_OWNER"
+    """This host does not own what the command is for, and has done nothing: ask the owner. Stays
+    between edges and hosts; no client gets it."""

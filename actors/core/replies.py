@@ -1,0 +1,267 @@
+"""Everything an identity can answer: one closed family of replies, and pushes.
+
+Replies leave the host only after the commit of the batch that they belong to.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from actors.core.commands import ClaimedKey, Connection
+from actors.core.refusals import Refusal
+from eventstore.log.events import Seconds
+
+
+class _Reply(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all replies: a tagged array on the wire between host and edge."""
+
+
+class Done(_Reply, frozen=True):
+    """Done; nothing to say."""
+
+
+class Refused(_Reply, frozen=True):
+    """Refused; nothing was changed but the nonce being used up."""
+
+    code: Refusal
+
+
+class MessageAccepted(_Reply, frozen=True):
+    """The message is durable under this id (7.3)."""
+
+    message_id: str
+
+
+class PublicEventAccepted(_Reply, frozen=True):
+    """The public event is durable under this id."""
+
+    event_id: str
+
+
+class Registered(_Reply, frozen=True):
+    """The target is registered until then (Unix seconds)."""
+
+    until_s: Seconds
+
+
+class WaitingContractRequest(msgspec.Struct, frozen=True, array_like=True):
+    """One waiting contract request (8.3)."""
+
+    request_id: str
+    sender_did: str
+    encrypted_contract_request: str
+    requestor_ephemeral_public_key: str
+
+
+class ContractRequestsPage(_Reply, frozen=True):
+    """Waiting contract requests, oldest first, and how many there are."""
+
+    requests: list[WaitingContractRequest]
+    total: int
+
+
+class OwnedContract(msgspec.Struct, frozen=True, array_like=True):
+    """One stored contract: its server-made id and the signed object in canonical JSON."""
+
+    contract_id: str
+    signed: bytes
+
+
+class ContractsPage(_Reply, frozen=True):
+    """Stored contracts, oldest first, and how many match."""
+
+    contracts: list[OwnedContract]
+    total: int
+
+
+class WaitingMessage(msgspec.Struct, frozen=True, array_like=True):
+    """One waiting message (8.7) or pushed message (10.5)."""
+
+    message_id: str
+    sender_did: str
+    payload: bytes
+
+
+class MessagesPage(_Reply, frozen=True):
+    """Waiting messages, oldest first, and how many match."""
+
+    messages: list[WaitingMessage]
+    total: int
+
+
+class ReadAllowed(_Reply, frozen=True):
+    """The sender may read its read model: send the ``Read``."""
+
+
+class Connected(_Reply, frozen=True):
+    """The target as a DIDComm agent; see ``actors.core.commands.Connection``."""
+
+    connection: Connection
+    mediated: bool
+
+
+class KeyOwner(_Reply, frozen=True):
+    """Whose key it is."""
+
+    owner_did: str
+
+
+class KeyClaim(_Reply, frozen=True):
+    """The number of a claim: a later claim of the same key has a greater one."""
+
+    number: int
+
+
+class KeysKnown(_Reply, frozen=True):
+    """Those of the named keys that are in the keylist, and how many are in it in all."""
+
+    keys: list[str]
+    total: int
+
+
+class KeylistChanged(_Reply, frozen=True):
+    """Which of the named keys really came and went, the latter with the claims that are over."""
+
+    added: list[str]
+    removed: list[ClaimedKey]
+
+
+class KeylistPart(_Reply, frozen=True):
+    """Keys in base58, oldest first, and how many there are in all."""
+
+    keys: list[str]
+    total: int
+
+
+class EnvelopeQueued(_Reply, frozen=True):
+    """The envelope is durable under this id; ``outbound``: its recipient has an endpoint."""
+
+    message_id: str
+    outbound: bool
+
+
+class QueuePolicy(msgspec.Struct, frozen=True, array_like=True):
+    """The rules in force for a queue, the operator's and the owner's together; 0 is no limit."""
+
+    will_queue: bool
+    age_s_max: int
+    messages_max: int
+    message_bytes_max: int
+    bytes_max: int
+
+
+class QueueState(_Reply, frozen=True):
+    """How a queue of envelopes stands. Times are Unix milliseconds, 0 for never.
+
+    ``messages`` and ``bytes`` count what waits, leased or not; ``available`` what is not leased.
+    ``oldest_ms`` and ``newest_ms`` are of the waiting ones. ``version`` is the identity's.
+    """
+
+    messages: int
+    bytes: int
+    available: int
+    oldest_ms: int
+    newest_ms: int
+    last_added_ms: int
+    last_delivered_ms: int
+    last_removed_ms: int
+    policy: QueuePolicy
+    live: bool
+    version: int
+
+
+class DeliveredMessage(msgspec.Struct, frozen=True, array_like=True):
+    """One envelope that was handed out; ``at_ms`` is when it was queued."""
+
+    message_id: str
+    recipient_key: str
+    payload: bytes
+    at_ms: int
+
+
+class Delivery(_Reply, frozen=True):
+    """Envelopes handed out, oldest first, and how the queue stands with them still in it."""
+
+    messages: list[DeliveredMessage]
+    state: QueueState
+
+
+class Dedication(_Reply, frozen=True):
+    """Why the identity is dedicated now, empty if it is not; did the command change that?"""
+
+    reason: str
+    changed: bool
+
+
+class Purged(_Reply, frozen=True):
+    """How many messages were removed."""
+
+    messages: int
+
+
+Reply: TypeAlias = (
+    Done
+    | Refused
+    | MessageAccepted
+    | PublicEventAccepted
+    | Registered
+    | ContractRequestsPage
+    | ContractsPage
+    | MessagesPage
+    | ReadAllowed
+    | Connected
+    | KeyOwner
+    | KeyClaim
+    | KeysKnown
+    | KeylistChanged
+    | KeylistPart
+    | EnvelopeQueued
+    | QueueState
+    | Delivery
+    | Dedication
+    | Purged
+)
+
+
+class MessageArrived(_Reply, frozen=True):
+    """PENDING_EVENTS: a message was queued (10.5)."""
+
+    message: WaitingMessage
+
+
+class ContractsUpdated(_Reply, frozen=True):
+    """CONTRACTS_UPDATED: contracts or contract requests changed (10.5)."""
+
+
+class EnvelopesWaiting(_Reply, frozen=True):
+    """Envelopes can be handed out: one was queued, or a lease of one has ended."""
+
+
+class EnvelopeDelivered(_Reply, frozen=True):
+    """An envelope was queued and leased to the live session, which gets it with this."""
+
+    session: str
+    message: DeliveredMessage
+
+
+Notice: TypeAlias = MessageArrived | ContractsUpdated | EnvelopesWaiting | EnvelopeDelivered
+
+
+class Push(msgspec.Struct, frozen=True, array_like=True):
+    """A notice for every socket of ``did`` on one edge."""
+
+    did: str
+    notice: Notice
+
+
+class BatchResult(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to a batch: one reply per submission, in order, and pushes for that edge.
+
+    ``incarnation`` changes when the host restarts: sessions must be opened again.
+    """
+
+    incarnation: str
+    replies: list[Reply]
+    pushes: list[Push]

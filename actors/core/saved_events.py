@@ -1,0 +1,117 @@
+"""Decisions on saved events (DCTRL-0004 8.9 to 8.11) and public events (DCTRL-0007).
+
+Rules of this file: pure; saved events grow without bound, so the state only counts them and the
+read model answers queries; ids of public events are kept, since only their owner may delete them.
+"""
+
+from __future__ import annotations
+
+from actors.core.commands import (
+    DeletePublicEvents,
+    PublishPublicEvent,
+    QuerySavedEvents,
+    SaveEvents,
+    UpdateEventTags,
+)
+from actors.core.decision import Accepted, Decision, DecisionContext
+from actors.core.identity import Identity
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, PublicEventAccepted, ReadAllowed
+from eventstore.log.events import (
+    Event,
+    EventSaved,
+    EventTagsUpdated,
+    PublicEventPublished,
+    PublicEventsDeleted,
+)
+
+
+def save_events(state: Identity, command: SaveEvents, context: DecisionContext) -> Decision:
+    """Save all events or none; what the owner wrote itself is processed already (8.9)."""
+    if state.saved_events + len(command.events) > context.limits.saved_events_max:
+        return Refusal.QUOTA_EXCEEDED
+    saved: list[Event] = [
+        EventSaved(
+            at_ms=context.now_ms,
+            command=context.command,
+            event_id=f"{context.fresh_id}.{index}",
+            sender_did=event.sender_did,
+            recipient_did=event.recipient_did,
+            contract_id=event.contract_id,
+            timestamp_s=event.timestamp_s,
+            payload=event.payload,
+            encrypted_tags=event.encrypted_tags,
+            processed=event.sender_did == context.target,
+        )
+        for index, event in enumerate(command.events)
+    ]
+    return Accepted(Done(), saved)
+
+
+def query_saved_events(
+    _state: Identity, _command: QuerySavedEvents, _context: DecisionContext
+) -> Accepted:
+    """Leave to read the page from the read model (8.10)."""
+    return Accepted(ReadAllowed())
+
+
+def update_event_tags(
+    _state: Identity, command: UpdateEventTags, context: DecisionContext
+) -> Accepted:
+    """Replace tags; the last of several updates of one event counts (8.11).
+
+    Recorded as asked: the read model skips ids that the owner does not have.
+    """
+    last = {update.event_id: update.encrypted_tags for update in command.updates}
+    updated: list[Event] = [
+        EventTagsUpdated(
+            at_ms=context.now_ms,
+            command=context.command,
+            event_id=event_id,
+            encrypted_tags=encrypted_tags,
+        )
+        for event_id, encrypted_tags in last.items()
+    ]
+    return Accepted(Done(), updated)
+
+
+def publish_public_event(
+    state: Identity, command: PublishPublicEvent, context: DecisionContext
+) -> Decision:
+    """Publish an event whose own signature holds (DCTRL-0007)."""
+    if not command.signature_valid:
+        return Refusal.INVALID_SIGNATURE
+    if len(state.public_events) >= context.limits.public_events_max:
+        return Refusal.QUOTA_EXCEEDED
+    published = PublicEventPublished(
+        at_ms=context.now_ms,
+        command=context.command,
+        event_id=context.fresh_id,
+        channel_id=command.channel_id,
+        event=command.event,
+        tags=command.tags,
+        timestamp_s=command.timestamp_s,
+        event_signature=command.event_signature,
+    )
+    return Accepted(PublicEventAccepted(context.fresh_id), [published])
+
+
+def delete_public_events(
+    state: Identity, command: DeletePublicEvents, context: DecisionContext
+) -> Accepted:
+    """Withdraw own public events; unknown and foreign ids are ignored (DCTRL-0007)."""
+    mine = [
+        event_id
+        for event_id in dict.fromkeys(command.event_ids)
+        if event_id in state.public_events
+        and command.channel_id in (None, state.public_events[event_id])
+    ]
+    if not mine:
+        return Accepted(Done())
+    deleted = PublicEventsDeleted(
+        at_ms=context.now_ms,
+        command=context.command,
+        event_ids=mine,
+        channel_id=command.channel_id,
+    )
+    return Accepted(Done(), [deleted])

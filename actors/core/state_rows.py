@@ -1,0 +1,265 @@
+"""The state of an identity as rows of tables: what a rebuild from the exported log must give too.
+
+Rules of this file: pure; a row holds what the state itself says, so what a table of the rebuild
+has beyond that (positions in the log, deliveries, sizes of contracts) is not here. The classes of
+rows are the one declaration of what a dump of a running mediator holds (``TABLES``): the schema of
+its files follows from them. Columns whose name ends with ``_at`` are times in Unix milliseconds,
+None for never. ``place`` is the zero-based place among the rows of the identity: the order in which
+queues and lists are handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from actors.core.identity import Identity
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+class IdentityRow(NamedTuple):
+    """Every identity."""
+
+    version: int
+    saved_events: int
+    added_at: int | None
+    delivered_at: int | None
+    removed_at: int | None
+    refusing: bool
+    dedicated: bool
+
+
+class RegistrationRow(NamedTuple):
+    """A contract with the mediator."""
+
+    expires_at_s: float
+
+
+class ContractRow(NamedTuple):
+    """A signed contract with another identity."""
+
+    contract_id: str
+    place: int
+    version: int
+    requestor_did: str
+    recipient_did: str
+    expires_at_s: float
+    digest: bytes | None
+
+
+class CorrespondentRow(NamedTuple):
+    """An identity that a contract allows to send, until when."""
+
+    did: str
+    expires_at_s: float
+
+
+class ContractRequestRow(NamedTuple):
+    """A contract request that waits for an answer."""
+
+    request_id: str
+    place: int
+    version: int
+    sender_did: str
+
+
+class MessageRow(NamedTuple):
+    """A message in the queue."""
+
+    message_id: str
+    place: int
+    version: int
+    recorded_at: int
+    protocol: str
+    sender_did: str
+    recipient_key: str
+    size_bytes: int
+
+
+class QueueTotalRow(NamedTuple):
+    """The whole queue in figures."""
+
+    messages: int
+    bytes: int
+    envelopes: int
+    envelope_bytes: int
+
+
+class QueueKeyRow(NamedTuple):
+    """The envelopes for one recipient key."""
+
+    recipient_key: str
+    messages: int
+    bytes: int
+
+
+class QueuePolicyRow(NamedTuple):
+    """The owner's rules for its queue."""
+
+    will_queue: bool
+    age_s_max: int
+    messages_max: int
+    message_bytes_max: int
+    bytes_max: int
+
+
+class PublicEventRow(NamedTuple):
+    """A public event that was not withdrawn."""
+
+    event_id: str
+    place: int
+    channel_id: str
+
+
+class ConnectionRow(NamedTuple):
+    """What a connected agent stated of itself last."""
+
+    peer_did: str
+    label: str
+    endpoint: str
+    routing_keys: list[str]
+    handshake: str
+    invitation_id: str
+
+
+class MediationRow(NamedTuple):
+    """That mediation was granted."""
+
+
+class KeylistRow(NamedTuple):
+    """A key of the keylist."""
+
+    key: str
+    place: int
+    claim: int
+
+
+class KeyOwnerRow(NamedTuple):
+    """The owner of a key; in the stream of the key."""
+
+    version: int
+    owner_did: str
+
+
+class InvitationRow(NamedTuple):
+    """The identity that used an invitation; in the stream of the invitation."""
+
+    by_did: str
+
+
+TABLES: Final[Mapping[str, type[NamedTuple]]] = {
+    "identities": IdentityRow,
+    "registrations": RegistrationRow,
+    "contracts": ContractRow,
+    "correspondents": CorrespondentRow,
+    "contract_requests": ContractRequestRow,
+    "queues": MessageRow,
+    "queue_totals": QueueTotalRow,
+    "queue_keys": QueueKeyRow,
+    "queue_policies": QueuePolicyRow,
+    "public_events": PublicEventRow,
+    "connections": ConnectionRow,
+    "mediation": MediationRow,
+    "keylists": KeylistRow,
+    "key_owners": KeyOwnerRow,
+    "invitations": InvitationRow,
+}
+"""The rows of each table, after the column ``identity``."""
+
+
+def state_rows(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
+    """The rows of every table that this identity has any in."""
+    yield "identities", [IdentityRow(
+        state.version, state.saved_events, state.last_added_ms or None,
+        state.last_delivered_ms or None, state.last_removed_ms or None, state.refusing,
+        bool(state.dedicated_by),
+    )]  # fmt: skip
+    if state.registered_until_s:
+        yield "registrations", [RegistrationRow(float(state.registered_until_s))]
+    if state.contracts or state.correspondents:
+        yield from _contracts(state)
+    if state.requests:
+        yield (
+            "contract_requests",
+            [
+                ContractRequestRow(request_id, place, waiting.version, waiting.sender_did)
+                for place, (request_id, waiting) in enumerate(state.requests.items())
+            ],
+        )
+    yield from _queue(state)
+    if state.public_events:
+        yield (
+            "public_events",
+            [
+                PublicEventRow(event_id, place, channel_id)
+                for place, (event_id, channel_id) in enumerate(state.public_events.items())
+            ],
+        )
+    yield from _agent(state)
+    if state.owner_did:
+        yield "key_owners", [KeyOwnerRow(state.claim, state.owner_did)]
+    if state.used_by:
+        yield "invitations", [InvitationRow(state.used_by)]
+
+
+def _contracts(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
+    digests = {contract_id: digest for digest, contract_id in state.contract_ids.items()}
+    yield "contracts", [
+        ContractRow(
+            contract_id, place, kept.version, kept.requestor_did, kept.recipient_did,
+            float(kept.expires_at_s), digests.get(contract_id),
+        )
+        for place, (contract_id, kept) in enumerate(state.contracts.items())
+    ]  # fmt: skip
+    yield (
+        "correspondents",
+        [CorrespondentRow(did, float(until)) for did, until in state.correspondents.items()],
+    )
+
+
+def _queue(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
+    if state.messages:
+        yield "queues", [
+            MessageRow(
+                message_id, place, message.version, message.at_ms,
+                "didcomm" if message.is_envelope else "decentrl", message.sender_did,
+                message.recipient_key, message.size_bytes,
+            )
+            for place, (message_id, message) in enumerate(state.messages.items())
+        ]  # fmt: skip
+    totals = QueueTotalRow(
+        len(state.messages), state.queue_bytes, state.envelopes, state.envelope_bytes
+    )
+    if any(totals):
+        yield "queue_totals", [totals]
+    if state.by_key:
+        yield (
+            "queue_keys",
+            [QueueKeyRow(key, depth.messages, depth.bytes) for key, depth in state.by_key.items()],
+        )
+    if state.policy is not None:
+        rules = state.policy
+        yield "queue_policies", [QueuePolicyRow(
+            rules.will_queue, rules.age_s_max, rules.messages_max, rules.message_bytes_max,
+            rules.bytes_max,
+        )]  # fmt: skip
+
+
+def _agent(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
+    if state.connection is not None:
+        known = state.connection
+        yield "connections", [ConnectionRow(
+            known.peer_did, known.label, known.endpoint, known.routing_keys, known.protocol,
+            known.invitation_id,
+        )]  # fmt: skip
+    if state.mediated:
+        yield "mediation", [MediationRow()]
+    if state.keylist:
+        yield (
+            "keylists",
+            [
+                KeylistRow(key, place, claim)
+                for place, (key, claim) in enumerate(state.keylist.items())
+            ],
+        )

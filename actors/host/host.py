@@ -1,0 +1,472 @@
+"""The one loop: load, decide, append, evolve, reply, in that order, in this place alone.
+
+A ``Host`` owns partitions and runs their commands, one transaction for each batch. It is single
+threaded by construction (``actors.host.writer`` gives it its thread) and knows nothing of Ray.
+What the log says about an append decides what is answered:
+
+- stored: the replies go out;
+- conflict: our own seal is looked for; found means stored, else another owner is alive, the
+  partition is given up and nothing of the batch was stored: its commands are for the new owner;
+- any other failure: outcome unknown, and all that was touched is read anew from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from uuid import UUID
+
+import msgspec
+
+from actors.core.commands import NonceClaim, Submission
+from actors.core.decision import Accepted, DecisionContext, Leasing, Refs
+from actors.core.identity import Identity
+from actors.core.limits import HostLimits
+from actors.core.placement_table import handed_out_id
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
+from actors.core.sessions import Sessions
+from actors.host import owned_partition as partitions
+from actors.host.clock import Clock, NewId
+from actors.host.measures import CommandRates, HostMeasures, HostStats
+from actors.host.owned_partition import OwnedPartition
+from actors.host.ownership import Ownership
+from actors.host.session_registry import Handover, SessionRegistry
+from actors.host.state_cache import CachedIdentity, PageReader, StateCache, read_identity
+from actors.host.transaction import Transaction, request_ids
+from eventstore.log.codec import identity_stream
+from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
+from eventstore.log.event_log import EventLog, Snapshot
+
+_LOG = logging.getLogger(__name__)
+_UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+_NOT_OWNER = Refused(Refusal.NOT_OWNER)
+_SWEEP_MS = 60_000
+_MEASURE_MS = 3_000
+_EXPECTED_MS = 5_000
+
+
+class _Outcome(msgspec.Struct):
+    """A command on its way to the commit: what will be answered if the append succeeds."""
+
+    reply: Reply | Refs
+    cached: CachedIdentity | None = None
+    notice: Notice | None = None
+    leasing: Leasing | None = None
+
+    @property
+    def page_bytes(self) -> int:
+        """Roughly what the answer takes, if it is a page."""
+        return self.reply.size_bytes if isinstance(self.reply, Refs) else 0
+
+
+class Host:
+    """The single writer of its partitions."""
+
+    def __init__(
+        self,
+        name: str,
+        log: EventLog,
+        limits: HostLimits,
+        *,
+        clock: Clock,
+        new_id: NewId,
+        is_placed: bool = False,
+    ) -> None:
+        """A host that owns nothing yet; see ``assign``.
+
+        ``is_placed``: a placer says what is whose, so an identity may leave its shard and come
+        back. It is then served under the partition that it says itself, and under no other.
+        """
+        self._log = log
+        self._limits = limits
+        self._clock = clock
+        self._new_id = new_id
+        self._cache = StateCache(log, limits)
+        self._registry = SessionRegistry()
+        self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
+        self._pages = PageReader(log)
+        self._is_placed = is_placed
+        self._expected: dict[str, int] = {}
+        self._swept_ms = 0
+        self._measured = (clock(), 0, 0)
+        self._due_snapshots: list[tuple[UUID, Snapshot]] = []
+        self.stats = HostStats(name)
+        self.measures = HostMeasures()
+        self.rates = CommandRates(limits.dedicate_above_commands_per_s)
+
+    def assign(self, names: Sequence[str]) -> None:
+        """Own these partitions from now on: claim each one in the log, in one append.
+
+        Raises:
+            LogError: the log cannot be read or written; the partitions are claimed by the first
+                command that needs them.
+        """
+        self._ownership.assign(names)
+
+    def adopt(self, names: Sequence[str], handover: bytes | None) -> Mapping[str, str]:
+        """Own these partitions, whichever host owned them; the ids of their sessions.
+
+        Sessions and leases are those of the handover; without one there are none.
+
+        Raises:
+            LogError: the log cannot be read or written; none of them is owned.
+            msgspec.DecodeError: the handover is none.
+        """
+        given = Handover(handover)
+        self._registry.lose(names)
+        for name in names:
+            self._cache.drop_partition(name)
+        ids = self._ownership.adopt(names, given.ids())
+        self._registry.take_over(names, given)
+        return ids
+
+    def release(self, names: Sequence[str]) -> bytes:
+        """Own these partitions no longer; the handover for their next owner."""
+        ids = self._ownership.release(names)
+        for name in names:
+            self._cache.drop_partition(name)
+        return self._registry.hand_over(ids)
+
+    def hand_out(self, did: str, shard: str) -> bytes:
+        """Give away what an identity had in its shard; empty if it is not dedicated.
+
+        Raises:
+            LogError: it is not known whether the identity is dedicated.
+        """
+        id_ = self._ownership.holdings.get(shard)
+        if not id_ or self._cache.peek(did) is not None:
+            return b""  # an identity in memory here is not dedicated
+        state, _ = read_identity(self._log, identity_stream(did))
+        if not state.dedicated_by:
+            return b""
+        return self._registry.hand_out(did, handed_out_id(id_, self._new_id()))
+
+    def expect(self, did: str) -> None:
+        """Do not serve an identity that comes back to its shard before ``take_in``, for a while.
+
+        What came before would be pushed to no edge.
+        """
+        self._expected[did] = self._clock() + _EXPECTED_MS
+
+    def take_in(self, did: str, shard: str, handover: bytes) -> bool:
+        """Go on with what an identity had elsewhere that is of this shard again; is it owned?
+
+        Raises:
+            msgspec.DecodeError: the handover is none.
+        """
+        given = Handover(handover)
+        self._expected.pop(did, None)
+        if shard not in self._ownership.holdings:
+            return False
+        self._registry.take_in(did, shard, given)
+        return True
+
+    def execute(
+        self, items: Sequence[tuple[str, Submission]]
+    ) -> tuple[list[Reply], list[tuple[str, Push]]]:
+        """Run commands in one transaction.
+
+        Args:
+            items: the edge that asks, and what it asks.
+
+        Returns:
+            One reply per item, in order, and the pushes as (edge, push) pairs.
+        """
+        now_ms = self._clock()
+        self._registry.expire(now_ms)
+        transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
+        transaction.items = items
+        outcomes = [self._run(transaction, submission) for _, submission in items]
+        self.stats.commands += len(items)
+        failed = self._append(transaction) if transaction.partitions else None
+        for did in transaction.misplaced:
+            # What its owner does to it is not seen here.
+            self._cache.drop(did)
+        if failed is not None:
+            return [Refused(failed)] * len(items), []
+        pages_bytes = 0
+        replies: list[Reply] = []
+        pushes: list[tuple[str, Push]] = []
+        for (_, submission), outcome in zip(items, outcomes, strict=True):
+            pages_bytes += outcome.page_bytes
+            if outcome.page_bytes < pages_bytes > self._limits.pages_bytes_max:
+                # Pages are read whole: many large ones together would fill the memory.
+                replies.append(_UNAVAILABLE)
+            else:
+                replies.append(self._reply(transaction, outcome, submission.request_id))
+            if outcome.leasing is not None and isinstance(replies[-1], Refused):
+                self._registry.unlease(submission.target_did, outcome.leasing)
+            self._registry.follow(submission, replies[-1])
+            if outcome.notice is not None:
+                pushes += self._registry.pushes(submission.target_did, outcome.notice)
+        return replies, pushes
+
+    @property
+    def sessions(self) -> Sessions:
+        """Which edges hold sockets of which identity."""
+        return self._registry.sessions
+
+    @property
+    def holdings(self) -> Mapping[str, str]:
+        """What the host is to own, with the ids of the sessions; any thread may ask."""
+        return self._ownership.holdings
+
+    @property
+    def fenced(self) -> int:
+        """How many partitions were lost that only this host is meant to own."""
+        return len(self._ownership.fenced)
+
+    def run_housekeeping(self) -> list[tuple[UUID, Snapshot]]:
+        """Passivate and forget expired nonces, between batches; the snapshots that are due."""
+        now_ms = self._clock()
+        due = self._due_snapshots + self._cache.passivate(now_ms)
+        self._due_snapshots = []
+        self._measure(now_ms)
+        if now_ms - self._swept_ms >= _SWEEP_MS:
+            self._swept_ms = now_ms
+            self._registry.sweep()
+            self._expected = {d: until for d, until in self._expected.items() if until > now_ms}
+            for partition in self._ownership.owned.values():
+                partition.nonces.sweep(now_ms)
+        return due
+
+    def due_pushes(self) -> list[tuple[str, Push]]:
+        """Between batches: the pushes which say that the time of a lease is over."""
+        self._registry.expire(self._clock())
+        return [
+            push
+            for did in self._registry.offered_again()
+            for push in self._registry.pushes(did, EnvelopesWaiting())
+        ]
+
+    def _measure(self, now_ms: int) -> None:
+        measured_ms, commits, commands = self._measured
+        if now_ms - measured_ms >= _MEASURE_MS:
+            elapsed_s = (now_ms - measured_ms) / 1000
+            self.stats.commits_per_s = round((self.stats.commits - commits) / elapsed_s, 1)
+            self.stats.commands_per_s = round((self.stats.commands - commands) / elapsed_s, 1)
+            self.rates.end_window(elapsed_s)
+            self._measured = (now_ms, self.stats.commits, self.stats.commands)
+
+    def forget_everything(self) -> None:
+        """Trust nothing in memory any more; the log is read and claimed anew."""
+        for name in list(self._ownership.owned):
+            self._ownership.forget(name)
+            self._cache.drop_partition(name)
+        self._registry.lose_leases()
+
+    def snapshot_stats(self) -> HostStats:
+        """The counters, with what the host holds now."""
+        self.stats.partitions = sorted(self._ownership.owned)
+        self.stats.activations = self._cache.activations
+        self.stats.cached_identities = len(self._cache)
+        self.stats.cached_bytes = self._cache.bytes
+        self.stats.nonces = sum(len(p.nonces) for p in self._ownership.owned.values())
+        self.stats.leases = len(self._registry.leases)
+        self.stats.sessions = len(self.sessions)
+        self.stats.live_sessions = self.sessions.live
+        return self.stats
+
+    # For ``actors.host.inspection``, on the writer's thread as everything here.
+
+    def owns(self, partition: str) -> bool:
+        """Is this partition claimed and not given up?"""
+        return partition in self._ownership.owned
+
+    def partition(self, name: str) -> OwnedPartition | None:
+        """A partition that is owned."""
+        return self._ownership.owned.get(name)
+
+    def cached_state(self, did: str) -> Identity | None:
+        """The state of an identity that is in memory."""
+        return self._cache.peek(did)
+
+    def cached_dids(self) -> list[str]:
+        """The identities in memory."""
+        return self._cache.dids()
+
+    def now_ms(self) -> int:
+        """Unix milliseconds by the clock of this host."""
+        return self._clock()
+
+    @property
+    def window_ms(self) -> int:
+        """The timestamp window that nonces are kept for."""
+        return self._limits.timestamp_window_ms
+
+    def _run(self, transaction: Transaction, submission: Submission) -> _Outcome:
+        if transaction.log_failed:
+            return _Outcome(_UNAVAILABLE)
+        try:
+            return self._decide(transaction, submission)
+        except LogError as error:
+            _LOG.error(
+                "identity cannot be served: %s",
+                type(error).__name__,
+                extra={"request_id": submission.request_id},
+            )
+            transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
+            return _Outcome(_UNAVAILABLE)
+
+    def _decide(self, transaction: Transaction, submission: Submission) -> _Outcome:
+        claim = submission.claim
+        runs = submission.refusal is None and submission.command is not None
+        # Both owners before the nonce is used up: what is refused here can be sent again.
+        shard = None if claim is None else self._partition(claim.partition)
+        partition = self._partition(submission.partition) if runs else None
+        if (claim is not None and shard is None) or (runs and partition is None):
+            return _Outcome(_NOT_OWNER)
+        did = submission.target_did
+        if partition is not None and not self._belongs(transaction, did, partition):
+            return _Outcome(_NOT_OWNER)
+        if claim is not None and shard is not None:
+            refusal = self._claim_nonce(transaction, shard, claim)
+            if refusal is not None:
+                return _Outcome(Refused(refusal))
+        if submission.refusal is not None:
+            return _Outcome(Refused(submission.refusal))
+        if submission.command is None or partition is None:
+            return _Outcome(Done())
+        # Even an answer that changes nothing needs a seal: it proves that this is the owner.
+        part = transaction.part(partition)
+        cached = self._cache.get(did, partition.name, transaction.now_ms)
+        self.rates.count(did, is_known=cached.state.is_known)
+        context = DecisionContext(
+            did,
+            transaction.now_ms,
+            submission.command_key,
+            self._new_id(),
+            self._limits.identity,
+            self._registry.leases.of(did),
+            bool(self.sessions.edges_of(did)),
+            self.sessions.live_of(did),
+            self.sessions.implicit_of(did),
+        )
+        decision = cached.run(submission.command, context, part.record)
+        if isinstance(decision, Refusal):
+            return _Outcome(Refused(decision))
+        if decision.events:
+            self._belongs(transaction, did, partition)
+        self._lease(transaction, submission, decision)
+        return _Outcome(decision.reply, cached, decision.notice, decision.leasing)
+
+    def _belongs(self, transaction: Transaction, did: str, partition: OwnedPartition) -> bool:
+        """Is the identity of this partition? If of another, it is forgotten after the commit."""
+        if not self._is_placed:
+            return True
+        state = self._cache.get(did, partition.name, transaction.now_ms).state
+        is_here = bool(state.dedicated_by) == (partition.name == did)
+        if is_here and self._expected.get(did, 0) <= transaction.now_ms:
+            return True
+        transaction.misplaced.add(did)
+        return False
+
+    def _lease(self, transaction: Transaction, submission: Submission, decision: Accepted) -> None:
+        if decision.leasing is not None:
+            self._registry.lease(submission.target_did, submission.partition, decision.leasing)
+            transaction.leased.append((submission.target_did, decision.leasing))
+
+    def _claim_nonce(
+        self, transaction: Transaction, partition: OwnedPartition, claim: NonceClaim
+    ) -> Refusal | None:
+        if transaction.now_ms - claim.timestamp_ms > self._limits.timestamp_window_ms:
+            # In time for the edge's clock, but this host may have forgotten the nonce already.
+            return Refusal.TIMESTAMP_OUT_OF_RANGE
+        if partition.nonces.holds(claim.key, transaction.now_ms):
+            return Refusal.DUPLICATE_NONCE
+        if len(partition.nonces) >= self._limits.nonces_per_shard_max:
+            partition.nonces.sweep(transaction.now_ms)
+            if len(partition.nonces) >= self._limits.nonces_per_shard_max:
+                return Refusal.RATE_LIMITED
+        transaction.claim_nonce(partition, claim.key, claim.timestamp_ms)
+        return None
+
+    def _partition(self, name: str) -> OwnedPartition | None:
+        try:
+            return self._ownership.find(name)
+        except AppendConflict:
+            return None  # another owner claims it now
+
+    def _lost(self, name: str) -> None:
+        self.stats.partitions_lost += 1
+        self._cache.drop_partition(name)
+        self._registry.lose([name])
+
+    def _append(self, transaction: Transaction) -> Refusal | None:
+        """Store a transaction; why it was not, or None."""
+        rows, events = transaction.sealed()
+        depths = transaction.depths()
+        started = perf_counter()
+        try:
+            self._log.append(rows, events, depths)
+        except AppendConflict:
+            refusal = self._resolve_conflict(transaction)
+            if refusal is not None:
+                return refusal
+        except LogError as error:
+            _LOG.error(
+                "append failed, outcome unknown: %s",
+                type(error).__name__,
+                extra={"request_ids": request_ids(transaction.items)},
+            )
+            self._forget(transaction)
+            return Refusal.TEMPORARILY_UNAVAILABLE
+        finally:
+            self.measures.commit.observe(perf_counter() - started)
+        for partition in transaction.partitions:
+            nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
+            if nonces is not None:
+                self._due_snapshots.append((partition.stream, nonces))
+        self.stats.commits += 1
+        self.stats.rows += len(rows)
+        for cached in transaction.touched.values():
+            self._cache.settle(cached)
+            snapshot = self._cache.snapshot_if_due(cached)
+            if snapshot is not None:
+                self._due_snapshots.append((cached.stream, snapshot))
+        return None
+
+    def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:
+        """Was the conflict with ourselves? Else give up what another owner has claimed."""
+        try:
+            newest = {p: partitions.newest_seal(self._log, p.name) for p in transaction.partitions}
+            stored = any(partitions.is_sealed(self._log, p) for p in transaction.partitions)
+        except LogError:
+            self._forget(transaction)
+            return Refusal.TEMPORARILY_UNAVAILABLE
+        if all(seal is not None and seal.digest == p.digest for p, seal in newest.items()):
+            return None
+        self._forget(transaction)
+        lost = [p.name for p, seal in newest.items() if seal is not None and seal.epoch > p.epoch]
+        for name in lost:
+            self._ownership.give_up(name)
+        # With nothing of it in the log the new owners can be asked for the same again.
+        return Refusal.NOT_OWNER if lost and not stored else Refusal.TEMPORARILY_UNAVAILABLE
+
+    def _forget(self, transaction: Transaction) -> None:
+        self.stats.append_failures += 1
+        for did, leasing in transaction.leased:
+            self._registry.unlease(did, leasing)
+        for partition in transaction.partitions:
+            self._ownership.forget(partition.name)
+            self._cache.drop_partition(partition.name)
+
+    def _reply(self, transaction: Transaction, outcome: _Outcome, request_id: str) -> Reply:
+        reply = outcome.reply
+        if not isinstance(reply, Refs):
+            return reply
+        if transaction.log_failed:
+            return _UNAVAILABLE
+        assert outcome.cached is not None
+        try:
+            return self._pages.fill(outcome.cached.stream, reply)
+        except LogError as error:
+            _LOG.error(
+                "page cannot be read: %s",
+                type(error).__name__,
+                extra={"request_id": request_id},
+            )
+            transaction.log_failed = isinstance(error, LogUnavailable)
+            return _UNAVAILABLE

@@ -1,0 +1,181 @@
+"""What operators may look at in the memory of a host: questions, answers, and who answers them.
+
+Looking changes nothing: no event, no seal, no identity that stays in memory because of it. The
+identities that are in memory are written down on the writer's thread, between transactions; the
+others are read from the log beside it, in the way in which the first command for each would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from actors.core.evolve import to_snapshot
+from actors.core.identity import Identity
+from actors.core.nonces import BUCKET_MS
+from actors.host.host import Host
+from actors.host.state_cache import read_identity
+from eventstore.log.codec import identity_stream
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.event_log import EventLog
+
+_AT_ONCE: Final = 32
+"""Identities written down without a command between them."""
+_T = TypeVar("_T")
+OnWriter: TypeAlias = Callable[[Callable[[], _T]], _T]
+
+
+class _Said(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of questions and answers: a tagged array on the wire."""
+
+
+class DescribeStates(_Said, frozen=True):
+    """The states of identities, of each at most ``bytes_max`` bytes or nothing but its version.
+
+    ``partitions`` are those of the targets, one for each, as the edge's placement says.
+    """
+
+    targets: list[str]
+    bytes_max: int
+    partitions: list[str] = []
+
+
+class ListCachedIdentities(_Said, frozen=True):
+    """The identities that are in memory."""
+
+
+class DescribeNonces(_Said, frozen=True):
+    """The newest seal of a partition and the nonces in force, as its owner knows them."""
+
+    partition: str
+
+
+InspectionQuestion: TypeAlias = DescribeStates | ListCachedIdentities | DescribeNonces
+
+
+class DescribedState(msgspec.Struct, frozen=True, array_like=True):
+    """One identity: its version, 0 for none of that name, and the snapshot of its state.
+
+    ``state`` is empty where it would be larger than was asked for (``actors.core.evolve`` reads
+    it). ``fault`` says why the identity cannot be served, empty for one that can.
+    """
+
+    target: str
+    version: int
+    state: bytes
+    fault: str = ""
+
+
+class StatesDescribed(_Said, frozen=True):
+    """The states of those targets that have their owner here; ``asleep``: in no process now."""
+
+    states: list[DescribedState]
+    asleep: list[str] = []
+
+
+class CachedIdentities(_Said, frozen=True):
+    """The identities that are in memory."""
+
+    targets: list[str]
+
+
+class NoncesHeld(_Said, frozen=True):
+    """A partition as its owner knows it at ``at_ms``, Unix milliseconds.
+
+    ``version``, ``epoch`` and ``digest`` are of its newest seal. ``packed`` holds the 16-byte keys
+    of nonces, joined, by bucket: a nonce is in the one of its expiry divided by ``bucket_ms``.
+    """
+
+    partition: str
+    version: int
+    epoch: int
+    digest: bytes
+    at_ms: int
+    window_ms: int
+    bucket_ms: int
+    packed: dict[int, bytes]
+
+
+class NotOwned(_Said, frozen=True):
+    """This host does not own what was asked for."""
+
+
+InspectionAnswer: TypeAlias = StatesDescribed | CachedIdentities | NoncesHeld | NotOwned
+
+
+class Inspector:
+    """Answers questions about one host; called on any thread but the writer's."""
+
+    def __init__(self, host: Host, log: EventLog, on_writer: OnWriter[InspectionAnswer]) -> None:
+        """An inspector of ``host``, which only ``on_writer`` may touch."""
+        self._host = host
+        self._log = log
+        self._on_writer = on_writer
+
+    def answer(self, question: InspectionQuestion) -> InspectionAnswer:
+        """The answer to a question.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        match question:
+            case DescribeStates():
+                return self._states(question)
+            case ListCachedIdentities():
+                return self._on_writer(lambda: CachedIdentities(self._host.cached_dids()))
+            case DescribeNonces():
+                return self._on_writer(lambda: self._nonces(question.partition))
+
+    def _states(self, question: DescribeStates) -> StatesDescribed:
+        described: list[DescribedState] = []
+        pairs = list(zip(question.targets, question.partitions, strict=True))
+        for start in range(0, len(pairs), _AT_ONCE):
+            described += self._described(pairs[start : start + _AT_ONCE], question.bytes_max)
+        return StatesDescribed(described)
+
+    def _described(self, pairs: list[tuple[str, str]], bytes_max: int) -> list[DescribedState]:
+        passive: list[str] = []
+
+        def in_memory() -> StatesDescribed:
+            found: list[DescribedState] = []
+            for target, partition in pairs:
+                state = self._host.cached_state(target)
+                if state is not None:
+                    found.append(describe(target, state, bytes_max))
+                elif self._host.owns(partition):
+                    passive.append(target)
+            return StatesDescribed(found)
+
+        answer = self._on_writer(in_memory)
+        assert isinstance(answer, StatesDescribed)
+        return answer.states + [self._read(target, bytes_max) for target in passive]
+
+    def _read(self, target: str, bytes_max: int) -> DescribedState:
+        try:
+            state, _ = read_identity(self._log, identity_stream(target))
+        except (CorruptRow, UnknownTopic) as error:
+            return DescribedState(target, 0, b"", f"{type(error).__name__}: {error}")
+        return describe(target, state, bytes_max)
+
+    def _nonces(self, name: str) -> InspectionAnswer:
+        partition = self._host.partition(name)
+        if partition is None:
+            return NotOwned()
+        return NoncesHeld(
+            name,
+            partition.version,
+            partition.epoch,
+            partition.digest,
+            self._host.now_ms(),
+            self._host.window_ms,
+            BUCKET_MS,
+            partition.nonces.packed(),
+        )
+
+
+def describe(target: str, state: Identity, bytes_max: int) -> DescribedState:
+    """The state of an identity, or its version alone if it takes more than ``bytes_max``."""
+    fits = state.weight_bytes() <= bytes_max
+    return DescribedState(target, state.version, to_snapshot(state) if fits else b"")

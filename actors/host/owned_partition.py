@@ -1,0 +1,156 @@
+"""One owned partition: its place in the log's fence, its nonces, its cached identities.
+
+An owner *claims* a partition by storing an empty seal with the next epoch. From then on every
+append of the former owner collides with that seal, whatever Ray believes: the log is the fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+import msgspec
+from eventsourcing.persistence import StoredEvent
+
+from actors.core.nonces import NonceWindow
+from eventstore.log import seal
+from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.errors import CorruptRow
+from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.events import BatchSealed
+
+NONCES_FOLD = 1
+"""Version of the snapshot's layout: another one is ignored and the seals are read instead."""
+
+_SEALS_PER_READ = 500
+_SEALS_TO_READ_MIN = 1_000
+
+
+class OwnedPartition:
+    """The owner's view of a partition; made by ``load``, dropped on any failed append."""
+
+    def __init__(self, name: str, last: BatchSealed | None, version: int) -> None:
+        """A partition whose newest seal is ``last`` at ``version``, to be claimed next."""
+        self.name = name
+        self.stream: UUID = partition_stream(name)
+        self.epoch = 1 if last is None else last.epoch + 1
+        self.version = version
+        self.digest = seal.GENESIS if last is None else last.digest
+        self._at_ms = 0 if last is None else last.at_ms
+        self.nonces = NonceWindow()
+        self._seals_to_read = 0
+
+    def seal(
+        self,
+        rows: Sequence[StoredEvent],
+        nonces: Sequence[tuple[bytes, int]],
+        *,
+        at_ms: int,
+        window_ms: int,
+    ) -> tuple[StoredEvent, BatchSealed]:
+        """The next seal of this partition, over ``rows``; the partition advances to it.
+
+        The times of its seals never go back, whatever the clock does: ``load`` stops at the first
+        one that is too old to matter.
+        """
+        self._at_ms = max(self._at_ms, at_ms)
+        sealed = seal.seal(
+            rows,
+            partition=self.name,
+            epoch=self.epoch,
+            at_ms=self._at_ms,
+            window_ms=window_ms,
+            nonces=seal.pack_nonces(nonces),
+            previous=self.digest,
+        )
+        self.version += 1
+        self.digest = sealed.digest
+        self._seals_to_read += 1
+        return encode(self.stream, self.version, sealed), sealed
+
+    def snapshot_if_due(self, window_ms: int) -> Snapshot | None:
+        """The nonces as a snapshot, when reading the seals since the last one would take long.
+
+        "Long" grows with the number of nonces, so the cost per seal stays constant.
+        """
+        if self._seals_to_read < max(_SEALS_TO_READ_MIN, len(self.nonces) // 8):
+            return None
+        self._seals_to_read = 0
+        state = msgspec.msgpack.encode(_Nonces(window_ms, self.nonces.packed()))
+        return Snapshot(version=self.version, fold=NONCES_FOLD, state=state)
+
+
+class _Nonces(msgspec.Struct, frozen=True):
+    """A snapshot of nonces in force, claimed under this window."""
+
+    window_ms: int
+    packed: dict[int, bytes]
+
+
+def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedPartition:
+    """Read a partition's newest seal and the nonces still in force from the log.
+
+    A seal written under another window keeps its nonces as long as the wider one needs: a window
+    that grew between restarts re-opens no nonce.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+        CorruptRow: a row of the partition's stream is not a seal.
+    """
+    stream = partition_stream(name)
+    known_version, known = _known_nonces(log, stream, window_ms)
+    partition: OwnedPartition | None = None
+    for version, sealed in _seals_newest_first(log, stream):
+        if partition is None:
+            partition = OwnedPartition(name, sealed, version)
+        if version <= known_version:
+            partition.nonces.add_packed(known, now_ms)
+            break
+        if sealed.at_ms + sealed.window_ms + window_ms < now_ms:
+            break
+        wider_ms = max(0, window_ms - sealed.window_ms)
+        for key, expires_ms in seal.unpack_nonces(sealed.nonces):
+            if expires_ms + wider_ms >= now_ms:
+                partition.nonces.add(key, expires_ms + wider_ms)
+    return partition or OwnedPartition(name, None, 0)
+
+
+def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, dict[int, bytes]]:
+    """The version of the newest usable snapshot, and its nonces."""
+    snapshot = log.load_snapshot(stream)
+    if snapshot is None or snapshot.fold != NONCES_FOLD:
+        return 0, {}
+    try:
+        nonces = msgspec.msgpack.decode(snapshot.state, type=_Nonces)
+    except msgspec.DecodeError:
+        return 0, {}
+    # Nonces that a narrower window let expire would be missing.
+    return (snapshot.version, nonces.packed) if nonces.window_ms >= window_ms else (0, {})
+
+
+def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
+    """The newest seal of a partition, to find out who owns it now."""
+    for _, sealed in _seals_newest_first(log, partition_stream(name)):
+        return sealed
+    return None
+
+
+def is_sealed(log: EventLog, partition: OwnedPartition) -> bool:
+    """Is the newest seal that was made of this partition in the log?"""
+    rows = log.read_stream(partition.stream, after=partition.version - 1, limit=1)
+    sealed = [decode(row.topic, row.state) for row in rows]
+    return any(isinstance(s, BatchSealed) and s.digest == partition.digest for s in sealed)
+
+
+def _seals_newest_first(log: EventLog, stream: UUID) -> Iterator[tuple[int, BatchSealed]]:
+    before: int | None = None
+    while True:
+        rows = log.read_stream(stream, before=before, limit=_SEALS_PER_READ, newest_first=True)
+        for row in rows:
+            sealed = decode(row.topic, row.state)
+            if not isinstance(sealed, BatchSealed):
+                raise CorruptRow(row.topic, "a partition's stream holds seals alone")
+            yield row.originator_version, sealed
+        if len(rows) < _SEALS_PER_READ:
+            return
+        before = rows[-1].originator_version

@@ -1,0 +1,164 @@
+"""The partitions of one host: claimed in the log, handed over, or lost to a later owner.
+
+The log is what decides: a claim is an empty seal with the next epoch, and a host with an older
+epoch has lost the partition, whatever it believes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from actors.core.placement_table import first_id
+from actors.host import owned_partition as partitions
+from actors.host.clock import Clock
+from actors.host.owned_partition import OwnedPartition
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import EventLog
+
+_LOG = logging.getLogger(__name__)
+
+
+class Ownership:
+    """What a host owns, and what it is to own as soon as the log lets it."""
+
+    def __init__(
+        self, log: EventLog, clock: Clock, window_ms: int, *, on_lost: Callable[[str], None]
+    ) -> None:
+        """Nothing is owned yet. ``on_lost`` gets each partition that another host claimed.
+
+        ``window_ms`` is the timestamp window that nonces are kept for.
+        """
+        self._log = log
+        self._clock = clock
+        self._window_ms = window_ms
+        self._on_lost = on_lost
+        self._assigned: set[str] = set()
+        self._owned: dict[str, OwnedPartition] = {}
+        self._epochs: dict[str, int] = {}
+        self._claims_tried: dict[str, bytes] = {}
+        self._sessions: dict[str, str] = {}
+        self._adopted: set[str] = set()
+        self.fenced: set[str] = set()
+        """Lost partitions that only this host is meant to own."""
+        self.holdings: Mapping[str, str] = {}
+        """What the host is to own, with the id of the sessions of each partition, empty before its
+        first claim. Replaced, never changed: any thread may read it."""
+
+    @property
+    def owned(self) -> Mapping[str, OwnedPartition]:
+        """The partitions that are claimed and not given up."""
+        return self._owned
+
+    def assign(self, names: Sequence[str]) -> None:
+        """Own these partitions from now on: claim each one in the log, in one append.
+
+        Raises:
+            LogError: the log cannot be read or written; the partitions are claimed by the first
+                command that needs them.
+        """
+        self._take(names)
+        self._claim([name for name in names if name not in self._owned])
+
+    def adopt(self, names: Sequence[str], sessions: Mapping[str, str]) -> Mapping[str, str]:
+        """Claim these partitions for this host, or none of them; the ids of their sessions.
+
+        The epoch of the claim names sessions that begin with it; ``sessions`` has the ids of those
+        that were handed over.
+
+        Raises:
+            LogError: the log cannot be read or written; nothing is owned, as far as is known.
+        """
+        self.release(names)
+        self._take(names)
+        self._adopted.update(names)
+        try:
+            self._claim(names)
+        except LogError:
+            self.release(names)
+            raise
+        self._sessions.update((name, sessions[name]) for name in names if name in sessions)
+        self._tell()
+        return {name: self._sessions[name] for name in names}
+
+    def release(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Own these partitions no longer; the ids of the sessions of those that were owned."""
+        ids = {name: self._sessions[name] for name in names if name in self._sessions}
+        for name in names:
+            self._drop(name)
+        self._tell()
+        return ids
+
+    def find(self, name: str) -> OwnedPartition | None:
+        """A partition that is owned, claimed now if need be; None if it has another owner.
+
+        Raises:
+            LogError: the log cannot be read or written.
+        """
+        partition = self._owned.get(name)
+        if partition is None and name in self._assigned:
+            self._claim([name])
+            partition = self._owned.get(name)
+        return partition
+
+    def forget(self, name: str) -> None:
+        """What is in memory may differ from the log: read and claim the partition anew."""
+        self._owned.pop(name, None)
+
+    def give_up(self, name: str) -> None:
+        """Another owner has claimed the partition."""
+        _LOG.error("partition %s has another owner, given up", name)
+        if name not in self._adopted:
+            self.fenced.add(name)
+        self._drop(name)
+        self._tell()
+        self._on_lost(name)
+
+    def _take(self, names: Sequence[str]) -> None:
+        self._assigned.update(names)
+        self.fenced.difference_update(names)
+        for name in names:
+            self._epochs.pop(name, None)
+            self._claims_tried.pop(name, None)
+        self._tell()
+
+    def _drop(self, name: str) -> None:
+        self._assigned.discard(name)
+        self._adopted.discard(name)
+        for known in (self._owned, self._sessions, self._epochs, self._claims_tried):
+            known.pop(name, None)
+
+    def _tell(self) -> None:
+        self.holdings = {name: self._sessions.get(name, "") for name in self._assigned}
+
+    def _claim(self, names: Sequence[str]) -> None:
+        """Read partitions from the log and claim them; whose owner is another are given up."""
+        now_ms = self._clock()
+        claimed: list[OwnedPartition] = []
+        for name in names:
+            partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=self._window_ms)
+            if self._is_others(partition):
+                self.give_up(name)
+            else:
+                claimed.append(partition)
+        if not claimed:
+            return
+        seals = [p.seal([], [], at_ms=now_ms, window_ms=self._window_ms) for p in claimed]
+        self._claims_tried.update((p.name, p.digest) for p in claimed)
+        self._log.append([row for row, _ in seals], [event for _, event in seals])
+        for partition in claimed:
+            self._owned[partition.name] = partition
+            self._epochs[partition.name] = partition.epoch
+            self._sessions.setdefault(partition.name, first_id(partition.name, partition.epoch))
+            del self._claims_tried[partition.name]
+        self._tell()
+
+    def _is_others(self, loaded: OwnedPartition) -> bool:
+        """Has another host claimed a partition since this host owned it?
+
+        A claim of our own whose outcome was unknown may be the newest seal: then it is ours.
+        """
+        newest_epoch = loaded.epoch - 1
+        if loaded.digest == self._claims_tried.get(loaded.name):
+            self._epochs[loaded.name] = newest_epoch
+        return newest_epoch > self._epochs.get(loaded.name, newest_epoch)

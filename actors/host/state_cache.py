@@ -1,0 +1,321 @@
+"""The life of an identity in the memory of its host: load, run, account, snapshot, passivate.
+
+1. *Load*: the first command that needs an identity reads its snapshot and the events after it
+   (``StateCache.get``, ``read_identity``).
+2. *Run*: each command is decided on the state, and its events advance the state at once, so the
+   next command of the batch sees them (``CachedIdentity.run``). A failed append drops everything
+   that it touched (``StateCache.drop_partition``): what is in memory may differ from the log.
+3. *Account*: after the commit, what the identity takes now is counted (``StateCache.settle``);
+   pages that its answers name are read from the log (``PageReader``).
+4. *Snapshot*: after enough events (``StateCache.snapshot_if_due``).
+5. *Passivate*: an identity that was idle for long, or the least recently used when memory is short,
+   is dropped (``StateCache.passivate``). Dropping is always safe: the log has everything.
+
+An identity without events is kept for one transaction, in which it may get its first event and be
+needed again; so commands for unknown DIDs cost no memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar, assert_never
+from uuid import UUID
+
+import msgspec
+from eventsourcing.persistence import StoredEvent
+
+from actors.core.commands import Command
+from actors.core.decide import decide
+from actors.core.decision import (
+    Accepted,
+    ContractRefs,
+    Decision,
+    DecisionContext,
+    DeliveryRefs,
+    MessageRefs,
+    Refs,
+    RequestRefs,
+)
+from actors.core.evolve import evolve, from_snapshot, to_snapshot
+from actors.core.identity import FOLD, Identity
+from actors.core.limits import HostLimits
+from actors.core.message_queue import lapsed
+from actors.core.replies import (
+    ContractRequestsPage,
+    ContractsPage,
+    DeliveredMessage,
+    Delivery,
+    MessagesPage,
+    OwnedContract,
+    WaitingContractRequest,
+    WaitingMessage,
+)
+from eventstore.log.codec import decode, encode, identity_stream
+from eventstore.log.errors import CorruptRow
+from eventstore.log.event_log import EventLog, QueueDepth, Snapshot
+from eventstore.log.events import ContractRequested, ContractStored, Event, MessageQueued
+
+_ROWS_PER_READ = 1_000
+
+
+class CachedIdentity(msgspec.Struct, gc=True):
+    """An identity in memory and what its host must know about it."""
+
+    did: str
+    stream: UUID
+    partition: str
+    state: Identity
+    snapshot_version: int
+    used_ms: int
+    weight_bytes: int = 0
+
+    def run(self, command: Command, context: DecisionContext, record: Record) -> Decision:
+        """Decide on one command; what has waited too long is removed before it.
+
+        ``record`` gets the events of each step, for the transaction; it calls ``advance``.
+        """
+        expired = lapsed(self.state, context)
+        if expired is not None:
+            record(self, [expired])
+        decision = decide(self.state, command, context)
+        if isinstance(decision, Accepted) and decision.events:
+            record(self, decision.events)
+        return decision
+
+    def advance(self, events: Sequence[Event]) -> list[StoredEvent]:
+        """Change the state by the next events; their rows in the log."""
+        rows: list[StoredEvent] = []
+        for event in events:
+            rows.append(encode(self.stream, self.state.version + 1, event))
+            evolve(self.state, event)
+        return rows
+
+    def depth(self) -> QueueDepth:
+        """What waits for the identity now."""
+        messages = self.state.messages
+        oldest = next(iter(messages.values()), None)
+        return QueueDepth(
+            self.stream,
+            len(messages),
+            self.state.queue_bytes,
+            None if oldest is None else oldest.at_ms,
+            self.did,
+            self.state.connection is not None and bool(self.state.connection.endpoint),
+        )
+
+
+Record: TypeAlias = Callable[[CachedIdentity, Sequence[Event]], None]
+"""Takes the events of a command into the transaction; see ``TransactionPart.record``."""
+
+
+class StateCache:
+    """The identities in memory, bounded by number, bytes and idle time."""
+
+    def __init__(self, log: EventLog, limits: HostLimits) -> None:
+        """An empty cache over a log."""
+        self._log = log
+        self._limits = limits
+        self._cached: OrderedDict[str, CachedIdentity] = OrderedDict()
+        self._newcomers: dict[str, CachedIdentity] = {}
+        self._bytes = 0
+        self.activations = 0
+
+    def __len__(self) -> int:
+        """How many identities are in memory."""
+        return len(self._cached)
+
+    @property
+    def bytes(self) -> int:
+        """Roughly what they take."""
+        return self._bytes
+
+    def peek(self, did: str) -> Identity | None:
+        """The state of an identity that is in memory; this counts as no use of it."""
+        cached = self._cached.get(did)
+        return None if cached is None else cached.state
+
+    def dids(self) -> list[str]:
+        """The identities in memory."""
+        return list(self._cached)
+
+    def get(self, did: str, partition: str, now_ms: int) -> CachedIdentity:
+        """The identity, from memory or from the log.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+            UnknownTopic, CorruptRow: its stream cannot be understood.
+        """
+        cached = self._cached.get(did)
+        if cached is not None:
+            self._cached.move_to_end(did)
+            cached.used_ms = now_ms
+            return cached
+        cached = self._newcomers.get(did)
+        if cached is None:
+            cached = self._activate(did, partition, now_ms)
+            if cached.state.version:
+                self.settle(cached)
+            else:
+                self._newcomers[did] = cached
+        return cached
+
+    def settle(self, cached: CachedIdentity) -> None:
+        """Account for what a changed identity takes now, and keep it if it is new."""
+        if cached.did not in self._cached:
+            self._newcomers.pop(cached.did, None)
+            self._cached[cached.did] = cached
+        weight = cached.state.weight_bytes()
+        self._bytes += weight - cached.weight_bytes
+        cached.weight_bytes = weight
+
+    def drop(self, did: str) -> None:
+        """Forget an identity, which belongs to another owner now."""
+        self._newcomers.pop(did, None)
+        cached = self._cached.get(did)
+        if cached is not None:
+            self._drop(cached)
+
+    def drop_partition(self, partition: str) -> None:
+        """Forget every identity of a partition: what is in memory may differ from the log."""
+        for cached in [r for r in self._cached.values() if r.partition == partition]:
+            self._drop(cached)
+        for cached in [r for r in self._newcomers.values() if r.partition == partition]:
+            del self._newcomers[cached.did]
+
+    def passivate(self, now_ms: int) -> list[tuple[UUID, Snapshot]]:
+        """Drop what is idle or over the bounds; the snapshots that are due for them.
+
+        Called between transactions.
+        """
+        self._newcomers.clear()
+        idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
+        due: list[tuple[UUID, Snapshot]] = []
+        while self._cached:
+            oldest = next(iter(self._cached.values()))
+            if not (
+                oldest.used_ms < idle_before_ms
+                or len(self._cached) > self._limits.active_identities_max
+                or self._bytes > self._limits.active_bytes_max
+            ):
+                break
+            snapshot = self.snapshot_if_due(oldest)
+            if snapshot is not None:
+                due.append((oldest.stream, snapshot))
+            self._drop(oldest)
+        return due
+
+    def snapshot_if_due(self, cached: CachedIdentity) -> Snapshot | None:
+        """A snapshot when enough events came since the last one.
+
+        "Enough" grows with the size of the state, so the cost per event stays constant.
+        """
+        state = cached.state
+        due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
+        if state.version - cached.snapshot_version < due_after:
+            return None
+        cached.snapshot_version = state.version
+        return Snapshot(version=state.version, fold=FOLD, state=to_snapshot(state))
+
+    def _drop(self, cached: CachedIdentity) -> None:
+        del self._cached[cached.did]
+        self._bytes -= cached.weight_bytes
+
+    def _activate(self, did: str, partition: str, now_ms: int) -> CachedIdentity:
+        stream = identity_stream(did)
+        self.activations += 1
+        state, snapshot_version = read_identity(self._log, stream)
+        return CachedIdentity(did, stream, partition, state, snapshot_version, now_ms)
+
+
+def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
+    """The identity from its snapshot and the events after it; the version of the snapshot.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+        UnknownTopic, CorruptRow: its stream cannot be understood.
+    """
+    state = _from_snapshot(log, stream)
+    snapshot_version = state.version
+    while True:
+        rows = log.read_stream(stream, after=state.version, limit=_ROWS_PER_READ)
+        for row in rows:
+            if row.originator_version != state.version + 1:
+                raise CorruptRow(row.topic, f"version {state.version + 1} is missing")
+            evolve(state, decode(row.topic, row.state))
+        if len(rows) < _ROWS_PER_READ:
+            return state, snapshot_version
+
+
+def _from_snapshot(log: EventLog, stream: UUID) -> Identity:
+    snapshot = log.load_snapshot(stream)
+    if snapshot is None or snapshot.fold != FOLD:
+        return Identity()
+    return from_snapshot(snapshot.state) or Identity()
+
+
+_E = TypeVar("_E", bound=Event)
+
+
+class PageReader:
+    """Reads the records of a page by stream and version."""
+
+    def __init__(self, log: EventLog) -> None:
+        """A reader over a log."""
+        self._log = log
+
+    def fill(
+        self, stream: UUID, refs: Refs
+    ) -> MessagesPage | ContractRequestsPage | ContractsPage | Delivery:
+        """The page with its content, in the order of the references.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+            CorruptRow: a record is not where the state says.
+        """
+        match refs:
+            case MessageRefs():
+                queued = self._read(stream, refs.versions, MessageQueued)
+                messages = [
+                    WaitingMessage(event.message_id, event.sender_did, event.payload)
+                    for event in queued
+                ]
+                return MessagesPage(messages, refs.total)
+            case RequestRefs():
+                requested = self._read(stream, refs.versions, ContractRequested)
+                requests = [
+                    WaitingContractRequest(
+                        event.request_id,
+                        event.sender_did,
+                        event.encrypted_contract_request,
+                        event.requestor_ephemeral_public_key,
+                    )
+                    for event in requested
+                ]
+                return ContractRequestsPage(requests, refs.total)
+            case ContractRefs():
+                stored = self._read(stream, refs.versions, ContractStored)
+                contracts = [OwnedContract(event.contract_id, event.contract) for event in stored]
+                return ContractsPage(contracts, refs.total)
+            case DeliveryRefs():
+                envelopes = self._read(stream, refs.versions, MessageQueued)
+                delivered = [
+                    DeliveredMessage(
+                        event.message_id, event.recipient_key, event.payload, event.at_ms
+                    )
+                    for event in envelopes
+                ]
+                return Delivery(delivered, refs.state)
+            case _:
+                assert_never(refs)
+
+    def _read(self, stream: UUID, versions: list[int], kind: type[_E]) -> list[_E]:
+        rows = self._log.read_versions(stream, versions) if versions else {}
+        events: list[_E] = []
+        for version in versions:
+            row = rows.get(version)
+            event = None if row is None else decode(row.topic, row.state)
+            if not isinstance(event, kind):
+                raise CorruptRow(kind.__name__, f"not at version {version}")
+            events.append(event)
+        return events

@@ -1,0 +1,103 @@
+"""What one transaction gathers before its single append: rows, nonces, and who is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from eventsourcing.persistence import StoredEvent
+
+from actors.core.commands import Submission
+from actors.core.decision import Leasing
+from actors.core.nonces import expiry_ms
+from actors.host.owned_partition import OwnedPartition
+from actors.host.state_cache import CachedIdentity
+from eventstore.log.event_log import QueueDepth
+from eventstore.log.events import Event
+
+_REQUESTS_NAMED_MAX: Final = 20
+
+
+class TransactionPart:
+    """The part of a transaction that belongs to one partition."""
+
+    def __init__(self, touched: dict[str, CachedIdentity]) -> None:
+        """An empty part; ``touched`` are the identities that the whole transaction changes."""
+        self.rows: list[StoredEvent] = []
+        self.events: list[Event] = []
+        self.nonces: list[tuple[bytes, int]] = []
+        self._touched = touched
+
+    def record(self, cached: CachedIdentity, events: Sequence[Event]) -> None:
+        """Take the events of one accepted command and advance its identity."""
+        self.rows += cached.advance(events)
+        self.events += events
+        self._touched[cached.did] = cached
+
+
+class Transaction:
+    """Events and nonces of many commands, on their way to one append.
+
+    States and nonce windows are advanced at once, so the next command of the batch sees them; if
+    the append fails, everything touched has to be dropped.
+
+    Attributes:
+        log_failed: Could the log not be read or written? Then nothing more is asked of it: each
+            question may take as long as the log's time-out, and all clients wait for the sum.
+    """
+
+    def __init__(self, now_ms: int, window_ms: int) -> None:
+        """An empty transaction, decided at ``now_ms`` under a timestamp window."""
+        self.now_ms = now_ms
+        self._window_ms = window_ms
+        self._parts: dict[OwnedPartition, TransactionPart] = {}
+        self.touched: dict[str, CachedIdentity] = {}
+        self.leased: list[tuple[str, Leasing]] = []
+        self.items: Sequence[tuple[str, Submission]] = ()
+        """What is run in it, each with the edge that asks."""
+        self.log_failed = False
+        self.misplaced: set[str] = set()
+        """Identities that belong to another owner once this is committed."""
+
+    @property
+    def partitions(self) -> Sequence[OwnedPartition]:
+        """The partitions that this transaction writes to."""
+        return list(self._parts)
+
+    def part(self, partition: OwnedPartition) -> TransactionPart:
+        """The part of a partition; it is sealed, whether or not anything is stored in it."""
+        part = self._parts.get(partition)
+        if part is None:
+            part = self._parts[partition] = TransactionPart(self.touched)
+        return part
+
+    def claim_nonce(self, partition: OwnedPartition, key: bytes, timestamp_ms: float) -> None:
+        """Take a sender's nonce (DCTRL-0004 5.4 step 3)."""
+        expires_ms = expiry_ms(self.now_ms, timestamp_ms, self._window_ms)
+        partition.nonces.add(key, expires_ms)
+        self.part(partition).nonces.append((key, expires_ms))
+
+    def sealed(self) -> tuple[list[StoredEvent], list[Event]]:
+        """All rows in log order, each partition's rows directly followed by its seal."""
+        rows: list[StoredEvent] = []
+        events: list[Event] = []
+        for partition, part in self._parts.items():
+            row, event = partition.seal(
+                part.rows, part.nonces, at_ms=self.now_ms, window_ms=self._window_ms
+            )
+            rows += part.rows
+            rows.append(row)
+            events += part.events
+            events.append(event)
+        return rows, events
+
+    def depths(self) -> list[QueueDepth]:
+        """The queues of the touched identities as they are after this transaction."""
+        # Keys and invitations have streams too, but nothing ever waits for them.
+        return [r.depth() for did, r in self.touched.items() if did.startswith("did:")]
+
+
+def request_ids(items: Sequence[tuple[str, Submission]]) -> list[str]:
+    """The requests that these commands belong to, the first of them, for a log line."""
+    named = dict.fromkeys(submission.request_id for _, submission in items)
+    return [request_id for request_id in named if request_id][:_REQUESTS_NAMED_MAX]

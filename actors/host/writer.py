@@ -1,0 +1,288 @@
+"""Group commit: one thread per host takes all that waits and runs it as one transaction.
+
+While a transaction commits, new batches gather; the next transaction takes them together. An idle
+host answers at once, and transactions grow with the load.
+
+The one timer is the commit delay: a commit costs the same for one command as for many, so when
+several clients send at once, a short wait brings more of their commands into the transaction, and
+all of them get through sooner. One client alone sends when it was answered, and never waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from actors.core.commands import Submission
+from actors.core.limits import HostLimits
+from actors.core.refusals import Refusal
+from actors.core.replies import BatchResult, Push, Refused, Reply
+from actors.host.host import Host
+from actors.host.host_connection import Answer
+from actors.host.transaction import request_ids
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import EventLog, Snapshot
+
+_LOG = logging.getLogger(__name__)
+_HOUSEKEEPING_S: Final = 1.0
+_DEFECT: Final = 70
+DONE: Final = "done"
+"""The result of what was not refused."""
+_CLAIM: Final = "NonceClaim"
+_EDGE_REFUSAL: Final = "EdgeRefusal"
+"""What has no command: a nonce alone, and what the edge had refused already."""
+
+SubmissionsDecoder: Final = msgspec.msgpack.Decoder(list[Submission])
+_RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
+
+PushOut: TypeAlias = Callable[[str, list[Push]], None]
+"""Sends pushes to an edge other than the one being answered; must not block."""
+
+
+class _Batch(msgspec.Struct):
+    edge: str
+    submissions: list[Submission]
+    size_bytes: int
+    answer: Answer
+    incarnation: str
+    arrived_s: float
+
+
+class _Call(msgspec.Struct):
+    run: Callable[[], None]
+
+
+def _end_process() -> None:
+    os._exit(_DEFECT)
+
+
+class Writer:
+    """The thread that owns a ``Host``; everything that touches the host runs here."""
+
+    def __init__(
+        self,
+        host: Host,
+        log: EventLog,
+        *,
+        incarnation: str,
+        push_out: PushOut,
+        limits: HostLimits,
+        on_defect: Callable[[], None] = _end_process,
+    ) -> None:
+        """A writer that does not run yet; see ``start``."""
+        self._host = host
+        self._log = log
+        self._incarnation = incarnation
+        self._push_out = push_out
+        self._limits = limits
+        self._on_defect = on_defect
+        self._commit_delay = CommitDelay(limits.gather_s_max)
+        self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
+        self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
+        self._saver = threading.Thread(target=self._save, name="snapshots", daemon=True)
+
+    def start(self) -> None:
+        """Start the writer and its snapshot saver."""
+        self._thread.start()
+        self._saver.start()
+
+    def submit(self, edge: str, batch: bytes, answer: Answer, incarnation: str = "") -> None:
+        """Take a batch (msgpack of ``list[Submission]``); ``answer`` gets a ``BatchResult``.
+
+        ``incarnation`` is what the edge hears in place of the host's, if its sessions can be lost
+        without a restart of the host.
+
+        Raises:
+            msgspec.DecodeError: the batch is not a list of submissions.
+        """
+        submissions = SubmissionsDecoder.decode(batch)
+        named = incarnation or self._incarnation
+        arrived_s = perf_counter()
+        self._inbox.put(_Batch(edge, submissions, len(batch), answer, named, arrived_s))
+
+    def call(self, run: Callable[[], None]) -> None:
+        """Run something on the writer's thread, between batches."""
+        self._inbox.put(_Call(run))
+
+    def stop(self) -> None:
+        """Answer what was taken, then end both threads."""
+        self._inbox.put(None)
+        self._thread.join()
+        self._snapshots.put(None)
+        self._saver.join()
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException:
+            # A host without its writer would look alive and answer nothing: better a restart.
+            _LOG.critical("the writer failed", exc_info=True)
+            self._on_defect()
+            raise
+
+    def _serve(self) -> None:
+        stopping = False
+        while not stopping:
+            batches, calls, stopping = self._take()
+            if batches:
+                self._run(batches)
+            for call in calls:
+                call.run()
+            due = self._host.run_housekeeping()
+            if due:
+                self._snapshots.put(due)
+            self._send(self._host.due_pushes())
+
+    def _take(self) -> tuple[list[_Batch], list[_Call], bool]:
+        """Wait for work, then take what else waits, up to the bound of a transaction."""
+        batches: list[_Batch] = []
+        calls: list[_Call] = []
+        items = size_bytes = 0
+        try:
+            work = self._inbox.get(timeout=_HOUSEKEEPING_S)
+            since_s = perf_counter()
+            while True:
+                if work is None:
+                    return batches, calls, True
+                if isinstance(work, _Call):
+                    calls.append(work)
+                    break
+                batches.append(work)
+                items += len(work.submissions)
+                size_bytes += work.size_bytes
+                if (
+                    items >= self._limits.transaction_items_max
+                    or size_bytes >= self._limits.transaction_bytes_max
+                ):
+                    break
+                work = self._next(items, since_s)
+        except queue.Empty:
+            pass
+        return batches, calls, False
+
+    def _next(self, items: int, since_s: float) -> _Batch | _Call | None:
+        """What else waits, or comes while it is worth to wait for it.
+
+        Raises:
+            queue.Empty: nothing.
+        """
+        wait_s = self._commit_delay.wait_s(items, perf_counter() - since_s)
+        return self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
+
+    def _run(self, batches: Sequence[_Batch]) -> None:
+        items = [(batch.edge, s) for batch in batches for s in batch.submissions]
+        started_s = perf_counter()
+        try:
+            replies, pushes = self._host.execute(items)
+        except Exception:  # noqa: BLE001 - a defect must not end the thread that answers
+            # No client is answered "done", and what is in memory is not trusted any more.
+            _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
+            self._host.forget_everything()
+            replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
+        took_s = perf_counter() - started_s
+        self._commit_delay.committed(len(items), took_s)
+        self._measure(batches, items, replies, started_s, took_s)
+        by_edge = _by_edge(pushes)
+        start = 0
+        for batch in batches:
+            end = start + len(batch.submissions)
+            mine: list[Reply] = list(replies[start:end])
+            start = end
+            result = BatchResult(batch.incarnation, mine, by_edge.pop(batch.edge, []))
+            batch.answer(_RESULT_ENCODER.encode(result))
+        for edge, rest in by_edge.items():
+            self._push_out(edge, rest)
+
+    def _measure(
+        self,
+        batches: Sequence[_Batch],
+        items: Sequence[tuple[str, Submission]],
+        replies: Sequence[Reply],
+        started_s: float,
+        took_s: float,
+    ) -> None:
+        measures = self._host.measures
+        measures.transaction.observe(took_s)
+        measures.items.observe(len(items))
+        measures.batch_bytes.observe(sum(batch.size_bytes for batch in batches))
+        for batch in batches:
+            measures.waited.observe(started_s - batch.arrived_s)
+        is_debug = _LOG.isEnabledFor(logging.DEBUG)
+        for (_, submission), reply in zip(items, replies, strict=True):
+            command = _name_of(submission)
+            result = reply.code.value if isinstance(reply, Refused) else DONE
+            measures.commands.add(command, result)
+            if is_debug and submission.request_id:
+                _LOG.debug(
+                    "command answered",
+                    extra={
+                        "request_id": submission.request_id,
+                        "command": command,
+                        "result": result,
+                        "command_key": submission.command_key.hex("-", 4),
+                    },
+                )
+
+    def _send(self, pushes: Sequence[tuple[str, Push]]) -> None:
+        for edge, mine in _by_edge(pushes).items():
+            self._push_out(edge, mine)
+
+    def _save(self) -> None:
+        while (due := self._snapshots.get()) is not None:
+            try:
+                self._log.save_snapshots(due)
+            except LogError as error:
+                # A snapshot is a cache: without it the identity is read from its events.
+                _LOG.warning("snapshots not saved: %s", type(error).__name__)
+
+
+def _name_of(submission: Submission) -> str:
+    """What was submitted: the name of its type, one of a closed family."""
+    if submission.command is not None:
+        return type(submission.command).__name__
+    return _CLAIM if submission.refusal is None else _EDGE_REFUSAL
+
+
+def _by_edge(pushes: Sequence[tuple[str, Push]]) -> dict[str, list[Push]]:
+    by_edge: dict[str, list[Push]] = {}
+    for edge, push in pushes:
+        by_edge.setdefault(edge, []).append(push)
+    return by_edge
+
+
+ITEMS_MIN: Final = 5.0
+"""So many commands lately are of several clients; one alone leaves two, being counted by halves."""
+
+
+class CommitDelay:
+    """What the last transactions of a host say of the next one."""
+
+    def __init__(self, wait_s_max: float) -> None:
+        """Nothing is known yet; ``wait_s_max`` 0 never waits."""
+        self._wait_s_max = wait_s_max
+        self._took_s = 0.0
+        self._lately = 0.0
+
+    def committed(self, items: int, took_s: float) -> None:
+        """A transaction of so many commands is over, and how long it took."""
+        # Each transaction counts half as much as the one after it.
+        self._lately = self._lately / 2 + items
+        self._took_s = took_s
+
+    def wait_s(self, items: int, waited_s: float) -> float:
+        """How much longer is it worth to wait, with so many commands, after so long? 0 is not.
+
+        At most as long as the last transaction took: who is in this one waits for twice that.
+        """
+        if self._lately < ITEMS_MIN or items >= self._lately:
+            return 0.0
+        return max(0.0, min(self._took_s, self._wait_s_max) - waited_s)

@@ -1,0 +1,1 @@
+"""Which host owns which partition: the placer, its view of the hosts, its plans."""

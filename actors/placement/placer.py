@@ -1,0 +1,297 @@
+"""The placer: sees to it that every shard has one owner, and publishes which.
+
+Nothing is stored here. Who lives is known from Ray's names, who owns what from the hosts, and when
+two believe to own a shard the log has fenced one of them off. So a placer may die at any time:
+the next one asks every host and goes on, and meanwhile each host keeps what it has.
+
+Shards without an owner are claimed at once. Those that have one are moved only when a host comes or
+goes or is to be emptied; what an operator moved stays until then.
+
+A host works on one database of the log, so each database is placed by itself, over its own hosts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from typing import Final
+
+import msgspec
+
+from actors.core.partitioning import database_of_host, database_of_shard, shard_name
+from actors.core.placement_table import HostHoldings, PartitionOwner, PlacementTable
+from actors.host.clock import NewId
+from actors.host.port import AdoptPartitions, HostUnavailable, ReleasePartitions
+from actors.placement.assignment import HostSeen, Move, assign
+from actors.placement.dedicated_places import DedicatedPlaces, Shards
+from actors.placement.dedication import DedicationRules
+from actors.placement.membership import DedicatedHosts, Hosts, Membership
+from actors.placement.port import HostPlace, Placed, Places, ShardPlace
+
+_LOG = logging.getLogger(__name__)
+_TOGETHER: Final = 4
+"""Shards that change hands in one step: each waits for all of them, each step costs two commits."""
+
+
+class Placer:
+    """Decides and carries out who owns which shard."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        dedicated_hosts: DedicatedHosts,
+        rules: DedicationRules,
+        *,
+        version: int,
+        new_id: NewId,
+    ) -> None:
+        """A placer that knows of no host yet; see ``tick``.
+
+        Args:
+            hosts: where hosts of shards are found.
+            dedicated_hosts: where hosts of single identities are found.
+            rules: what shards there are, and when identities are dedicated.
+            version: of the first table; above that of every earlier placer.
+            new_id: makes the ids of commands to identities.
+        """
+        shards = self._shards = [shard_name(number) for number in range(rules.shards)]
+        databases = self._databases = rules.databases
+        self._by_database: list[list[str]] = [[] for _ in range(databases)]
+        for shard in shards:
+            self._by_database[database_of_shard(shard, databases)].append(shard)
+        self._owners: dict[str, PartitionOwner] = {}
+        self._membership = Membership(hosts, self._take_holdings, silent_s_max=rules.silent_s_max)
+        self._locks = {shard: asyncio.Lock() for shard in shards}
+        self._dedicated = DedicatedPlaces(
+            Shards(self._membership, self._owners, self._locks),
+            dedicated_hosts,
+            rules,
+            new_id=new_id,
+            on_change=self._publish,
+        )
+        self._seen_owned: set[str] = set()
+        self._moving: dict[str, Move] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._spread_over: frozenset[HostSeen] = frozenset()
+        self._is_spread = False
+        self._table = PlacementTable(version, {}, {})
+        self._changed = asyncio.Event()
+
+    async def tick(self, now_s: float) -> None:
+        """Look at every host and start the moves that are due; ``now_s`` never goes back."""
+        with contextlib.suppress(HostUnavailable):
+            await asyncio.gather(self._membership.ask(now_s), self._dedicated.ask(now_s))
+            for shard in [s for s, o in self._owners.items() if not self._membership.lives(o.host)]:
+                if shard not in self._moving:
+                    del self._owners[shard]
+            self._start(self._due())
+            self._dedicated.act()
+        self._publish()
+
+    async def table(self, known_version: int, *, seconds_max: float) -> PlacementTable:
+        """The newest table, as soon as it is another than the one of ``known_version``.
+
+        The same again after ``seconds_max``.
+        """
+        if self._table.version == known_version:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds_max):
+                    await self._changed.wait()
+        return self._table
+
+    @property
+    def is_alone(self) -> bool:
+        """Is there no host at all, not even one that is being started?"""
+        return self._membership.is_empty
+
+    def places(self) -> Places:
+        """Where every shard is, and every host that lives."""
+        living = sorted(self._membership.living(), key=lambda host: (host.node, host.name))
+        nodes = {host.name: host.node for host in living}
+        owners = {shard: owner.host for shard, owner in self._owners.items()}
+        moving = {shard: move.to for shard, move in self._moving.items()}
+        held = list(owners.values())
+        return Places(
+            [
+                ShardPlace(s, host := owners.get(s), nodes.get(host or ""), moving.get(s))
+                for s in self._shards
+            ],
+            [HostPlace(h.name, h.node, held.count(h.name), h.draining) for h in living],
+            self._dedicated.places(),
+        )
+
+    async def move(self, shard: str, to: str) -> Placed:
+        """Move a shard to a host, or to the host of a node that has the fewest; wait for it."""
+        if shard not in self._shards:
+            return Placed.NO_SUCH_SHARD
+        hosts = sorted(
+            (h for h in self.places().hosts if to in {h.host, h.node}), key=lambda h: h.shards
+        )
+        if not hosts:
+            return Placed.NO_SUCH_HOST
+        database = database_of_shard(shard, self._databases)
+        hosts = [h for h in hosts if database_of_host(h.host, self._databases) == database]
+        if not hosts:
+            return Placed.OTHER_DATABASE
+        if shard in self._moving:
+            return Placed.MOVING_NOW
+        owner = self._owners.get(shard)
+        if owner is not None and owner.host in {host.host for host in hosts}:
+            return Placed.DONE
+        target = hosts[0].host
+        frm = None if owner is None else owner.host
+        await asyncio.gather(*self._start([Move(shard, frm, target)]))
+        now = self._owners.get(shard)
+        return Placed.DONE if now and now.host == target else Placed.DID_NOT_ANSWER
+
+    async def drain(self, node: str, *, draining: bool) -> Placed:
+        """Have the hosts of a node emptied, or filled again; the moves follow with the next tick.
+
+        A node whose hosts are empty may be stopped without an interruption.
+        """
+        hosts = [host.name for host in self._membership.living() if host.node == node]
+        if not hosts:
+            return Placed.NO_SUCH_NODE
+        try:
+            await asyncio.gather(*[self._membership.drain(h, draining=draining) for h in hosts])
+        except HostUnavailable:
+            return Placed.DID_NOT_ANSWER
+        return Placed.DONE
+
+    async def dedicate(self, did: str) -> Placed:
+        """Give an identity a host of its own; wait for it."""
+        return await self._dedicated.dedicate(did)
+
+    async def release(self, did: str) -> Placed:
+        """Give an identity back to its shard; wait for it."""
+        return await self._dedicated.release(did)
+
+    async def close(self) -> None:
+        """Wait for the moves that are under way."""
+        await asyncio.gather(*self._tasks)
+        await self._dedicated.close()
+
+    def _take_holdings(self, holdings: HostHoldings) -> None:
+        """Take over what a host says that it owns."""
+        for shard in [s for s, owner in self._owners.items() if owner.host == holdings.name]:
+            if shard not in holdings.shards and shard not in self._moving:
+                del self._owners[shard]
+        strays = []
+        for shard, sessions in holdings.shards.items():
+            owner = self._owners.get(shard)
+            if shard in self._moving or shard not in self._shards:
+                continue
+            if (
+                owner is None
+                or owner.host == holdings.name
+                or not self._membership.lives(owner.host)
+            ):
+                self._owners[shard] = PartitionOwner(holdings.name, sessions)
+                self._seen_owned.add(shard)
+            else:
+                strays.append(shard)
+        if strays:
+            _LOG.warning("%s has lost %d shards and does not know it", holdings.name, len(strays))
+            _ = self._do(self._forget(holdings.name, strays))
+
+    def _due(self) -> list[Move]:
+        """The moves to begin now."""
+        living = self._membership.living()
+        owners = {shard: owner.host for shard, owner in self._owners.items()}
+        owners |= {shard: move.to for shard, move in self._moving.items()}
+        moves: list[Move] = []
+        for database, shards in enumerate(self._by_database):
+            hosts = [h for h in living if database_of_host(h.name, self._databases) == database]
+            moves += assign(shards, owners, hosts)
+        if frozenset(living) != self._spread_over:
+            self._spread_over = frozenset(living)
+            self._is_spread = False
+        if not self._membership.is_complete:
+            # A host that has not answered yet may own what looks unowned.
+            moves = [m for m in moves if m.frm is None and m.shard in self._seen_owned]
+        elif self._is_spread:
+            moves = [move for move in moves if move.frm is None]
+        elif not moves and not self._moving:
+            self._is_spread = True
+        return [move for move in moves if move.shard not in self._moving]
+
+    def _start(self, moves: Sequence[Move]) -> list[asyncio.Task[None]]:
+        ways: defaultdict[tuple[str | None, str], list[str]] = defaultdict(list)
+        for move in moves:
+            ways[move.frm, move.to].append(move.shard)
+            self._moving[move.shard] = move
+        together = [
+            (way, shards[first : first + _TOGETHER])
+            for way, shards in ways.items()
+            for first in range(0, len(shards), _TOGETHER)
+        ]
+        return [self._do(self._carry(frm, to, shards)) for (frm, to), shards in together]
+
+    async def _carry(self, frm: str | None, to: str, shards: Sequence[str]) -> None:
+        """Hand shards over; whatever fails is looked at afresh in the next tick.
+
+        What an identity hands out of a shard, or back into it, must not be on its way meanwhile.
+        A shard without an owner has nothing to hand over and waits for none.
+        """
+        try:
+            async with contextlib.AsyncExitStack() as turns:
+                handover = None
+                if frm is not None:
+                    for shard in shards:
+                        await turns.enter_async_context(self._locks[shard])
+                    handover = await self._membership.step(frm).ask(ReleasePartitions([*shards]))
+                    for shard in shards:
+                        self._owners.pop(shard, None)
+                sessions = await self._membership.step(to).ask(AdoptPartitions([*shards], handover))
+                self._owners.update(
+                    (shard, PartitionOwner(to, sessions[shard])) for shard in shards
+                )
+            self._seen_owned.update(shards)
+            _LOG.info("%s of %s now with %s", ", ".join(shards), frm or "no host", to)
+        except HostUnavailable as error:
+            _LOG.warning("%s not moved from %s to %s: %s", ", ".join(shards), frm, to, error)
+        finally:
+            self._membership.stepped([frm, to])
+            for shard in shards:
+                del self._moving[shard]
+            self._publish()
+
+    async def _forget(self, name: str, shards: Sequence[str]) -> None:
+        """Tell a host that it does not own these any more, which the log says already."""
+        with contextlib.suppress(HostUnavailable):
+            await self._membership.step(name).ask(ReleasePartitions([*shards]))
+        self._membership.stepped([name])
+
+    def _do(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _publish(self) -> None:
+        """Show the edges what has changed; a shard on its way stays where they believe it to be.
+
+        They would learn nothing from its absence: they wait as soon as its host refuses. For a
+        shard whose host is gone they wait at once.
+        """
+        moving = {
+            shard: owner
+            for shard, owner in self._table.owners.items()
+            if shard in self._moving and self._moving[shard].frm == owner.host
+        }
+        hosts = {host.name: host.node for host in self._membership.living()}
+        table = PlacementTable(
+            self._table.version,
+            moving | self._owners,
+            hosts,
+            self._dedicated.owners(),
+            dict(self._dedicated.announced()),
+            self._dedicated.returned(),
+        )
+        if table != self._table:
+            self._table = msgspec.structs.replace(table, version=table.version + 1)
+            self._changed.set()
+            self._changed = asyncio.Event()

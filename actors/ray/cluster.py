@@ -1,0 +1,379 @@
+"""Every call to Ray that concerns hosts: starting Ray, naming hosts, reaching them.
+
+Ray guarantees little under faults: a call that fails may have run, a cut-off host may live beside
+its replacement. So this module never retries a call (``max_task_retries=0``), and the caller
+takes any error as "outcome unknown"; the log is the fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+import ray
+from ray import exceptions as ray_errors
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from typing_extensions import override
+
+from actors.core.partitioning import dedicated_host_name
+from actors.core.placement_table import HostHoldings
+from actors.host.host_connection import (
+    Answer,
+    HostAddress,
+    HostClient,
+    HostConnectionLost,
+    HostServer,
+    TakePushes,
+    connect_to_host,
+)
+from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.port import (
+    QUESTIONS,
+    A,
+    AdoptPartitions,
+    Expect,
+    HandOut,
+    HostQuestion,
+    HostUnavailable,
+    Inspect,
+    ListDedicated,
+    ListQueues,
+    NoteSockets,
+    ReadPages,
+    ReleasePartitions,
+    TakeIn,
+    decode_answer,
+)
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog
+
+_LOG = logging.getLogger(__name__)
+_REOPEN_S: Final = 1.0
+_FORGOTTEN_S: Final = 60.0
+
+NAMESPACE: Final = "poste"
+OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
+"""Ray's shared memory. Batches travel inside the calls, so the store stays almost empty; Ray
+refuses less than 75 MB."""
+
+
+class ClusterRefused(Exception):
+    """Ray cannot be started or joined; the message says why."""
+
+
+class NameTaken(Exception):
+    """An actor of this name lives already; the message is the name."""
+
+
+def start(address: str | None, *, node_ip: str | None = None) -> Path | None:
+    """Join the Ray cluster at ``address``, or start a Ray of our own on this machine.
+
+    ``node_ip`` says which node of the cluster to be on, where this machine runs several. The
+    result is the folder of sockets and logs of a Ray of our own, for ``stop``; None after a join.
+
+    Raises:
+        ClusterRefused: the cluster cannot be reached, or has no node on this machine.
+    """
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    # Ray has no public names for the address of a node and for its inner settings.
+    if address is not None:
+        try:
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                configure_logging=False,
+                _node_ip_address=node_ip,
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray_errors.RayError) as error:
+            raise ClusterRefused(str(error).partition("\n")[0]) from error
+        return None
+    context = ray.init(
+        address="local",  # never one that happens to run on this machine
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        configure_logging=False,
+        _node_ip_address="127.0.0.1",
+    )
+    return Path(context.address_info["session_dir"])
+
+
+def stop(own_session: Path | None = None) -> None:
+    """Leave Ray; a Ray of our own ends with all its actors, and its folder is removed if named.
+
+    Ray itself leaves the folder of every session behind.
+    """
+    ray.shutdown()
+    if own_session is not None:
+        shutil.rmtree(own_session, ignore_errors=True)
+        latest = own_session.parent / "session_latest"
+        if latest.is_symlink() and not latest.exists():
+            latest.unlink(missing_ok=True)
+
+
+def is_lost() -> bool:
+    """Has the head been replaced by one that does not know this process?
+
+    Ray lets such a process call dead actors for ever. As long as no head answers, this waits;
+    after 60 s Ray itself ends the process.
+    """
+    try:
+        ray.util.list_named_actors()
+    except ray_errors.AuthenticationError:
+        return True  # what Ray makes of "WrongClusterID"
+    except ray_errors.RayError:
+        return False
+    return False
+
+
+Prepare: TypeAlias = Callable[[str], None]
+"""Called with the name of an actor in its new process, before it starts: sets up logging."""
+
+
+CALLS_MAX: Final = 2
+"""Threads for what has no group of its own: the start and the end."""
+_DEDICATED_HOST: Final[Mapping[str, Any]] = {
+    "namespace": NAMESPACE,
+    "get_if_exists": True,
+    "lifetime": "detached",
+    "max_restarts": 0,
+    "max_task_retries": 0,
+    "num_cpus": 0,
+    "max_concurrency": CALLS_MAX,
+}
+"""How Ray starts a dedicated host: once, and not again by itself."""
+CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4, "inspect": 1, "placement": 4}
+"""Threads for calls through Ray; commands come by TCP, so none of these delays them. Moves wait for
+the log, and a question whether the host lives does not wait for them."""
+_CONTROL: Final = "control"
+_GROUPS: Final[Mapping[type, str]] = {
+    ReadPages: "read",
+    ListQueues: "read",
+    ListDedicated: "read",
+    Inspect: "inspect",
+    ReleasePartitions: "placement",
+    AdoptPartitions: "placement",
+    HandOut: "placement",
+    Expect: "placement",
+    TakeIn: "placement",
+}
+"""Which group answers a question; all others are control."""
+
+
+class RayIdentityHost(IdentityHost):
+    """An ``IdentityHost`` that edges reach by TCP, once they asked for its address through Ray."""
+
+    def __init__(self, options: HostOptions, prepare: Prepare) -> None:
+        """Prepare the process, then start as the options say; see ``IdentityHost``."""
+        prepare(options.name)
+        self._options, self._prepare = options, prepare
+        self._server = HostServer(self._take, self.forget_edge)
+        super().__init__(options, self._server.push, log=_opened(options))
+        self._address = self._server.listen(ray.util.get_node_ip_address())
+
+    def address(self) -> HostAddress:
+        """Where this host listens for edges, and the token that opens a connection."""
+        return self._address
+
+    def answer(self, question: bytes) -> bytes:
+        """The msgpack of the answer to the msgpack of ``actors.host.port.AnyQuestion``."""
+        return msgspec.msgpack.encode(self.ask(QUESTIONS.decode(question)))
+
+    def start_dedicated(self, did: str) -> None:
+        """Start a dedicated host of this identity on this node, if there is none."""
+        name = dedicated_host_name(did, self._options.node)
+        options = msgspec.structs.replace(self._options, name=name, partitions=[])
+        ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayDedicatedHost).options(
+            name=name, scheduling_strategy=this_node(), **_DEDICATED_HOST
+        ).remote(options, self._prepare)
+
+    @override
+    def stop(self) -> None:
+        """See ``IdentityHost.stop``."""
+        super().stop()
+        self._server.close()
+
+    def _take(self, edge: str, batch: bytes, answer: Answer, incarnation: str) -> None:
+        self._writer.submit(edge, batch, answer, incarnation)
+
+
+class RayDedicatedHost(RayIdentityHost):
+    """A dedicated host: that of one identity, which the placer starts and ends.
+
+    It outlives the ``poste serve`` that started it: should that end, the identity can still be
+    moved with its sessions. Without a placer for long it ends by itself.
+    """
+
+    def __init__(self, options: HostOptions, prepare: Prepare) -> None:
+        """As ``RayIdentityHost``."""
+        self._asked_s = time.monotonic()
+        super().__init__(options, prepare)
+        threading.Thread(target=self._end_when_forgotten, name="forgotten", daemon=True).start()
+
+    @override
+    def holdings(self) -> HostHoldings:
+        """See ``IdentityHost.holdings``."""
+        self._asked_s = time.monotonic()
+        return super().holdings()
+
+    def _end_when_forgotten(self) -> None:
+        while (left_s := self._asked_s + _FORGOTTEN_S - time.monotonic()) > 0:
+            time.sleep(left_s)
+        _LOG.error("no placer has asked for this host: it ends")
+        self.stop()
+        with contextlib.suppress(ray_errors.RayError, ValueError):
+            # By Ray's hand: the name is free before the process ends, so no caller finds it dying.
+            ray.kill(ray.get_actor(self._options.name, namespace=NAMESPACE))
+        os._exit(0)
+
+
+def _opened(options: HostOptions) -> EventLog:
+    """The log, as soon as it can be opened: Ray does not start an actor again that failed to start.
+
+    Raises:
+        UnsafeLog: waiting does not help.
+    """
+    while True:
+        try:
+            return options.open_log()
+        except LogUnavailable as error:
+            _LOG.error("log not opened yet: %s", error)
+            time.sleep(_REOPEN_S)
+
+
+def start_host(options: HostOptions, prepare: Prepare) -> Any:
+    """A new named host on the node of this process; Ray restarts it whenever it dies.
+
+    It ends with this process, and with its node.
+
+    Raises:
+        NameTaken: a host of this name lives already.
+    """
+    remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayIdentityHost)
+    try:
+        return remote.options(
+            name=options.name,
+            namespace=NAMESPACE,
+            max_restarts=-1,
+            max_task_retries=0,
+            num_cpus=0,
+            max_concurrency=CALLS_MAX,
+            scheduling_strategy=this_node(),
+        ).remote(options, prepare)
+    except ray_errors.ActorAlreadyExistsError as error:
+        raise NameTaken(options.name) from error
+
+
+def this_node() -> NodeAffinitySchedulingStrategy:
+    """Run on the node of this process and on no other."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+class Caller(NamedTuple):
+    """An edge, as its ports need to know it."""
+
+    edge: str
+    call_s_max: float
+    on_pushes: TakePushes
+    on_missed: Callable[[str], None]
+    """Called with the name of a host that had pushes for the edge before it was connected."""
+
+
+class RayHostPort:
+    """The way from an edge to one named host."""
+
+    def __init__(self, caller: Caller, name: str) -> None:
+        """A port that finds its host at the first call."""
+        self._caller = caller
+        self._name = name
+        self._handle: Any = None
+        self._client: HostClient | None = None
+        self._opening = asyncio.Lock()
+
+    async def submit(self, batch: bytes) -> bytes:
+        """Run a batch of submissions; see ``IdentityHost.submit``. Raises: HostUnavailable."""
+        try:
+            async with asyncio.timeout(self._caller.call_s_max):
+                client = self._client
+                if client is None or not client.is_open:
+                    client = await self._connected()
+                return await client.ask(batch)
+        except (HostConnectionLost, OSError) as error:  # a time-out is an OSError
+            raise HostUnavailable(self._name) from error
+
+    async def ask(self, question: HostQuestion[A]) -> A:
+        """The answer to a question; see ``IdentityHost.ask``. Raises: HostUnavailable."""
+        group = _GROUPS.get(type(question), _CONTROL)
+        packed = msgspec.msgpack.encode(question)
+        answer: bytes = await self._call(
+            lambda host: host.answer.options(concurrency_group=group).remote(packed)
+        )
+        return decode_answer(question, answer)
+
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+        """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
+
+        The incarnation is that of the connection: what was pushed is lost with it. It is opened
+        here if need be, so that a host can push before any command came.
+        """
+        await self.ask(NoteSockets(self._caller.edge, sockets, incarnation))
+        try:
+            async with asyncio.timeout(self._caller.call_s_max):
+                return (await self._connected()).incarnation
+        except (HostConnectionLost, OSError):
+            return ""
+
+    async def start_dedicated(self, did: str) -> None:
+        """Have a host of this identity alone started beside this one. Raises: HostUnavailable."""
+        await self._call(
+            lambda host: host.start_dedicated.options(concurrency_group="placement").remote(did)
+        )
+
+    async def _connected(self) -> HostClient:
+        async with self._opening:
+            if self._client is None or not self._client.is_open:
+                address = await self._host_address()
+                self._client = await connect_to_host(
+                    address, self._caller.edge, self._caller.on_pushes
+                )
+                if self._client.has_missed:
+                    self._caller.on_missed(self._name)
+            return self._client
+
+    async def _host_address(self) -> HostAddress:
+        def ask(host: Any) -> Any:
+            return host.address.options(concurrency_group="control").remote()
+
+        was_known = self._handle is not None
+        try:
+            address: HostAddress = await self._call(ask)
+        except HostUnavailable:
+            if not was_known or self._handle is not None:
+                raise
+            # It was the one that had the name before, and nothing has been asked of it.
+            address = await self._call(ask)
+        return address
+
+    async def _call(self, ask: Callable[[Any], Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._caller.call_s_max):
+                if self._handle is None:
+                    self._handle = await asyncio.to_thread(
+                        ray.get_actor, self._name, namespace=NAMESPACE
+                    )
+                return await ask(self._handle)
+        except (ray_errors.RayError, ValueError, TimeoutError) as error:
+            if isinstance(error, ray_errors.ActorDiedError):
+                self._handle = None
+            raise HostUnavailable(self._name) from error

@@ -1,0 +1,53 @@
+"""Events to rows and back: topic names and msgpack.
+
+The registry is closed on purpose. The library's own ``resolve_topic`` would import whatever a
+row names; a topic that is not ours stops loading instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import msgspec
+from eventsourcing.persistence import StoredEvent
+
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.events import TOPIC_BY_TYPE, Event
+
+NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:poste-restante:stream")
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODERS: Final = {topic: msgspec.msgpack.Decoder(kind) for kind, topic in TOPIC_BY_TYPE.items()}
+
+
+def identity_stream(did: str) -> UUID:
+    """The stream id of an identity: UUIDv5 of its DID, compared as an exact string."""
+    return uuid5(NAMESPACE, "identity:" + did)
+
+
+def partition_stream(partition: str) -> UUID:
+    """The stream id that holds the seals of a partition."""
+    return uuid5(NAMESPACE, "partition:" + partition)
+
+
+def encode(stream: UUID, version: int, event: Event) -> StoredEvent:
+    """One event as the row to store at ``version`` of ``stream``."""
+    return StoredEvent(stream, version, TOPIC_BY_TYPE[type(event)], _ENCODER.encode(event))
+
+
+def decode(topic: str, state: bytes) -> Event:
+    """The event in a row.
+
+    Raises:
+        UnknownTopic: the topic is not in the registry (a newer release wrote it, or tampering).
+        CorruptRow: the state does not decode as that topic's type.
+    """
+    decoder = _DECODERS.get(topic)
+    if decoder is None:
+        raise UnknownTopic(topic)
+    try:
+        event: Event = decoder.decode(state)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptRow(topic, str(error)) from error
+    return event

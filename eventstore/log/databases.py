@@ -1,0 +1,88 @@
+"""Several databases as one log: each holds its own shards, and knows its place among them.
+
+Number and order of the databases are fixed when they are made: a shard that was looked for in
+another database would be empty there, and its identities would not be known.
+
+They are exported side by side to one place, ``<place>/db-0``, ``<place>/db-1``, …: each an export
+of its own, with positions of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from eventstore.log.codec import partition_stream
+from eventstore.log.errors import WrongDatabase
+from eventstore.log.event_log import EventLog
+
+COUNT: Final = "databases"
+PLACE: Final = "database"
+SET: Final = "database_set"
+"""Constants of each of several databases; that of one alone has none of them."""
+
+
+def agree(logs: Sequence[EventLog], shards: Sequence[Collection[str]], *, new_id: str) -> None:
+    """Hold each database to its place, and record it in new ones.
+
+    Args:
+        logs: the databases, in their order.
+        shards: the names of the shards that each of them holds.
+        new_id: what the databases are to be known by as one log, if they are new.
+
+    Raises:
+        WrongDatabase: one has another place, belongs to another log, or holds other shards.
+        LogUnavailable: one cannot be read or written.
+    """
+    if len(logs) == 1:
+        _alone(logs[0])
+        return
+    for place, (log, own) in enumerate(zip(logs, shards, strict=True)):
+        if COUNT not in log.settings():
+            if not log.position() and any(other.position() for other in logs):
+                raise WrongDatabase(place, "empty, and the others are not")
+            _holds_no_other(log, place, [n for other in shards if other is not own for n in other])
+    one_log = logs[0].setting(SET, new_id)
+    for place, log in enumerate(logs):
+        for name, value, meaning in (
+            (COUNT, str(len(logs)), "one of {} databases, not of {}"),
+            (PLACE, str(place), "database {}, not {}"),
+            (SET, one_log, "a part of another log"),
+        ):
+            fixed = log.setting(name, value)
+            if fixed != value:
+                raise WrongDatabase(place, meaning.format(fixed, value))
+
+
+def _alone(log: EventLog) -> None:
+    count = log.settings().get(COUNT)
+    if count is not None:
+        raise WrongDatabase(0, f"one of {count} databases, not the only one")
+
+
+def _holds_no_other(log: EventLog, place: int, others: Collection[str]) -> None:
+    """A database that was filled alone has every shard; one restored from an export its own."""
+    for shard in others:
+        if log.read_stream(partition_stream(shard), limit=1):
+            raise WrongDatabase(place, f"a log that holds {shard}, which belongs elsewhere")
+
+
+_FOLDERS: Final = re.compile(r"db-(0|[1-9]\d{0,2})")
+
+
+def folder_name(number: int) -> str:
+    """The name of the folder of one database of several."""
+    return f"db-{number}"
+
+
+def folder_of_database(place: str, number: int) -> str:
+    """The place within ``place``, a path or URI, where one database of several is exported to."""
+    path, mark, query = place.partition("?")
+    return f"{path.rstrip('/')}/{folder_name(number)}{mark}{query}"
+
+
+def databases_among(names: Iterable[str]) -> int:
+    """How many databases there are, by the highest number among names of folders."""
+    found = [match for name in names if (match := _FOLDERS.fullmatch(name))]
+    return max((int(match[1]) + 1 for match in found), default=0)

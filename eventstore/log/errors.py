@@ -1,0 +1,92 @@
+"""Errors of the event log.
+
+LogError
+├── AppendConflict   another writer stored one of these versions; nothing of the batch was stored
+├── AppendUnknown    the store failed: the batch may or may not have been stored
+├── AppendRefused    refused before anything was written (cannot be encoded, too large)
+├── LogUnavailable   reading failed; try again
+├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
+├── LogUnfinished    a restore into this log has not come to its end
+├── LockedElsewhere  another process has the advisory lock that was asked for
+├── WrongDatabase    a database has another place among those of its log
+├── ImportRefused    this log must not be restored into
+├── NotAsSealed      rows are not as they were sealed; names the position
+├── UnknownTopic     a row names an event type that this release does not know
+└── CorruptRow       a row's state does not decode
+"""
+
+
+class LogError(Exception):
+    """Base of all errors of the log; never raised itself."""
+
+
+class AppendConflict(LogError):
+    """Another writer stored one of these versions first; nothing of this batch was stored.
+
+    The other writer can be this one, if an append whose outcome was unknown is made again: look
+    for the batch's own seal before believing the conflict.
+    """
+
+
+class AppendUnknown(LogError):
+    """The store failed during the append: the batch may or may not have been stored."""
+
+
+class AppendRefused(LogError):
+    """The batch was refused before anything was written."""
+
+
+class LogUnavailable(LogError):
+    """Reading the log failed; nothing is known to be wrong with its content."""
+
+
+class UnsafeLog(LogError):
+    """The store's durability settings do not keep what an acknowledgement promises."""
+
+
+class LogUnfinished(LogError):
+    """A restore into this log has not come to its end: what it holds is a part of something."""
+
+
+class LockedElsewhere(LogError):
+    """Another process, on this machine or another, has the advisory lock."""
+
+
+class WrongDatabase(LogError):
+    """A database does not have the place in its log that it was named at.
+
+    Attributes:
+        place: Where it was named: its number, from 0.
+        what: What it is instead.
+    """
+
+    def __init__(self, place: int, what: str) -> None:
+        super().__init__(f"database {place} is {what}")
+        self.place = place
+        self.what = what
+
+
+class ImportRefused(LogError):
+    """This log must not be restored into: it holds something, or another restore took it over."""
+
+
+class NotAsSealed(LogError):
+    """Rows are not as they were sealed, or not in the order of their log.
+
+    Attributes:
+        position: The position of the row or seal that is wrong.
+        why: What is wrong with it.
+    """
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(f"position {position}: {why}")
+        self.position = position
+        self.why = why
+
+
+class UnknownTopic(LogError):
+    """A row names an event type that this release does not know."""
+
+
+class CorruptRow(LogError):
+    """A row's state does not decode as the type its topic names."""

@@ -1,0 +1,259 @@
+"""The port to the append-only log: what every store must offer.
+
+``eventstore.stores.sqlite_log`` and ``eventstore.stores.postgres_log`` implement it on the
+recorders of the eventsourcing library; one contract suite runs on both. All methods block; callers
+that must not wait call them from a thread of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Protocol
+from uuid import UUID
+
+import msgspec
+from eventsourcing.persistence import Notification, StoredEvent
+
+from eventstore.log.errors import AppendRefused
+from eventstore.log.events import Event, EventSaved, PublicEventPublished, Seconds
+
+
+class SavedEventsFilter(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="saved-events"
+):
+    """Filter of QUERY_EVENTS (DCTRL-0004 8.10). None means: no filter. All are ANDed.
+
+    Both time bounds are exclusive; an empty tag list is no filter.
+    """
+
+    after_timestamp_s: Seconds | None = None
+    before_timestamp_s: Seconds | None = None
+    participant_did: str | None = None
+    encrypted_tags: list[str] = []
+    unprocessed_only: bool = False
+
+
+class SavedEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a QUERY_EVENTS page."""
+
+    event_id: str
+    payload: str
+    encrypted_tags: list[str]
+    timestamp_s: Seconds
+
+
+class SavedEventsPage(msgspec.Struct, frozen=True, array_like=True, tag="saved-events"):
+    """A page of saved events, oldest first by (timestamp, position), and the exact total."""
+
+    events: list[SavedEvent]
+    total: int
+
+
+class PublicEventsFilter(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="public-events"
+):
+    """Filter of GET /public/:did (DCTRL-0007). Bounds are exclusive, tags match any."""
+
+    channel_id: str | None = None
+    tags: list[str] = []
+    after_timestamp_s: Seconds | None = None
+    before_timestamp_s: Seconds | None = None
+
+
+class PublicEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One public event with all that its signature covers."""
+
+    event_id: str
+    channel_id: str
+    event: str
+    tags: list[str]
+    timestamp_s: Seconds
+    event_signature: str
+
+
+class PublicEventsPage(msgspec.Struct, frozen=True, array_like=True, tag="public-events"):
+    """A page of public events, newest first by (timestamp, position), and the exact total."""
+
+    events: list[PublicEvent]
+    total: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A cached fold of a stream: ``state`` after version ``version``, made by fold ``fold``."""
+
+    version: int
+    fold: int
+    state: bytes
+
+
+class QueueDepth(msgspec.Struct, frozen=True):
+    """What waits for one identity; ``oldest_at_ms`` is None for an empty queue.
+
+    ``outbound``: the identity has an endpoint that its messages are sent to.
+    """
+
+    stream: UUID
+    messages: int
+    bytes: int
+    oldest_at_ms: int | None
+    did: str = ""
+    outbound: bool = False
+
+
+class WaitingQueue(msgspec.Struct, frozen=True, array_like=True):
+    """A queue with something in it, as operators and senders find it."""
+
+    did: str
+    messages: int
+    bytes: int
+    oldest_at_ms: int
+    outbound: bool
+
+
+class DedicatedIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """An identity that is a partition of its own; ``reason`` as in ``IdentityDedicated``."""
+
+    did: str
+    reason: str
+
+
+class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The log and all queues in figures; ``queue_oldest_at_ms`` is None when nothing waits."""
+
+    log_position: int
+    identities: int
+    queue_messages: int
+    queue_bytes: int
+    queue_oldest_at_ms: int | None
+
+
+class LogRow(msgspec.Struct, frozen=True, gc=False):
+    """One row as it stands in the log, for readers of the whole; ``stream`` is 16 bytes.
+
+    Unknown to the garbage collector, which would look through millions of them in vain.
+    """
+
+    position: int
+    stream: bytes
+    version: int
+    topic: str
+    state: bytes
+
+
+class EventLog(Protocol):
+    """An append-only log with its read models and its snapshot cache."""
+
+    def append(
+        self,
+        rows: Sequence[StoredEvent],
+        events: Sequence[Event],
+        depths: Sequence[QueueDepth] = (),
+    ) -> None:
+        """Store all rows, and what the read models make of ``events``, in one transaction.
+
+        ``events[i]`` is the decoded form of ``rows[i]``; ``depths`` are the queues after them.
+        Returns only when the transaction is durable. The rows of one call get consecutive
+        positions in the order given.
+
+        Raises: AppendConflict, AppendUnknown, AppendRefused.
+        """
+
+    def read_stream(
+        self,
+        stream: UUID,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[StoredEvent]:
+        """Rows of a stream with ``after < version < before``. Versions start at 1."""
+
+    def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
+        """The rows of a stream at these versions, by version; a missing version is left out."""
+
+    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
+        """Rows in the order of the log with a position greater than ``after``."""
+
+    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        """Rows in the order of the log with a position greater than ``after``, read in bulk.
+
+        At most ``rows_max`` and at most ``bytes_max`` bytes of state, but one row at least.
+
+        Raises: LogUnavailable, CorruptRow (the stream of a row is no UUID as it is written here).
+        """
+
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        """The row at version 1 of each of these streams (16 bytes each) that has one."""
+
+    def position(self) -> int:
+        """The position of the newest row; 0 for an empty log."""
+
+    def figures(self) -> LogFigures:
+        """The log and all queues in figures."""
+
+    def waiting_queues(
+        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+    ) -> Sequence[WaitingQueue]:
+        """Queues that are not empty, those that wait longest first; of one identity if named."""
+
+    def dedicated(self) -> Sequence[DedicatedIdentity]:
+        """The identities that are partitions of their own, in the order of their DIDs."""
+
+    def query_saved_events(
+        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+    ) -> SavedEventsPage:
+        """A page of one owner's saved events with the exact total, from one snapshot."""
+
+    def query_public_events(
+        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+    ) -> PublicEventsPage:
+        """A page of one publisher's public events with the exact total, from one snapshot."""
+
+    def load_snapshot(self, stream: UUID) -> Snapshot | None:
+        """The newest snapshot of a stream, or None. Snapshots are a cache."""
+
+    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+        """Replace the snapshots of these streams; losing them loses nothing."""
+
+    def setting(self, name: str, default: str) -> str:
+        """A constant of the log, fixed at its first use (e.g. the number of shards)."""
+
+    def settings(self) -> dict[str, str]:
+        """All constants of the log that were fixed so far."""
+
+    def check_writable(self) -> None:
+        """Prove that the store takes a durable write now. Raises: LogUnavailable."""
+
+    def close(self) -> None:
+        """Release connections. Nothing is pending: append returns after the commit."""
+
+
+ROW_BYTES_MAX: Final = 32 * 1024 * 1024
+BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+def check_batch(rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
+    """Refuse a batch that no store could take whole.
+
+    Raises:
+        AppendRefused: rows and events differ in number, a version is below 1, a row or the
+            batch is over its size in bytes, or a timestamp cannot be ordered.
+    """
+    if len(rows) != len(events):
+        raise AppendRefused(f"{len(rows)} rows for {len(events)} events")
+    batch_bytes = 0
+    for row, event in zip(rows, events, strict=True):
+        row_bytes = len(row.state)
+        batch_bytes += row_bytes
+        if row_bytes > ROW_BYTES_MAX:
+            raise AppendRefused(f"{row.topic}: {row_bytes} bytes, at most {ROW_BYTES_MAX}")
+        if row.originator_version < 1:
+            raise AppendRefused(f"{row.topic}: version {row.originator_version}, the first is 1")
+        if isinstance(event, EventSaved | PublicEventPublished) and not math.isfinite(
+            event.timestamp_s
+        ):
+            raise AppendRefused(f"{row.topic}: timestamp {event.timestamp_s}")
+    if batch_bytes > BATCH_BYTES_MAX:
+        raise AppendRefused(f"batch of {batch_bytes} bytes, at most {BATCH_BYTES_MAX}")

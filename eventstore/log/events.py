@@ -1,0 +1,370 @@
+"""Every event type of the log, as frozen records of primitive fields.
+
+This is the one declaration of an event: its topic, its fields, and how they stand in the exported
+files. The codec, the schema of the export (``eventstore.parquet.schema``), Spark's schema and the
+types that projections read follow from it.
+
+Rules of this file: an event says what happened, never what to do; a released type never changes,
+a new shape is a new type with a new version in its topic; nothing here is computed. The registry
+is closed: a row whose topic was not released here cannot be loaded. Golden files in
+``tests/golden`` pin the encoding of every released type.
+
+A field is a column of the export of the same name. Where it is not, an annotation says so:
+``ExportColumn`` (another name, or a time), ``SIZE_ALONE``, ``STATE_ALONE``. ``NamesStream`` marks
+the field of a first event that names the identity of its stream.
+
+Units: ``at_ms`` is Unix milliseconds by the owner's clock; ``expires_at_s`` and ``timestamp_s``
+are Unix seconds as the client wrote them (an integer stays an integer, a fraction a fraction).
+``command`` is the 16-byte key of the command that caused the event (see ``eventstore.log.seal``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+Seconds: TypeAlias = int | float
+
+
+class ExportColumn(NamedTuple):
+    """A field that stands in the export under another name.
+
+    ``is_time``: it is in Unix milliseconds, and the column a timestamp.
+    """
+
+    name: str
+    is_time: bool = False
+
+
+class NoColumn(Enum):
+    """Why a field has no column of its own; its value stands in ``state`` alone."""
+
+    SIZE_ALONE = "large content: the column size_bytes has its size in bytes"
+    STATE_ALONE = "no query filters by it"
+
+
+SIZE_ALONE: Final = NoColumn.SIZE_ALONE
+STATE_ALONE: Final = NoColumn.STATE_ALONE
+
+
+class NamesStream(NamedTuple):
+    """A field that names the stream whose first event this is, behind this prefix."""
+
+    prefix: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """What every event carries: when it was decided and which command caused it."""
+
+    at_ms: int
+    command: bytes
+
+
+TOPIC_BY_TYPE: Final[dict[type[Event], str]] = {}
+"""The registry: every released type, in the order of this file, with its topic."""
+FREQUENT: Final[set[type[Event]]] = set()
+"""The types that make up most of a log. Events of the others are few."""
+_Kind = TypeVar("_Kind", bound=type[Event])
+
+
+def released(topic: str, *, is_frequent: bool = False) -> Callable[[_Kind], _Kind]:
+    """Register an event type under its topic: a short stable name with a version."""
+
+    def register(kind: _Kind) -> _Kind:
+        TOPIC_BY_TYPE[kind] = topic
+        if is_frequent:
+            FREQUENT.add(kind)
+        return kind
+
+    return register
+
+
+def type_name(kind: type[Event]) -> str:
+    """The topic of an event type without its version, as in the column ``type``."""
+    return TOPIC_BY_TYPE[kind].rpartition(".")[0]
+
+
+@released("identity-registered.1")
+class IdentityRegistered(Event, frozen=True, kw_only=True):
+    """A contract with the mediator was signed and stored (DCTRL-0004 8.1, DCTRL-0003 9).
+
+    The first event of every identity that is not a DIDComm agent alone; repeats the DID of its
+    stream.
+    """
+
+    did: Annotated[str, NamesStream()]
+    expires_at_s: Seconds
+    contract: Annotated[bytes, SIZE_ALONE]
+
+
+@released("identity-dedicated.1")
+class IdentityDedicated(Event, frozen=True, kw_only=True):
+    """From now on the identity belongs to no shard: it is a partition of its own.
+
+    ``reason`` says why: operator, load. Sealed by the owner that it leaves. ``did``
+    repeats the DID of the stream, for the list of all that are dedicated.
+    """
+
+    did: str
+    reason: str
+
+
+@released("identity-released.1")
+class IdentityReleased(Event, frozen=True, kw_only=True):
+    """From now on the identity belongs to its shard again; fields as in ``IdentityDedicated``."""
+
+    did: str
+    reason: str
+
+
+@released("contract-stored.1")
+class ContractStored(Event, frozen=True, kw_only=True):
+    """A signed communication contract is now owned by this identity (8.2, 8.5).
+
+    ``digest`` is SHA-256 of the canonical signed contract: one record per owner and digest.
+    """
+
+    contract_id: str
+    requestor_did: str
+    recipient_did: str
+    expires_at_s: Seconds
+    digest: bytes
+    contract: Annotated[bytes, SIZE_ALONE]
+
+
+@released("contract-requested.1")
+class ContractRequested(Event, frozen=True, kw_only=True):
+    """An encrypted contract request waits for this identity (8.1, forwarded form)."""
+
+    request_id: str
+    sender_did: str
+    encrypted_contract_request: Annotated[str, SIZE_ALONE]
+    requestor_ephemeral_public_key: Annotated[str, STATE_ALONE]
+
+
+@released("contract-requests-acknowledged.1")
+class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
+    """These contract requests are not offered again (8.4)."""
+
+    request_ids: list[str]
+
+
+@released("message-queued.1", is_frequent=True)
+class MessageQueued(Event, frozen=True, kw_only=True):
+    """A message waits for this identity (7.2 step 7; RFC 0094 forward).
+
+    ``sender_did`` is empty where the protocol hides the sender; ``recipient_key`` is empty where
+    the message is addressed to the identity itself. ``payload`` is opaque.
+    """
+
+    message_id: str
+    protocol: str
+    sender_did: str
+    recipient_key: str
+    payload: Annotated[bytes, SIZE_ALONE]
+
+
+@released("messages-delivered.1", is_frequent=True)
+class MessagesDelivered(Event, frozen=True, kw_only=True):
+    """These messages were handed out and still wait; ``channel`` says how (``pickup/2.0``, …)."""
+
+    message_ids: list[str]
+    channel: str
+
+
+@released("messages-removed.1", is_frequent=True)
+class MessagesRemoved(Event, frozen=True, kw_only=True):
+    """These messages left the queue (8.8; RFC 0685 messages-received).
+
+    ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired or
+    purged.
+    """
+
+    message_ids: list[str]
+    reason: str
+
+
+@released("queue-refused.1")
+class QueueRefused(Event, frozen=True, kw_only=True):
+    """The queue began to refuse messages, for ``reason``; recorded once until something changes.
+
+    Once, because an event for each refusal would let any client fill the disk.
+    """
+
+    recipient_key: str
+    reason: str
+
+
+@released("queue-policy-set.1")
+class QueuePolicySet(Event, frozen=True, kw_only=True):
+    """The owner's own rules for its queue (Aries queue 1.0); 0 is no limit of its own."""
+
+    will_queue: bool
+    age_s_max: int
+    messages_max: int
+    message_bytes_max: int
+    bytes_max: int
+
+
+@released("connection-established.1")
+class ConnectionEstablished(Event, frozen=True, kw_only=True):
+    """A DIDComm agent connected (RFC 0160, RFC 0023); a later one replaces all fields.
+
+    ``did`` is the identity, the did:key of the agent's verification key; ``peer_did`` is the DID
+    that the agent uses for the connection; ``endpoint`` is empty where it has none.
+    """
+
+    did: Annotated[str, NamesStream()]
+    peer_did: str
+    label: str
+    endpoint: str
+    routing_keys: list[str]
+    protocol: Annotated[str, ExportColumn("handshake")]
+    invitation_id: str
+
+
+@released("mediation-granted.1")
+class MediationGranted(Event, frozen=True, kw_only=True):
+    """The agent may register keys from now on (RFC 0211)."""
+
+
+@released("keylist-updated.1")
+class KeylistUpdated(Event, frozen=True, kw_only=True):
+    """Keys that messages may be forwarded to; base58, no key twice (RFC 0211).
+
+    ``claims`` are the numbers of the claims of ``added``: the versions of ``KeyClaimed`` in the
+    streams of the keys. A key may be added again, with a later claim.
+    """
+
+    added: Annotated[list[str], ExportColumn("keys_added")]
+    claims: list[int]
+    removed: Annotated[list[str], ExportColumn("keys_removed")]
+
+
+@released("key-claimed.1")
+class KeyClaimed(Event, frozen=True, kw_only=True):
+    """A key belongs to one identity from now on; in the stream of the key.
+
+    Its version is the number of the claim; a later claim of the same owner replaces it.
+    """
+
+    key: Annotated[str, NamesStream("key:")]
+    owner_did: str
+
+
+@released("key-released.1")
+class KeyReleased(Event, frozen=True, kw_only=True):
+    """The key has no owner any more; in the stream of the key."""
+
+    key: str
+
+
+@released("invitation-used.1")
+class InvitationUsed(Event, frozen=True, kw_only=True):
+    """A single-use invitation was taken by this identity; in the stream of the invitation."""
+
+    invitation_id: Annotated[str, NamesStream("invitation:")]
+    by_did: str
+
+
+class RefusedCommands(msgspec.Struct, frozen=True, array_like=True):
+    """Commands that one edge refused alike: how many, and when the first and the last of them.
+
+    ``protocol`` is ``decentrl`` or ``didcomm``; ``command`` its name for the request, empty
+    where it is not known or not distinguished; ``reason`` the code of the refusal. ``sender_did``
+    is who signed or packed them, empty where that is not proven or where there were many.
+    """
+
+    protocol: str
+    command: str
+    reason: str
+    sender_did: str
+    count: int
+    first_ms: Annotated[int, ExportColumn("first_at", is_time=True)]
+    last_ms: Annotated[int, ExportColumn("last_at", is_time=True)]
+
+
+@released("refusals-counted.1")
+class RefusalsCounted(Event, frozen=True, kw_only=True):
+    """What one edge refused in a period, summed up; in the stream of the edge.
+
+    The period is in Unix milliseconds by the edge's clock. A bounded number of entries, whatever
+    was refused how often: refused commands must not fill the disk.
+    """
+
+    edge: Annotated[str, NamesStream("edge:")]
+    since_ms: Annotated[int, ExportColumn("since", is_time=True)]
+    until_ms: Annotated[int, ExportColumn("until", is_time=True)]
+    refusals: list[RefusedCommands]
+
+
+@released("event-saved.1")
+class EventSaved(Event, frozen=True, kw_only=True):
+    """One storage-encrypted event of the owner's own history (8.9)."""
+
+    event_id: str
+    sender_did: str
+    recipient_did: str
+    contract_id: str | None
+    timestamp_s: Seconds
+    payload: Annotated[str, SIZE_ALONE]
+    encrypted_tags: Annotated[list[str], ExportColumn("tags")]
+    processed: bool
+
+
+@released("event-tags-updated.1")
+class EventTagsUpdated(Event, frozen=True, kw_only=True):
+    """All tags of one saved event were replaced; the event is processed from now on (8.11).
+
+    Recorded as it was requested: an ``event_id`` that the owner does not have changes nothing.
+    """
+
+    event_id: str
+    encrypted_tags: Annotated[list[str], ExportColumn("tags")]
+
+
+@released("public-event-published.1")
+class PublicEventPublished(Event, frozen=True, kw_only=True):
+    """A signed public event is readable by any client (DCTRL-0007)."""
+
+    event_id: str
+    channel_id: str
+    event: Annotated[str, SIZE_ALONE]
+    tags: list[str]
+    timestamp_s: Seconds
+    event_signature: Annotated[str, STATE_ALONE]
+
+
+@released("public-events-deleted.1")
+class PublicEventsDeleted(Event, frozen=True, kw_only=True):
+    """Public events were withdrawn by their publisher (DCTRL-0007).
+
+    ``channel_id`` restricts the deletion to that channel when it is not None.
+    """
+
+    event_ids: list[str]
+    channel_id: str | None
+
+
+@released("batch-sealed.1", is_frequent=True)
+class BatchSealed(Event, frozen=True, kw_only=True):
+    """The seal of one partition's part of one transaction (see ``eventstore.log.seal``).
+
+    ``nonces`` is a packed array of accepted nonces; ``rows`` counts the event rows that stand
+    directly before this one in the log; ``digest`` chains them to ``previous``.
+    """
+
+    partition: str
+    epoch: int
+    window_ms: int
+    nonces: bytes
+    rows: Annotated[int, ExportColumn("sealed_rows")]
+    previous: bytes
+    digest: bytes
+
+
+SEAL_TOPIC: Final = TOPIC_BY_TYPE[BatchSealed]
+TYPE_BY_TOPIC: Final = {topic: kind for kind, topic in TOPIC_BY_TYPE.items()}

@@ -1,0 +1,74 @@
+"""SQL inside one transaction, the same text for both stores.
+
+Statements use ``?`` for parameters and only what SQLite and PostgreSQL have in common. Keys made
+from clients' strings are bytes (PostgreSQL text cannot hold U+0000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+from uuid import UUID
+
+from eventsourcing.persistence import ApplicationRecorder, StoredEvent
+
+from eventstore.log.event_log import LogRow
+
+StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
+"""List, timestamp in seconds, version, revision, own: a row of ``read_models.postings``."""
+
+
+class Session(Protocol):
+    """One open transaction, as read models use it."""
+
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
+        """Run a statement and return its rows (none if it returns none)."""
+
+    def run_many(self, statement: str, parameters: Iterable[Sequence[object]]) -> None:
+        """Run a statement once for each of the parameter rows."""
+
+    def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
+        """The stored rows of a stream at these versions, by version."""
+
+
+class LogSession(Session, Protocol):
+    """One open transaction on a store, with what is not the same text for both."""
+
+    def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        """Rows of the log from a position on, within both bounds but one at least."""
+
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        """The stored rows at version 1 of these streams, by stream."""
+
+    def import_rows(self, rows: Sequence[LogRow]) -> None:
+        """Store rows of another log at the positions that they have there, in bulk.
+
+        Positions are beyond all that are here; later appends get positions beyond theirs.
+        """
+
+    def import_postings(self, postings: Collection[StoredPosting]) -> None:
+        """Store postings that are not there yet, in bulk."""
+
+    def clear(self) -> None:
+        """Remove all rows, read models and snapshots; constants stay."""
+
+
+class Store(Protocol):
+    """A database that holds a log: the library's recorder and transactions beside it.
+
+    Everything raises the library's errors (``eventsourcing.persistence.PersistenceError`` and
+    its base), never those of the driver.
+    """
+
+    recorder: ApplicationRecorder
+    """Writes and reads ``stored_events``; takes ``events=`` for the read models."""
+
+    def reading(self) -> AbstractContextManager[LogSession]:
+        """A transaction that sees one snapshot and changes nothing."""
+
+    def writing(self) -> AbstractContextManager[LogSession]:
+        """A transaction that is durable when the block ends, or undone when it raises."""
+
+    def close(self) -> None:
+        """Release all connections."""

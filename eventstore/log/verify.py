@@ -1,0 +1,345 @@
+"""Proves that a log is the one that was sealed: nothing changed, removed, added or moved.
+
+Every transaction ends the rows of each partition with a seal (``eventstore.log.seal``) that chains
+them to the partition's previous seal. Reading the log once in its order is enough to check
+all of it.
+
+What this cannot see: whole transactions that are missing from the end of a partition, since a
+chain has no mark of its end. Compare ``Summary.heads`` with heads kept elsewhere (the exporter's
+signed manifest), or pass those as ``known_heads``.
+
+``RowCheck`` is the check of rows in the order of the log: it is the same for rows of a log, for
+rows of an export (``eventstore.parquet.verify.export``), and for a part of either that follows a
+seal.
+
+Memory: one integer for each stream, one head for each partition, the rows of one transaction and
+one page of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+import msgspec
+from eventsourcing.persistence import Notification
+
+from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.seal import GENESIS, digest_by
+
+
+class Fault(Enum):
+    """What can be wrong with a row or a seal."""
+
+    MALFORMED_ROW = "malformed-row"
+    """A column does not hold its type, or the stream is not a UUID as it is written here."""
+    UNKNOWN_TOPIC = "unknown-topic"
+    UNDECODABLE_STATE = "undecodable-state"
+    VERSION_BREAK = "version-break"
+    """The version does not follow the stream's last one: rows are missing, moved or added."""
+    UNSEALED_ROWS = "unsealed-rows"
+    """No seal covers these rows: they were added, or their seal was removed."""
+    MISSING_ROWS = "missing-rows"
+    """The seal covers more rows than stand before it."""
+    FOREIGN_SEAL = "foreign-seal"
+    """The seal names another partition than the one whose stream it stands in."""
+    BROKEN_CHAIN = "broken-chain"
+    """The seal does not continue from the partition's last seal."""
+    BROKEN_SEAL = "broken-seal"
+    """The seal is not the one that these rows give: some of them, or it, was changed."""
+    MISSING_HEAD = "missing-head"
+    """A head that was known before is not in the log: its end was cut off."""
+    WRONG_HEAD = "wrong-head"
+    """The manifest names another newest seal of a partition than its rows have."""
+    WRONG_COLUMN = "wrong-column"
+    """A column of the export is not what the row's state and the rows around it say."""
+    WRONG_POSITION = "wrong-position"
+    """The position does not follow the one before, or is not where the file says it is."""
+
+
+class Head(NamedTuple):
+    """The newest seal of a partition: its version in the partition's stream and its digest."""
+
+    version: int
+    digest: bytes
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong in the rows of these positions.
+
+    ``stream`` and ``version`` are those of the row at ``last_position``; ``partition`` is set
+    when a seal says it.
+    """
+
+    fault: Fault
+    first_position: int
+    last_position: int
+    stream: UUID | str
+    version: int
+    partition: str | None
+    explanation: str
+
+
+class RowCheck:
+    """The state of one pass over rows, from the first of the log or from after a seal.
+
+    Attributes:
+        versions: the last version of each stream (16 bytes) that was seen.
+        begins: in a part of a log, the first row of each stream there, whose version nothing
+            before it tells; None where the rows begin with the log.
+        heads: the newest seal of each partition.
+        known: heads that are looked for and were not seen yet, by partition.
+        known_to: the position of the newest of the known heads that were seen.
+        seals: how many there were.
+    """
+
+    def __init__(
+        self,
+        *,
+        known: Mapping[str, Head] | None = None,
+        heads: Mapping[str, Head] | None = None,
+        part_after: int | None = None,
+    ) -> None:
+        """See the attributes.
+
+        Args:
+            known: heads that have to be found.
+            heads: in a part, the newest seals before it; None if they are not known: then the
+                first seal of each partition is taken as it is.
+            part_after: the position of the seal that the part follows; None: no part.
+        """
+        self.versions: dict[bytes, int] = {}
+        self.begins: dict[bytes, LogRow] | None = None if part_after is None else {}
+        self.heads: dict[str, Head] = dict(heads or {})
+        self.known = dict(known or {})
+        self.known_to: int | None = None
+        self.seals = 0
+        self._heads_are_known = part_after is None or heads is not None
+        self._sealed_to = part_after or 0
+        self._unsealed: list[LogRow] = []
+        self._unsealed_bytes = 0
+        self._malformed: set[int] = set()
+
+    def follow(self, rows: Iterable[LogRow]) -> Iterator[Finding]:
+        """Check the next rows. Each must hold the types of its columns."""
+        for row in rows:
+            last = self.versions.get(row.stream)
+            if last is None and self.begins is not None:
+                self.begins[row.stream] = row
+            elif row.version != (last or 0) + 1:
+                expected = f"version {(last or 0) + 1} should stand here"
+                yield finding(Fault.VERSION_BREAK, row, expected)
+            self.versions[row.stream] = row.version
+            sealed = _sealed(row) if row.topic == SEAL_TOPIC else None
+            if sealed is not None:
+                yield from self._check_seal(row, sealed)
+                continue
+            self._unsealed.append(row)
+            self._unsealed_bytes += len(row.state)
+            if self._unsealed_bytes > BATCH_BYTES_MAX:
+                # No transaction is that large: the seal of these rows is gone.
+                yield from self._drop_unsealed(len(self._unsealed))
+
+    def take_malformed(self, row: LogRow) -> None:
+        """Take a row whose columns do not hold their types: no seal can cover it."""
+        self._unsealed.append(row)
+        self._malformed.add(row.position)
+
+    def end(self) -> Iterator[Finding]:
+        """Report the rows at the end that no seal covers."""
+        yield from self._drop_unsealed(len(self._unsealed))
+
+    def _drop_unsealed(self, count: int) -> Iterator[Finding]:
+        """Report the first rows that wait for a seal, and wait no longer for them."""
+        dropped, self._unsealed = self._unsealed[:count], self._unsealed[count:]
+        self._unsealed_bytes = sum(
+            len(row.state) for row in self._unsealed if row.position not in self._malformed
+        )
+        for row in dropped:
+            yield finding(Fault.UNSEALED_ROWS, row, "no seal covers this row")
+
+    def _check_seal(self, row: LogRow, sealed: BatchSealed) -> Iterator[Finding]:
+        self.seals += 1
+        name = sealed.partition
+        if _stream_of(name) != row.stream:
+            yield finding(Fault.FOREIGN_SEAL, row, "not in the stream of its partition", name)
+        head = self.heads.get(name)
+        if head is None and self._heads_are_known:
+            head = Head(0, GENESIS)
+        if head is not None and sealed.previous != head.digest:
+            yield finding(Fault.BROKEN_CHAIN, row, f"does not continue seal {head.version}", name)
+        spare = len(self._unsealed) - sealed.rows
+        if spare > 0:
+            yield from self._drop_unsealed(spare)
+        covered, self._unsealed, self._unsealed_bytes = self._unsealed, [], 0
+        malformed, self._malformed = self._malformed, set()
+        first_position, self._sealed_to = self._sealed_to + 1, row.position
+        if spare < 0:
+            missing = f"{-spare} of the {sealed.rows} rows that it covers are missing"
+            yield finding(Fault.MISSING_ROWS, row, missing, name, first_position)
+        elif (malformed and any(r.position in malformed for r in covered)) or not _is_seal_of(
+            covered, row, sealed
+        ):
+            changed = f"not the seal of the {sealed.rows} rows before it"
+            yield finding(Fault.BROKEN_SEAL, row, changed, name, first_position)
+        self.heads[name] = found = Head(row.version, sealed.digest)
+        if self.known.get(name) == found:
+            del self.known[name]
+            self.known_to = row.position
+
+
+def finding(
+    fault: Fault,
+    row: LogRow,
+    explanation: str,
+    partition: str | None = None,
+    first_position: int | None = None,
+) -> Finding:
+    """A finding about a row, or about the rows from ``first_position`` to it."""
+    stream: Any = row.stream
+    return Finding(
+        fault=fault,
+        first_position=row.position if first_position is None else first_position,
+        last_position=row.position,
+        stream=UUID(bytes=stream) if isinstance(stream, bytes) else stream,
+        version=row.version,
+        partition=partition,
+        explanation=explanation,
+    )
+
+
+def _sealed(row: LogRow) -> BatchSealed | None:
+    """The seal in a row of its topic, None if it does not decode."""
+    try:
+        event = decode(row.topic, row.state)
+    except CorruptRow:
+        return None
+    assert isinstance(event, BatchSealed)
+    return event
+
+
+def _is_seal_of(covered: Sequence[LogRow], row: LogRow, sealed: BatchSealed) -> bool:
+    """Whether the row is, to the byte, the seal of these rows."""
+    digest = digest_by(sealed, [(r.stream, r.version, r.topic, r.state) for r in covered])
+    if digest is None:
+        return False
+    expected = msgspec.structs.replace(sealed, command=b"", rows=len(covered), digest=digest)
+    return encode(partition_stream(sealed.partition), row.version, expected).state == row.state
+
+
+@lru_cache(maxsize=4_096)
+def _stream_of(partition: str) -> bytes:
+    return partition_stream(partition).bytes
+
+
+__all__ = ["Fault", "Finding", "Head", "Progress", "Summary", "verify"]
+
+PAGE_ROWS: Final = 256
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the position reached and the position where the check ends."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a check: what was read, and the head of each partition's chain."""
+
+    position: int
+    rows: int
+    seals: int
+    streams: int
+    findings: int
+    heads: dict[str, Head]
+
+
+def verify(
+    log: EventLog,
+    *,
+    known_heads: Mapping[str, Head] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Finding | Summary]:
+    """Check the log up to its present end; the last item is the ``Summary``.
+
+    Args:
+        log: the log to read; others may append meanwhile.
+        known_heads: heads by partition from an earlier check or export; each must be found.
+        progress: called after each page of rows.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+    """
+    check = RowCheck(known=known_heads)
+    end = log.position()
+    reached = rows = findings = 0
+    while reached < end:
+        page = [row for row in log.read_log(after=reached, limit=PAGE_ROWS) if row.id <= end]
+        if not page:
+            break
+        for item in _checked(page, check):
+            findings += 1
+            yield item
+        rows += len(page)
+        reached = page[-1].id
+        if progress:
+            progress(reached, end)
+    for item in (*check.end(), *_missing_heads(check.known, end)):
+        findings += 1
+        yield item
+    yield Summary(
+        position=end,
+        rows=rows,
+        seals=check.seals,
+        streams=len(check.versions),
+        findings=findings,
+        heads=check.heads,
+    )
+
+
+def _checked(page: Sequence[Notification], check: RowCheck) -> Sequence[Finding]:
+    """What is wrong with the rows of a page, in the order of the rows."""
+    findings: list[Finding] = []
+    for notification in page:
+        row = _log_row(notification)
+        if not _is_well_formed(notification):
+            findings.append(finding(Fault.MALFORMED_ROW, row, "a column does not hold its type"))
+            check.take_malformed(row)
+            continue
+        try:
+            decode(row.topic, row.state)
+        except UnknownTopic:
+            findings.append(finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}"))
+        except CorruptRow as error:
+            findings.append(finding(Fault.UNDECODABLE_STATE, row, str(error)))
+        findings += check.follow([row])
+    return sorted(findings, key=attrgetter("last_position"))
+
+
+def _missing_heads(missing: Mapping[str, Head], end: int) -> Iterator[Finding]:
+    for name, known in missing.items():
+        yield Finding(
+            fault=Fault.MISSING_HEAD,
+            first_position=end,
+            last_position=end,
+            stream=partition_stream(name),
+            version=known.version,
+            partition=name,
+            explanation=f"seal {known.version} with digest {known.digest.hex()} is not here",
+        )
+
+
+def _log_row(row: Notification) -> LogRow:
+    stream: Any = row.originator_id
+    key = stream.bytes if isinstance(stream, UUID) else stream
+    return LogRow(row.id, key, row.originator_version, row.topic, row.state)
+
+
+def _is_well_formed(row: Notification) -> bool:
+    """Whether every column holds its type (SQLite columns take any) in the form we write."""
+    columns = (row.originator_id, row.originator_version, row.topic, row.state)
+    return tuple(map(type, columns)) == (UUID, int, str, bytes) and row.topic.isascii()

@@ -1,0 +1,1 @@
+"""Proves from its files alone that an export is what was written."""

@@ -1,0 +1,263 @@
+"""Proves from its files alone that an export is the one that was written, and all of it.
+
+What is compared: the signatures and the chain of manifests; each data file with its SHA-256; all
+rows with the seals, that is the hash chain of each partition, from one manifest's heads to the
+next one's; the versions of each stream; and every other column with what ``state`` decodes to.
+Seals are in the states, so this also finds rows that were changed before they were signed.
+
+Damage does not end the check. What follows a manifest or a file that cannot be used is measured
+from the heads that the next usable manifest names, and the streams in it may go on with any later
+version: so one damage is reported once. Of the rows of one manifest ``FINDINGS_MAX``
+findings are reported and the others counted.
+
+What this cannot see: whole manifests that are missing from the end; pass ``known_heads`` for
+that. Seals cover neither the positions of rows nor the order of whole transactions of different
+partitions; these rest on the signatures.
+
+Memory: the rows of one manifest for each process (about 450 MB with the exporter's default
+bounds), and about 300 bytes for each stream.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
+from multiprocessing import get_context
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from eventstore.log.verify import Fault, Finding, Head
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
+from eventstore.parquet.files import MANIFESTS, ExportPlace
+from eventstore.parquet.manifest import Verify
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
+from eventstore.parquet.verify.manifests import Claims, KeyOf, ManifestPart, read_claims
+from eventstore.parquet.verify.rows import FINDINGS_MAX, CheckedPart, Streams, check_part
+
+__all__ = ["ExportFinding", "ExportSummary", "KeyOf", "Progress", "verify_export"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the rows checked and the rows in all."""
+ROWS_PER_PROCESS: Final = 200_000
+"""With fewer, a process takes longer to start than to check."""
+
+
+def verify_export(
+    place: ExportPlace,
+    verify: Verify | None,
+    *,
+    key_of: KeyOf,
+    known_heads: Mapping[str, Head] | None = None,
+    progress: Progress | None = None,
+    processes: int | None = None,
+) -> Iterator[ExportFinding | ExportSummary]:
+    """Check an export; the last item is the ``ExportSummary``. May run beside an exporter.
+
+    Args:
+        place: where the export is.
+        verify: checks signatures with the mediator's key, known from elsewhere. None: the key is
+            taken from the export itself, and the summary says that it proves nothing.
+        key_of: makes the check of signatures for the key that an export names; used if ``verify``
+            is None. Raises ValueError if the text is no key.
+        known_heads: heads by partition from the log or an earlier check; each must be found.
+        progress: called when the rows of a manifest were checked.
+        processes: how many check at the same time; None: as many as there are cores. They are
+            started only for large exports, and import the main module of the program.
+
+    Raises:
+        ExportUnavailable: the place cannot be read now.
+    """
+    claims = read_claims(place, verify, key_of)
+    check = _ExportCheck(place, claims, known_heads or {})
+    wanted = len(os.sched_getaffinity(0)) if processes is None else processes
+    yield from claims.findings
+    findings = len(claims.findings)
+    for found in chain(
+        check.run(min(wanted, check.rows_in_all // ROWS_PER_PROCESS), progress),
+        _strays(claims, lambda: read_claims(place, verify, key_of)),
+    ):
+        findings += 1
+        yield found
+    yield check.summary(findings, key_is_trusted=verify is not None)
+
+
+class _ExportCheck:
+    """One pass over the rows of an export."""
+
+    def __init__(self, place: ExportPlace, claims: Claims, known: Mapping[str, Head]) -> None:
+        self._place = place
+        self._claims = claims
+        self._known = dict(known)
+        self._streams = StreamEnds()
+        self._rows = self._seals = self._left_out = self._known_to = 0
+        self.rows_in_all = sum(part.manifest.rows for part in claims.parts)
+
+    def run(self, processes: int, progress: Progress | None) -> Iterator[ExportFinding]:
+        reached = 0
+        jobs = [(part, self._known_in(part)) for part in self._claims.parts]
+        for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
+            yield from checked.findings
+            yield from self._join(part, checked)
+            for name, head in checked.missing.items():
+                yield _missing(name, head, part.manifest.path)
+            reached += part.manifest.rows
+            if progress:
+                progress(reached, self.rows_in_all)
+        for name, head in self._known.items():
+            yield _missing(name, head, MANIFESTS)
+
+    def summary(self, findings: int, *, key_is_trusted: bool) -> ExportSummary:
+        head, parts = self._claims.head, self._claims.parts
+        return ExportSummary(
+            position=parts[-1].manifest.last if parts else 0,
+            manifests=len(parts),
+            files=sum(len(part.manifest.files) for part in parts),
+            rows=self._rows,
+            seals=self._seals,
+            streams=len(self._streams),
+            findings=findings + self._left_out + self._streams.left_out,
+            signed_by=head.public_key if head else "",
+            key_is_trusted=key_is_trusted,
+            known_to=self._known_to,
+            heads=dict(parts[-1].heads) if parts else {},
+        )
+
+    def _known_in(self, part: ManifestPart) -> dict[str, Head]:
+        """The known heads that the rows of this manifest must have, if it is not too late."""
+        newest = {name: head.version for name, head in part.heads.items()}
+        names = [name for name, head in self._known.items() if head.version <= newest.get(name, 0)]
+        return {name: self._known.pop(name) for name in names}
+
+    def _join(self, part: ManifestPart, checked: CheckedPart) -> Iterator[ExportFinding]:
+        self._rows += checked.rows
+        self._seals += checked.seals
+        self._left_out += checked.left_out
+        self._known_to = max(self._known_to, checked.known_to)
+        if part.before is None:
+            self._streams.lose()
+        if checked.streams is not None:
+            yield from self._streams.join(checked.streams)
+        if checked.streams is None or not checked.is_whole:
+            self._streams.lose()
+
+
+def _checked(
+    place: ExportPlace, jobs: Sequence[tuple[ManifestPart, Mapping[str, Head]]], processes: int
+) -> Iterator[CheckedPart]:
+    """Check the rows of manifests, several at the same time; results in their order."""
+    if processes <= 1:
+        for job in jobs:
+            yield check_part(place, *job)
+        return
+    # A process that is forked from one with threads may wait forever.
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_leave_signals)
+    waiting: deque[Future[CheckedPart]] = deque()
+    try:
+        for job in jobs:
+            waiting.append(pool.submit(check_part, place, *job))
+            if len(waiting) == 2 * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        why = "a process that checked it was ended, perhaps for want of memory"
+        raise ExportUnavailable(place.address(), why) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_signals() -> None:
+    """An interrupt of the terminal is for the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _missing(name: str, head: Head, path: str) -> ExportFinding:
+    return ExportFinding(
+        fault=Fault.MISSING_HEAD,
+        path=path,
+        shard=name,
+        version=head.version,
+        explanation=f"seal {head.version} with digest {head.digest.hex()} is not here",
+    )
+
+
+def _strays(claims: Claims, read_again: Callable[[], Claims]) -> Iterator[ExportFinding]:
+    """Files that no manifest explained before the check, nor after it."""
+    if claims.strays:
+        # An exporter writes files before the manifest that names them.
+        for path in sorted(claims.strays & read_again().strays):
+            why = "no manifest names it: added, or left by an exporter that was stopped"
+            yield finding_of(ExportDamaged(path, Damage.STRAY, why))
+
+
+_End: TypeAlias = tuple[int, str | None]
+"""The last version of a stream, and its identity."""
+
+
+class StreamEnds:
+    """Where each stream ends in the manifests that were joined, which come in their order.
+
+    Attributes:
+        left_out: findings that were only counted.
+
+    Memory: about 300 bytes for each stream.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[bytes, _End] = {}
+        self._before_loss: dict[bytes, _End] = {}
+        self._is_lossy = False
+        self.left_out = 0
+
+    def __len__(self) -> int:
+        """How many streams there are."""
+        return len(self._ends.keys() | self._before_loss.keys())
+
+    def lose(self) -> None:
+        """Rows are missing here: each stream may go on with any later version."""
+        self._before_loss |= self._ends
+        self._ends = {}
+        self._is_lossy = True
+
+    def join(self, streams: Streams) -> Iterator[ExportFinding]:
+        """Let the streams of the next manifest go on; at most ``FINDINGS_MAX`` findings."""
+        for reported, (index, fault, why) in enumerate(self._breaks(streams)):
+            if reported < FINDINGS_MAX:
+                yield _finding(streams, index, fault, why)
+            else:
+                self.left_out += 1
+
+    def _breaks(self, streams: Streams) -> Iterator[tuple[int, Fault, str]]:
+        columns = [streams.table[name] for name in ("stream", "first", "last", "identity")]
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        for index, (stream, first, last, identity) in enumerate(rows):
+            end = self._ends.get(stream)
+            lost = self._before_loss.get(stream) if end is None else None
+            version, known = end or lost or (0, identity)
+            may_skip = self._is_lossy and end is None
+            if first <= version or (first > version + 1 and not may_skip):
+                yield index, Fault.VERSION_BREAK, f"version {version + 1} should stand here"
+            if identity != known:
+                yield index, Fault.WRONG_COLUMN, "identity: not the one of its stream"
+            self._ends[stream] = (last, known)
+
+
+def _finding(streams: Streams, index: int, fault: Fault, why: str) -> ExportFinding:
+    row: dict[str, Any] = streams.table.slice(index, 1).to_pylist()[0]
+    number = row["number"]
+    return streams.rows.finding(
+        Finding(
+            fault=fault,
+            first_position=number,
+            last_position=number,
+            stream=UUID(bytes=row["stream"]),
+            version=row["first"],
+            partition=None,
+            explanation=why,
+        )
+    )

@@ -1,0 +1,139 @@
+"""One data file of an export against its manifest: its bytes, its shape, the order of its rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from eventstore.log.verify import Fault
+from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.manifest import DataFile
+from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.verify.findings import ExportFinding
+
+_REPORTED_MAX: Final = 20
+"""So many rows of a file are reported to be in the wrong place; sorted, all are checked."""
+
+
+class ReadFile(NamedTuple):
+    """A data file as it was found."""
+
+    table: pa.Table | None
+    """Its rows; None if they cannot be read."""
+    findings: Sequence[ExportFinding]
+    is_whole: bool
+    """It is, to the byte, the file that the manifest names."""
+
+
+def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
+    """Read a data file whatever is wrong with it.
+
+    Raises:
+        FileMissing: there is none.
+        ExportUnavailable: the place cannot be read now.
+    """
+    content = place.read(file.path)
+    findings = list(_byte_damage(file, content))
+    is_whole = not findings
+    try:
+        table = _table(content)
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if is_whole:
+            why = f"not a file of this schema: {str(error).splitlines()[0]}"
+            findings.append(_finding(file, Damage.CHANGED, why))
+        return ReadFile(None, findings, is_whole)
+    findings += _disorder(file, table)
+    if is_whole:
+        # Of a file that was changed it is known already that nothing has to fit.
+        findings += _contradictions(file, table)
+    return ReadFile(table, findings, is_whole)
+
+
+def _byte_damage(file: DataFile, content: bytes) -> Iterator[ExportFinding]:
+    if len(content) != file.bytes:
+        why = f"{len(content)} bytes, {file.bytes} when it was written"
+        yield _finding(file, Damage.TRUNCATED, why)
+    elif hashlib.sha256(content).hexdigest() != file.sha256:
+        yield _finding(file, Damage.CHANGED, "its SHA-256 is not that of the manifest")
+
+
+def _table(content: bytes) -> pa.Table:
+    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    if not table.schema.equals(SCHEMA) or table.schema.metadata != SCHEMA.metadata:
+        raise ValueError("other columns")
+    # Text that is not UTF-8, lists that end before they begin.
+    table.validate(full=True)
+    return table
+
+
+def _disorder(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
+    """Rows that do not follow the row before, or stand on another day than the file's."""
+    if table.num_rows == 0:
+        return
+    positions = table["position"].combine_chunks()
+    steps = pc.pairwise_diff(positions)
+    for row in _rows_where(pc.less_equal(steps, 0)):
+        why = f"follows position {positions[row - 1]} in the file"
+        yield _row_finding(file, table, row, Fault.WRONG_POSITION, why)
+    day = file.path.split("/")[1].removeprefix("date=")
+    days = table["recorded_at"].combine_chunks().cast(pa.date32(), safe=False)
+    if days.unique().cast(pa.string()).to_pylist() == [day]:
+        return
+    for row in _rows_where(pc.not_equal(days.cast(pa.string()), day)):
+        why = f"recorded_at is not of {day}, the day of the file"
+        yield _row_finding(file, table, row, Fault.WRONG_COLUMN, why)
+
+
+def _rows_where(mask: pa.Array) -> list[int]:
+    found: list[int] = pc.indices_nonzero(mask)[:_REPORTED_MAX].to_pylist()
+    return found
+
+
+def _contradictions(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
+    """What the manifest says about the file and is not so, although the file is the same."""
+    counts = table.group_by(["type", "type_version"], use_threads=False)
+    types = {
+        f"{row['type']}.{row['type_version']}": row["count_all"]
+        for row in counts.aggregate([([], "count_all")]).to_pylist()
+    }
+    for said, stated, actual in (
+        ("rows", file.rows, table.num_rows),
+        ("bytes of state", file.state_bytes, pc.sum(pc.binary_length(table["state"])).as_py()),
+        ("rows by type", file.types, types),
+    ):
+        if stated != actual:
+            why = f"its manifest says {stated} {said}, it has {actual}"
+            yield _finding(file, Damage.CHANGED, why)
+    for said, stated, row in (("begins", file.first, 0), ("ends", file.last, table.num_rows - 1)):
+        if table.num_rows and table["position"][row].as_py() != stated:
+            why = f"the file {said} with position {stated}, says its manifest"
+            yield _row_finding(file, table, row, Fault.WRONG_POSITION, why)
+
+
+def _finding(file: DataFile, damage: Damage, why: str) -> ExportFinding:
+    return ExportFinding(fault=damage, path=file.path, explanation=why)
+
+
+def _row_finding(
+    file: DataFile, table: pa.Table, row: int, fault: Fault, why: str
+) -> ExportFinding:
+    named = table.slice(row, 1).select(["position", "shard", "stream", "version"])
+    found = named.to_pylist()[0]
+    return ExportFinding(
+        fault=fault,
+        path=file.path,
+        row=row,
+        first_position=found["position"],
+        last_position=found["position"],
+        shard=found["shard"],
+        stream=UUID(bytes=found["stream"]),
+        version=found["version"],
+        explanation=why,
+    )

@@ -1,0 +1,308 @@
+"""Which rows an export claims to hold, when not everything it says can be believed.
+
+Reads what ``eventstore.parquet.catalog`` reads, but goes on where that stops: everything that is
+wrong is reported, and what can still be read is handed on, so that its rows are checked too.
+
+Files beside those of the manifests that count are explained where possible: by a manifest that
+replaced them (``Leftovers``), whose files are checked like the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeAlias
+
+from eventstore.log.verify import Head
+from eventstore.parquet.catalog import check_continues
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
+from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace, FileMissing
+from eventstore.parquet.manifest import (
+    DataFile,
+    ExportHead,
+    Manifest,
+    Statement,
+    Verify,
+    heads_of,
+    is_data,
+    is_manifest,
+    positions_of,
+    read_head,
+    read_manifest,
+    signature_damage,
+)
+from eventstore.parquet.verify.findings import ExportFinding, finding_of
+
+
+class ReadManifest(NamedTuple):
+    """A manifest that could be read, with its heads."""
+
+    statement: Statement
+    heads: Mapping[str, Head]
+    is_certain: bool
+    """It is signed and in its place."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it says."""
+        return self.statement.manifest
+
+
+class Leftovers:
+    """The files that the manifests that count explain, and what is wrong with the others."""
+
+    def __init__(
+        self,
+        place: ExportPlace,
+        found: Sequence[ReadManifest],
+        counting: Sequence[ReadManifest],
+        unreadable: Collection[str],
+    ) -> None:
+        """Look at all manifests, those that count, and paths of those that cannot be read."""
+        self.findings: list[ExportFinding] = []
+        self._place = place
+        self._sizes = place.sizes(EVENTS)
+        self._unreadable = unreadable
+        self._certain = {read.manifest.path: read for read in found if read.is_certain}
+        # These are reported already.
+        self._damaged = {*unreadable, *(r.manifest.path for r in found if not r.is_certain)}
+        self._explained = {read.manifest.path for read in counting}
+        for read in counting:
+            for file in read.manifest.files:
+                if file.path in self._explained:
+                    why = f"{read.manifest.path} names it too"
+                    self._report(ExportDamaged(file.path, Damage.DUPLICATED, why))
+                self._explained.add(file.path)
+        for read in counting:
+            self._explain_replaced(read.manifest)
+
+    def strays(self, listed: Collection[str]) -> frozenset[str]:
+        """Files below the folders of an export that nothing explains.
+
+        Files where a manifest cannot be read may be those that it names.
+        """
+        ranges = [positions_of(path) for path in self._unreadable]
+        lost = {
+            path
+            for path in filter(is_data, self._sizes)
+            for first, last in ranges
+            if first <= positions_of(path)[0] and positions_of(path)[1] <= last
+        }
+        every = {*listed, *self._sizes}
+        return frozenset(every - self._explained - lost - self._damaged)
+
+    def _report(self, damage: ExportDamaged) -> None:
+        self.findings.append(finding_of(damage))
+
+    def _explain_replaced(self, manifest: Manifest) -> None:
+        """Pass over what this manifest says it replaced, and what that replaced."""
+        waiting = [manifest]
+        while waiting:
+            replacing = waiting.pop()
+            for read in self._replaced_by(replacing):
+                self._explained.add(read.manifest.path)
+                is_last = read.manifest.path == replacing.replaces[-1]
+                if is_last and read.statement.link != replacing.stands_for:
+                    why = f"not the manifest that {replacing.path} replaced"
+                    self._report(ExportDamaged(read.manifest.path, Damage.BROKEN_CHAIN, why))
+                for file in read.manifest.files:
+                    self._check_replaced(file)
+                waiting.append(read.manifest)
+
+    def _replaced_by(self, manifest: Manifest) -> Iterator[ReadManifest]:
+        for path in manifest.replaces:
+            read = self._certain.get(path)
+            if read is not None and path not in self._explained:
+                yield read
+
+    def _check_replaced(self, file: DataFile) -> None:
+        if file.path in self._explained or file.path not in self._sizes:
+            return
+        self._explained.add(file.path)
+        try:
+            content = self._place.read(file.path)
+        except FileMissing:
+            return  # a compaction removed it just now
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            why = "replaced, and not as it was then; the next export removes it"
+            self._report(ExportDamaged(file.path, Damage.CHANGED, why))
+
+
+KeyOf: TypeAlias = Callable[[str], Verify]
+"""The check of signatures by the public key of this text (base58). Raises ValueError: no key."""
+
+_TRIES: Final = 3
+_READ_AT_ONCE: Final = 8
+
+
+class ManifestPart(NamedTuple):
+    """A manifest whose rows can be checked, and what the manifests around it say."""
+
+    manifest: Manifest
+    heads: Mapping[str, Head]
+    """The newest seals after its rows."""
+    before: Mapping[str, Head] | None
+    """The newest seals before its rows; None: rows before it may be missing."""
+
+
+class Claims(NamedTuple):
+    """What the manifests of an export say, and what is wrong with them."""
+
+    head: ExportHead | None
+    parts: Sequence[ManifestPart]
+    """In the order of the log."""
+    findings: Sequence[ExportFinding]
+    strays: frozenset[str]
+    """Files that no manifest explains."""
+
+
+def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Claims:
+    """Read ``export.json`` and all manifests; may run beside an exporter.
+
+    Raises:
+        ExportUnavailable: the place cannot be read now.
+    """
+    for _ in range(_TRIES):
+        listed = place.sizes(MANIFESTS)
+        claims = _Reading(place, listed).claims(verify, key_of)
+        # An exporter or a compaction may have been between two of the looks.
+        if not (claims.findings or claims.strays) or place.sizes(MANIFESTS) == listed:
+            return claims
+    raise ExportUnavailable(MANIFESTS, "changes faster than it can be read")
+
+
+class _Reading:
+    """One look at the manifests of an export."""
+
+    def __init__(self, place: ExportPlace, listed: Mapping[str, int]) -> None:
+        self._place = place
+        self._listed = listed
+        self._findings: list[ExportFinding] = []
+        self._unreadable: list[str] = []
+
+    def claims(self, verify: Verify | None, key_of: KeyOf) -> Claims:
+        contents = self._contents()
+        head = self._head(verify, key_of)
+        key = head.public_key if head else ""
+        if verify is None:
+            # If the head is damaged, whether one key signed all else is still worth knowing.
+            verify = _verify_of(key_of, key or _any_key(contents))
+        found = [
+            read
+            for path, content in contents.items()
+            for read in self._manifest(path, content, verify)
+        ]
+        for read in found:
+            if key and read.is_certain and read.manifest.signed_by != key:
+                why = f"signed by {read.manifest.signed_by}, the export is of {key}"
+                self._report(ExportDamaged(read.manifest.path, Damage.BAD_SIGNATURE, why))
+        counting = list(_counting(found))
+        parts = list(self._chain(counting))
+        leftovers = Leftovers(self._place, found, counting, self._unreadable)
+        self._findings += leftovers.findings
+        return Claims(head, parts, self._findings, leftovers.strays(self._listed))
+
+    def _report(self, damage: ExportDamaged) -> None:
+        self._findings.append(finding_of(damage))
+
+    def _contents(self) -> dict[str, bytes]:
+        names = sorted(filter(is_manifest, self._listed))
+        with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
+            read = dict(zip(names, readers.map(self._content, names), strict=True))
+        return {name: content for name, content in read.items() if content is not None}
+
+    def _content(self, path: str) -> bytes | None:
+        try:
+            return self._place.read(path)
+        except FileMissing:
+            self._report(ExportDamaged(path, Damage.MISSING, "it was listed"))
+            return None
+
+    def _head(self, verify: Verify | None, key_of: KeyOf) -> ExportHead | None:
+        """``export.json``, None if it says nothing that can be believed."""
+        try:
+            content = self._place.read(HEAD)
+            head = read_head(HEAD, content)
+        except FileMissing:
+            self._report(ExportDamaged(HEAD, Damage.MISSING, "every export has one"))
+            return None
+        except ExportDamaged as error:
+            self._report(error)
+            return None
+        verify = verify or _verify_of(key_of, head.public_key)
+        damages = list(signature_damage(HEAD, head, content, verify))
+        for damage in damages:
+            self._report(damage)
+        return None if damages else head
+
+    def _manifest(self, path: str, content: bytes, verify: Verify) -> Iterator[ReadManifest]:
+        try:
+            statement, damages = read_manifest(path, content, verify)
+            heads = heads_of(path, statement.manifest)
+        except ExportDamaged as error:
+            self._report(error)
+            self._unreadable.append(path)
+            return
+        for damage in damages:
+            self._report(damage)
+        yield ReadManifest(
+            statement, heads, all(damage.damage is Damage.UNKNOWN_EVENT for damage in damages)
+        )
+
+    def _chain(self, counting: Sequence[ReadManifest]) -> Iterator[ManifestPart]:
+        """The manifests whose rows can be checked, each with what is known before it."""
+        reached, link = 0, ""
+        before: Mapping[str, Head] | None = {}
+        for read in counting:
+            manifest = read.manifest
+            is_certain = read.is_certain and before is not None
+            try:
+                # What follows a manifest that is damaged is not blamed for it.
+                check_continues(manifest, reached, link if is_certain else manifest.previous)
+            except ExportDamaged as error:
+                if error.damage is not Damage.GAP or not self._is_explained(reached, manifest):
+                    self._report(error)
+                if error.damage is not Damage.BROKEN_CHAIN:
+                    before = None
+                if error.damage is Damage.OVERLAP:
+                    reached = max(reached, manifest.last)
+                    continue
+            yield ManifestPart(manifest, read.heads, before)
+            reached, link = manifest.last, read.statement.link
+            before = read.heads if read.is_certain else None
+
+    def _is_explained(self, reached: int, following: Manifest) -> bool:
+        """Whether a manifest that cannot be read stands, by its name, where one is missing."""
+        ranges = map(positions_of, self._unreadable)
+        return any(first <= reached + 1 and last >= following.first - 1 for first, last in ranges)
+
+
+def _counting(found: Sequence[ReadManifest]) -> Iterator[ReadManifest]:
+    """The manifests that are not inside a wider one; damaged ones only where no other stands."""
+    widest: list[ReadManifest] = []
+    for read in sorted(found, key=lambda r: (not r.is_certain, r.manifest.first, -r.manifest.last)):
+        manifest = read.manifest
+        around = (other.manifest for other in widest if other.is_certain)
+        if read.is_certain:
+            if not (widest and manifest.last <= widest[-1].manifest.last):
+                widest.append(read)
+        elif all(manifest.last < other.first or other.last < manifest.first for other in around):
+            widest.append(read)
+    return iter(sorted(widest, key=lambda read: read.manifest.first))
+
+
+def _verify_of(key_of: KeyOf, key: str) -> Verify:
+    try:
+        return key_of(key)
+    except ValueError:
+        return lambda _message, _signature: False
+
+
+def _any_key(contents: Mapping[str, bytes]) -> str:
+    """The key that the first manifest names that can be read."""
+    for path, content in contents.items():
+        with suppress(ExportDamaged):
+            return read_manifest(path, content, None)[0].manifest.signed_by
+    return ""

@@ -1,0 +1,410 @@
+"""The rows of one manifest: their seals, versions and columns, and the heads after them.
+
+The rows before are not needed: a manifest starts after a seal, and the one before has the heads.
+Where its rows begin and end in each stream is handed on (``Streams``), to be compared with the
+manifests around it (``eventstore.parquet.verify.export``).
+
+Every typed column is made again from ``state`` as the exporter does it; equal columns are compared
+in bulk, and only where two differ are their rows looked for.
+
+Memory: the rows of one manifest as Arrow, those of one page as Python objects.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.log.codec import decode
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.event_log import LogRow
+from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
+from eventstore.parquet.columns import event_columns, identity_of, to_array
+from eventstore.parquet.errors import Damage, ExportUnavailable
+from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.verify.file import ReadFile, read_file
+from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.manifests import ManifestPart
+
+
+class NumberedRows:
+    """The rows of a manifest in the order of the log, numbered from 0."""
+
+    def __init__(self, paths: Sequence[str], tables: Sequence[pa.Table]) -> None:
+        """``paths`` and ``tables`` are those of the files of the manifest, in their order."""
+        self._paths = paths
+        self._starts = [0, *accumulate(table.num_rows for table in tables)]
+        self.table = pa.concat_tables(tables)
+        self._order: pa.Array | None = None
+        positions = self.table["position"].combine_chunks()
+        if pc.any(pc.less_equal(pc.pairwise_diff(positions), 0)).as_py():
+            self._order = pc.sort_indices(positions)
+            self.table = self.table.take(self._order)
+
+    def without_values(self) -> NumberedRows:
+        """The same, with no more than what names a row: to be handed to another process."""
+        named = object.__new__(NumberedRows)
+        named._paths, named._starts, named._order = self._paths, self._starts, self._order
+        named.table = self.table.select(["position", "shard", "stream", "version"])
+        return named
+
+    def __len__(self) -> int:
+        """How many there are."""
+        count: int = self.table.num_rows
+        return count
+
+    def page(self, start: int, count: int) -> tuple[pa.Table, list[LogRow]]:
+        """So many rows from this number, as they are and as rows of the log.
+
+        The number of a row stands for its position, since nothing says that positions are right.
+        """
+        page = self.table.slice(start, count)
+        topics = pc.binary_join_element_wise(
+            page["type"], page["type_version"].cast(pa.string()), "."
+        )
+        encoded = topics.combine_chunks().dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        rows = map(
+            LogRow,
+            range(start, start + page.num_rows),
+            page["stream"].to_pylist(),
+            page["version"].to_pylist(),
+            map(names.__getitem__, encoded.indices.to_pylist()),
+            page["state"].to_pylist(),
+        )
+        return page, list(rows)
+
+    def finding(self, found: Finding, shard: str | None = None) -> ExportFinding:
+        """A finding about numbered rows, with positions and places in files."""
+        number = found.last_position
+        index = number if self._order is None else self._order[number].as_py()
+        file = bisect_right(self._starts, index) - 1
+        stream = found.stream
+        assert isinstance(stream, UUID)
+        positions = self.table["position"]
+        return ExportFinding(
+            fault=found.fault,
+            path=self._paths[file],
+            row=index - self._starts[file],
+            first_position=positions[found.first_position].as_py(),
+            last_position=positions[number].as_py(),
+            shard=shard or found.partition or self.table["shard"][number].as_py(),
+            stream=stream,
+            version=found.version,
+            explanation=found.explanation,
+        )
+
+
+class Streams(NamedTuple):
+    """Where the rows of a manifest begin and end in each of their streams."""
+
+    table: pa.Table
+    """stream, first and last version, identity, and the number of the first row."""
+    rows: NumberedRows
+
+
+PAGE_ROWS: Final = 8_192
+FINDINGS_MAX: Final = 100
+"""So many findings about the rows of one manifest are reported, all others are counted."""
+
+
+class CheckedPart(NamedTuple):
+    """What the check of one manifest's rows found."""
+
+    findings: Sequence[ExportFinding]
+    left_out: int
+    """Findings that were only counted."""
+    rows: int
+    seals: int
+    missing: Mapping[str, Head]
+    """Heads that were looked for and not found."""
+    known_to: int
+    """The position of the newest of the heads that were looked for and found, 0 for none."""
+    streams: Streams | None
+    """None if some of the rows cannot be read."""
+    is_whole: bool
+    """Every file is the one that was signed."""
+
+
+def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]) -> CheckedPart:
+    """Check the rows of one manifest.
+
+    Args:
+        place: where the export is.
+        part: the manifest and the heads before it.
+        known: heads that the rows must have, by partition.
+
+    Raises:
+        ExportUnavailable: the place cannot be read now.
+    """
+    files: list[tuple[str, ReadFile]] = []
+    findings: list[ExportFinding] = []
+    for file in part.manifest.files:
+        try:
+            files.append((file.path, read_file(place, file)))
+        except FileMissing:
+            _require(place, part)
+            why = f"named by {part.manifest.path}"
+            findings.append(ExportFinding(fault=Damage.MISSING, path=file.path, explanation=why))
+    findings += [found for _, read in files for found in read.findings]
+    tables = [(path, read.table) for path, read in files if read.table is not None]
+    is_complete = len(tables) == len(part.manifest.files)
+    is_whole = is_complete and all(read.is_whole for _, read in files)
+    if not any(table.num_rows for _, table in tables):
+        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole)
+    rows = NumberedRows([path for path, _ in tables], [table for _, table in tables])
+    check = _PartCheck(part, rows, known)
+    found, left_out = check.run(is_complete=is_complete)
+    return CheckedPart(
+        findings + found,
+        left_out,
+        len(rows),
+        check.seals,
+        check.missing,
+        check.known_to,
+        check.streams() if is_complete else None,
+        is_whole,
+    )
+
+
+def _require(place: ExportPlace, part: ManifestPart) -> None:
+    """A file is not damaged if a compaction took it away with its manifest meanwhile."""
+    try:
+        place.read(part.manifest.path)
+    except FileMissing:
+        why = "put together with others while it was being checked; check again"
+        raise ExportUnavailable(part.manifest.path, why) from None
+
+
+class _PartCheck:
+    """One pass over the rows of a manifest."""
+
+    def __init__(self, part: ManifestPart, rows: NumberedRows, known: Mapping[str, Head]) -> None:
+        self._part = part
+        self._rows = rows
+        self._check = RowCheck(known=known, heads=part.before, part_after=-1)
+        self._names: dict[bytes, str | None] = {}
+        self._found: list[Finding] = []
+        self._left_out = 0
+        self._sections: list[tuple[int, str | None]] = []
+        """Where the rows of each seal end, and its partition."""
+
+    @property
+    def seals(self) -> int:
+        return self._check.seals
+
+    @property
+    def missing(self) -> Mapping[str, Head]:
+        return self._check.known
+
+    @property
+    def known_to(self) -> int:
+        number = self._check.known_to
+        position: int = 0 if number is None else self._rows.table["position"][number].as_py()
+        return position
+
+    def run(self, *, is_complete: bool) -> tuple[list[ExportFinding], int]:
+        """All findings, and how many more there are.
+
+        Between rows that are missing, seals and versions have nothing to be compared with.
+        """
+        for start in range(0, len(self._rows), PAGE_ROWS):
+            page, rows = self._rows.page(start, PAGE_ROWS)
+            self._keep(check_columns(page, rows))
+            self._keep(self._check_identities(page, rows))
+            if is_complete:
+                self._keep(self._check.follow(rows))
+                self._sections += _sections(rows)
+        heads: list[ExportFinding] = []
+        if is_complete:
+            self._keep(self._check.end())
+            self._keep(self._check_shards())
+            self._keep(self._check_positions())
+            self._keep(self._check_last())
+            heads = list(self._check_heads())
+        self._found.sort(key=lambda found: found.last_position)
+        return [self._rows.finding(f, self._shard(f)) for f in self._found] + heads, self._left_out
+
+    def streams(self) -> Streams:
+        """Where the rows begin and end in each stream."""
+        begins = self._check.begins
+        assert begins is not None
+        table = pa.table(
+            {
+                "stream": pa.array(begins, pa.binary(16)),
+                "first": pa.array([row.version for row in begins.values()], pa.int64()),
+                "last": pa.array(map(self._check.versions.__getitem__, begins), pa.int64()),
+                "identity": pa.array(map(self._names.get, begins), pa.string()),
+                "number": pa.array([row.position for row in begins.values()], pa.int64()),
+            }
+        )
+        return Streams(table, self._rows.without_values())
+
+    def _keep(self, findings: Iterable[Finding]) -> None:
+        for found in findings:
+            if len(self._found) < FINDINGS_MAX:
+                self._found.append(found)
+            else:
+                self._left_out += 1
+
+    def _check_identities(self, page: pa.Table, rows: Sequence[LogRow]) -> Iterator[Finding]:
+        """Every row of a stream names the identity that the stream's first row says.
+
+        Of a stream that began before these rows, it is taken from its first row here.
+        """
+        identities = page["identity"].to_pylist()
+        names = self._names
+        for row, identity in zip(rows, identities, strict=True):
+            if row.stream not in names:
+                names[row.stream] = _first_identity(row) if row.version == 1 else identity
+            if names[row.stream] != identity:
+                why = "identity: not the one of its stream"
+                yield finding(Fault.WRONG_COLUMN, row, why)
+
+    def _check_shards(self) -> Iterator[Finding]:
+        """Every row names the partition of the seal that follows it."""
+        start = 0
+        expected: list[pa.Array] = []
+        for end, partition in [*self._sections, (len(self._rows), None)]:
+            expected.append(pa.repeat(pa.scalar(partition, pa.string()), end - start))
+            start = end
+        wrong = pc.not_equal(self._rows.table["shard"], pa.concat_arrays(expected))
+        numbers = pc.indices_nonzero(wrong)
+        self._left_out += len(numbers[FINDINGS_MAX:])
+        for number in numbers[:FINDINGS_MAX].to_pylist():
+            why = "shard: not the partition whose seal covers the row"
+            yield finding(Fault.WRONG_COLUMN, self._row(number), why)
+
+    def _check_positions(self) -> Iterator[Finding]:
+        """No two rows stand at one position; each file has checked its own order before."""
+        steps = pc.pairwise_diff(self._rows.table["position"].combine_chunks())
+        numbers = pc.indices_nonzero(pc.equal(steps, 0).fill_null(fill_value=False))
+        self._left_out += len(numbers[FINDINGS_MAX:])
+        for number in numbers[:FINDINGS_MAX].to_pylist():
+            why = "another row of the manifest has the same position"
+            yield finding(Fault.WRONG_POSITION, self._row(number), why)
+
+    def _check_last(self) -> Iterator[Finding]:
+        last = len(self._rows) - 1
+        if self._rows.table["position"][last].as_py() != self._part.manifest.last:
+            why = f"{self._part.manifest.path} ends with another position"
+            yield finding(Fault.WRONG_POSITION, self._row(last), why)
+
+    def _check_heads(self) -> Iterator[ExportFinding]:
+        found, said = self._check.heads, self._part.heads
+        names = found if self._part.before is None else {*found, *said}
+        for name in sorted(names):
+            if found.get(name) != said.get(name):
+                version = found[name].version if name in found else 0
+                yield ExportFinding(
+                    fault=Fault.WRONG_HEAD,
+                    path=self._part.manifest.path,
+                    last_position=self._part.manifest.last,
+                    shard=name,
+                    explanation=f"the newest seal in its rows is {version}, it names another",
+                )
+
+    def _shard(self, found: Finding) -> str | None:
+        index = bisect_right(self._sections, found.last_position, key=lambda section: section[0])
+        return self._sections[index][1] if index < len(self._sections) else None
+
+    def _row(self, number: int) -> LogRow:
+        return self._rows.page(number, 1)[1][0]
+
+
+def _sections(rows: Sequence[LogRow]) -> Iterator[tuple[int, str | None]]:
+    for row in rows:
+        if row.topic == SEAL_TOPIC:
+            partition = None
+            with suppress(CorruptRow):
+                event = decode(row.topic, row.state)
+                partition = event.partition if isinstance(event, BatchSealed) else None
+            yield row.position + 1, partition
+
+
+def _first_identity(row: LogRow) -> str | None:
+    try:
+        return identity_of(decode(row.topic, row.state))
+    except (UnknownTopic, CorruptRow):
+        return None
+
+
+_OF_THE_LOG: Final = {
+    *("position", "shard", "stream", "identity", "version", "type", "type_version", "state")
+}
+"""Columns that no event fills."""
+_OF_EVENTS: Final = [field for field in SCHEMA if field.name not in _OF_THE_LOG]
+
+
+def check_columns(page: pa.Table, rows: Sequence[LogRow]) -> Iterator[Finding]:
+    """What is wrong with the typed columns of a page; ``rows`` are the same rows.
+
+    Yields for each row at most one finding, which names all of its columns that are wrong, or
+    says that the row cannot be decoded.
+    """
+    try:
+        expected = event_columns([row.topic for row in rows], [row.state for row in rows])
+    except (UnknownTopic, CorruptRow):
+        understood = []
+        for index, row in enumerate(rows):
+            found = list(_not_understood(row))
+            yield from found
+            if not found:
+                understood.append(index)
+        if understood:
+            yield from check_columns(page.take(understood), [rows[index] for index in understood])
+        return
+    wrong: dict[int, list[str]] = {}
+    for field in _OF_EVENTS:
+        for index in _differences(page[field.name], expected.get(field.name), field.type):
+            wrong.setdefault(index, []).append(field.name)
+    for index, names in sorted(wrong.items()):
+        why = f"{', '.join(names)}: not what the state of the row says"
+        yield finding(Fault.WRONG_COLUMN, rows[index], why)
+
+
+def _not_understood(row: LogRow) -> Iterator[Finding]:
+    try:
+        decode(row.topic, row.state)
+    except UnknownTopic:
+        yield finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
+    except CorruptRow as error:
+        yield finding(Fault.UNDECODABLE_STATE, row, str(error))
+
+
+def _differences(
+    column: pa.ChunkedArray, values: list[Any] | None, kind: pa.DataType
+) -> Sequence[int]:
+    """The places where a column does not hold these values, to the bit."""
+    if values is None:
+        if column.null_count == len(column):
+            return []
+        found: list[int] = pc.indices_nonzero(column.is_valid()).to_pylist()
+        return found
+    one, other = _bits(column.combine_chunks()), _bits(to_array(values, kind, len(values)))
+    return list(_unequal(one, other, 0))
+
+
+def _bits(array: pa.Array) -> pa.Array:
+    """Floating-point numbers as integers: -0.0 is not 0.0, and what is no number equals itself."""
+    return array.view(pa.int64()) if pa.types.is_floating(array.type) else array
+
+
+def _unequal(one: pa.Array, other: pa.Array, start: int) -> Iterator[int]:
+    if one.equals(other):
+        return
+    if len(one) == 1:
+        yield start
+        return
+    half = len(one) // 2
+    yield from _unequal(one[:half], other[:half], start)
+    yield from _unequal(one[half:], other[half:], start + half)

@@ -1,0 +1,1 @@
+"""Writes the log as Parquet files, one signed manifest for each step."""

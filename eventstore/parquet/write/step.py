@@ -1,0 +1,205 @@
+"""One step of an export: the next rows of the log, up to a seal, as one table.
+
+A step ends at the first seal where it has enough rows or bytes, or at the last seal of the log.
+Where it ends depends on nothing but where it began and these bounds, so that the same log gives
+the same steps. Rows that no seal covers yet are never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+
+from eventstore.log.codec import decode, partition_stream
+from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.seal import GENESIS
+from eventstore.log.verify import Head
+from eventstore.parquet.columns import identity_of, to_table, with_shards
+from eventstore.parquet.errors import LogNotAsSealed
+
+PAGE_ROWS: Final = 4_096
+PAGE_BYTES: Final = 8 * 1024 * 1024
+IDENTITIES_KEPT: Final = 200_000
+IDENTITIES_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When a step is large enough; the transaction that reaches a bound is still part of it."""
+
+    rows_max: int = 262_144
+    bytes_max: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ExportStep:
+    """Rows of the log from after one seal to another, and the heads of all partitions then."""
+
+    table: pa.Table
+    last: int
+    heads: Mapping[str, Head]
+    is_full: bool
+    """There may be more in the log already."""
+
+
+class IdentityNames:
+    """Names of identities by stream, read from the first row of each and remembered."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._known: dict[bytes, str | None] = {}
+
+    def __call__(self, streams: Collection[bytes]) -> Mapping[bytes, str | None]:
+        """The identity of each of these streams, None where its first event names none.
+
+        Raises:
+            LogUnavailable, UnknownTopic, CorruptRow: the first rows cannot be read.
+        """
+        if len(self._known) + len(streams) > IDENTITIES_KEPT:
+            self._known = {}
+        missing = [stream for stream in streams if stream not in self._known]
+        for start in range(0, len(missing), IDENTITIES_AT_ONCE):
+            part = missing[start : start + IDENTITIES_AT_ONCE]
+            found = self._log.first_rows(part)
+            for stream in part:
+                row = found.get(stream)
+                named = None if row is None else identity_of(decode(row.topic, row.state))
+                self._known[stream] = named
+        return self._known
+
+
+def next_step(
+    log: EventLog,
+    *,
+    after: int,
+    heads: Mapping[str, Head],
+    names: IdentityNames,
+    bounds: Bounds,
+) -> ExportStep | None:
+    """The step that follows the seal at position ``after``; None if no seal follows it yet.
+
+    ``heads`` are the newest seals up to ``after``; the log must continue from them.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+        UnknownTopic, CorruptRow: a row cannot be understood.
+        LogNotAsSealed: a seal does not fit the rows before it or the seal before it.
+    """
+    collected = _Collected(after, heads, bounds)
+    tables: list[pa.Table] = []
+    reached = after
+    while not collected.is_full:
+        page = log.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
+        if not page:
+            break
+        taken = collected.take(page)
+        tables.append(to_table(page[:taken], names))
+        reached = page[-1].position
+    if not collected.sections:
+        return None
+    rows = sum(rows for _, rows in collected.sections)
+    return ExportStep(
+        table=with_shards(pa.concat_tables(tables).slice(0, rows), collected.sections),
+        last=collected.last,
+        heads=collected.heads,
+        is_full=collected.is_full,
+    )
+
+
+class ExportSteps:
+    """The steps of a log, one being read while the one before it is being written.
+
+    Not safe for several threads.
+    """
+
+    def __init__(self, log: EventLog, bounds: Bounds) -> None:
+        self._log = log
+        self._bounds = bounds
+        self._names = IdentityNames(log)
+        self._reader = ThreadPoolExecutor(1, "export-reader")
+        self._ahead: Future[ExportStep | None] | None = None
+        self._ahead_of = 0
+
+    def after(self, position: int, heads: Mapping[str, Head]) -> ExportStep | None:
+        """The step after the seal at this position. Raises as ``next_step``."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or self._ahead_of != position:
+            ahead = self._read(position, heads)  # after one that is not wanted any more
+        step = ahead.result()
+        if step is not None and step.is_full:
+            self._ahead, self._ahead_of = self._read(step.last, step.heads), step.last
+        return step
+
+    def close(self) -> None:
+        """Wait for what is being read; from then on the log may be closed."""
+        self._reader.shutdown(cancel_futures=True)
+
+    def _read(self, position: int, heads: Mapping[str, Head]) -> Future[ExportStep | None]:
+        return self._reader.submit(
+            next_step,
+            self._log,
+            after=position,
+            heads=heads,
+            names=self._names,
+            bounds=self._bounds,
+        )
+
+
+class _Collected:
+    """What a step has so far: sections of rows, each with the partition that sealed it."""
+
+    def __init__(self, after: int, heads: Mapping[str, Head], bounds: Bounds) -> None:
+        self.last = after
+        self.heads = dict(heads)
+        self.sections: list[tuple[str, int]] = []
+        self.is_full = False
+        self._bounds = bounds
+        self._rows = self._bytes = 0
+        self._unsealed_rows = self._unsealed_bytes = 0
+
+    def take(self, page: Sequence[LogRow]) -> int:
+        """Take rows up to the seal that makes the step full, or all; their number."""
+        taken = 0
+        for row in page:
+            taken += 1
+            self._unsealed_rows += 1
+            self._unsealed_bytes += len(row.state)
+            if row.topic == SEAL_TOPIC:
+                self._take_seal(row)
+                if self.is_full:
+                    break
+        if self._unsealed_bytes > BATCH_BYTES_MAX:
+            raise LogNotAsSealed(self.last + 1, "no seal follows within the size of a transaction")
+        return taken
+
+    def _take_seal(self, row: LogRow) -> None:
+        sealed = decode(row.topic, row.state)
+        assert isinstance(sealed, BatchSealed)
+        name = sealed.partition
+        head = self.heads.get(name, Head(0, GENESIS))
+        if sealed.rows != self._unsealed_rows - 1:
+            why = f"a seal over {sealed.rows} rows follows {self._unsealed_rows - 1} rows"
+            raise LogNotAsSealed(row.position, why)
+        if _stream_of(name) != row.stream:
+            raise LogNotAsSealed(row.position, f"a seal of {name} in another stream")
+        if (row.version, sealed.previous) != (head.version + 1, head.digest):
+            why = f"seal {row.version} of {name} does not continue seal {head.version}"
+            raise LogNotAsSealed(row.position, why)
+        self.heads[name] = Head(row.version, sealed.digest)
+        self.sections.append((name, self._unsealed_rows))
+        self.last = row.position
+        self._rows += self._unsealed_rows
+        self._bytes += self._unsealed_bytes
+        self._unsealed_rows = self._unsealed_bytes = 0
+        self.is_full = self._rows >= self._bounds.rows_max or self._bytes >= self._bounds.bytes_max
+
+
+@lru_cache(maxsize=4_096)
+def _stream_of(partition: str) -> bytes:
+    return partition_stream(partition).bytes

@@ -1,0 +1,1 @@
+"""Indexed tables that are written in the transaction of an append."""

@@ -1,0 +1,179 @@
+"""Posting lists: the one table behind both read models.
+
+A posting says that one event of a stream belongs to one list: all saved events of an owner, those
+with a certain tag, those of a participant with that tag, and so on. Each filter that a query can
+name has its own list, in the order of the answer, so that a page and its exact total are one
+range scan of one list (measured with 1,000,000 events: under 50 ms on SQLite).
+
+A list is named by 20 bytes: 8 of the owner's stream, so that all lists of a small owner lie on
+the same few pages of the table, and 12 of a hash keyed with the whole stream id, so that any
+string of a client (U+0000, 10 KB) is a key on both stores and no client can meet another's list.
+
+Payloads stay in the log; a posting refers to them by version. Versions of one stream grow with
+the log's positions, so (timestamp, version) is the order of (timestamp, position).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from eventstore.log.events import Seconds
+from eventstore.log.session import Session
+
+INSERT: Final = (
+    "INSERT INTO postings (list, timestamp_s, version, revision, own)"
+    " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+
+ListKey: TypeAlias = bytes
+_Conditions: TypeAlias = list[tuple[str, float]]
+
+_OFFSET_MAX: Final = 2**62
+_MERGED_LISTS_MAX: Final = 4
+"""Up to here lists are merged in index order; beyond, duplicates are removed by sorting."""
+
+
+class Posting(NamedTuple):
+    """One event of a list.
+
+    ``timestamp_s`` orders it, as the nearest double (the event keeps what the client wrote).
+    ``revision`` is the version of the event that last replaced the tags, 0 if none did.
+    ``own`` says that the owner of the list takes part in the event.
+    """
+
+    timestamp_s: float
+    version: int
+    revision: int = 0
+    own: bool = False
+
+
+class Narrowing(NamedTuple):
+    """What narrows a list down; None and False mean: no filter. Bounds are exclusive."""
+
+    after_timestamp_s: Seconds | None = None
+    before_timestamp_s: Seconds | None = None
+    own: bool = False
+
+
+def list_key(owner: UUID, *names: str) -> ListKey:
+    """The key of the owner's list of these names."""
+    stream = owner.bytes
+    digest = hashlib.blake2b(digest_size=12, key=stream)
+    for name in names:
+        text = name.encode("utf-8", "surrogatepass")
+        digest.update(len(text).to_bytes(8, "big") + text)
+    return stream[:8] + digest.digest()
+
+
+def add(session: Session, lists: Iterable[ListKey], posting: Posting) -> None:
+    """Put an event on lists; it stays once on a list where it already is."""
+    timestamp_s, version, revision, own = posting
+    session.run_many(INSERT, [(key, timestamp_s, version, revision, int(own)) for key in lists])
+
+
+def remove(session: Session, lists: Iterable[ListKey], posting: Posting) -> None:
+    """Take an event off lists."""
+    session.run_many(
+        "DELETE FROM postings WHERE list = ? AND timestamp_s = ? AND version = ?",
+        [(key, posting.timestamp_s, posting.version) for key in lists],
+    )
+
+
+def newest(session: Session, key: ListKey) -> Posting | None:
+    """The posting of a list with the highest version."""
+    for timestamp_s, version, revision, own in session.rows(
+        "SELECT timestamp_s, version, revision, own FROM postings WHERE list = ?"
+        " ORDER BY version DESC LIMIT 1",
+        (key,),
+    ):
+        return Posting(timestamp_s, version, revision, bool(own))
+    return None
+
+
+def is_empty(session: Session, key: ListKey) -> bool:
+    """Whether nothing is on a list."""
+    return not session.rows("SELECT 1 FROM postings WHERE list = ? LIMIT 1", (key,))
+
+
+def page(
+    session: Session,
+    lists: Sequence[ListKey],
+    narrowing: Narrowing,
+    *,
+    newest_first: bool,
+    offset: int,
+    limit: int,
+) -> tuple[list[Posting], int]:
+    """A page of the union of lists by (timestamp, version), and how many there are in all.
+
+    The events of the page are reached by scanning over ``offset`` entries; only what stands after
+    them is then counted. So page and total together read every entry once.
+    """
+    select, parameters = _select(lists, _conditions(narrowing))
+    direction = "DESC" if newest_first else "ASC"
+    postings = [
+        Posting(*row)
+        for row in session.rows(
+            f"{select} ORDER BY 1 {direction}, 2 {direction} LIMIT ? OFFSET ?",
+            [*parameters, limit, min(offset, _OFFSET_MAX)],
+        )
+    ]
+    if len(postings) < limit and (postings or offset == 0):
+        return postings, offset + len(postings)
+    if not postings:
+        return postings, _count(session, lists, _conditions(narrowing))
+    total = offset + len(postings)
+    for beyond in _beyond(postings[-1], narrowing, newest_first=newest_first):
+        total += _count(session, lists, beyond)
+    return postings, total
+
+
+def _conditions(narrowing: Narrowing) -> _Conditions:
+    conditions: _Conditions = []
+    if narrowing.after_timestamp_s is not None:
+        conditions.append(("timestamp_s > ?", float(narrowing.after_timestamp_s)))
+    if narrowing.before_timestamp_s is not None:
+        conditions.append(("timestamp_s < ?", float(narrowing.before_timestamp_s)))
+    if narrowing.own:
+        conditions.append(("own = ?", 1))
+    return conditions
+
+
+def _beyond(last: Posting, narrowing: Narrowing, *, newest_first: bool) -> Iterator[_Conditions]:
+    """What stands after ``last``, as two ranges of the index: its own timestamp, and the rest.
+
+    The rest gets its new bound in place of the old: of two on one side, SQLite may scan by the
+    wider one (measured: 70 instead of 15 ms).
+    """
+    tie = ("version < ?" if newest_first else "version > ?", last.version)
+    same = _conditions(Narrowing(own=narrowing.own))
+    yield [("timestamp_s = ?", last.timestamp_s), tie, *same]
+    if newest_first:
+        yield _conditions(narrowing._replace(before_timestamp_s=last.timestamp_s))
+    else:
+        yield _conditions(narrowing._replace(after_timestamp_s=last.timestamp_s))
+
+
+def _count(session: Session, lists: Sequence[ListKey], conditions: _Conditions) -> int:
+    select, parameters = _select(lists, conditions)
+    # The order makes SQLite merge the lists by index instead of sorting their union.
+    ordered = f"{select} ORDER BY 1, 2" if len(lists) > 1 else select
+    found = session.rows(f"SELECT count(*) FROM ({ordered}) AS matches", parameters)  # noqa: S608 - own text
+    total: int = found[0][0]
+    return total
+
+
+def _select(lists: Sequence[ListKey], conditions: _Conditions) -> tuple[str, list[object]]:
+    """The postings of the union of lists, each event once."""
+    columns = "timestamp_s, version, revision"
+    narrowed = "".join(f" AND {condition}" for condition, _ in conditions)
+    bounds = [bound for _, bound in conditions]
+    if len(lists) > _MERGED_LISTS_MAX:
+        places = ", ".join("?" * len(lists))
+        select = f"SELECT DISTINCT {columns} FROM postings WHERE list IN ({places}){narrowed}"  # noqa: S608 - own text
+        return select, [*lists, *bounds]
+    select = f"SELECT {columns} FROM postings WHERE list = ?{narrowed}"  # noqa: S608 - own text
+    return " UNION ".join([select] * len(lists)), [p for key in lists for p in (key, *bounds)]

@@ -1,0 +1,140 @@
+"""The read model behind QUERY_EVENTS (DCTRL-0004 8.9 to 8.11).
+
+Lists of an owner: by event id; all; for each tag; for each participant other than the owner; for
+each pair of those two; and all of these (but the ids) again for the unprocessed events alone. The
+owner takes part in nearly all of its events: a flag says so instead of yet another set of lists,
+and as long as the list of the exceptions is empty not even the flag is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+from uuid import UUID
+
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.errors import CorruptRow
+from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
+from eventstore.log.events import EventSaved, EventTagsUpdated
+from eventstore.log.session import Session
+from eventstore.read_models.postings import (
+    ListKey,
+    Narrowing,
+    Posting,
+    add,
+    is_empty,
+    list_key,
+    newest,
+    page,
+    remove,
+)
+
+_ID: Final = "saved id"
+_FOREIGN: Final = "saved foreign"
+_ALL: Final = "saved"
+_UNPROCESSED: Final = "saved unprocessed"
+
+
+def save(session: Session, owner: UUID, version: int, event: EventSaved) -> None:
+    """Record a saved event that stands at ``version`` of the owner's stream (8.9)."""
+    others = _others(owner, event)
+    own = len(others) < len({event.sender_did, event.recipient_did})
+    posting = Posting(float(event.timestamp_s), version, own=own)
+    lists = _lists(owner, others, event.encrypted_tags, processed=event.processed)
+    add(session, [*lists, *_fixed_lists(owner, event.event_id, posting)], posting)
+
+
+def update_tags(session: Session, owner: UUID, version: int, event: EventTagsUpdated) -> None:
+    """Replace the tags of the owner's event, if it has it, and mark it processed (8.11)."""
+    before = newest(session, list_key(owner, _ID, event.event_id))
+    if before is None:
+        return
+    ((saved, tags),) = _read(session, owner, [before])
+    others = _others(owner, saved)
+    fixed = _fixed_lists(owner, event.event_id, before)
+    old = _lists(owner, others, tags, processed=saved.processed)
+    remove(session, [*old, *fixed], before)
+    new = _lists(owner, others, event.encrypted_tags, processed=True)
+    add(session, [*new, *fixed], before._replace(revision=version))
+
+
+def query(
+    session: Session, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+) -> SavedEventsPage:
+    """A page of the owner's saved events, oldest first, and the exact total (8.10).
+
+    Raises:
+        CorruptRow: the log does not hold what the read model refers to.
+    """
+    kind = _UNPROCESSED if where.unprocessed_only else _ALL
+    participant, own = where.participant_did, False
+    if participant is not None and identity_stream(participant) == owner:
+        participant, own = None, not is_empty(session, list_key(owner, _FOREIGN))
+    any_of: Sequence[str | None] = sorted(set(where.encrypted_tags)) or (None,)
+    postings, total = page(
+        session,
+        [_list(owner, kind, participant, tag) for tag in any_of],
+        Narrowing(where.after_timestamp_s, where.before_timestamp_s, own),
+        newest_first=False,
+        offset=offset,
+        limit=limit,
+    )
+    events = [
+        SavedEvent(event.event_id, event.payload, tags, event.timestamp_s)
+        for event, tags in _read(session, owner, postings)
+    ]
+    return SavedEventsPage(events, total)
+
+
+def _others(owner: UUID, event: EventSaved) -> set[str]:
+    """The participants other than the owner."""
+    participants = {event.sender_did, event.recipient_did}
+    return {did for did in participants if identity_stream(did) != owner}
+
+
+def _fixed_lists(owner: UUID, event_id: str, posting: Posting) -> list[ListKey]:
+    """The lists that an event is on whatever its tags are."""
+    by_id = list_key(owner, _ID, event_id)
+    return [by_id] if posting.own else [by_id, list_key(owner, _FOREIGN)]
+
+
+def _lists(
+    owner: UUID, others: Collection[str], tags: Collection[str], *, processed: bool
+) -> list[ListKey]:
+    """The lists that queries name, for an event with these tags."""
+    return [
+        _list(owner, kind, participant, tag)
+        for kind in ((_ALL,) if processed else (_ALL, _UNPROCESSED))
+        for participant in (None, *others)
+        for tag in (None, *set(tags))
+    ]
+
+
+def _list(owner: UUID, kind: str, participant: str | None, tag: str | None) -> ListKey:
+    """The list for a participant and a tag; None stands for any."""
+    by_participant = () if participant is None else ("participant", participant)
+    by_tag = () if tag is None else ("tag", tag)
+    return list_key(owner, kind, *by_participant, *by_tag)
+
+
+def _read(
+    session: Session, owner: UUID, postings: Sequence[Posting]
+) -> list[tuple[EventSaved, list[str]]]:
+    """The events of postings with their current tags, from the log."""
+    versions = {posting.version for posting in postings}
+    versions |= {posting.revision for posting in postings if posting.revision}
+    rows = session.stored(owner, versions)
+    found = []
+    try:
+        decoded = {version: decode(row.topic, row.state) for version, row in rows.items()}
+        for posting in postings:
+            saved = decoded[posting.version]
+            tagged = decoded[posting.revision or posting.version]
+            if not isinstance(saved, EventSaved) or not isinstance(
+                tagged, EventSaved | EventTagsUpdated
+            ):
+                raise CorruptRow(f"{owner} at {posting.version}: not a saved event")
+            found.append((saved, tagged.encrypted_tags))
+    except KeyError as error:
+        raise CorruptRow(f"{owner} at {error}: a saved event is missing") from error
+    return found

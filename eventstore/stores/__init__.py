@@ -1,0 +1,1 @@
+"""The log on SQLite and on PostgreSQL: recorders, connections, import, restore."""

@@ -1,0 +1,74 @@
+"""An advisory lock in the database of a log: one process at a time, over all machines.
+
+In PostgreSQL it belongs to a session: the server releases it when the connection ends, whatever
+became of the process and of its machine. A log in SQLite is a file of one machine, where locks of
+files do the same. The process that has the lock checks it before each change that must not be made
+by two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Final, TypeAlias
+
+from psycopg import Error
+
+from eventstore.log.errors import LockedElsewhere, LogUnavailable
+from eventstore.stores.postgres_connections import BoundedConnection, PostgresBounds, connected
+
+_KEEPALIVES: Final = 3
+_BOUNDS: Final = PostgresBounds()
+
+Check: TypeAlias = Callable[[], None]
+"""Raises ``LogUnavailable`` if the lock was lost, or if that cannot be found out."""
+
+
+@contextmanager
+def advisory_lock(dsn: str, name: str, postgres: PostgresBounds = _BOUNDS) -> Iterator[Check]:
+    """Hold the lock of this name in the database at this URL for the time of the block.
+
+    Raises:
+        LockedElsewhere: another process has it.
+        LogUnavailable: the database cannot be reached.
+    """
+    if dsn.startswith("sqlite:"):
+        yield lambda: None
+        return
+    with closing(connected(dsn, postgres)) as connection:
+        try:
+            is_ours = _taken(connection, name, postgres)
+        except Error as error:
+            raise LogUnavailable(f"PostgreSQL: {error}") from error
+        if not is_ours:
+            raise LockedElsewhere(name)
+
+        def check() -> None:
+            # A session that answers has its locks yet.
+            try:
+                connection.execute("SELECT 1")
+            except Error as error:
+                why = next(iter(str(error).splitlines()), "")
+                raise LogUnavailable(f"PostgreSQL: the advisory lock was lost: {why}") from error
+
+        yield check
+
+
+def _taken(connection: BoundedConnection, lock: str, bounds: PostgresBounds) -> bool:
+    """Take the lock, if it is free, in a session that the server ends soon after a silent peer."""
+    each_s = max(1, round(bounds.idle_s_max / _KEEPALIVES))
+    for name, value in (
+        ("tcp_keepalives_idle", each_s),
+        ("tcp_keepalives_interval", each_s),
+        ("tcp_keepalives_count", _KEEPALIVES - 1),
+        ("idle_session_timeout", 0),
+    ):
+        # Where the server knows it: an old one has not all of them.
+        connection.execute(
+            "SELECT set_config(name, %s, false) FROM pg_settings WHERE name = %s",
+            (str(value), name),
+        )
+    key = int.from_bytes(hashlib.sha256(lock.encode()).digest()[:8], "big", signed=True)
+    found = connection.execute("SELECT pg_try_advisory_lock(%s) AS taken", (key,)).fetchone()
+    return found is not None and bool(found["taken"])

@@ -1,0 +1,139 @@
+"""Writes a whole log into an empty store, in bulk: the other end of a restore.
+
+From its first transaction to its last the log has the constant ``unfinished_restore``, and nothing
+opens it meanwhile (``eventstore.stores.recorder_log.opened``). What a restore that was killed left
+is worth nothing: the next one begins anew. Every transaction proves that the mark is still its own,
+so that of two restores into one store the later one goes on and the other one ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from uuid import UUID
+
+from eventsourcing.persistence import StoredEvent
+from typing_extensions import override
+
+from eventstore.log.errors import ImportRefused
+from eventstore.log.event_log import LogRow, QueueDepth
+from eventstore.log.events import Event
+from eventstore.log.session import LogSession, Session, Store, StoredPosting
+from eventstore.read_models import postings, queue_depths
+from eventstore.read_models.update import update_read_models
+from eventstore.stores.recorder_log import UNFINISHED, stored_settings, unavailable
+
+_SET: Final = (
+    "INSERT INTO settings (name, value) VALUES (?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+_KEEP: Final = "UPDATE settings SET value = value WHERE name = ? AND value = ?"
+
+
+class LogImport:
+    """A restore into one store. Call ``begin`` first and ``finish`` last.
+
+    Every method raises ``LogUnavailable`` when the store fails (a full disk too), and all but
+    ``begin`` raise ``ImportRefused`` when another restore has taken the store over.
+    """
+
+    def __init__(self, store: Store, mediator_did: str, token: str) -> None:
+        """A restore of this mediator's log; ``token`` distinguishes it from every other restore."""
+        self._store = store
+        self._mediator_did = mediator_did
+        self._mark = f"{mediator_did} {token}"
+
+    def begin(self) -> None:
+        """Mark the empty log as unfinished, and remove what an earlier restore left.
+
+        Raises:
+            ImportRefused: the store holds a log, or an unfinished restore of another mediator.
+        """
+        with unavailable(), self._store.writing() as session:
+            found = stored_settings(session)
+            earlier = found.get(UNFINISHED)
+            if earlier is None and (found or session.log_rows(0, 1, 1)):
+                owner = found.get("mediator_did", "a mediator that is not named")
+                raise ImportRefused(f"it holds the log of {owner}")
+            if earlier is not None and earlier.rpartition(" ")[0] != self._mediator_did:
+                owner = earlier.rpartition(" ")[0]
+                raise ImportRefused(f"it holds an unfinished restore of {owner}")
+            session.run_many(_SET, [(UNFINISHED.encode(), self._mark.encode())])
+            session.clear()
+
+    def write(self, rows: Sequence[LogRow], events: Iterable[tuple[LogRow, Event]]) -> None:
+        """Store rows, and what the read models make of ``events``, in one transaction.
+
+        ``events`` are those of the rows that are ``INDEXED``.
+        """
+        with self._writing() as session:
+            session.import_rows(rows)
+            gathering = _Gathering(session)
+            for row, event in events:
+                stored = StoredEvent(UUID(bytes=row.stream), row.version, row.topic, row.state)
+                update_read_models(gathering, [stored], [event])
+            gathering.flush()
+
+    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        """Rows that were stored, as ``EventLog.read_rows``."""
+        with unavailable(), self._store.reading() as session:
+            return session.log_rows(after, rows_max, bytes_max)
+
+    def save_depths(self, depths: Sequence[QueueDepth]) -> None:
+        """Store the depths of these queues, in one transaction."""
+        with self._writing() as session:
+            queue_depths.save(session, depths)
+
+    def finish(self, constants: Mapping[str, str]) -> None:
+        """Fix the constants of the log and take the mark away: from now on it is a log."""
+        with self._writing() as session:
+            session.run_many(_SET, [(n.encode(), v.encode()) for n, v in constants.items()])
+            session.run_many("DELETE FROM settings WHERE name = ?", [(UNFINISHED.encode(),)])
+
+    @contextmanager
+    def _writing(self) -> Iterator[LogSession]:
+        with unavailable(), self._store.writing() as session:
+            # A change and not a look: it keeps another restore waiting until this is committed.
+            session.run_many(_KEEP, [(UNFINISHED.encode(), self._mark.encode())])
+            if stored_settings(session).get(UNFINISHED) != self._mark:
+                raise ImportRefused("another restore has taken it over")
+            yield session
+
+
+class _Gathering(Session):
+    """A session that stores postings together, before anything asks for one of their lists."""
+
+    def __init__(self, session: LogSession) -> None:
+        self._session = session
+        self._postings: dict[tuple[bytes, float, int], StoredPosting] = {}
+        self._lists: set[object] = set()
+
+    def flush(self) -> None:
+        """Store what was gathered."""
+        if self._postings:
+            self._session.import_postings(self._postings.values())
+            self._postings, self._lists = {}, set()
+
+    @override
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
+        if not self._lists.isdisjoint(parameters):
+            self.flush()
+        return self._session.rows(statement, parameters)
+
+    @override
+    def run_many(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        if statement == postings.INSERT:
+            for key, timestamp_s, version, revision, own in parameters:
+                posting = (key, timestamp_s, version, revision, own)
+                self._postings.setdefault(posting[:3], posting)
+                self._lists.add(key)
+            return
+        changes = list(parameters)
+        if not all(map(self._lists.isdisjoint, changes)):
+            self.flush()
+        self._session.run_many(statement, changes)
+
+    @override
+    def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
+        return self._session.stored(stream, versions)

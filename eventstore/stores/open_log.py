@@ -1,0 +1,57 @@
+"""Opens the log that a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog
+from eventstore.log.session import Store
+from eventstore.stores.postgres_connections import PostgresBounds
+from eventstore.stores.postgres_log import open_postgres_store
+from eventstore.stores.recorder_log import opened
+from eventstore.stores.sqlite_log import open_sqlite_store
+
+_BOUNDS: Final = PostgresBounds()
+
+
+def open_log(
+    dsn: str, *, allow_unsafe: bool = False, postgres: PostgresBounds = _BOUNDS
+) -> EventLog:
+    """Open the log at ``sqlite:///absolute/path.db`` or ``postgresql://user@host/database``.
+
+    ``sqlite:relative/path.db`` is relative to the working directory. ``allow_unsafe`` accepts a
+    PostgreSQL server that loses confirmed commits in a power cut; SQLite is always made safe.
+    ``postgres`` bounds the connections to PostgreSQL; every parameter of libpq may stand in its
+    URL (``?sslmode=verify-full&sslrootcert=...``), and several servers with commas between them.
+
+    Raises:
+        LogUnavailable: the store cannot be opened, or the URL names none.
+        LogUnfinished: a restore into it has not come to its end.
+        UnsafeLog: the store's durability settings are not what acknowledgements rest on.
+    """
+    return opened(open_store(dsn, allow_unsafe=allow_unsafe, postgres=postgres))
+
+
+def open_store(
+    dsn: str, *, allow_unsafe: bool = False, postgres: PostgresBounds = _BOUNDS
+) -> Store:
+    """The store below ``open_log``, whatever it holds.
+
+    Raises:
+        LogUnavailable, UnsafeLog: as ``open_log``.
+    """
+    try:
+        url = urlsplit(dsn)
+    except ValueError as error:
+        raise LogUnavailable("not a URL") from error
+    match url.scheme:
+        case "sqlite" if url.path and not url.netloc:
+            return open_sqlite_store(Path(unquote(url.path)))
+        case "postgresql" | "postgres":
+            return open_postgres_store(dsn, allow_unsafe=allow_unsafe, bounds=postgres)
+        case scheme:
+            # The URL itself may hold a password.
+            raise LogUnavailable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")

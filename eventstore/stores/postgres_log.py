@@ -1,0 +1,321 @@
+"""The log in PostgreSQL, for a cluster of hosts.
+
+Each append takes an EXCLUSIVE lock on the table, so that positions follow the order of the commits
+and a reader by position misses nothing. An append runs once: one that is repeated after a lost
+connection could report a conflict with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from eventsourcing.domain import EventSourcingError
+from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
+from psycopg import Cursor, ProgrammingError
+from psycopg.rows import TupleRow, tuple_row
+from psycopg.sql import SQL, Identifier
+from typing_extensions import override
+
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import LogRow, QueueDepth
+from eventstore.log.events import Event
+from eventstore.log.session import LogSession, Store, StoredPosting
+from eventstore.read_models import queue_depths
+from eventstore.read_models.update import READ_MODELS, update_read_models
+from eventstore.stores.postgres_connections import PostgresBounds, PostgresConnections
+from eventstore.stores.sql_recorder import SqlRecorder
+
+_BOUNDS: Final = PostgresBounds()
+_CREATION_LOCK: Final = int.from_bytes(b"poste", "big")
+_TABLES: Final = (
+    # As the library's recorder makes them, so that logs of all releases are alike.
+    """
+    CREATE TABLE IF NOT EXISTS public.stored_events (
+        originator_id uuid NOT NULL, originator_version bigint NOT NULL, topic text, state bytea,
+        notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
+    ) WITH (
+        autovacuum_enabled = true,
+        autovacuum_vacuum_threshold = 100000000, autovacuum_vacuum_scale_factor = 0.5,
+        autovacuum_analyze_threshold = 1000, autovacuum_analyze_scale_factor = 0.01
+    )
+    """,
+    """
+    CREATE UNIQUE INDEX IF NOT EXISTS stored_events_notification_id_idx
+    ON public.stored_events (notification_id ASC)
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS postings (
+        list bytea NOT NULL, timestamp_s double precision NOT NULL, version bigint NOT NULL,
+        revision bigint NOT NULL, own smallint NOT NULL,
+        PRIMARY KEY (list, timestamp_s, version) INCLUDE (revision, own)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS snapshots (
+        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
+        state bytea NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS queue_depths (
+        stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
+        oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS dedicated (
+        stream bytea PRIMARY KEY, did bytea NOT NULL, reason bytea NOT NULL
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
+)
+
+_LATER: Final = (
+    """
+    ALTER TABLE queue_depths
+    ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0
+    """,
+    """
+    CREATE INDEX IF NOT EXISTS outbound_queues ON queue_depths (oldest_at_ms)
+    WHERE messages > 0 AND outbound = 1
+    """,
+)
+"""What the first logs were made without. Done only where it is missing: looking for it takes no
+lock, doing it waits for every reader and keeps out every writer."""
+_LOCK: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
+# Four arrays in binary form: an array of records would be written as text.
+_INSERT: Final = (
+    "INSERT INTO public.stored_events (originator_id, originator_version, topic, state)"
+    " SELECT r.originator_id, r.originator_version, r.topic, r.state"
+    " FROM unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[]) WITH ORDINALITY"
+    " AS r (originator_id, originator_version, topic, state, number)"
+    " ORDER BY r.number RETURNING notification_id"
+)
+_IS_CURRENT: Final = "SELECT to_regclass('outbound_queues') IS NOT NULL AS current"
+
+
+def open_postgres_store(
+    conninfo: str, *, allow_unsafe: bool = False, bounds: PostgresBounds = _BOUNDS
+) -> Store:
+    """The store in this database (a ``postgresql://`` URL), whose tables are made if missing.
+
+    Raises:
+        LogUnavailable: no server can be reached, or it refuses.
+        UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
+    """
+    try:
+        return PostgresStore(conninfo, allow_unsafe=allow_unsafe, bounds=bounds)
+    except (EventSourcingError, ProgrammingError) as error:
+        raise LogUnavailable(f"PostgreSQL: {error}") from error
+
+
+class PostgresStore(Store):
+    """A ``Store`` on a pool of connections."""
+
+    def __init__(
+        self, conninfo: str, *, allow_unsafe: bool = False, bounds: PostgresBounds = _BOUNDS
+    ) -> None:
+        self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
+        try:
+            self._create_tables()
+        except BaseException:
+            self._connections.close()
+            raise
+        self.recorder: ApplicationRecorder = PostgresRecorder(self._connections)
+
+    @override
+    @contextmanager
+    def reading(self) -> Iterator[LogSession]:
+        with self._connections.connection() as connection, connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield _Session(connection.cursor(row_factory=tuple_row))
+
+    @override
+    @contextmanager
+    def writing(self) -> Iterator[LogSession]:
+        with self._connections.connection() as connection, connection.transaction():
+            yield _Session(connection.cursor(row_factory=tuple_row))
+
+    @override
+    def close(self) -> None:
+        self._connections.close()
+
+    def _create_tables(self) -> None:
+        # IF NOT EXISTS does not keep two processes from making the same table at the same time.
+        with self._connections.connection() as connection:
+            connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
+            try:
+                with connection.transaction():
+                    for statement in _TABLES:
+                        connection.execute(statement)
+                current = connection.execute(_IS_CURRENT).fetchone()
+                if current is None or not current["current"]:
+                    # An index takes as long as its table is large.
+                    connection.answer_s_max = None
+                    for statement in _LATER:
+                        connection.execute(statement)
+            finally:
+                connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
+
+
+class PostgresRecorder(SqlRecorder):
+    """A recorder with one statement for a batch, and the read models in its transaction."""
+
+    position = "notification_id"
+    table = "public.stored_events"
+
+    def __init__(self, connections: PostgresConnections) -> None:
+        self._connections = connections
+
+    @override
+    def insert_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        events: Sequence[Event] = (),
+        depths: Sequence[QueueDepth] = (),
+        **_: Any,
+    ) -> Sequence[int]:
+        # No pipeline: with a large batch both sides can block writing to each other.
+        if not stored_events:
+            return []
+        with self._connections.connection() as connection:
+            connection.warned = False
+            with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
+                cursor.execute(_LOCK, prepare=True)
+                cursor.execute(
+                    _INSERT,
+                    (
+                        [row.originator_id for row in stored_events],
+                        [row.originator_version for row in stored_events],
+                        [row.topic for row in stored_events],
+                        [row.state for row in stored_events],
+                    ),
+                )
+                positions = [position for (position,) in cursor]
+                if events:
+                    session = _Session(cursor)
+                    update_read_models(session, stored_events, events)
+                    queue_depths.save(session, depths)
+            if connection.warned:
+                # A commit whose wait for the standby was cancelled succeeds with a warning.
+                raise OperationalError("the server warned of the commit")
+        return positions
+
+    @override
+    def _rows(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        with (
+            self._connections.connection() as connection,
+            connection.cursor(row_factory=tuple_row) as cursor,
+        ):
+            return cursor.execute(_with_places(statement), parameters, prepare=True).fetchall()
+
+    @override
+    def _stored_stream(self, stream: UUID | str) -> object:
+        return stream
+
+    @override
+    def _stream(self, stored: Any) -> UUID | str:
+        found: UUID = stored
+        return found
+
+
+class _Session(LogSession):
+    """A ``LogSession`` on a cursor within a transaction."""
+
+    def __init__(self, cursor: Cursor[TupleRow]) -> None:
+        self._cursor = cursor
+
+    @override
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
+        self._cursor.execute(_with_places(statement), parameters)
+        return self._cursor.fetchall()
+
+    @override
+    def run_many(self, statement: str, parameters: Iterable[Sequence[object]]) -> None:
+        self._cursor.executemany(_with_places(statement), parameters)
+
+    @override
+    def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
+        found = self.rows(
+            "SELECT originator_version, topic, state FROM stored_events"
+            " WHERE originator_id = ? AND originator_version = ANY(?)",
+            (stream, list(versions)),
+        )
+        return {row[0]: StoredEvent(stream, *row) for row in found}
+
+    @override
+    def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        # The sizes first, because a cursor of the client takes a whole answer into memory. In
+        # binary form, because text is twice as long.
+        (bounds,) = self.rows(
+            "SELECT min(position), max(position) FILTER (WHERE reached <= ?) FROM ("
+            " SELECT position, sum(size) OVER (ORDER BY position) AS reached FROM ("
+            " SELECT notification_id AS position, length(state) AS size FROM stored_events"
+            " WHERE notification_id > ? ORDER BY notification_id LIMIT ?) AS sizes) AS sums",
+            (bytes_max, after, rows_max),
+        )
+        first, last = bounds
+        if first is None:
+            return []
+        with self._cursor.connection.cursor(binary=True, row_factory=tuple_row) as cursor:
+            cursor.execute(
+                "SELECT notification_id, uuid_send(originator_id), originator_version, topic,"
+                " state FROM stored_events WHERE notification_id BETWEEN %s AND %s"
+                " ORDER BY notification_id",
+                (first, last or first),
+            )
+            return [LogRow(*row) for row in cursor]
+
+    @override
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        found = self.rows(
+            "SELECT originator_id, topic, state FROM stored_events WHERE originator_version = 1"
+            " AND originator_id = ANY(?)",
+            ([UUID(bytes=stream) for stream in streams],),
+        )
+        return {stream.bytes: StoredEvent(stream, 1, *row) for stream, *row in found}
+
+    @override
+    def import_rows(self, rows: Sequence[LogRow]) -> None:
+        with self._cursor.copy(
+            "COPY stored_events"
+            " (notification_id, originator_id, originator_version, topic, state)"
+            " FROM STDIN (FORMAT BINARY)"
+        ) as copy:
+            copy.set_types(["int8", "uuid", "int8", "text", "bytea"])
+            for r in rows:
+                copy.write_row((r.position, UUID(bytes=r.stream), r.version, r.topic, r.state))
+        self.rows(
+            "SELECT setval(pg_get_serial_sequence('stored_events', 'notification_id'), ?)",
+            (rows[-1].position,),
+        )
+
+    @override
+    def import_postings(self, postings: Collection[StoredPosting]) -> None:
+        with self._cursor.copy(
+            "COPY postings (list, timestamp_s, version, revision, own) FROM STDIN (FORMAT BINARY)"
+        ) as copy:
+            copy.set_types(["bytea", "float8", "int8", "int8", "int2"])
+            for posting in sorted(postings):
+                copy.write_row(posting)
+
+    @override
+    def clear(self) -> None:
+        # In place of DELETE, which leaves everything in the files.
+        self._cursor.execute(
+            SQL("TRUNCATE {}").format(
+                SQL(", ").join(map(Identifier, ("stored_events", *READ_MODELS)))
+            )
+        )
+
+
+@lru_cache(maxsize=256)
+def _with_places(statement: str) -> bytes:
+    return statement.replace("?", "%s").encode()

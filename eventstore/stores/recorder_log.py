@@ -1,0 +1,235 @@
+"""The event log on any store: the port's promises in terms of one recorder and its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+from eventsourcing.domain import EventSourcingError
+from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
+from typing_extensions import override
+
+from eventstore.log.errors import AppendConflict, AppendUnknown, LogUnavailable, LogUnfinished
+from eventstore.log.event_log import (
+    DedicatedIdentity,
+    EventLog,
+    LogFigures,
+    LogRow,
+    PublicEventsFilter,
+    PublicEventsPage,
+    QueueDepth,
+    SavedEventsFilter,
+    SavedEventsPage,
+    Snapshot,
+    WaitingQueue,
+    check_batch,
+)
+from eventstore.log.events import Event
+from eventstore.log.session import LogSession, Session, Store
+from eventstore.read_models import dedicated_identities, public_events, queue_depths, saved_events
+
+UNFINISHED: Final = "unfinished_restore"
+"""A constant that a log has as long as a restore into it has not come to its end."""
+
+
+def opened(store: Store) -> EventLog:
+    """The log in a store that is whole.
+
+    Raises:
+        LogUnavailable: it cannot be read.
+        LogUnfinished: a restore into it has not come to its end.
+    """
+    try:
+        with unavailable(), store.reading() as session:
+            if UNFINISHED in stored_settings(session):
+                raise LogUnfinished("a restore into this log has not come to its end")
+    except BaseException:
+        store.close()
+        raise
+    return RecorderLog(store)
+
+
+def stored_settings(session: Session) -> dict[str, str]:
+    """All constants of a log."""
+    found = session.rows("SELECT name, value FROM settings")
+    return {bytes(name).decode(): bytes(value).decode() for name, value in found}
+
+
+class RecorderLog(EventLog):
+    """An ``EventLog`` over a ``Store``. Safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @override
+    def append(
+        self,
+        rows: Sequence[StoredEvent],
+        events: Sequence[Event],
+        depths: Sequence[QueueDepth] = (),
+    ) -> None:
+        check_batch(rows, events)
+        if not rows:
+            return
+        try:
+            self._store.recorder.insert_events(rows, events=events, depths=depths)
+        except IntegrityError as error:
+            raise AppendConflict(str(error)) from error
+        except Exception as error:
+            # Whatever failed, a commit may have been under way: a store that reports an I/O
+            # error at COMMIT can still have the transaction after a restart.
+            raise AppendUnknown(f"{type(error).__name__}: {error}") from error
+
+    @override
+    def read_stream(
+        self,
+        stream: UUID,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[StoredEvent]:
+        with unavailable():
+            return self._store.recorder.select_events(
+                stream,
+                gt=after,
+                lte=None if before is None else before - 1,
+                desc=newest_first,
+                limit=limit,
+            )
+
+    @override
+    def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
+        with self._reading() as session:
+            return session.stored(stream, versions)
+
+    @override
+    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
+        with unavailable():
+            return self._store.recorder.select_notifications(
+                start=after, limit=limit, inclusive_of_start=False
+            )
+
+    @override
+    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        with self._reading() as session:
+            return session.log_rows(after, rows_max, bytes_max)
+
+    @override
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        with self._reading() as session:
+            return session.first_rows(streams)
+
+    @override
+    def position(self) -> int:
+        with unavailable():
+            return self._store.recorder.max_notification_id() or 0
+
+    @override
+    def figures(self) -> LogFigures:
+        position = self.position()
+        with self._reading() as session:
+            return queue_depths.total(session, position)
+
+    @override
+    def waiting_queues(
+        self, *, outbound_only: bool = False, did: str | None = None, limit: int
+    ) -> Sequence[WaitingQueue]:
+        with self._reading() as session:
+            if did is not None:
+                return queue_depths.waiting_of(session, did)
+            return queue_depths.waiting(session, outbound_only=outbound_only, limit=limit)
+
+    @override
+    def dedicated(self) -> Sequence[DedicatedIdentity]:
+        with self._reading() as session:
+            return dedicated_identities.every(session)
+
+    @override
+    def query_saved_events(
+        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+    ) -> SavedEventsPage:
+        with self._reading() as session:
+            return saved_events.query(session, owner, where, offset=offset, limit=limit)
+
+    @override
+    def query_public_events(
+        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+    ) -> PublicEventsPage:
+        with self._reading() as session:
+            return public_events.query(session, owner, where, offset=offset, limit=limit)
+
+    @override
+    def load_snapshot(self, stream: UUID) -> Snapshot | None:
+        with self._reading() as session:
+            for version, fold, state in session.rows(
+                "SELECT version, fold, state FROM snapshots WHERE stream = ?", (stream.bytes,)
+            ):
+                return Snapshot(version, fold, bytes(state))
+        return None
+
+    @override
+    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+        with self._writing() as session:
+            session.run_many(
+                "INSERT INTO snapshots (stream, version, fold, state) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (stream) DO UPDATE SET"
+                " version = excluded.version, fold = excluded.fold, state = excluded.state",
+                [(stream.bytes, s.version, s.fold, s.state) for stream, s in snapshots],
+            )
+
+    @override
+    def setting(self, name: str, default: str) -> str:
+        find = "SELECT value FROM settings WHERE name = ?"
+        key = (name.encode(),)
+        with self._reading() as session:
+            found = session.rows(find, key)
+        if not found:
+            # Another process may be first between the two: then its value is the constant.
+            with self._writing() as session:
+                session.run_many(
+                    "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                    [(*key, default.encode())],
+                )
+                found = session.rows(find, key)
+        return bytes(found[0][0]).decode()
+
+    @override
+    def settings(self) -> dict[str, str]:
+        with self._reading() as session:
+            return stored_settings(session)
+
+    @override
+    def check_writable(self) -> None:
+        with self._writing() as session:
+            session.run_many(
+                "INSERT INTO heartbeat (id, beats) VALUES (?, 1)"
+                " ON CONFLICT (id) DO UPDATE SET beats = heartbeat.beats + 1",
+                [(0,)],
+            )
+
+    @override
+    def close(self) -> None:
+        self._store.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[LogSession]:
+        with unavailable(), self._store.reading() as session:
+            yield session
+
+    @contextmanager
+    def _writing(self) -> Iterator[LogSession]:
+        with unavailable(), self._store.writing() as session:
+            yield session
+
+
+@contextmanager
+def unavailable() -> Iterator[None]:
+    """Errors of the library as ``LogUnavailable``."""
+    try:
+        yield
+    except EventSourcingError as error:
+        raise LogUnavailable(f"{type(error).__name__}: {error}") from error

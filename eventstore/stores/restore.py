@@ -1,0 +1,255 @@
+"""Builds a log anew from the rows of another one: from its export, or from the log itself.
+
+Rows keep their positions, so that whatever follows the log by position goes on. Nothing is
+written that no seal covers; read models are made by the code that makes them in an append, depths
+of queues by ``eventstore.read_models.queue_depths``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.errors import NotAsSealed, UnknownTopic
+from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed, Event
+from eventstore.log.seal import GENESIS, digest_by
+from eventstore.log.verify import Head
+from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
+from eventstore.read_models.update import INDEXED
+from eventstore.stores.log_import import LogImport
+
+
+class SealedRows:
+    """One pass over a log from its first row.
+
+    ``position`` is that of the newest seal, ``rows`` and ``seals`` count what is covered, and
+    ``heads`` has the newest seal of each partition.
+    """
+
+    def __init__(self) -> None:
+        self.position = self.rows = self.seals = 0
+        self.heads: dict[str, Head] = {}
+        self._reached = 0
+        self._versions: dict[bytes, int] = {}
+        self._unsealed: list[LogRow] = []
+        self._unsealed_bytes = 0
+
+    @property
+    def streams(self) -> int:
+        """How many streams there are."""
+        return len(self._versions)
+
+    @property
+    def unsealed(self) -> int:
+        """How many rows wait for their seal."""
+        return len(self._unsealed)
+
+    def take(self, rows: Iterable[LogRow]) -> list[LogRow]:
+        """The rows that are covered now, each transaction whole.
+
+        Raises:
+            NotAsSealed: a row or seal is not as it was sealed, or out of order.
+            UnknownTopic, CorruptRow: a seal cannot be understood.
+        """
+        covered: list[LogRow] = []
+        versions = self._versions
+        for row in rows:
+            expected = versions.get(row.stream, 0) + 1
+            if row.position <= self._reached:
+                raise NotAsSealed(row.position, f"stands after position {self._reached}")
+            if row.version != expected:
+                why = f"version {row.version} of its stream, where {expected} should stand"
+                raise NotAsSealed(row.position, why)
+            versions[row.stream] = expected
+            self._reached = row.position
+            if row.topic == SEAL_TOPIC:
+                self._check(row)
+                covered += self._unsealed
+                covered.append(row)
+                self._unsealed, self._unsealed_bytes = [], 0
+                continue
+            self._unsealed.append(row)
+            self._unsealed_bytes += len(row.state)
+            if self._unsealed_bytes > BATCH_BYTES_MAX:
+                why = "no seal follows within the size of a transaction"
+                raise NotAsSealed(self._unsealed[0].position, why)
+        return covered
+
+    def _check(self, row: LogRow) -> None:
+        sealed = decode(row.topic, row.state)
+        assert isinstance(sealed, BatchSealed)
+        name = sealed.partition
+        stream = partition_stream(name)
+        head = self.heads.get(name, Head(0, GENESIS))
+        if stream.bytes != row.stream:
+            raise NotAsSealed(row.position, f"a seal of {name} in another stream")
+        if sealed.rows != len(self._unsealed):
+            why = f"a seal over {sealed.rows} rows follows {len(self._unsealed)} rows"
+            raise NotAsSealed(row.position, why)
+        if sealed.previous != head.digest or row.version != head.version + 1:
+            why = f"seal {row.version} of {name} does not continue seal {head.version}"
+            raise NotAsSealed(row.position, why)
+        if self._digest(sealed) != sealed.digest or (
+            encode(stream, row.version, sealed).state != row.state
+        ):
+            raise NotAsSealed(row.position, f"not the seal of the {sealed.rows} rows before it")
+        self.heads[name] = Head(row.version, sealed.digest)
+        self.position, self.seals = row.position, self.seals + 1
+        self.rows += sealed.rows + 1
+
+    def _digest(self, sealed: BatchSealed) -> bytes | None:
+        """The digest that a seal with these fields has over the rows that wait for it."""
+        rows = [(row.stream, row.version, row.topic, row.state) for row in self._unsealed]
+        return digest_by(sealed, rows)
+
+
+PAGE_ROWS: Final = 8_192
+PAGE_BYTES: Final = 16 * 1024 * 1024
+TRANSACTION_ROWS: Final = 32_768
+TRANSACTION_BYTES: Final = 32 * 1024 * 1024
+_DEPTHS_AT_ONCE: Final = 10_000
+_FOLDED: Final = {TOPIC_BY_TYPE[kind] for kind in FOLDED}
+_INDEXED: Final = {TOPIC_BY_TYPE[kind] for kind in INDEXED}
+
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""Called after each transaction with the position reached and the rows stored so far."""
+
+
+class LogSection(NamedTuple):
+    """Rows that follow each other in a log.
+
+    ``heads``, where they are known, are the newest seals of all partitions up to the last row.
+    """
+
+    rows: Sequence[LogRow]
+    heads: Mapping[str, Head] | None = None
+
+
+class Restored(NamedTuple):
+    """What a restore stored."""
+
+    position: int
+    rows: int
+    seals: int
+    streams: int
+    identities: int
+
+
+def log_sections(log: EventLog) -> Iterator[LogSection]:
+    """All rows of a log, up to where it ends when that is reached. Raises as ``read_rows``."""
+    reached = 0
+    while rows := log.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES):
+        reached = rows[-1].position
+        yield LogSection(rows)
+
+
+def restore(
+    sections: Iterable[LogSection],
+    target: LogImport,
+    constants: Mapping[str, str],
+    *,
+    until: int | None = None,
+    progress: OnProgress = lambda _position, _rows: None,
+    entries_max: int = ENTRIES_MAX,
+) -> Restored:
+    """Store all rows of a log, each checked against its seal before; then it is a log.
+
+    Args:
+        sections: the rows, from the first on.
+        target: where to, begun; finished here.
+        constants: of the log, by name.
+        until: end with the last seal at or before this position.
+        progress: called after each transaction.
+        entries_max: queues and waiting messages to keep in memory.
+
+    Raises:
+        NotAsSealed: a row is not as it was sealed, or the end is missing.
+        UnknownTopic, CorruptRow: a row cannot be understood by this release.
+        ImportRefused: the target must not be restored into.
+        LogUnavailable: the target cannot be written now.
+        Whatever reading ``sections`` raises. After any of these nothing opens the target as a log.
+    """
+    sealed = SealedRows()
+    writer = _Writer(target, QueueFold(entries_max=entries_max))
+    for section in sections:
+        rows = section.rows
+        if until is not None and rows[-1].position > until:
+            rows = [row for row in rows if row.position <= until]
+        writer.take(sealed.take(rows))
+        if len(rows) < len(section.rows):
+            break
+        if section.heads is not None and sealed.heads != section.heads:
+            raise NotAsSealed(sealed.position, "the newest seals are not those of the manifest")
+        if writer.is_due:
+            writer.flush()
+            progress(sealed.position, sealed.rows)
+    writer.flush()
+    if until is not None and not sealed.seals:
+        raise NotAsSealed(until, "no transaction ends at or before this position")
+    if until is None and sealed.unsealed:
+        why = f"no seal covers the last {sealed.unsealed} rows"
+        raise NotAsSealed(sealed.position + 1, why)
+    progress(sealed.position, sealed.rows)
+    identities = _save_depths(target, writer.fold, entries_max)
+    target.finish(constants)
+    return Restored(sealed.position, sealed.rows, sealed.seals, sealed.streams, identities)
+
+
+class _Writer:
+    """Gathers rows for the next transaction, and folds them."""
+
+    def __init__(self, target: LogImport, fold: QueueFold) -> None:
+        self.fold = fold
+        self._target = target
+        self._rows: list[LogRow] = []
+        self._events: list[tuple[LogRow, Event]] = []
+        self._bytes = 0
+
+    @property
+    def is_due(self) -> bool:
+        return len(self._rows) >= TRANSACTION_ROWS or self._bytes >= TRANSACTION_BYTES
+
+    def take(self, rows: Sequence[LogRow]) -> None:
+        self._rows += rows
+        for row in rows:
+            self._bytes += len(row.state)
+            topic = row.topic
+            if topic in _FOLDED:
+                self.fold.take(row.stream, decode(topic, row.state))
+            elif topic in _INDEXED:
+                self._events.append((row, decode(topic, row.state)))
+            elif topic not in TYPE_BY_TOPIC:
+                raise UnknownTopic(topic)
+
+    def flush(self) -> None:
+        if self._rows:
+            self._target.write(self._rows, self._events)
+            self._rows, self._events, self._bytes = [], [], 0
+
+
+def _save_depths(target: LogImport, fold: QueueFold, entries_max: int) -> int:
+    """Store the depths of all queues; how many there are."""
+    identities = 0
+    while True:
+        depths = fold.depths()
+        while some := list(islice(depths, _DEPTHS_AT_ONCE)):
+            target.save_depths(some)
+            identities += len(some)
+        if fold.rest is None:
+            return identities
+        fold = _folded_again(target, fold.rest, entries_max)
+
+
+def _folded_again(target: LogImport, start: bytes, entries_max: int) -> QueueFold:
+    """The queues of the streams from ``start`` on, from what was stored."""
+    fold = QueueFold(start, entries_max=entries_max)
+    reached = 0
+    while rows := target.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES):
+        for row in rows:
+            if row.topic in _FOLDED and row.stream >= start:
+                fold.take(row.stream, decode(row.topic, row.state))
+        reached = rows[-1].position
+    return fold

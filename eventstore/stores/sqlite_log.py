@@ -1,0 +1,262 @@
+"""The log in one SQLite file, for one machine.
+
+A commit that returned survives a power cut (``eventstore.stores.sqlite_connections``). Several
+processes may have the same file open. Rows are never removed and the file is never rebuilt, because
+positions are bare rowids.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from eventsourcing.persistence import OperationalError, StoredEvent
+from typing_extensions import override
+
+from eventstore.log.errors import CorruptRow, LogUnavailable
+from eventstore.log.event_log import LogRow, QueueDepth
+from eventstore.log.events import Event
+from eventstore.log.session import LogSession, Store, StoredPosting
+from eventstore.read_models import queue_depths
+from eventstore.read_models.postings import INSERT
+from eventstore.read_models.update import READ_MODELS, update_read_models
+from eventstore.stores.sql_recorder import SqlRecorder
+from eventstore.stores.sqlite_connections import (
+    CHECKPOINT_BYTES,
+    SqliteReaders,
+    SqliteWriter,
+    create_file,
+)
+
+_TABLES: Final = (
+    # As the library's recorder makes it, so that logs of all releases are alike.
+    """
+    CREATE TABLE IF NOT EXISTS stored_events (
+        originator_id TEXT, originator_version INTEGER, topic TEXT, state BLOB,
+        PRIMARY KEY (originator_id, originator_version)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS postings (
+        list BLOB NOT NULL, timestamp_s REAL NOT NULL, version INTEGER NOT NULL,
+        revision INTEGER NOT NULL, own INTEGER NOT NULL,
+        PRIMARY KEY (list, timestamp_s, version)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS snapshots (
+        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
+        state BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS queue_depths (
+        stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS dedicated (
+        stream BLOB PRIMARY KEY, did BLOB NOT NULL, reason BLOB NOT NULL
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS settings (name BLOB PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
+)
+
+_LATER_COLUMNS: Final = {
+    "did": "ALTER TABLE queue_depths ADD COLUMN did BLOB NOT NULL DEFAULT x''",
+    "outbound": "ALTER TABLE queue_depths ADD COLUMN outbound INTEGER NOT NULL DEFAULT 0",
+}
+"""Columns of queue_depths that the first logs were made without."""
+_OUTBOUND_INDEX: Final = """
+    CREATE INDEX IF NOT EXISTS outbound_queues ON queue_depths (oldest_at_ms)
+    WHERE messages > 0 AND outbound = 1
+    """
+
+
+def open_sqlite_store(path: Path) -> Store:
+    """The store in this file, which is made (readable by its owner only) if missing.
+
+    Raises:
+        LogUnavailable: the file cannot be opened or is not a database.
+        UnsafeLog: it cannot be used with WAL and full synchronisation.
+    """
+    path = path.absolute()
+    try:
+        if not path.exists():
+            create_file(path)
+        return SqliteStore(path)
+    except (OSError, sqlite3.Error, OperationalError) as error:
+        raise LogUnavailable(f"{path}: {error}") from error
+
+
+class SqliteStore(Store):
+    """A ``Store``: one connection that writes, a pool of connections that read."""
+
+    def __init__(self, path: Path, *, checkpoint_bytes: int = CHECKPOINT_BYTES) -> None:
+        self.writer = SqliteWriter(path, checkpoint_bytes=checkpoint_bytes)
+        self._readers = SqliteReaders(path)
+        self.recorder = SqliteRecorder(self.writer, self._readers)
+        with self.writing() as session:
+            for table in _TABLES:
+                session.rows(table)
+            known = {row[1] for row in session.rows("PRAGMA table_info(queue_depths)")}
+            for name, statement in _LATER_COLUMNS.items():
+                if name not in known:
+                    session.rows(statement)
+            session.rows(_OUTBOUND_INDEX)
+
+    @override
+    @contextmanager
+    def reading(self) -> Iterator[LogSession]:
+        with self._readers.transaction() as cursor:
+            yield _Session(cursor)
+
+    @override
+    @contextmanager
+    def writing(self) -> Iterator[LogSession]:
+        with self.writer.transaction() as cursor:
+            yield _Session(cursor)
+
+    @override
+    def close(self) -> None:
+        self.writer.close()
+        self._readers.close()
+
+
+class SqliteRecorder(SqlRecorder):
+    """A recorder with one statement for a batch, and the read models in its transaction."""
+
+    position = "rowid"
+
+    def __init__(self, writer: SqliteWriter, readers: SqliteReaders) -> None:
+        self._writer = writer
+        self._readers = readers
+
+    @override
+    def insert_events(
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        events: Sequence[Event] = (),
+        depths: Sequence[QueueDepth] = (),
+        **_: Any,
+    ) -> Sequence[int]:
+        with self._writer.transaction() as cursor:
+            cursor.executemany(
+                "INSERT INTO stored_events VALUES (?, ?, ?, ?)",
+                [
+                    (self._stored_stream(s.originator_id), s.originator_version, s.topic, s.state)
+                    for s in stored_events
+                ],
+            )
+            # New rowids follow the greatest one, and no other transaction writes now.
+            newest = cursor.execute("SELECT MAX(rowid) FROM stored_events").fetchone()[0] or 0
+            session = _Session(cursor)
+            if events:
+                update_read_models(session, stored_events, events)
+            if depths:
+                queue_depths.save(session, depths)
+        return list(range(newest - len(stored_events) + 1, newest + 1))
+
+    @override
+    def _rows(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        with self._readers.transaction() as cursor:
+            return cursor.execute(statement, parameters).fetchall()
+
+    @override
+    def _stored_stream(self, stream: UUID | str) -> object:
+        return stream.hex if isinstance(stream, UUID) else stream
+
+    @override
+    def _stream(self, stored: Any) -> UUID | str:
+        # Only the text that we write is a stream: "{A1…}" is the same UUID but not found by it.
+        try:
+            stream = UUID(hex=stored)
+        except (ValueError, TypeError, AttributeError):
+            foreign: str = stored
+            return foreign
+        return stream if stream.hex == stored else str(stored)
+
+
+class _Session(LogSession):
+    """A ``LogSession`` on a cursor within a transaction."""
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+
+    @override
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
+        self._cursor.execute(statement, parameters)
+        return self._cursor.fetchall()
+
+    @override
+    def run_many(self, statement: str, parameters: Iterable[Sequence[object]]) -> None:
+        self._cursor.executemany(statement, parameters)
+
+    @override
+    def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
+        found = self.rows(
+            "SELECT originator_version, topic, state FROM stored_events"
+            " WHERE originator_id = ? AND originator_version IN (SELECT value FROM json_each(?))",
+            (stream.hex, json.dumps(list(versions))),
+        )
+        return {row[0]: StoredEvent(stream, *row) for row in found}
+
+    @override
+    def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+        self._cursor.execute(
+            "SELECT rowid, originator_id, originator_version, topic, state FROM stored_events"
+            " WHERE rowid > ? ORDER BY rowid LIMIT ?",
+            (after, rows_max),
+        )
+        found: list[LogRow] = []
+        size_bytes = 0
+        for position, stream, version, topic, state in self._cursor:
+            try:
+                key = bytes.fromhex(stream)
+                size_bytes += len(state)
+            except (TypeError, ValueError) as error:
+                raise CorruptRow(f"position {position}", str(error)) from error
+            if key.hex() != stream:
+                raise CorruptRow(f"position {position}", "the stream is not written as it is here")
+            found.append(LogRow(position, key, version, topic, state))
+            if size_bytes > bytes_max:
+                return found[:-1] or found
+        return found
+
+    @override
+    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
+        found = self.rows(
+            "SELECT originator_id, topic, state FROM stored_events WHERE originator_version = 1"
+            " AND originator_id IN (SELECT value FROM json_each(?))",
+            (json.dumps([stream.hex() for stream in streams]),),
+        )
+        return {
+            bytes.fromhex(stream): StoredEvent(UUID(hex=stream), 1, topic, state)
+            for stream, topic, state in found
+        }
+
+    @override
+    def import_rows(self, rows: Sequence[LogRow]) -> None:
+        self._cursor.executemany(
+            "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [(r.position, r.stream.hex(), r.version, r.topic, r.state) for r in rows],
+        )
+
+    @override
+    def import_postings(self, postings: Collection[StoredPosting]) -> None:
+        # In the order of the table, which is its index.
+        self._cursor.executemany(INSERT, sorted(postings))
+
+    @override
+    def clear(self) -> None:
+        for table in ("stored_events", *READ_MODELS):
+            self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text

@@ -1,0 +1,1 @@
+"""What operators ask on loopback: health, queues, identities in memory, shards and orders."""

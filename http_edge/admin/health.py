@@ -1,0 +1,190 @@
+"""Is the mediator able to do its work, and what does it hold now.
+
+``/health``, ``/livez`` and ``/readyz`` answer every client, ``/status`` on loopback alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from actors.host.clock import Clock
+from actors.host.measures import HostStats
+from actors.host.port import HostUnavailable, Ping, QueryStats
+from http_edge.admin.operators import on_loopback
+from http_edge.dispatch.gateway import Gateway
+from http_edge.dispatch.whole_log import logs_by_database, total
+from http_edge.listener.in_flight import InFlight
+from http_edge.listener.routes import JSON, PlainRoute, Route
+
+Figures: TypeAlias = dict[str, Any]
+
+_CACHE_MS: Final = 1_000
+"""A check writes to the log: strangers asking for health must not be able to keep it busy."""
+_CHECK_S_MAX: Final = 5.0
+
+
+class Health:
+    """Asks every host of shards; answers from a cache of one second."""
+
+    def __init__(self, gateway: Gateway, *, clock: Clock) -> None:
+        """A health check over the hosts that the gateway reaches."""
+        self._gateway = gateway
+        self._clock = clock
+        self._checked_ms = 0
+        self._problems: list[str] = []
+        self._working = 0
+        self._lock = asyncio.Lock()
+
+    async def detail(self) -> str | None:
+        """None when every shard has a host that answers and whose log takes writes, else why."""
+        return "; ".join(await self._check()) or None
+
+    async def unready(self) -> str | None:
+        """None when any host answers and its log takes writes, else what does not.
+
+        To send no more requests to this edge cures no host, and the other edges reach the same
+        hosts: where some still work, taking the edges out would end the service of those, too.
+        """
+        problems = await self._check()
+        return None if self._working else "; ".join(problems) or "no host is known"
+
+    async def _check(self) -> list[str]:
+        async with self._lock:
+            if abs(self._clock() - self._checked_ms) >= _CACHE_MS:
+                hosts = self._gateway.routes.hosts()
+                found = await asyncio.gather(*[self._problem(host) for host in hosts])
+                self._problems = [problem for problem in found if problem is not None]
+                self._working = len(hosts) - len(self._problems)
+                unowned = self._gateway.routes.unowned()
+                if unowned:
+                    self._problems.append(f"{unowned} shards have no host")
+                self._checked_ms = self._clock()
+            return self._problems
+
+    async def figures(self) -> dict[str, Any]:
+        """What the hosts hold and have done since they started."""
+        routes = self._gateway.routes
+        stats, own = await asyncio.gather(
+            self._stats_of(routes.hosts()), self._stats_of(routes.dedicated_hosts())
+        )
+        every = [*stats, *own]
+        logs = logs_by_database(self._gateway.placement, ((s.name, s.log) for s in stats))
+        log = total(logs)
+        figures: dict[str, Any] = {} if log is None else msgspec.to_builtins(log)
+        if len(logs) > 1:
+            figures["log_positions"] = [None if one is None else one.log_position for one in logs]
+        oldest_ms = figures.pop("queue_oldest_at_ms", None)
+        waiting = oldest_ms is not None
+        figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None
+        figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
+        figures["commits"] = sum(s.commits for s in every)
+        figures["commits_per_s"] = sum(s.commits_per_s for s in every)
+        figures["commands"] = sum(s.commands for s in every)
+        figures["commands_per_s"] = sum(s.commands_per_s for s in every)
+        # Their names contain DIDs, which are for operators with a token.
+        figures["dedicated_hosts"] = len(own)
+        figures["hosts"] = [
+            {
+                k: v
+                for k, v in msgspec.to_builtins(s).items()
+                if k not in {"partitions", "log", "sockets"}
+            }
+            for s in stats
+        ]
+        figures["shards"] = [
+            {"shard": partition, "host": s.name, "node": s.node}
+            for s in stats
+            for partition in sorted(s.partitions, key=lambda name: (len(name), name))
+        ]
+        return figures
+
+    async def _problem(self, host: str) -> str | None:
+        try:
+            async with asyncio.timeout(_CHECK_S_MAX):
+                await self._gateway.port(host).ask(Ping())
+        except (HostUnavailable, TimeoutError):
+            return f"{host} does not answer or its log takes no writes"
+        return None
+
+    async def _stats_of(self, hosts: Sequence[str]) -> list[HostStats]:
+        found = await asyncio.gather(*[self._stats(host) for host in hosts])
+        return [stats for stats in found if stats is not None]
+
+    async def _stats(self, host: str) -> HostStats | None:
+        try:
+            async with asyncio.timeout(_CHECK_S_MAX):
+                return await self._gateway.port(host).ask(QueryStats())
+        except (HostUnavailable, TimeoutError):
+            return None
+
+
+class HealthEndpoint:
+    """The checks of health, and the figures of the mediator.
+
+    ``refused`` is the number of requests that this edge has refused. ``outbound`` are the figures
+    of deliveries to endpoints, ``export`` those of the export, from the figures of ``/status`` so
+    far; None where this mediator does neither.
+    """
+
+    def __init__(
+        self,
+        health: Health,
+        in_flight: InFlight,
+        *,
+        refused: Callable[[], int],
+        outbound: Callable[[], dict[str, int]] | None = None,
+        export: Callable[[Figures], Figures] | None = None,
+    ) -> None:
+        self._health = health
+        self._in_flight = in_flight
+        self._refused = refused
+        self._outbound = outbound
+        self._export = export
+
+    def routes(self) -> Sequence[Route]:
+        """``/health``, ``/livez``, ``/readyz`` and ``/status``."""
+        return [
+            PlainRoute("GET", "/health", self._check_health),
+            PlainRoute("GET", "/livez", self._check_alive),
+            PlainRoute("GET", "/readyz", self._check_ready),
+            PlainRoute("GET", "/status", on_loopback(self._status)),
+        ]
+
+    async def _check_health(self, _: web.Request) -> web.Response:
+        """The health of the whole mediator (DCTRL-0004 3.3)."""
+        return _check(self._draining() or await self._health.detail())
+
+    async def _check_alive(self, _: web.Request) -> web.Response:
+        """This process takes requests; a supervisor would restart it otherwise."""
+        return _check(None)
+
+    async def _check_ready(self, _: web.Request) -> web.Response:
+        """Requests are worth sending here: some of them, at least, can be answered."""
+        return _check(self._draining() or await self._health.unready())
+
+    async def _status(self, _: web.Request) -> web.Response:
+        """What the hosts and this edge hold and have done."""
+        figures = await self._health.figures()
+        figures["refusals_of_this_edge"] = self._refused()
+        if self._outbound is not None:
+            figures["outbound"] = self._outbound()
+        if self._export is not None:
+            figures["export"] = self._export(figures)
+        return web.Response(body=orjson.dumps(figures), content_type=JSON)
+
+    def _draining(self) -> str | None:
+        return "draining" if self._in_flight.draining else None
+
+
+def _check(fault: str | None) -> web.Response:
+    """The answer to a check of health: what is wrong, if anything is."""
+    found = {"status": "ok"} if fault is None else {"status": "error", "detail": fault}
+    status = HTTPStatus.OK if fault is None else HTTPStatus.SERVICE_UNAVAILABLE
+    return web.Response(status=status, body=orjson.dumps(found), content_type=JSON)

@@ -1,0 +1,185 @@
+"""What operators may see and do: on loopback, with a token that follows from the keys.
+
+A process that can read the key file can make the token. No other user of the machine learns who
+has a queue here, and no page in a browser of this machine can empty one.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from aiohttp import hdrs, web
+
+from actors.core.commands import PurgeQueue, QueryConnection, QueryQueue
+from actors.core.refusals import Refusal
+from actors.core.replies import Connected, Purged, QueueState
+from actors.host.clock import Clock, NewId
+from actors.host.port import HostUnavailable
+from eventstore.log.event_log import WaitingQueue
+from eventstore.log.seal import command_key
+from http_edge.admin.memory import Memory, QuestionRefused
+from http_edge.crypto.mediator_keys import MediatorKeys, operator_token
+from http_edge.didcomm.identities import Identities
+from http_edge.dispatch.gateway import Gateway
+from http_edge.dispatch.whole_log import waiting_queues
+from http_edge.listener.routes import JSON, Handler, PlainRoute, Route
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+QUEUES_MAX: Final = 10_000
+"""Queues in one answer; an operator looks at those that wait longest."""
+
+
+class OperatorAccess:
+    """Lets operators alone pass: on loopback, not through a proxy, and with their token."""
+
+    def __init__(self, keys: MediatorKeys) -> None:
+        self._authorization = f"Bearer {operator_token(keys)}".encode()
+
+    def authorized(self, handle: Handler) -> Handler:
+        """The handler for operators alone.
+
+        It raises HTTPNotFound elsewhere than on loopback, and HTTPUnauthorized without the token.
+        """
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            given = request.headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, self._authorization):
+                raise web.HTTPUnauthorized
+            return await handle(request)
+
+        return on_loopback(answer)
+
+
+def on_loopback(handle: Handler) -> Handler:
+    """The handler on loopback alone, and not through a proxy; elsewhere the path is unknown."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.remote not in _LOOPBACK or hdrs.X_FORWARDED_FOR in request.headers:
+            raise web.HTTPNotFound
+        return await handle(request)
+
+    return answer
+
+
+class OperatorEndpoint:
+    """The queues of the mediator, and what its hosts have in memory."""
+
+    def __init__(
+        self,
+        access: OperatorAccess,
+        gateway: Gateway,
+        identities: Identities,
+        *,
+        clock: Clock,
+        new_id: NewId,
+    ) -> None:
+        self._access = access
+        self._gateway = gateway
+        self._identities = identities
+        self._memory = Memory(gateway)
+        self._clock = clock
+        self._new_id = new_id
+
+    def routes(self) -> Sequence[Route]:
+        """``/queues`` and ``/memory``."""
+        authorized = self._access.authorized
+        return [
+            PlainRoute("GET", "/queues", authorized(self._show)),
+            PlainRoute("POST", "/queues/purge", authorized(self._purge)),
+            PlainRoute("POST", "/memory", authorized(self._inspect)),
+        ]
+
+    async def _show(self, request: web.Request) -> web.Response:
+        """``GET /queues``: what waits longest; with ``did`` the one queue in full.
+
+        ``known`` says whether the log has an identity of that name.
+        """
+        did = request.query.get("did")
+        try:
+            limit = min(int(request.query.get("limit", "100")), QUEUES_MAX)
+        except ValueError:
+            raise web.HTTPBadRequest from None
+        try:
+            queues = await waiting_queues(self._gateway, max(limit, 0), did=did)
+            answer: dict[str, Any] = {"queues": [self._row(queue) for queue in queues]}
+            if did is not None:
+                answer["known"] = await self._memory.knows(did)
+                answer["agent"] = await self._agent(did)
+        except HostUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json(answer)
+
+    async def _purge(self, request: web.Request) -> web.Response:
+        """``POST /queues/purge?did=``: remove all that waits; its owner never gets it.
+
+        An identity that the log does not have stays unknown.
+        """
+        did = request.query.get("did", "")
+        if not did.startswith("did:"):
+            raise web.HTTPBadRequest
+        try:
+            known = await self._memory.knows(did)
+        except HostUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        if not known:
+            return _json({"did": did, "known": False, "purged": 0})
+        key = command_key(did, self._new_id())
+        purged = await self._identities.ask(did, PurgeQueue(), key, Purged)
+        if isinstance(purged, Refusal):
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"did": did, "known": True, "purged": purged.messages})
+
+    async def _inspect(self, request: web.Request) -> web.Response:
+        """``POST /memory``: what the hosts know; msgpack of ``actors.host.inspection``."""
+        try:
+            answer = await self._memory.answer(await request.read())
+        except QuestionRefused as error:
+            raise web.HTTPBadRequest from error
+        except HostUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return web.Response(body=answer, content_type="application/msgpack")
+
+    def _row(self, queue: WaitingQueue) -> dict[str, Any]:
+        return {
+            "did": queue.did,
+            "messages": queue.messages,
+            "bytes": queue.bytes,
+            "oldest_age_s": self._age_s(queue.oldest_at_ms),
+            "outbound": queue.outbound,
+        }
+
+    async def _agent(self, did: str) -> dict[str, Any] | None:
+        """The identity as a DIDComm agent, None if it is none."""
+        connected = await self._identities.ask(did, QueryConnection(), b"", Connected)
+        state = await self._identities.ask(did, QueryQueue(), b"", QueueState)
+        if isinstance(connected, Refusal) or isinstance(state, Refusal):
+            return None
+        policy = state.policy
+        return {
+            "label": connected.connection.label,
+            "protocol": connected.connection.protocol,
+            "mediated": connected.mediated,
+            "has_endpoint": bool(connected.connection.endpoint),
+            "messages": state.messages,
+            "leased": state.messages - state.available,
+            "live": state.live,
+            "last_added_age_s": self._age_s(state.last_added_ms),
+            "last_delivered_age_s": self._age_s(state.last_delivered_ms),
+            "last_removed_age_s": self._age_s(state.last_removed_ms),
+            "will_queue": policy.will_queue,
+            "age_s_max": policy.age_s_max,
+            "messages_max": policy.messages_max,
+            "message_bytes_max": policy.message_bytes_max,
+            "bytes_max": policy.bytes_max,
+        }
+
+    def _age_s(self, at_ms: int) -> float | None:
+        return max(0.0, (self._clock() - at_ms) / 1000) if at_ms else None
+
+
+def _json(answer: object) -> web.Response:
+    return web.Response(body=orjson.dumps(answer), content_type=JSON)

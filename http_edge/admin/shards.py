@@ -1,0 +1,120 @@
+"""What operators may see and order about shards and dedicated identities: where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from actors.core.partitioning import shard_name
+from actors.placement.port import (
+    HostPlace,
+    Placed,
+    PlacerPort,
+    PlacerUnavailable,
+    Places,
+    ShardPlace,
+)
+from http_edge.admin.operators import OperatorAccess
+from http_edge.dispatch.routes import Routes
+from http_edge.listener.routes import JSON, PlainRoute, Route
+
+
+class FixedPlaces:
+    """Takes the place of a placer on one machine alone, where shards never move."""
+
+    def __init__(self, routes: Routes) -> None:
+        """The places that these routes name."""
+        self._routes = routes
+
+    async def places(self) -> Places:
+        """Where every shard is, and every host."""
+        shards = [shard_name(index) for index in range(self._routes.placement.shards)]
+        owners = [self._routes.host_of(shard) for shard in shards]
+        return Places(
+            [ShardPlace(shard, owner, "") for shard, owner in zip(shards, owners, strict=True)],
+            [
+                HostPlace(host, "", owners.count(host), draining=False)
+                for host in self._routes.hosts()
+            ],
+        )
+
+    async def move(self, shard: str, to: str) -> Placed:
+        """Nothing moves here."""
+        del shard, to
+        return Placed.NO_CLUSTER
+
+    async def drain(self, node: str, *, draining: bool) -> Placed:
+        """Nothing moves here."""
+        del node, draining
+        return Placed.NO_CLUSTER
+
+    async def dedicate(self, did: str) -> Placed:
+        """Nothing moves here."""
+        del did
+        return Placed.NO_CLUSTER
+
+    async def release(self, did: str) -> Placed:
+        """Nothing moves here."""
+        del did
+        return Placed.NO_CLUSTER
+
+
+class PlacementEndpoint:
+    """Where shards and dedicated identities are, and the orders to move them."""
+
+    def __init__(self, access: OperatorAccess, placer: PlacerPort) -> None:
+        self._access = access
+        self._placer = placer
+
+    def routes(self) -> Sequence[Route]:
+        """``/shards`` and ``/identities``."""
+        authorized = self._access.authorized
+        return [
+            PlainRoute("GET", "/shards", authorized(self._show)),
+            PlainRoute("POST", "/shards/{order:move|drain|undrain}", authorized(self._order)),
+            PlainRoute(
+                "POST", "/identities/{order:dedicate|release}", authorized(self._order_identity)
+            ),
+        ]
+
+    async def _show(self, _: web.Request) -> web.Response:
+        """``GET /shards``: every shard, every host, and every dedicated identity."""
+        try:
+            places = await self._placer.places()
+        except PlacerUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json(msgspec.to_builtins(places))
+
+    async def _order(self, request: web.Request) -> web.Response:
+        """``POST /shards/move?shard=&to=``, ``/shards/drain?node=``, ``/shards/undrain?node=``."""
+        query = request.query
+        order = request.match_info["order"]
+        try:
+            if order == "move":
+                placed = await self._placer.move(query.get("shard", ""), query.get("to", ""))
+            else:
+                node = query.get("node", "")
+                placed = await self._placer.drain(node, draining=order == "drain")
+        except PlacerUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"placed": placed.value})
+
+    async def _order_identity(self, request: web.Request) -> web.Response:
+        """``POST /identities/dedicate?did=``, ``/identities/release?did=``."""
+        did = request.query.get("did", "")
+        is_new = request.match_info["order"] == "dedicate"
+        if not did.startswith("did:"):
+            return _json({"placed": Placed.NO_SUCH_IDENTITY.value})
+        try:
+            placed = await (self._placer.dedicate(did) if is_new else self._placer.release(did))
+        except PlacerUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"placed": placed.value})
+
+
+def _json(answer: object) -> web.Response:
+    return web.Response(body=orjson.dumps(answer), content_type=JSON)

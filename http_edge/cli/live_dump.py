@@ -1,0 +1,241 @@
+"""A dump: what the hosts have in memory, as Parquet tables in a folder of this machine.
+
+    <folder>/dump.json              written last: figures, and between which positions it was made
+    <folder>/<table>.parquet        a table of ``actors.core.state_rows``, with ``identity`` first
+    <folder>/watermarks.parquet     stream, identity and version of every identity that was there
+    <folder>/asleep.parquet         identities in no process now, which were not woken
+    <folder>/unserved.parquet       identities that their host cannot serve, and why
+    <folder>/partitions.parquet     shards as their owners know them, up to which seal
+    <folder>/seals.parquet          their newest seals
+    <folder>/nonces.parquet         nonces in force, in the bucket of their expiry
+
+``projections/compare/compare.py`` reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, get_type_hints
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actors.core.evolve import from_snapshot
+from actors.core.state_rows import TABLES, Row, state_rows
+from actors.host.inspection import DescribedState, NoncesHeld
+from eventstore.log.codec import identity_stream
+from eventstore.parquet.schema import arrow_type
+
+_ROWS_AT_ONCE: Final = 50_000
+_KEY_BYTES: Final = 16
+_TIME: Final = pa.timestamp("ms", tz="UTC")
+
+
+class WatermarkRow(NamedTuple):
+    """The version at which an identity was dumped."""
+
+    stream: bytes
+    identity: str
+    version: int
+
+
+class AsleepRow(NamedTuple):
+    """An identity in no process."""
+
+    stream: bytes
+    identity: str
+
+
+class UnservedRow(NamedTuple):
+    """An identity that its host cannot serve, and why."""
+
+    stream: bytes
+    identity: str
+    fault: str
+
+
+class PartitionRow(NamedTuple):
+    """A partition as its owner knows it, up to the seal ``until``."""
+
+    partition: str
+    until: int
+    window_ms: int
+    bucket_ms: int
+    first_bucket: int
+
+
+class SealRow(NamedTuple):
+    """The newest seal of a partition."""
+
+    partition: str
+    version: int
+    epoch: int
+    digest: bytes
+
+
+class NonceRow(NamedTuple):
+    """A nonce in force, in the bucket of its expiry."""
+
+    partition: str
+    bucket: int
+    key: bytes
+
+
+_OWN: Final[Mapping[str, type[NamedTuple]]] = {
+    "watermarks": WatermarkRow,
+    "asleep": AsleepRow,
+    "unserved": UnservedRow,
+    "partitions": PartitionRow,
+    "seals": SealRow,
+    "nonces": NonceRow,
+}
+
+
+def _fields(row: type[NamedTuple]) -> list[pa.Field]:
+    return [
+        pa.field(name, _TIME if name.endswith("_at") else arrow_type(hint))
+        for name, hint in get_type_hints(row).items()
+    ]
+
+
+_IDENTITY: Final = pa.field("identity", pa.string())
+_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    **{name: pa.schema([_IDENTITY, *_fields(row)]) for name, row in TABLES.items()},
+    **{name: pa.schema(_fields(row)) for name, row in _OWN.items()},
+}
+"""The schema of each file, by the classes of its rows."""
+
+
+class Dumped(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dump holds; ``dump.json``.
+
+    It was made after the log had reached ``after`` and before it went beyond ``before``, each of
+    its databases a position of its own.
+    """
+
+    after: Sequence[int]
+    before: Sequence[int]
+    identities: int
+    asleep: int
+    rows: dict[str, int]
+
+
+class DumpWriter:
+    """Writes a dump row by row, in bounded memory; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` exists and is empty."""
+        self._folder = folder
+        self._waiting: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
+        self._count = 0
+        self._rows: Counter[str] = Counter()
+        self._files = {
+            name: pq.ParquetWriter(folder / f"{name}.parquet", schema)
+            for name, schema in _SCHEMAS.items()
+        }
+
+    def __enter__(self) -> Self:
+        """The writer itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Write what waits and close the files."""
+        self._flush()
+        for file in self._files.values():
+            file.close()
+
+    def add_state(self, described: DescribedState) -> None:
+        """One identity and all its rows; one without a version is none.
+
+        Raises:
+            ValueError: the state is of another release than this program.
+        """
+        target = described.target
+        stream = identity_stream(target).bytes
+        if described.fault:
+            self._add("unserved", [UnservedRow(stream, target, described.fault)])
+        if not described.version:
+            return
+        state = from_snapshot(described.state)
+        if state is None:
+            raise ValueError(f"the state of {target} cannot be read")
+        self._add("watermarks", [WatermarkRow(stream, target, described.version)])
+        for table, rows in state_rows(state):
+            self._add(table, [(target, *row) for row in rows])
+        if self._count >= _ROWS_AT_ONCE:
+            self._flush()
+
+    def add_asleep(self, targets: Sequence[str]) -> None:
+        """Identities in no process, which do not describe themselves."""
+        self._add(
+            "asleep", [AsleepRow(identity_stream(target).bytes, target) for target in targets]
+        )
+
+    def add_nonces(self, held: NoncesHeld) -> None:
+        """A partition and its nonces, but those that may have expired by now."""
+        first = held.at_ms // held.bucket_ms + 1
+        partition, version = held.partition, held.version
+        known = PartitionRow(partition, version, held.window_ms, held.bucket_ms, first)
+        self._add("partitions", [known])
+        self._add("seals", [SealRow(partition, version, held.epoch, held.digest)])
+        for bucket, joined in held.packed.items():
+            if bucket >= first:
+                self._write("nonces", _nonces(held.partition, bucket, joined))
+
+    def finish(self, *, after: Sequence[int], before: Sequence[int]) -> Dumped:
+        """Make the dump count; when all files are closed."""
+        dumped = Dumped(
+            after=after,
+            before=before,
+            identities=self._rows["watermarks"],
+            asleep=self._rows["asleep"],
+            rows={name: self._rows[name] for name in (*TABLES, "seals", "nonces")},
+        )
+        (self._folder / "dump.json").write_bytes(msgspec.json.encode(dumped))
+        return dumped
+
+    def _add(self, table: str, rows: Sequence[Row]) -> None:
+        self._waiting[table] += rows
+        self._count += len(rows)
+
+    def _flush(self) -> None:
+        for name, rows in self._waiting.items():
+            if rows:
+                columns: list[Any] = list(zip(*rows, strict=True))
+                schema = self._files[name].schema
+                arrays = [
+                    pa.array(values, field.type)
+                    for values, field in zip(columns, schema, strict=True)
+                ]
+                self._write(name, pa.RecordBatch.from_arrays(arrays, schema=schema))
+                rows.clear()
+        self._count = 0
+
+    def _write(self, table: str, batch: pa.RecordBatch) -> None:
+        self._files[table].write_batch(batch)
+        self._rows[table] += batch.num_rows
+
+
+def _nonces(partition: str, bucket: int, joined: bytes) -> pa.RecordBatch:
+    """The keys as they stand in memory, without an object for each."""
+    count = len(joined) // _KEY_BYTES
+    keys = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(_KEY_BYTES), count, [None, pa.py_buffer(joined)]
+    )
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(partition, count),
+            pa.repeat(pa.scalar(bucket, pa.int64()), count),
+            keys.cast(pa.binary()),
+        ],
+        schema=_SCHEMAS["nonces"],
+    )

@@ -1,0 +1,271 @@
+"""One identity at its mediator: registration, contracts, messages, history, publications.
+
+``Account`` joins the protocol's commands (``commands``) into the flows of the companion page,
+section 8. What comes from a mediator is verified before it is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from http_edge.clients.decentrl import contracts, events
+from http_edge.clients.decentrl.backoff import PATIENT, Backoff
+from http_edge.clients.decentrl.commands import Commands
+from http_edge.clients.decentrl.contracts import Contract
+from http_edge.clients.decentrl.errors import NotAuthentic
+from http_edge.clients.decentrl.events import Envelope
+from http_edge.clients.decentrl.mediator import PAGE_SIZE, Mediator
+from http_edge.clients.decentrl.records import (
+    EventToSave,
+    PendingContractRequest,
+    PendingEvent,
+    SavedEvent,
+    Seconds,
+    drained,
+    each,
+    member,
+)
+from http_edge.clients.decentrl.socket import NoticeSocket
+from http_edge.crypto.encoding import b64encode
+from http_edge.crypto.key_agreement import KeyPair, new_key_pair
+from http_edge.dids.contract_profile import ContractRequest
+
+
+class Account(Commands):
+    """An identity and its mediator; made by ``MediatorClient.as_``.
+
+    Every method can raise what a command raises (see ``commands``); NotAuthentic means that
+    something received is not what it claims to be.
+    """
+
+    # Registration: 8.1.
+
+    async def register(self, *, expires_at_s: Seconds) -> Contract:
+        """Sign a contract with the mediator: registered until then. Repeating is harmless.
+
+        Raises:
+            NotAuthentic: the contract that came back is not the one of the request.
+        """
+        document = await self.mediator.document()
+        # The ephemeral key is forgotten: no message is ever encrypted for the mediator.
+        ephemeral = new_key_pair()
+        answer = await self.request_communication_contract(
+            document.did,
+            contracts.sealed_request(self.identity, ephemeral, document, expires_at_s),
+            b64encode(ephemeral.public),
+            at=self.mediator,
+            repeat=True,
+        )
+        payload = member(answer, "payload", dict[str, object])
+        signed = member(payload, "signed_communication_contract", dict[str, object])
+        contract = contracts.verified(signed, document)
+        terms = (contract.requestor_did, contract.recipient_did, contract.expires_at_s)
+        if terms != (self.identity.did, document.did, expires_at_s):
+            raise NotAuthentic("the mediator signed another contract than the one of the request")
+        return contract
+
+    async def renew(self, *, expires_at_s: Seconds) -> Contract:
+        """Register until a later time; the old contract stays valid until it expires."""
+        return await self.register(expires_at_s=expires_at_s)
+
+    # Contracts: 8.1 to 8.6.
+
+    async def request_contract(
+        self, recipient_did: str, *, expires_at_s: Seconds, at: Mediator | None = None
+    ) -> None:
+        """Ask another identity for a contract; its answer arrives among ``contracts()``.
+
+        The identity gains an ephemeral key: save it, or the contract will be of no use.
+
+        Raises:
+            NotAuthentic: the recipient's DID names no usable pre-key.
+        """
+        recipient = contracts.resolve(recipient_did)
+        if recipient is None:
+            raise NotAuthentic(f"{recipient_did} does not resolve")
+        ephemeral = self._new_contract_key()
+        await self.request_communication_contract(
+            recipient_did,
+            contracts.sealed_request(self.identity, ephemeral, recipient, expires_at_s),
+            b64encode(ephemeral.public),
+            at=at,
+        )
+
+    def contract_requests(self) -> AsyncIterator[PendingContractRequest]:
+        """The contract requests that wait, oldest first; acknowledge none while this runs."""
+        return each(lambda page: self.query_pending_communication_contract_requests(page=page))
+
+    def read_contract_request(self, waiting: PendingContractRequest) -> ContractRequest:
+        """What a waiting request asks for: the requestor, verified, and the expiry.
+
+        Raises:
+            NotAuthentic: it does not open or verify, or it has expired.
+        """
+        return contracts.opened_request(self.identity, waiting, self._now_s())
+
+    async def answer_contract(
+        self, waiting: PendingContractRequest, *, at: Mediator | None = None
+    ) -> Contract:
+        """Agree to a contract: counter-sign, save, hand to the requestor's mediator, acknowledge.
+
+        In this order, so that a failure leaves the request waiting and it can be answered again.
+        ``at`` is the requestor's mediator where its DID does not lead there. The identity gains
+        an ephemeral key: save it.
+
+        Raises:
+            NotAuthentic: the request does not open or verify, or it has expired.
+        """
+        request = self.read_contract_request(waiting)
+        contract = contracts.countersigned(self.identity, request, self._new_contract_key())
+        await self.save_communication_contract(contract.signed)
+        await self.communication_contract_response(contract.requestor_did, contract.signed, at=at)
+        await self.acknowledge_pending_communication_contract_requests([waiting.id])
+        return contract
+
+    async def contracts(self, *, did: str | None = None) -> AsyncIterator[Contract]:
+        """The identity's contracts (with ``did``) that have not expired, each one verified.
+
+        Raises:
+            NotAuthentic: the mediator returned a contract that does not verify.
+        """
+        now_s = self._now_s()
+        async for stored in each(
+            lambda page: self.query_communication_contracts(
+                did=did, expires_after_s=now_s, page=page
+            )
+        ):
+            yield contracts.verified(stored.signed)
+
+    # Private events: section 7, 8.7, 8.8.
+
+    def encrypt(
+        self, event: dict[str, object], contract: Contract, *, tags: Sequence[str] = ()
+    ) -> str:
+        """The event, signed and encrypted for the other party of the contract.
+
+        Raises:
+            UnusableIdentity: the identity lacks its ephemeral key of this contract.
+        """
+        envelope = events.sign_event(self.identity, event, tags, int(self._now_s()))
+        secret = contracts.root_secret(self.identity, contract)
+        return events.seal_for_transit(events.encode(envelope), secret)
+
+    def decrypt(self, pending: PendingEvent, contract: Contract) -> Envelope:
+        """The event in a waiting message, its author verified.
+
+        Raises:
+            NotAuthentic: it does not open, or its author is not the sender, or did not sign it.
+            UnusableIdentity: the identity lacks its ephemeral key of this contract.
+        """
+        secret = contracts.root_secret(self.identity, contract)
+        envelope = events.decode(events.open_from_transit(pending.payload, secret))
+        if envelope.sender_did != pending.sender_did:
+            raise NotAuthentic(f"{pending.sender_did} sent an event of {envelope.sender_did}")
+        return envelope
+
+    async def send(
+        self,
+        recipient_did: str,
+        payload: str,
+        *,
+        at: Mediator | None = None,
+        repeat: bool = False,
+    ) -> str:
+        """Leave an encrypted payload for another identity: its id there (TWO_WAY_PRIVATE).
+
+        Goes to ``at``, else to the recipient's mediator. When the outcome is unknown it is only
+        sent again with ``repeat``, because the recipient may then get it twice.
+        """
+        return await self.two_way_private(recipient_did, payload, at=at, repeat=repeat)
+
+    def take_pending_events(self, *, sender_did: str | None = None) -> AsyncIterator[PendingEvent]:
+        """Every waiting event, acknowledged page by page as it is taken; see ``drained``."""
+        return drained(
+            lambda page: self.query_pending_events(sender_did=sender_did, page=page),
+            self.acknowledge_pending_events,
+        )
+
+    def socket(self, *, backoff: Backoff = PATIENT) -> NoticeSocket:
+        """Live notices (section 10): ``async with account.socket() as notices``.
+
+        ``backoff`` says how often a lost connection is tried again.
+        """
+        return NoticeSocket(self.identity, self.mediator, backoff)
+
+    # The own history: 8.9 to 8.11.
+
+    async def save(
+        self,
+        envelope: Envelope,
+        contract: Contract,
+        *,
+        tags: Sequence[str] = (),
+        repeat: bool = False,
+    ) -> None:
+        """Save an event of this contract in the own history, encrypted for storage.
+
+        ``tags`` are encrypted, then only compared by the mediator. An event of another author
+        counts as unprocessed until its tags are updated.
+        """
+        event = EventToSave(
+            sender_did=envelope.sender_did,
+            recipient_did=contract.other(envelope.sender_did),
+            contract_id=contract.id,
+            timestamp_s=envelope.timestamp_s,
+            payload=self.identity.seal_for_storage(events.encode(envelope)),
+            encrypted_tags=[self.identity.encrypt_tag(tag) for tag in tags],
+        )
+        await self.save_events([event], repeat=repeat)
+
+    def saved_events(
+        self,
+        *,
+        tags: Sequence[str] = (),
+        participant_did: str | None = None,
+        unprocessed_only: bool = False,
+        page_size: int = PAGE_SIZE,
+    ) -> AsyncIterator[SavedEvent]:
+        """The own history, oldest first; any of the plaintext ``tags`` matches.
+
+        With ``unprocessed_only`` update no tags while this runs: it would skip events.
+        """
+        return each(
+            lambda page: self.query_events(
+                encrypted_tags=[self.identity.encrypt_tag(tag) for tag in tags],
+                participant_did=participant_did,
+                unprocessed_only=unprocessed_only,
+                page=page,
+                page_size=page_size,
+            )
+        )
+
+    def open_saved(self, saved: SavedEvent) -> Envelope:
+        """The event in a saved record, its author verified.
+
+        Raises:
+            NotAuthentic: it does not open with the storage key, or does not verify.
+        """
+        return events.decode(self.identity.open_from_storage(saved.payload))
+
+    async def tag(self, event_id: str, tags: Sequence[str]) -> None:
+        """Replace the tags of one saved event (plaintext here) and mark it processed."""
+        encrypted = [self.identity.encrypt_tag(tag) for tag in tags]
+        await self.update_event_tags({event_id: encrypted})
+
+    # Publications by DCTRL-0007.
+
+    async def publish(
+        self, channel_id: str, event: str, *, tags: Sequence[str] = (), repeat: bool = False
+    ) -> str:
+        """Publish a signed event (JSON text) for all readers: its id."""
+        return await self.publish_public_event(
+            channel_id, event, tags=tags, timestamp_s=int(self._now_s()), repeat=repeat
+        )
+
+    def _new_contract_key(self) -> KeyPair:
+        ephemeral = new_key_pair()
+        self.identity.contract_keys[b64encode(ephemeral.public)] = ephemeral.private
+        return ephemeral
+
+    def _now_s(self) -> float:
+        return self.mediator.sources.now_ms() / 1000

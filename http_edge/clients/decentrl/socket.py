@@ -1,0 +1,210 @@
+"""Live notices over the WebSocket of a mediator (DCTRL-0004 section 10).
+
+The socket is a convenience and never the only way: what arrives while it is down is not pushed
+later, so after each ``Reconnected`` the backlog must be queried. A push is no acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+import aiohttp
+
+from http_edge.clients.decentrl.backoff import Backoff
+from http_edge.clients.decentrl.errors import (
+    SOCKET_REFUSALS,
+    MediatorUnreachable,
+    SocketRefused,
+    UnexpectedAnswer,
+)
+from http_edge.clients.decentrl.identity import Identity
+from http_edge.clients.decentrl.mediator import Mediator
+from http_edge.clients.decentrl.records import PendingEvent, member
+from http_edge.crypto.canonical_json import canonical
+from http_edge.crypto.strict_json import JsonRefused, parse
+
+AUTHENTICATION_S_MAX: Final = 10.0
+_CLOSE_S_MAX: Final = 1.0
+_ENDS: Final = frozenset(
+    {
+        aiohttp.WSMsgType.CLOSE,
+        aiohttp.WSMsgType.CLOSING,
+        aiohttp.WSMsgType.CLOSED,
+        aiohttp.WSMsgType.ERROR,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesArrived:
+    """Events were queued for this identity; they wait until they are acknowledged."""
+
+    events: tuple[PendingEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContractsUpdated:
+    """Contracts or contract requests of this identity changed; query them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The connection was lost and stands again: query the backlog, pushes were missed."""
+
+    attempts: int
+
+
+Notice: TypeAlias = MessagesArrived | ContractsUpdated | Reconnected
+
+
+class _Lost(Exception):
+    """The connection ended in a way that connecting again may mend."""
+
+
+class NoticeSocket:
+    """An authenticated WebSocket that connects again by itself.
+
+    Use it as an async context manager and iterate over it. Entering raises what the first
+    connection raises: MediatorUnreachable, SocketRefused, UnexpectedAnswer. Iterating raises
+    SocketRefused when the mediator names the identity itself as the reason (4004-4007), and the
+    last error when ``backoff.attempts_max`` attempts in a row failed.
+    """
+
+    def __init__(self, identity: Identity, mediator: Mediator, backoff: Backoff) -> None:
+        """A socket of this identity at its mediator; ``backoff`` bounds how often it reconnects."""
+        self._identity = identity
+        self._mediator = mediator
+        self._backoff = backoff
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+
+    async def __aenter__(self) -> Self:
+        self._socket = await self._connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._socket is not None:
+            await self._socket.close()
+
+    async def __aiter__(self) -> AsyncIterator[Notice]:
+        if self._socket is None:
+            raise RuntimeError("enter the socket with 'async with' first")
+        while True:
+            try:
+                notice = await self._next(self._socket)
+            except _Lost:
+                await self._socket.close()
+                self._socket, attempts = await self._connect_again()
+                notice = Reconnected(attempts)
+            if notice is not None:
+                yield notice
+
+    async def _next(self, socket: aiohttp.ClientWebSocketResponse) -> Notice | None:
+        """The notice in the next message; None for one that is none."""
+        message = await _receive(socket, self._mediator.transport.limits.silence_s_max)
+        match message.get("type"):
+            case "PING":
+                await _send(socket, {"type": "PONG", "timestamp": message.get("timestamp")})
+                return None
+            case "PENDING_EVENTS":
+                return MessagesArrived(member(message, "events", tuple[PendingEvent, ...]))
+            case "CONTRACTS_UPDATED":
+                return ContractsUpdated()
+            case _:
+                return None  # a later version may say more; that is no reason to stop
+
+    async def _connect_again(self) -> tuple[aiohttp.ClientWebSocketResponse, int]:
+        sources = self._mediator.sources
+        attempt = 1
+        while True:
+            # Waits before the first attempt too: all sockets of a mediator that went down are
+            # lost together and must not come back together.
+            await sources.sleep(self._backoff.pause_s(attempt, sources.chance()))
+            try:
+                return await self._connect(), attempt
+            except (MediatorUnreachable, SocketRefused, UnexpectedAnswer) as error:
+                final = isinstance(error, SocketRefused) and error.final
+                if final or attempt >= self._backoff.attempts_max:
+                    raise
+            attempt += 1
+
+    async def _connect(self) -> aiohttp.ClientWebSocketResponse:
+        transport = self._mediator.transport
+        try:
+            async with asyncio.timeout(transport.limits.answer_s_max):
+                socket = await transport.session.ws_connect(
+                    transport.at("/ws"),
+                    max_msg_size=transport.limits.frame_bytes_max,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S_MAX),
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            raise UnexpectedAnswer(f"no WebSocket: HTTP {error.status}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise MediatorUnreachable(f"{transport.url}: {error!r}") from error
+        try:
+            await self._authenticate(socket)
+        except _Lost as error:
+            await socket.close()
+            raise MediatorUnreachable(f"{transport.url}: {error}") from error
+        except BaseException:
+            await socket.close()
+            raise
+        return socket
+
+    async def _authenticate(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """The handshake of 10.2. Raises: SocketRefused, UnexpectedAnswer, _Lost."""
+        identity, sources = self._identity, self._mediator.sources
+        signed = {
+            "did": identity.did,
+            "signing_key_id": identity.signing_key_id,
+            "timestamp": sources.now_ms(),
+            "nonce": sources.new_nonce(),
+        }
+        await _send(socket, {"type": "AUTHENTICATE", **signed, "signature": identity.sign(signed)})
+        answer = await _receive(socket, AUTHENTICATION_S_MAX)
+        if answer.get("type") == "AUTH_FAILED":
+            # The close frame that follows carries the reason; _receive raises it.
+            await _receive(socket, AUTHENTICATION_S_MAX)
+        if answer.get("type") != "AUTH_SUCCESS":
+            raise UnexpectedAnswer(f"answer to AUTHENTICATE: {answer.get('type')!r}")
+
+
+async def _send(socket: aiohttp.ClientWebSocketResponse, message: dict[str, object]) -> None:
+    try:
+        await socket.send_str(canonical(message).decode())
+    except ConnectionError as error:
+        raise _Lost(repr(error)) from error
+
+
+async def _receive(
+    socket: aiohttp.ClientWebSocketResponse, seconds_max: float
+) -> dict[str, object]:
+    """The next JSON message.
+
+    Raises:
+        SocketRefused: the mediator closed the socket with a code of 10.3.
+        UnexpectedAnswer: the message is not a JSON object in a text frame.
+        _Lost: the connection ended, broke, or said nothing for ``seconds_max``.
+    """
+    try:
+        frame = await socket.receive(timeout=seconds_max)
+    except TimeoutError as error:
+        raise _Lost(f"nothing was received for {seconds_max} s") from error
+    if frame.type in _ENDS:
+        refusal = SOCKET_REFUSALS.get(socket.close_code or 0)
+        raise refusal() if refusal else _Lost(f"closed with {socket.close_code}")
+    try:
+        message = parse(frame.data.encode()) if frame.type is aiohttp.WSMsgType.TEXT else None
+    except JsonRefused:
+        message = None
+    if not isinstance(message, dict):
+        raise UnexpectedAnswer("a WebSocket message that is no JSON object")
+    return message

@@ -1,0 +1,204 @@
+"""HTTP to one mediator: requests out, answers or typed errors in.
+
+The one question that matters after a failure is whether the command can have taken effect:
+``MediatorUnreachable`` says no, ``OutcomeUnknown`` says that the client cannot know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+from yarl import URL
+
+from http_edge.clients.decentrl.errors import (
+    CommandRefused,
+    MediatorUnreachable,
+    OutcomeUnknown,
+    UnexpectedAnswer,
+)
+from http_edge.crypto.strict_json import JsonRefused, parse
+
+_SERVER_FAILURE: Final = 500
+_OK: Final = 200
+_SHOWN_CHARS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class TransportLimits:
+    """Bounds on one exchange with a mediator.
+
+    Attributes:
+        connect_s_max: Seconds until a connection must stand.
+        answer_s_max: Seconds from the start until the whole answer is there.
+        answer_bytes_max: Larger answers are not read to the end.
+        connections_max: Open connections to the mediator, WebSockets included.
+        frame_bytes_max: Larger WebSocket messages close the socket.
+        silence_s_max: A WebSocket that says nothing for so long is dead. The mediator pings
+            every 30 seconds, so two and a half silent periods.
+    """
+
+    connect_s_max: float = 5.0
+    answer_s_max: float = 30.0
+    answer_bytes_max: int = 256 * 1024 * 1024
+    connections_max: int = 100
+    frame_bytes_max: int = 16 * 1024 * 1024
+    silence_s_max: float = 75.0
+
+
+class Transport:
+    """Requests to one mediator over keep-alive connections.
+
+    ``session`` is used if given and then stays open; else the transport makes and owns one.
+
+    Raises:
+        ValueError: the URL is not an absolute http or https URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        session: aiohttp.ClientSession | None = None,
+        limits: TransportLimits | None = None,
+    ) -> None:
+        self.url: Final = URL(url)
+        if self.url.scheme not in {"http", "https"} or not self.url.host:
+            raise ValueError(f"{url!r} is not an http or https URL")
+        self.limits: Final = limits or TransportLimits()
+        self._session = session
+        self._owned: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The session in use; made at the first call, which must be inside the event loop."""
+        if self._session is not None:
+            return self._session
+        if self._owned is None or self._owned.closed:
+            self._owned = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self.limits.connections_max),
+                timeout=self._timeout(),
+            )
+        return self._owned
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the session that the transport owns; a session given to it stays open."""
+        if self._owned is not None:
+            await self._owned.close()
+
+    async def get(self, path: str) -> tuple[int, Mapping[str, object]]:
+        """``GET`` a path: the status, whatever it is, and the JSON object.
+
+        Raises: MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer.
+        """
+        status, _, body = await self._exchange("GET", path)
+        return status, _json_object(status, body)
+
+    async def query(self, path: str, where: Sequence[tuple[str, str]]) -> Mapping[str, object]:
+        """``GET`` a path (already percent-encoded) with a query: the SUCCESS answer.
+
+        Raises: CommandRefused, OutcomeUnknown, MediatorUnreachable, UnexpectedAnswer.
+        """
+        return read_answer(*await self._exchange("GET", path, where=where))
+
+    async def post(self, command: bytes) -> Mapping[str, object]:
+        """``POST`` a signed command: the SUCCESS answer.
+
+        Raises: CommandRefused, OutcomeUnknown, MediatorUnreachable, UnexpectedAnswer.
+        """
+        return read_answer(*await self._exchange("POST", "/", body=command))
+
+    async def _exchange(
+        self, method: str, path: str, *, where: Sequence[tuple[str, str]] = (), body: bytes = b""
+    ) -> tuple[int, str | None, bytes]:
+        target = self.at(path).with_query(list(where)) if where else self.at(path)
+        try:
+            async with self.session.request(
+                method,
+                target,
+                data=body or None,
+                headers={"Content-Type": "application/json"} if body else None,
+                timeout=self._timeout(),
+                allow_redirects=False,
+            ) as response:
+                answer = await self._read_bounded(response)
+                return response.status, response.headers.get("Retry-After"), answer
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise MediatorUnreachable(f"{self.url}: {error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise OutcomeUnknown(f"{self.url}: {reason}") from error
+
+    def at(self, path: str) -> URL:
+        """The URL of ``path`` (already percent-encoded) below the mediator's own path."""
+        base = str(self.url).rstrip("/")
+        return URL(base + path, encoded=True)
+
+    async def _read_bounded(self, response: aiohttp.ClientResponse) -> bytes:
+        received = bytearray()
+        async for chunk in response.content.iter_any():
+            received += chunk
+            if len(received) > self.limits.answer_bytes_max:
+                raise UnexpectedAnswer(f"an answer over {self.limits.answer_bytes_max} bytes")
+        return bytes(received)
+
+    def _timeout(self) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(
+            total=self.limits.answer_s_max, sock_connect=self.limits.connect_s_max
+        )
+
+
+def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[str, object]:
+    """The SUCCESS answer in a response (DCTRL-0004 section 11). Pure.
+
+    Raises:
+        CommandRefused: the answer is an ERROR of the client's making (status below 500).
+        OutcomeUnknown: the mediator, or something in front of it, failed.
+        UnexpectedAnswer: the answer is no answer of this protocol.
+    """
+    pause_s = retry_after_s(retry_after)
+    if status >= _SERVER_FAILURE:
+        raise OutcomeUnknown(f"HTTP {status} {_shown(body)}", pause_s)
+    answer = _json_object(status, body)
+    code = answer.get("code")
+    if answer.get("type") == "ERROR" and isinstance(code, str):
+        detail = answer.get("detail")
+        raise CommandRefused(code, status, pause_s, detail if isinstance(detail, str) else "")
+    if status == _OK and answer.get("type") == "SUCCESS":
+        return answer
+    raise UnexpectedAnswer(f"HTTP {status} {_shown(body)}")
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """Seconds in a ``Retry-After`` header; None for its date form, which clocks make unsure."""
+    if header is None or not header.strip().isdecimal():
+        return None
+    return float(header)
+
+
+def _json_object(status: int, body: bytes) -> Mapping[str, object]:
+    try:
+        value = parse(body)
+    except JsonRefused as error:
+        raise UnexpectedAnswer(f"HTTP {status} without JSON: {_shown(body)}") from error
+    if not isinstance(value, dict):
+        raise UnexpectedAnswer(f"HTTP {status} without a JSON object: {_shown(body)}")
+    return value
+
+
+def _shown(body: bytes) -> str:
+    return repr(body[:_SHOWN_CHARS].decode(errors="replace"))

@@ -1,0 +1,87 @@
+"""A wallet for DIDComm v1 mediation: what an Aries agent asks of its mediator, in Python.
+
+    async with aiohttp.ClientSession() as session:
+        bob = await Wallet.connect("http://127.0.0.1:8080/invitation", session=session)
+        key = await bob.new_recipient()
+
+        address = key.address  # what Bob gives to Alice; she needs no wallet to write to him
+        message = {"@type": "https://didcomm.org/basicmessage/1.0/message", "@id": "1"}
+        await send(session, address.endpoint, address.seal({**message, "content": "hello"}))
+
+        async for picked in bob.drain():
+            print(key.unpack(picked.envelope).message["content"])
+
+It speaks both handshakes, coordinate mediation, Pickup 1.0 and 2.0 with live mode, Aries queue
+1.0 and implicit pickup, over HTTP and over WebSocket (``bob.over(socket)``). It keeps nothing:
+``bob.connection`` and the keys are the caller's to store. It uses the wire forms of
+``http_edge.didcomm`` and nothing else of the server.
+"""
+
+from http_edge.clients.didcomm.connection import Connection, Opened, Received
+from http_edge.clients.didcomm.errors import (
+    ConnectionLost,
+    MediatorRefused,
+    MediatorUnreachable,
+    NoAnswer,
+    NotAuthentic,
+    ProblemReported,
+    UnexpectedAnswer,
+    UnusableInvitation,
+    WalletError,
+)
+from http_edge.clients.didcomm.handshake import DidMethod, Handshake, HandshakeProtocol
+from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation, read_invitation
+from http_edge.clients.didcomm.mediation import (
+    Keylist,
+    KeylistKey,
+    KeylistResult,
+    Mediation,
+    Pagination,
+)
+from http_edge.clients.didcomm.pickup_1 import Pickup1Status
+from http_edge.clients.didcomm.pickup_2 import Live, Picked, Status
+from http_edge.clients.didcomm.queue_1 import Fetched, QueueStatus
+from http_edge.clients.didcomm.recipients import Address, Recipient, forward, send
+from http_edge.clients.didcomm.transport import Socket, open_socket, post
+from http_edge.clients.didcomm.wallet import Disclosure, Wallet
+
+__all__ = [
+    "Address",
+    "Connection",
+    "ConnectionLost",
+    "DidMethod",
+    "Disclosure",
+    "Fetched",
+    "Handshake",
+    "HandshakeProtocol",
+    "Invitation",
+    "Keylist",
+    "KeylistKey",
+    "KeylistResult",
+    "Live",
+    "Mediation",
+    "MediatorRefused",
+    "MediatorUnreachable",
+    "NoAnswer",
+    "NotAuthentic",
+    "Opened",
+    "Pagination",
+    "Picked",
+    "Pickup1Status",
+    "ProblemReported",
+    "QueueStatus",
+    "Received",
+    "Recipient",
+    "Socket",
+    "Status",
+    "UnexpectedAnswer",
+    "UnusableInvitation",
+    "Wallet",
+    "WalletError",
+    "fetch_invitation",
+    "forward",
+    "open_socket",
+    "post",
+    "read_invitation",
+    "send",
+]

@@ -1,0 +1,238 @@
+"""Alice and Bob write to each other through the mediator; each step proves one of its promises.
+
+Bob fetches by every generation of pickup from one queue. The steps build on one another, so the
+demonstration ends at the first one that fails. It leaves behind three connections and two keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+
+from http_edge.clients.didcomm.errors import WalletError
+from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation
+from http_edge.clients.didcomm.pickup_2 import Live, Picked
+from http_edge.clients.didcomm.protocol_session import new_id
+from http_edge.clients.didcomm.recipients import Address, Recipient, send
+from http_edge.clients.didcomm.wallet import Wallet
+from http_edge.clients.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+
+WRITTEN: Final = ("one", "two", "three", "four", "five", "six", "seven")
+"""What Alice writes while Bob is away; he fetches it in five ways."""
+_BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
+
+
+@dataclass(slots=True)
+class WalletDemonstration:
+    """The two wallets, their mediators, and what they have so far."""
+
+    session: aiohttp.ClientSession
+    alices: Invitation
+    bobs: Invitation
+    alice: Wallet = field(init=False, repr=False)
+    bob: Wallet = field(init=False, repr=False)
+    alices_key: Recipient = field(init=False, repr=False)
+    bobs_key: Recipient = field(init=False, repr=False)
+    live: Live = field(init=False, repr=False)
+    pushed: Picked = field(init=False, repr=False)
+    accepted: int = 0
+    read: int = 0
+
+    async def connect(self) -> str:
+        """Both follow the invitation, Alice by DID exchange, Bob as older wallets do."""
+        self.alice = await Wallet.connect(self.alices, session=self.session, label="alice")
+        self.bob = await Wallet.connect(
+            self.bobs, session=self.session, handshake="connections/1.0", label="bob"
+        )
+        for wallet in (self.alice, self.bob):
+            await wallet.ping()
+        return "Alice by DID exchange 1.1, Bob by connections 1.0; both pings were answered"
+
+    async def mediate(self) -> str:
+        """Both ask for mediation; Bob twice."""
+        self.alice.mediation = await self.alice.request_mediation()
+        self.bob.mediation = granted = await self.bob.request_mediation()
+        again = await self.bob.request_mediation()
+        check(again == granted, "the second grant differs from the first")
+        keys = ", ".join(map(base58, granted.routing_keys))
+        return f"senders post to {granted.endpoint}, wrapped for {keys}"
+
+    async def register(self) -> str:
+        """Each makes a key for the other; Bob's is registered once more in another spelling."""
+        self.alices_key = await self.alice.new_recipient()
+        self.bobs_key = await self.bob.new_recipient()
+        key = self.bobs_key.key.public
+        (again,) = await self.bob.update_keylist(add=[did_key_reference(key)])
+        check(again.result == "no_change", f"registered twice: {again.result}")
+        listed = await self.bob.query_keylist()
+        check(len(listed.keys) == 1, f"{len(listed.keys)} keys are listed instead of 1")
+        return f"{base58(key)}; in another spelling it is no change"
+
+    async def claim(self) -> str:
+        """Mallory, with a connection of her own, registers Bob's key."""
+        mallory = await Wallet.connect(
+            self.bobs,
+            session=self.session,
+            handshake="didexchange/1.0",
+            did_method="peer2",
+            label="mallory",
+        )
+        await mallory.request_mediation()
+        (claimed,) = await mallory.update_keylist(add=[self.bobs_key.key.public])
+        check(claimed.result == "client_error", f"a second claim of a key: {claimed.result}")
+        return "Mallory's keylist-update is answered with client_error"
+
+    async def write(self) -> str:
+        """Alice writes while Bob has no connection open."""
+        for text in WRITTEN:
+            self.accepted = await self._write(self.bobs_key.address, text, self.alices_key)
+        status = await self.bob.status(self.bobs_key.key.public)
+        check(status.message_count == len(WRITTEN), f"{status.message_count} messages wait for Bob")
+        return f"{status.message_count} messages wait, {status.total_bytes} bytes of ciphertext"
+
+    async def write_to_unknown_key(self) -> str:
+        """A forward to a key that is not registered."""
+        bobs = self.bobs_key.address
+        unknown = Address(KeyPair.new().public, bobs.endpoint, bobs.routing_keys)
+        answered = await self._write(unknown, "anybody?", self.alices_key)
+        check(
+            answered == self.accepted,
+            f"an unknown key is answered with HTTP {answered}, a known one with {self.accepted}",
+        )
+        return f"HTTP {answered}, as for Bob's"
+
+    async def pick_up_1(self) -> str:
+        """Two messages by Pickup 1.0: in a batch, and raw."""
+        batch = await self.bob.batch(1)
+        return self._bob_reads([*_envelopes(batch), await self.bob.noop()], 2)
+
+    async def fetch_from_queue_1(self) -> str:
+        """A message by Aries queue 1.0."""
+        fetched = await self.bob.queue_fetch(1)
+        status = await self.bob.queue_status()
+        check(status.will_queue, "the queue says that it takes nothing more")
+        return self._bob_reads(_envelopes(fetched), 1)
+
+    async def pick_up_2(self) -> str:
+        """A message by Pickup 2.0, then its acknowledgement."""
+        picked = await self.bob.fetch(1)
+        text = self._bob_reads(_envelopes(picked), 1)
+        status = await self.bob.received([one.id for one in picked])
+        return f"{text}; {status.message_count} wait after the acknowledgement"
+
+    async def open_return_route(self) -> str:
+        """One message over HTTP, the rest over a socket; none was requested."""
+        first = await self.bob.implicit()
+        if first is None:
+            raise NotProven("nothing came back by return route")
+        text = self._bob_reads([first], 1)
+        rest = len(WRITTEN) - self.read
+        async with self.bob.implicit_socket() as socket:
+            received = [await socket.receive(PUSH_S_MAX) for _ in range(rest)]
+            # Two round trips: that all was read takes one, that it is removed another.
+            await self.bob.over(socket).ping()
+            await self.bob.over(socket).ping()
+        texts = self._bob_reads([one for one in received if isinstance(one, bytes)], rest)
+        check(not await self.bob.fetch(1), "a message is offered a second time")
+        return f"{text} over HTTP, {texts} over a socket; nothing is left"
+
+    async def go_live(self, stack: AsyncExitStack) -> str:
+        """Bob opens a socket in live mode; Alice writes."""
+        self.live = await stack.enter_async_context(self.bob.live())
+        await self._write(self.bobs_key.address, "now", self.alices_key)
+        (self.pushed,) = await self.live.next(PUSH_S_MAX)
+        return f"pushed: {self._reads(self.bobs_key, self.pushed.envelope, self.alices_key)}"
+
+    async def change_networks(self, stack: AsyncExitStack) -> str:
+        """Bob's connection hangs before he acknowledges; he opens another."""
+        self.live = await stack.enter_async_context(self.bob.live())
+        again = await self.live.fetch()
+        check(
+            [one.id for one in again] == [self.pushed.id],
+            f"{len(again)} messages are offered, not the one that was lost",
+        )
+        status = await self.live.received([self.pushed.id])
+        check(status.message_count == 0, "an acknowledged message still waits")
+        return f"{self.pushed.id} came again, and went when it was acknowledged"
+
+    async def answer(self) -> str:
+        """Bob answers through Alice's mediator."""
+        await self._write(self.alices_key.address, "I read you", self.bobs_key)
+        texts = [
+            self._reads(self.alices_key, picked.envelope, self.bobs_key)
+            async for picked in self.alice.drain()
+        ]
+        check(len(texts) == 1, f"{len(texts)} messages wait for Alice instead of 1")
+        return f"Alice reads: {texts[0]}"
+
+    async def _write(self, to: Address, text: str, sender: Recipient) -> int:
+        """Send a message: the HTTP status that it was accepted with."""
+        message: Json = {"@type": _BASIC_MESSAGE, "@id": new_id(), "content": text}
+        return await send(self.session, to.endpoint, to.seal(message, sender.key))
+
+    def _bob_reads(self, envelopes: Sequence[bytes], count: int) -> str:
+        """Bob opens ``count`` envelopes, which must be the next that Alice wrote, in order."""
+        texts = [self._reads(self.bobs_key, one, self.alices_key) for one in envelopes]
+        due = list(WRITTEN[self.read : self.read + count])
+        check(texts == due, f"Bob got {texts} instead of {due}")
+        self.read += count
+        return ", ".join(texts)
+
+    def _reads(self, recipient: Recipient, envelope: bytes, sender: Recipient) -> str:
+        message, sender_key = recipient.unpack(envelope)
+        check(sender_key == sender.key.public, "the message is by another sender")
+        return str(message.get("content"))
+
+
+async def demonstrate(
+    session: aiohttp.ClientSession, alices_url: str, bobs_url: str
+) -> AsyncIterator[Proof]:
+    """Run the steps; the last proof is the first that does not hold, if one does not.
+
+    Alice uses the mediator at the first URL, Bob the one at the second; they may be one.
+
+    Raises:
+        WalletError: before the first step, when one of the two gives no invitation.
+    """
+    state = WalletDemonstration(
+        session,
+        await fetch_invitation(session, f"{alices_url.rstrip('/')}/invitation"),
+        await fetch_invitation(session, f"{bobs_url.rstrip('/')}/invitation"),
+    )
+    async with AsyncExitStack() as stack:
+        steps: list[Step] = [
+            ("Alice and Bob connect",
+             "a scanned invitation is enough; its key proves the answer", state.connect),
+            ("both ask for mediation", "asking twice gives the same", state.mediate),
+            ("each registers a key for the other", "a key is one in every spelling",
+             state.register),
+            ("Mallory registers Bob's key", "a key belongs to one wallet", state.claim),
+            ("Alice writes while Bob is away", "what is accepted waits, in ciphertext",
+             state.write),
+            ("Alice writes to an unknown key", "no sender learns who is registered",
+             state.write_to_unknown_key),
+            ("Bob fetches by Pickup 1.0", "oldest first, in a batch and raw",
+             state.pick_up_1),
+            ("Bob fetches by Aries queue 1.0", "another generation, the same queue",
+             state.fetch_from_queue_1),
+            ("Bob fetches by Pickup 2.0", "acknowledgement alone removes", state.pick_up_2),
+            ("Bob opens a return route", "older wallets need not even ask",
+             state.open_return_route),
+            ("Bob goes live", "messages arrive while he listens",
+             lambda: state.go_live(stack)),
+            ("Bob changes networks", "what was not acknowledged comes again",
+             lambda: state.change_networks(stack)),
+            ("Bob answers", "it works in both directions", state.answer),
+        ]  # fmt: skip
+        async for proof in prove(steps, WalletError):
+            yield proof
+
+
+def _envelopes(picked: Sequence[Picked]) -> list[bytes]:
+    return [one.envelope for one in picked]

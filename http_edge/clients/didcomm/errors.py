@@ -1,0 +1,71 @@
+"""Errors of the wallet.
+
+WalletError
+├── ProblemReported      the mediator answered with a problem report (RFC 0035 or of a protocol)
+├── MediatorRefused      the mediator answered with an HTTP status that is no success
+├── MediatorUnreachable  no answer came over HTTP, or no socket opened
+├── ConnectionLost       the socket ended or broke
+├── NoAnswer             nothing came over the socket in time
+├── NotAuthentic         an envelope or a signature is not by whom it should be
+├── UnexpectedAnswer     the answer is not what the protocol describes
+└── UnusableInvitation   this is no invitation, or none that this wallet can follow
+"""
+
+from __future__ import annotations
+
+from http_edge.didcomm.envelopes.messages import Json
+
+
+class WalletError(Exception):
+    """Base of all errors of the wallet; never raised itself."""
+
+
+class ProblemReported(WalletError):
+    """The mediator answered with a problem report: its code, its words, the whole message."""
+
+    def __init__(self, code: str, text: str, report: Json) -> None:
+        super().__init__(f"{code}: {text}" if text else code)
+        self.code = code
+        self.text = text
+        self.report = report
+
+
+class MediatorRefused(WalletError):
+    """The mediator answered with an HTTP status that is no success, before or without DIDComm."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(f"HTTP {status} {body}".rstrip())
+        self.status = status
+        self.body = body
+
+
+class MediatorUnreachable(WalletError):
+    """No answer came over HTTP, or no socket opened; what was sent may have taken effect."""
+
+
+class ConnectionLost(WalletError):
+    """The socket ended or broke; the last request may have taken effect.
+
+    A ``close_code`` from 4400 to 4503 is 4000 and the HTTP status of a message without a proven
+    sender that the mediator did not take.
+    """
+
+    def __init__(self, reason: str, close_code: int | None = None) -> None:
+        super().__init__(reason)
+        self.close_code = close_code
+
+
+class NoAnswer(WalletError):
+    """Nothing came over the socket in time; the request may have taken effect."""
+
+
+class NotAuthentic(WalletError):
+    """An envelope does not open, is not by the mediator, or a signature is not the right one."""
+
+
+class UnexpectedAnswer(WalletError):
+    """The answer is not what the protocol describes."""
+
+
+class UnusableInvitation(WalletError):
+    """This is no invitation, or none that this wallet can follow."""

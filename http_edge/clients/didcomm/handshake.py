@@ -1,0 +1,176 @@
+"""The wallet's side of a handshake: DID exchange 1.x and connections 1.0 (RFC 0023, RFC 0160).
+
+Messages in, messages out. The answer counts only if the key of the invitation proves the DID in
+it: by a signature on the DID document, on the DID, or on the connection; a DID that carries its
+own document may do without where that same key packed the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+import orjson
+
+from http_edge.clients.didcomm.connection import Connection, Opened
+from http_edge.clients.didcomm.documents import QUEUE, OwnDocuments, document_in, endpoints
+from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer
+from http_edge.clients.didcomm.invitation import Invitation
+from http_edge.clients.didcomm.protocol_session import expected, new_id
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.documents import read_document
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.signed import read_attachment, sign_attachment, verify_member
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
+
+HandshakeProtocol: TypeAlias = Literal["didexchange/1.1", "didexchange/1.0", "connections/1.0"]
+DidMethod: TypeAlias = Literal["peer4", "peer2", "legacy"]
+"""How the wallet shows its DID document: in a did:peer:4, a did:peer:2, or beside an old DID."""
+CONNECTIONS: Final = "connections/1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """One handshake of a wallet with the key ``key``.
+
+    ``endpoint`` is where the wallet takes messages, or ``QUEUE``. Connections 1.0 knows the
+    legacy document alone, whatever ``did_method`` says.
+    """
+
+    invitation: Invitation
+    key: KeyPair = field(repr=False)
+    protocol: HandshakeProtocol = "didexchange/1.1"
+    did_method: DidMethod = "peer4"
+    endpoint: str = QUEUE
+    label: str = "wallet"
+    id: str = field(default_factory=new_id)
+
+    @property
+    def did(self) -> str:
+        """The wallet's DID in this connection."""
+        documents = self._documents()
+        if self.protocol == CONNECTIONS or self.did_method == "legacy":
+            return documents.legacy_did
+        return documents.peer4 if self.did_method == "peer4" else documents.peer2
+
+    def request(self) -> Json:
+        """The request, for the key of the invitation."""
+        message: Json = {
+            "@type": f"{NEW_PREFIX}{self.protocol}/request",
+            "@id": self.id,
+            "~thread": {"thid": self.id, "pthid": self.invitation.id},
+            "~transport": {"return_route": "all"},
+            "label": self.label,
+        }
+        document = self._documents().legacy_document()
+        if self.protocol == CONNECTIONS:
+            return {**message, "connection": {"DID": self.did, "DIDDoc": document}}
+        message["did"] = self.did
+        if self.did_method == "legacy":
+            message["did_doc~attach"] = write_attachment(
+                sign_attachment(orjson.dumps(document), self.key)
+            )
+        return message
+
+    def packed_request(self) -> bytes:
+        """The request in an envelope for the key of the invitation."""
+        return pack(orjson.dumps(self.request()), [self.invitation.key], self.key)
+
+    def accept(self, answer: Opened) -> Connection:
+        """The connection that a response stands for.
+
+        Raises:
+            ProblemReported: the mediator refuses.
+            NotAuthentic: the key of the invitation does not prove the response.
+            UnexpectedAnswer: it is no response to this request.
+        """
+        response = expected(answer.message, f"{self.protocol}/request", "response")
+        thread = response.get("~thread")
+        if not isinstance(thread, dict) or thread.get("thid") != self.id:
+            raise UnexpectedAnswer("a response to another request")
+        if self.protocol == CONNECTIONS:
+            did, shown = self._connection_document(response)
+        else:
+            did, shown = self._exchange_document(response, answer.sender_key)
+        document = read_document(did, shown)
+        if document is None:
+            raise UnexpectedAnswer("no DID document that this wallet understands")
+        if answer.sender_key is None or answer.sender_key not in document.recipient_keys:
+            raise NotAuthentic("the response is not packed by a key of the mediator's document")
+        http_url, ws_url = endpoints(shown)
+        return Connection(
+            key=self.key,
+            did=self.did,
+            mediator_did=did,
+            mediator_key=answer.sender_key,
+            http_url=http_url or self.invitation.endpoint,
+            ws_url=ws_url,
+        )
+
+    def completion(self) -> Json:
+        """The message that its response was taken, which is not answered."""
+        if self.protocol == CONNECTIONS:
+            return {
+                "@type": f"{NEW_PREFIX}trust_ping/1.0/ping",
+                "@id": new_id(),
+                "response_requested": False,
+            }
+        return {
+            "@type": f"{NEW_PREFIX}{self.protocol}/complete",
+            "@id": new_id(),
+            "~thread": {"thid": self.id, "pthid": self.invitation.id},
+        }
+
+    def _documents(self) -> OwnDocuments:
+        return OwnDocuments(self.key, self.endpoint)
+
+    def _connection_document(self, response: Json) -> tuple[str, Json]:
+        """DID and document under ``connection~sig``. Raises: NotAuthentic, UnexpectedAnswer."""
+        verified = verify_member(response.get("connection~sig"))
+        if verified is None:
+            raise NotAuthentic("the signature of the connection is wrong")
+        connection, signer = verified
+        self._check_signers([signer])
+        return _shown(connection.get("DID"), connection.get("DIDDoc"))
+
+    def _exchange_document(self, response: Json, sender_key: bytes | None) -> tuple[str, Json]:
+        """DID and document of a DID exchange. Raises: NotAuthentic, UnexpectedAnswer."""
+        did = response.get("did")
+        if "did_doc~attach" in response:
+            return _shown(did, _json(self._signed(response["did_doc~attach"])))
+        if "did_rotate~attach" in response:
+            if self._signed(response["did_rotate~attach"]).decode(errors="replace") != did:
+                raise NotAuthentic("another DID is signed than the one in the response")
+        else:
+            self._check_signers([sender_key])
+        return _shown(did, document_in(did) if isinstance(did, str) else None)
+
+    def _signed(self, attachment: object) -> bytes:
+        """Content that the key of the invitation signed. Raises: NotAuthentic."""
+        signed = read_attachment(attachment)
+        if signed is None:
+            raise NotAuthentic("the signature of an attachment is wrong")
+        self._check_signers(signed.signers)
+        return signed.content
+
+    def _check_signers(self, signers: Sequence[bytes | None]) -> None:
+        if self.invitation.key not in signers:
+            raise NotAuthentic("the response is not proven by the key of the invitation")
+
+
+def _shown(did: object, document: object) -> tuple[str, Json]:
+    """Raises: UnexpectedAnswer."""
+    if not isinstance(did, str) or not isinstance(document, dict):
+        raise UnexpectedAnswer("a response without a DID and its document")
+    return did, document
+
+
+def _json(content: bytes) -> object:
+    """Raises: UnexpectedAnswer."""
+    try:
+        return parse(content)
+    except JsonRefused as error:
+        raise UnexpectedAnswer(f"the attached DID document: {error}") from error

@@ -1,0 +1,153 @@
+"""Invitations as a wallet reads them: out-of-band 1.x and connections 1.0, URL or JSON.
+
+RFC 0434 and RFC 0160. An invitation names the key that must prove the answer, and where to send
+the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from http_edge.clients.didcomm.errors import (
+    MediatorRefused,
+    MediatorUnreachable,
+    UnusableInvitation,
+)
+from http_edge.clients.didcomm.transport import read_bounded
+from http_edge.crypto.encoding import b64decode
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.documents import resolve
+from http_edge.didcomm.envelopes.keys import read_key
+from http_edge.didcomm.envelopes.messages import Json, read_type
+
+_PARAMETERS: Final = ("oob", "c_i")
+_BYTES_MAX: Final = 64 * 1024
+_SECONDS_MAX: Final = 30.0
+_OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """An invitation: its id, the inviter's key and endpoint, and the handshakes it offers.
+
+    ``protocols`` are like ``didexchange/1.1``, in the inviter's order of preference.
+    """
+
+    id: str
+    key: bytes
+    endpoint: str
+    protocols: tuple[str, ...]
+    label: str = ""
+
+
+def read_invitation(source: str | bytes | Json) -> Invitation:
+    """The invitation in a URL with ``oob=`` or ``c_i=``, in a JSON text, or in its object.
+
+    Raises:
+        UnusableInvitation: it is none, or has no key and endpoint that this wallet understands.
+    """
+    message = source if isinstance(source, dict) else _object(source)
+    kind = read_type(message.get("@type"))
+    named = (kind.family, kind.name) if kind else None
+    invitation_id, label = message.get("@id"), message.get("label", "")
+    if not isinstance(invitation_id, str) or not isinstance(label, str):
+        raise UnusableInvitation("the invitation has no id, or a label that is no text")
+    if named == ("connections", "invitation"):
+        key, endpoint = _service(message)
+        return Invitation(invitation_id, key, endpoint, ("connections/1.0",), label)
+    if named != ("out-of-band", "invitation"):
+        raise UnusableInvitation(f"type {message.get('@type')!r} is no invitation")
+    key, endpoint = _first_service(message.get("services"))
+    return Invitation(invitation_id, key, endpoint, tuple(_protocols(message)), label)
+
+
+async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitation:
+    """The invitation behind a URL: the one in it, else the one that is fetched from there.
+
+    Raises:
+        MediatorRefused, MediatorUnreachable: a short URL was not answered with an invitation.
+        UnexpectedAnswer: the answer is longer than any invitation.
+        UnusableInvitation: see ``read_invitation``.
+    """
+    where = _url(url)
+    if any(name in where.query for name in _PARAMETERS):
+        return read_invitation(url)
+    try:
+        async with session.get(
+            where,
+            headers={"Accept": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=_SECONDS_MAX),
+        ) as response:
+            body = await read_bounded(response, _BYTES_MAX)
+            if response.status != _OK:
+                raise MediatorRefused(response.status, body.decode(errors="replace"))
+            return read_invitation(body)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
+
+
+def _url(text: str) -> URL:
+    try:
+        url = URL(text)
+    except ValueError as error:
+        raise UnusableInvitation(f"{text!r} is no URL: {error}") from error
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise UnusableInvitation(f"{text!r} is not an http or https URL")
+    return url
+
+
+def _object(source: str | bytes) -> Json:
+    text = source.encode() if isinstance(source, str) else source
+    try:
+        if text.lstrip().startswith(b"{"):
+            value = parse(text)
+        else:
+            query = URL(text.decode()).query
+            (encoded,) = (query[name] for name in _PARAMETERS if name in query)
+            value = parse(b64decode(encoded))
+    except (JsonRefused, ValueError) as error:
+        raise UnusableInvitation(f"neither an invitation nor a URL with one: {error}") from error
+    if not isinstance(value, dict):
+        raise UnusableInvitation("the invitation is no JSON object")
+    return value
+
+
+def _protocols(message: Json) -> list[str]:
+    """The offered handshakes without their prefix."""
+    offered = message.get("handshake_protocols", [])
+    if not isinstance(offered, list):
+        raise UnusableInvitation("handshake_protocols is no list")
+    return ["/".join(item.split("/")[-2:]) for item in offered if isinstance(item, str)]
+
+
+def _first_service(services: object) -> tuple[bytes, str]:
+    """Key and endpoint of the first usable service: an object, or a DID that carries one."""
+    for service in services if isinstance(services, list) else []:
+        try:
+            if isinstance(service, str):
+                return _of_did(service)
+            if isinstance(service, dict):
+                return _service(service)
+        except UnusableInvitation:
+            continue
+    raise UnusableInvitation("no service with an Ed25519 key and an endpoint")
+
+
+def _of_did(did: str) -> tuple[bytes, str]:
+    document = resolve(did)
+    if document is None or not document.recipient_keys or not document.endpoint:
+        raise UnusableInvitation(f"{did} has no key and endpoint in it")
+    return document.recipient_keys[0], document.endpoint
+
+
+def _service(service: Mapping[str, object]) -> tuple[bytes, str]:
+    keys, endpoint = service.get("recipientKeys"), service.get("serviceEndpoint")
+    key = read_key(keys[0]) if isinstance(keys, list) and keys else None
+    if key is None or not isinstance(endpoint, str) or not endpoint:
+        raise UnusableInvitation("the service lacks an Ed25519 key or an endpoint")
+    return key, endpoint

@@ -1,0 +1,103 @@
+"""Coordinate mediation 1.0: asking to be mediated, and the keylist (RFC 0211)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from http_edge.clients.didcomm.connection import Key, spelled
+from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
+from http_edge.clients.didcomm.protocol_session import ProtocolSession, record_of
+from http_edge.didcomm.envelopes.keys import read_key
+
+_PROTOCOL = "coordinate-mediation/1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Mediation:
+    """What the mediator granted: where senders post, and the keys that they wrap forwards for."""
+
+    endpoint: str
+    routing_keys: tuple[bytes, ...]
+
+
+class KeylistResult(msgspec.Struct, frozen=True):
+    """What became of one change: success, no_change, client_error or server_error."""
+
+    recipient_key: str
+    action: str
+    result: str
+
+
+class KeylistKey(msgspec.Struct, frozen=True):
+    """One registered key."""
+
+    recipient_key: str
+
+
+class Pagination(msgspec.Struct, frozen=True):
+    """Keys in this answer, those before it, and those after it."""
+
+    count: int
+    offset: int
+    remaining: int
+
+
+class Keylist(msgspec.Struct, frozen=True):
+    """Registered keys, and where this part of them stands if that was requested."""
+
+    keys: tuple[KeylistKey, ...]
+    pagination: Pagination | None = None
+
+
+class _Grant(msgspec.Struct, frozen=True):
+    endpoint: str
+    routing_keys: tuple[str, ...]
+
+
+class SpeaksMediation(ProtocolSession):
+    """Coordinate mediation 1.0."""
+
+    async def request_mediation(self) -> Mediation:
+        """Ask for mediation; asking again gives the same.
+
+        Raises:
+            ProblemReported: it was denied (code ``mediate-deny``), or something is wrong.
+            WalletError: see ``ProtocolSession.request``.
+        """
+        answer = await self.request(f"{_PROTOCOL}/mediate-request", "mediate-grant|mediate-deny")
+        if str(answer["@type"]).endswith("/mediate-deny"):
+            raise ProblemReported("mediate-deny", "the mediator denies mediation", answer)
+        grant = record_of(answer, _Grant)
+        keys = [read_key(text) for text in grant.routing_keys]
+        if None in keys:
+            raise UnexpectedAnswer("a routing key that is no Ed25519 key")
+        return Mediation(grant.endpoint, tuple(key for key in keys if key is not None))
+
+    async def update_keylist(
+        self, add: Sequence[Key] = (), remove: Sequence[Key] = ()
+    ) -> list[KeylistResult]:
+        """Register and give up keys: what became of each, in their order, additions first.
+
+        Raises:
+            ProblemReported: mediation was not granted, or the whole update is refused.
+            WalletError: see ``ProtocolSession.request``.
+        """
+        changes = [(key, "add") for key in add] + [(key, "remove") for key in remove]
+        answer = await self.request(
+            f"{_PROTOCOL}/keylist-update",
+            "keylist-update-response",
+            updates=[{"recipient_key": spelled(key), "action": action} for key, action in changes],
+        )
+        return record_of(answer.get("updated"), list[KeylistResult])
+
+    async def query_keylist(self, limit: int | None = None, offset: int = 0) -> Keylist:
+        """The registered keys; with a limit, that many from an offset on.
+
+        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
+        """
+        page = {} if limit is None else {"paginate": {"limit": limit, "offset": offset}}
+        answer = await self.request(f"{_PROTOCOL}/keylist-query", "keylist", **page)
+        return record_of(answer, Keylist)

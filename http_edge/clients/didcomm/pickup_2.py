@@ -1,0 +1,179 @@
+"""Pickup 2.0: status, delivery, acknowledgement, live mode (RFC 0685)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import orjson
+
+from http_edge.clients.didcomm.connection import Connection, Key, spelled
+from http_edge.clients.didcomm.errors import UnexpectedAnswer
+from http_edge.clients.didcomm.protocol_session import ProtocolSession, check_problem, record_of
+from http_edge.clients.didcomm.transport import ANSWER_S_MAX, Socket
+from http_edge.crypto.encoding import b64decode
+from http_edge.didcomm.envelopes.messages import Json, read_type
+
+_PROTOCOL: Final = "messagepickup/2.0"
+LIMIT: Final = 10
+"""Messages in one delivery when nothing else is said; what other wallets ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A message that was handed out: the id to acknowledge it by, and its envelope, unopened."""
+
+    id: str
+    envelope: bytes
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How the queue stands; only the count is always given."""
+
+    message_count: int
+    recipient_key: str | None = None
+    longest_waited_s: int | None = msgspec.field(default=None, name="longest_waited_seconds")
+    newest_received_time: str | None = None
+    oldest_received_time: str | None = None
+    total_bytes: int | None = None
+    live_delivery: bool | None = None
+
+
+class _Data(msgspec.Struct, frozen=True):
+    base64: str | None = None
+    json: Json | None = None
+
+
+class _Attachment(msgspec.Struct, frozen=True):
+    data: _Data
+    id: str = msgspec.field(name="@id")
+
+
+class SpeaksPickup2(ProtocolSession):
+    """Pickup 2.0. Keys in the filter are bytes, written as did:key, or text in any spelling."""
+
+    async def status(self, recipient_key: Key | None = None) -> Status:
+        """How the queue stands, of one key alone if it is given.
+
+        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
+        """
+        return await self._status("status-request", **_of_key(recipient_key))
+
+    async def fetch(self, limit: int = LIMIT, recipient_key: Key | None = None) -> list[Picked]:
+        """Up to ``limit`` messages, oldest first; empty when nothing is there to hand out.
+
+        They stay in the queue until ``received``.
+
+        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
+        """
+        answer = await self.request(
+            f"{_PROTOCOL}/delivery-request",
+            "delivery|status",
+            limit=limit,
+            **_of_key(recipient_key),
+        )
+        return delivered(answer) if "~attach" in answer else []
+
+    async def received(self, ids: Sequence[str]) -> Status:
+        """Acknowledge messages, which removes them: how the queue stands without them.
+
+        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
+        """
+        return await self._status("messages-received", message_id_list=list(ids))
+
+    async def drain(
+        self, limit: int = LIMIT, recipient_key: Key | None = None
+    ) -> AsyncIterator[Picked]:
+        """All messages, ``limit`` at a time.
+
+        They are acknowledged when the caller asks for the one after the last of them, so a
+        caller that fails in between is offered them again.
+
+        Raises:
+            UnexpectedAnswer: a message is offered again after it was acknowledged.
+            ProblemReported, WalletError: see ``ProtocolSession.request``.
+        """
+        acknowledged: frozenset[str] = frozenset()
+        while picked := await self.fetch(limit, recipient_key):
+            ids = [one.id for one in picked]
+            if not acknowledged.isdisjoint(ids):
+                raise UnexpectedAnswer("a message is offered again after its acknowledgement")
+            for one in picked:
+                yield one
+            await self.received(ids)
+            acknowledged = frozenset(ids)
+
+    async def live_delivery(self, *, on: bool) -> Status:
+        """Turn the live mode on or off; only a socket has one.
+
+        Raises:
+            ProblemReported: ``e.m.live-mode-not-supported`` over HTTP.
+            WalletError: see ``ProtocolSession.request``.
+        """
+        return await self._status("live-delivery-change", live_delivery=on)
+
+    async def _status(self, name: str, **members: object) -> Status:
+        answer = await self.request(f"{_PROTOCOL}/{name}", "status", **members)
+        return record_of(answer, Status)
+
+
+class Live(SpeaksPickup2):
+    """A socket in live mode: iterate over what arrives, acknowledge it, or ask anything else.
+
+    What waited before is not pushed: ``fetch`` it. Each message is to be acknowledged with
+    ``received``; if it is not, it comes again.
+    """
+
+    def __init__(self, connection: Connection, socket: Socket) -> None:
+        super().__init__(connection, socket)
+        self.socket: Final = socket
+
+    async def next(self, seconds: float | None = ANSWER_S_MAX) -> list[Picked]:
+        """The messages in the next delivery; a raw envelope has no id and no acknowledgement.
+
+        Raises:
+            NoAnswer: nothing was delivered in time.
+            ProblemReported: the mediator reported a problem in between.
+            ConnectionLost, NotAuthentic, UnexpectedAnswer: the socket ended, and why.
+        """
+        while True:
+            received = await self.socket.receive(seconds)
+            if isinstance(received, bytes):
+                return [Picked("", received)]
+            check_problem(received)
+            kind = read_type(received.get("@type"))
+            if kind is not None and (kind.family, kind.name) == ("messagepickup", "delivery"):
+                return delivered(received)
+
+    async def __aiter__(self) -> AsyncIterator[Picked]:
+        """Each message as it arrives, however long that takes; ends by the errors of ``next``."""
+        while True:
+            for picked in await self.next(None):
+                yield picked
+
+
+def delivered(delivery: Json) -> list[Picked]:
+    """The messages attached to a delivery, as base64 in any dialect or as JSON.
+
+    Raises:
+        UnexpectedAnswer: an attachment has another shape.
+    """
+    attachments = record_of(delivery.get("~attach"), list[_Attachment])
+    return [Picked(one.id, _envelope(one.data)) for one in attachments]
+
+
+def _envelope(data: _Data) -> bytes:
+    if data.base64 is None:
+        if data.json is None:
+            raise UnexpectedAnswer("an attachment without data")
+        return orjson.dumps(data.json)
+    try:
+        return b64decode(data.base64)
+    except ValueError as error:
+        raise UnexpectedAnswer(f"an attachment that is no base64: {error}") from error
+
+
+def _of_key(recipient_key: Key | None) -> Json:
+    return {} if recipient_key is None else {"recipient_key": spelled(recipient_key)}

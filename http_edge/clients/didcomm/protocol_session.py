@@ -1,0 +1,124 @@
+"""Questions to the mediator and what its answers mean, over either transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from http_edge.clients.didcomm.connection import Connection, Received
+from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
+from http_edge.clients.didcomm.transport import Transport
+from http_edge.clients.sources import Sources
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, MessageType, read_type
+
+ReturnRoute = Literal["all", "thread", "none"]
+Record = TypeVar("Record")
+
+new_id: Final[Callable[[], str]] = Sources().new_nonce
+"""A fresh id of a message."""
+_REPORTS: Final = {"problem-report", "problem_report"}
+
+
+class ProtocolSession:
+    """A wallet's end of a connection, over one transport."""
+
+    def __init__(self, connection: Connection, transport: Transport) -> None:
+        self.connection: Final = connection
+        self.transport: Final = transport
+
+    async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:
+        """Send any message and return its answer as it is, a problem report too.
+
+        ``@id`` and ``~transport`` are added where they are missing; ``none`` adds no
+        ``~transport``. None when nothing came back over HTTP, or over a socket nothing could.
+
+        Raises: WalletError.
+        """
+        answer = await self.exchange(message, return_route=return_route)
+        if isinstance(answer, bytes):
+            raise UnexpectedAnswer("an envelope for another key instead of an answer")
+        return answer
+
+    async def exchange(
+        self, message: Json, *, return_route: ReturnRoute = "all", raw: bool = False
+    ) -> Received | None:
+        """``ask``, and with ``raw`` an envelope for another key is an answer too.
+
+        Raises: WalletError.
+        """
+        return await self.transport.exchange(prepared(message, return_route), raw=raw)
+
+    async def request(self, kind: str, answer: str, **members: object) -> Json:
+        """Send ``kind`` (``messagepickup/2.0/status-request``) with these members.
+
+        The answer is of the same protocol and one of the names in ``answer``, separated by ``|``.
+
+        Raises:
+            ProblemReported: it is a problem report.
+            UnexpectedAnswer: it is anything else, or nothing.
+            WalletError: see the transport.
+        """
+        return expected(await self.ask({"@type": NEW_PREFIX + kind, **members}), kind, answer)
+
+
+def prepared(message: Json, return_route: ReturnRoute) -> Json:
+    """A message with an id and the return route, where it does not say them itself."""
+    whole = message if "@id" in message else {**message, "@id": new_id()}
+    if return_route == "none" or "~transport" in whole:
+        return whole
+    return {**whole, "~transport": {"return_route": return_route}}
+
+
+def expected(answer: Received | None, kind: str, names: str) -> Json:
+    """``answer`` if it is of the protocol of ``kind`` and has one of the names.
+
+    Raises: ProblemReported, UnexpectedAnswer.
+    """
+    if answer is None or isinstance(answer, bytes):
+        what = "nothing" if answer is None else "an envelope for another key"
+        raise UnexpectedAnswer(f"{what} came back for {kind}")
+    found = read_type(answer.get("@type"))
+    check_problem(answer)
+    requested = read_type(NEW_PREFIX + kind)
+    if not _same_protocol(found, requested) or found is None or found.name not in names.split("|"):
+        raise UnexpectedAnswer(f"{answer.get('@type')!r} came back for {kind}")
+    return answer
+
+
+def check_problem(message: Json) -> None:
+    """Raise ProblemReported if this is a problem report in any of its forms (RFC 0035, 0212)."""
+    kind = read_type(message.get("@type"))
+    if kind is None or kind.name not in _REPORTS:
+        return
+    description = message.get("description")
+    if isinstance(description, dict):
+        code, text = description.get("code"), description.get("en", "")
+    else:
+        code, text = message.get("problem-code"), message.get("explain") or description or ""
+    raise ProblemReported(str(code or "unknown"), str(text), message)
+
+
+def record_of(answer: object, kind: type[Record]) -> Record:
+    """An answer as a record.
+
+    Raises:
+        UnexpectedAnswer: it has another shape.
+    """
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise UnexpectedAnswer(f"{kind.__name__}: {error}") from error
+
+
+def _same_protocol(one: MessageType | None, other: MessageType | None) -> bool:
+    return (
+        one is not None
+        and other is not None
+        and (one.family, one.major)
+        == (
+            other.family,
+            other.major,
+        )
+    )

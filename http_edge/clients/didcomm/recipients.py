@@ -1,0 +1,87 @@
+"""The keys that others write to, and how they do: forwards, posted (RFC 0094, RFC 0025)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+import orjson
+
+from http_edge.clients.didcomm.connection import Key, Opened, open_for, spelled
+from http_edge.clients.didcomm.errors import NotAuthentic
+from http_edge.clients.didcomm.mediation import Mediation
+from http_edge.clients.didcomm.protocol_session import new_id
+from http_edge.clients.didcomm.transport import post
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.v1.envelope import pack
+
+_FORWARD: Final = NEW_PREFIX + "routing/1.0/forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a sender knows of a recipient: its key, and the way there."""
+
+    key: bytes
+    endpoint: str
+    routing_keys: tuple[bytes, ...] = ()
+
+    def seal(self, message: Json, sender: KeyPair | None = None) -> bytes:
+        """A message for the recipient alone, ready to be posted to the endpoint.
+
+        The recipient learns who the sender is, those on the way do not.
+        """
+        envelope = pack(orjson.dumps(message), [self.key], sender)
+        return forward(envelope, self.key, self.routing_keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """A registered key of the wallet, and the mediation that it is reached through.
+
+    One for each correspondent: they cannot see that they write to the same wallet.
+    """
+
+    key: KeyPair = field(repr=False)
+    mediation: Mediation
+
+    @property
+    def address(self) -> Address:
+        """What a sender has to know."""
+        return Address(self.key.public, self.mediation.endpoint, self.mediation.routing_keys)
+
+    def unpack(self, envelope: bytes) -> Opened:
+        """The message in an envelope, and who sent it.
+
+        Raises:
+            NotAuthentic: it is for another key, or does not open.
+            UnexpectedAnswer: it is no envelope.
+        """
+        opened = open_for(self.key, envelope)
+        if opened is None:
+            raise NotAuthentic("an envelope for another key")
+        return opened
+
+
+def forward(envelope: bytes, to: Key, routing_keys: Sequence[bytes]) -> bytes:
+    """An envelope for ``to`` inside one forward for each routing key, the last one outermost."""
+    for routing_key in routing_keys:
+        message = b'{"@type":"%b","@id":"%b","to":%b,"msg":%b}' % (
+            _FORWARD.encode(),
+            new_id().encode(),
+            orjson.dumps(spelled(to)),
+            envelope,
+        )
+        envelope, to = pack(message, [routing_key], None), routing_key
+    return envelope
+
+
+async def send(session: aiohttp.ClientSession, endpoint: str, envelope: bytes) -> int:
+    """Post an envelope of a sender that expects nothing back: the HTTP status, a success.
+
+    Raises: MediatorRefused, MediatorUnreachable.
+    """
+    return (await post(session, endpoint, envelope)).status

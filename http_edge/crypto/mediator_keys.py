@@ -1,0 +1,150 @@
+"""The mediator's own long-lived keys and the one file that they live in.
+
+Contracts are bound to these keys: losing them loses every registration, leaking them lets
+another server pose as this one. They never enter the log.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import tempfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from http_edge.crypto import key_agreement, signatures
+from http_edge.crypto.encoding import b64decode, b64encode
+
+_OPERATOR_PERSON: Final = b"poste-operator"
+_OPERATOR_TOKEN_BYTES: Final = 32
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class KeyFileRefused(ValueError):
+    """The key file cannot be used as it is; the message says what to do about it."""
+
+
+@dataclass(frozen=True)
+class MediatorKeys:
+    """The Ed25519 signing key and the X25519 pre-key of the mediator, 32 bytes each."""
+
+    signing_seed: bytes = field(repr=False)
+    pre_private: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.signing_seed) != signatures.SEED_BYTES:
+            raise ValueError("the signing seed has 32 bytes")
+        if len(self.pre_private) != key_agreement.KEY_BYTES:
+            raise ValueError("the pre-key has 32 bytes")
+
+    @cached_property
+    def signing_public(self) -> bytes:
+        """The Ed25519 public key."""
+        return signatures.public_key(self.signing_seed)
+
+    @cached_property
+    def pre_public(self) -> bytes:
+        """The X25519 public key."""
+        return key_agreement.public_key(self.pre_private)
+
+
+def operator_token(keys: MediatorKeys) -> str:
+    """The token of the operators of the mediator with these keys.
+
+    A process that can read the key file can make it.
+    """
+    token = blake2b(
+        digest_size=_OPERATOR_TOKEN_BYTES, key=keys.signing_seed, person=_OPERATOR_PERSON
+    )
+    return token.hexdigest()
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The key file; both members are base64."""
+
+    ed25519_seed: str
+    x25519_private_key: str
+
+
+def new_keys() -> MediatorKeys:
+    """Fresh keys from the system's randomness."""
+    return MediatorKeys(
+        signing_seed=secrets.token_bytes(signatures.SEED_BYTES),
+        pre_private=key_agreement.new_key_pair().private,
+    )
+
+
+def load_or_create(path: Path) -> MediatorKeys:
+    """The keys in the file ``path``, which is made with fresh keys if it does not exist.
+
+    The file appears whole or not at all, survives a power cut, and is readable by its owner
+    alone. Of several processes that start at once one makes it and all get the same keys.
+
+    Raises:
+        KeyFileRefused: the file can be read by others, or is malformed.
+        OSError: it cannot be read or made.
+    """
+    if not path.exists():
+        create(path, new_keys())
+    return load(path)
+
+
+def load(path: Path) -> MediatorKeys:
+    """The keys in the file ``path``. Raises as ``load_or_create``."""
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & _OTHERS:
+            raise KeyFileRefused(f"{path} is open to others (mode {mode:04o}): chmod 600 {path}")
+        content = file.read()
+    try:
+        members = msgspec.json.decode(content, type=_File)
+        return MediatorKeys(
+            signing_seed=b64decode(members.ed25519_seed),
+            pre_private=b64decode(members.x25519_private_key),
+        )
+    except (msgspec.DecodeError, ValueError):
+        # Without its cause, which may quote the secret.
+        raise KeyFileRefused(
+            f"{path} is not a key file: it holds the JSON members"
+            f" {' and '.join(_File.__struct_fields__)}, each 32 bytes in base64;"
+            " restore it from a backup"
+        ) from None
+
+
+def create(path: Path, keys: MediatorKeys) -> None:
+    """Write keys to ``path``, whole and durable, unless there are some already."""
+    content = msgspec.json.encode(
+        _File(
+            ed25519_seed=b64encode(keys.signing_seed),
+            x25519_private_key=b64encode(keys.pre_private),
+        )
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        # A link and not a rename: it does not replace the file of a process that was faster,
+        # whose keys may be in use already.
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        Path(temporary).unlink()
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

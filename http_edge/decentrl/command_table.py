@@ -1,0 +1,442 @@
+"""Every command of the protocol, one row each: payload, who may send it, to whom, answer.
+
+``TABLE`` at the end is the protocol (DCTRL-0004 sections 7 and 8, DCTRL-0007); above it stand the
+payloads, what they become, and the answers that replies become. Contracts, which have checks of
+their own, are in ``contracts``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+import orjson
+from msgspec import UNSET, UnsetType
+
+from actors.core.commands import (
+    AcknowledgeContractRequests,
+    AcknowledgeMessages,
+    DeletePublicEvents,
+    NewSavedEvent,
+    Page,
+    PublishPublicEvent,
+    QueryContractRequests,
+    QueryContracts,
+    QueryMessages,
+    QuerySavedEvents,
+    QueueMessage,
+    Read,
+    SaveEvents,
+    TagUpdate,
+    UpdateEventTags,
+)
+from actors.core.refusals import Refusal
+from actors.core.replies import (
+    ContractRequestsPage,
+    ContractsPage,
+    MessageAccepted,
+    MessagesPage,
+    PublicEventAccepted,
+    Reply,
+)
+from eventstore.log.event_log import SavedEventsFilter, SavedEventsPage
+from http_edge.crypto.signatures import verify_object
+from http_edge.decentrl.answers import Answer, Rejected, records, success
+from http_edge.decentrl.contracts import (
+    RequestPayload,
+    SignedContract,
+    request_contract,
+    respond_contract,
+    save_contract,
+)
+from http_edge.decentrl.payloads import (
+    PUBLIC_EVENT_BYTES,
+    SAVED_EVENT_BYTES,
+    SAVED_EVENTS,
+    TAG_BYTES,
+    Did,
+    Ids,
+    PageRequest,
+    PayloadInvalid,
+    Seconds,
+    Tags,
+    page_of,
+)
+from http_edge.decentrl.validator import (
+    Addressee,
+    CommandRequest,
+    CommandRow,
+    CommandTable,
+    Sender,
+    ValidatedCommand,
+)
+
+# ---- answers
+
+
+SUCCESS: Final = success()
+REQUESTED: Final = success(code="REQUESTED")
+
+
+def _done(_reply: Reply, _page: Page | None) -> Answer:
+    return SUCCESS
+
+
+def _requested(_reply: Reply, _page: Page | None) -> Answer:
+    return REQUESTED
+
+
+# ---- messages: section 7, 8.7, 8.8
+
+
+def _queue_message(request: CommandRequest, payload: str) -> ValidatedCommand:
+    message = QueueMessage(request.envelope.sender_did, payload.encode())
+    return ValidatedCommand(request.envelope.recipient_did, message, request.answer)
+
+
+def _message_accepted(reply: MessageAccepted, _: Page | None) -> Answer:
+    return success(pendingEventId=reply.message_id)
+
+
+class _MessagesFilter(msgspec.Struct, frozen=True):
+    sender_did: str | None = None
+
+
+class QueryPendingEvents(msgspec.Struct, frozen=True):
+    """The sender's waiting messages (8.7)."""
+
+    filter: _MessagesFilter | None = None
+    pagination: PageRequest | None = None
+
+
+def _query_messages(request: CommandRequest, payload: QueryPendingEvents) -> ValidatedCommand:
+    page = page_of(payload.pagination, request.mediator.settings.limits)
+    where = payload.filter or _MessagesFilter()
+    return request.own(QueryMessages(page, where.sender_did), page=page)
+
+
+def _messages(reply: MessagesPage, page: Page | None) -> Answer:
+    messages = [
+        {
+            "id": message.message_id,
+            "payload": message.payload.decode(),
+            "sender_did": message.sender_did,
+        }
+        for message in reply.messages
+    ]
+    return records("pending_events", messages, reply.total, page)
+
+
+class AcknowledgePendingEvents(msgspec.Struct, frozen=True):
+    """Messages to be removed (8.8)."""
+
+    event_ids: Ids
+
+
+def _acknowledge_messages(
+    request: CommandRequest, payload: AcknowledgePendingEvents
+) -> ValidatedCommand:
+    return request.own(AcknowledgeMessages(payload.event_ids))
+
+
+# ---- contracts: 8.3, 8.4, 8.6
+
+
+class QueryPendingContractRequests(msgspec.Struct, frozen=True):
+    """The sender's waiting contract requests (8.3)."""
+
+    pagination: PageRequest | None = None
+
+
+def _query_requests(
+    request: CommandRequest, payload: QueryPendingContractRequests
+) -> ValidatedCommand:
+    page = page_of(payload.pagination, request.mediator.settings.limits)
+    return request.own(QueryContractRequests(page), page=page)
+
+
+def _contract_requests(reply: ContractRequestsPage, page: Page | None) -> Answer:
+    requests = [
+        {
+            "id": request.request_id,
+            "sender_did": request.sender_did,
+            "encrypted_contract_request": request.encrypted_contract_request,
+            "requestor_ephemeral_public_key": request.requestor_ephemeral_public_key,
+        }
+        for request in reply.requests
+    ]
+    return records("pending_communication_contract_requests", requests, reply.total, page)
+
+
+class AcknowledgePendingContractRequests(msgspec.Struct, frozen=True):
+    """Requests to be dropped (8.4); the protocol calls their ids those of contracts."""
+
+    communication_contract_ids: Ids
+
+
+def _acknowledge_requests(
+    request: CommandRequest, payload: AcknowledgePendingContractRequests
+) -> ValidatedCommand:
+    return request.own(AcknowledgeContractRequests(payload.communication_contract_ids))
+
+
+class _ContractsFilter(msgspec.Struct, frozen=True):
+    did: str | None = None
+    expires_at_before: Seconds | None = None
+    expires_at_after: Seconds | None = None
+
+
+class QueryCommunicationContracts(msgspec.Struct, frozen=True):
+    """The sender's contracts (8.6)."""
+
+    filter: _ContractsFilter | None = None
+    pagination: PageRequest | None = None
+
+
+def _query_contracts(
+    request: CommandRequest, payload: QueryCommunicationContracts
+) -> ValidatedCommand:
+    page = page_of(payload.pagination, request.mediator.settings.limits)
+    where = payload.filter or _ContractsFilter()
+    query = QueryContracts(page, where.did, where.expires_at_before, where.expires_at_after)
+    return request.own(query, page=page)
+
+
+def _contracts(reply: ContractsPage, page: Page | None) -> Answer:
+    contracts = [
+        {
+            "id": contract.contract_id,
+            "signed_communication_contract": orjson.Fragment(contract.signed),
+        }
+        for contract in reply.contracts
+    ]
+    return records("communication_contracts", contracts, reply.total, page)
+
+
+# ---- saved events: 8.9 to 8.11
+
+
+class _EventToSave(msgspec.Struct, frozen=True):
+    sender_did: Did
+    recipient_did: Did
+    timestamp: Seconds
+    payload: Annotated[str, SAVED_EVENT_BYTES]
+    contract_id: str | None = None
+    encrypted_tags: Tags | None = None
+
+
+class SaveEventsPayload(msgspec.Struct, frozen=True):
+    """Events for the sender's own history (8.9)."""
+
+    events: Annotated[list[_EventToSave], SAVED_EVENTS]
+
+
+def _save_events(request: CommandRequest, payload: SaveEventsPayload) -> ValidatedCommand:
+    events = [
+        NewSavedEvent(
+            event.sender_did,
+            event.recipient_did,
+            event.contract_id,
+            event.timestamp,
+            event.payload,
+            event.encrypted_tags or [],
+        )
+        for event in payload.events
+    ]
+    _check_tags(request, sum(len(event.encrypted_tags) for event in events))
+    return request.own(SaveEvents(events))
+
+
+class _EventsFilter(msgspec.Struct, frozen=True):
+    after_timestamp: Seconds | None = None
+    before_timestamp: Seconds | None = None
+    participant_did: str | None = None
+    encrypted_tags: Tags | None = None
+    unprocessed_only: bool | None = None
+
+
+class QueryEvents(msgspec.Struct, frozen=True):
+    """The sender's own history (8.10)."""
+
+    filter: _EventsFilter | None = None
+    pagination: PageRequest | None = None
+
+
+def _query_events(request: CommandRequest, payload: QueryEvents) -> ValidatedCommand:
+    limits = request.mediator.settings.limits
+    page = page_of(payload.pagination, limits)
+    given = payload.filter or _EventsFilter()
+    tags = given.encrypted_tags or []
+    if len(set(tags)) > limits.tags_per_query_max:
+        raise PayloadInvalid(
+            f"payload.filter.encrypted_tags: has more than {limits.tags_per_query_max} tags"
+        )
+    where = SavedEventsFilter(
+        after_timestamp_s=given.after_timestamp,
+        before_timestamp_s=given.before_timestamp,
+        participant_did=given.participant_did,
+        encrypted_tags=tags,
+        unprocessed_only=bool(given.unprocessed_only),
+    )
+    read = Read(request.envelope.sender_did, page, where)
+    return request.own(QuerySavedEvents(page, where), page=page, read=read)
+
+
+def _saved_events(reply: SavedEventsPage, page: Page | None) -> Answer:
+    events = [
+        {
+            "id": event.event_id,
+            "payload": event.payload,
+            "encrypted_tags": event.encrypted_tags,
+            "timestamp": event.timestamp_s,
+        }
+        for event in reply.events
+    ]
+    return records("events", events, reply.total, page)
+
+
+class _NewTags(msgspec.Struct, frozen=True):
+    event_id: str
+    encrypted_tags: Tags | None = None
+
+
+class UpdateEventTagsPayload(msgspec.Struct, frozen=True):
+    """New tags for saved events (8.11)."""
+
+    events: Annotated[list[_NewTags], SAVED_EVENTS]
+
+
+def _update_tags(request: CommandRequest, payload: UpdateEventTagsPayload) -> ValidatedCommand:
+    updates = [TagUpdate(event.event_id, event.encrypted_tags or []) for event in payload.events]
+    _check_tags(request, sum(len(update.encrypted_tags) for update in updates))
+    return request.own(UpdateEventTags(updates))
+
+
+def _check_tags(request: CommandRequest, tags: int) -> None:
+    tags_max = request.mediator.settings.limits.tags_per_command_max
+    if tags > tags_max:
+        raise PayloadInvalid(f"payload.events: have more than {tags_max} tags together")
+
+
+# ---- public events: DCTRL-0007
+
+
+class PublishPublicEventPayload(msgspec.Struct, frozen=True):
+    """A signed event for all readers (section 5)."""
+
+    channel_id: Annotated[str, TAG_BYTES]
+    event: Annotated[str, PUBLIC_EVENT_BYTES]
+    timestamp: Seconds
+    event_signature: str
+    tags: Tags | None = None
+
+
+def _publish(request: CommandRequest, payload: PublishPublicEventPayload) -> ValidatedCommand:
+    tags = payload.tags or []
+    # The event's own signature, which readers verify without this mediator.
+    signed = {
+        "channel_id": payload.channel_id,
+        "event": payload.event,
+        "tags": tags,
+        "timestamp": payload.timestamp,
+    }
+    valid = verify_object(request.public_key, signed, payload.event_signature)
+    command = PublishPublicEvent(
+        payload.channel_id,
+        payload.event,
+        tags,
+        payload.timestamp,
+        payload.event_signature,
+        signature_valid=valid,
+    )
+    return request.own(command, rejection=None if valid else _EVENT_NOT_SIGNED)
+
+
+_EVENT_NOT_SIGNED: Final = Rejected(
+    Refusal.INVALID_SIGNATURE, "payload.event_signature: does not verify over the event"
+)
+
+
+def _public_event_accepted(reply: PublicEventAccepted, _: Page | None) -> Answer:
+    return success(publicEventId=reply.event_id)
+
+
+class DeletePublicEventPayload(msgspec.Struct, frozen=True):
+    """Events to be withdrawn (section 7): ``event_ids``, or one id under either other name.
+
+    Of these names the first that is there counts; the others are not even looked at.
+    """
+
+    event_ids: Ids | UnsetType = UNSET
+    public_event_id: Any = UNSET
+    event_id: Any = UNSET
+    channel_id: str | None = None
+
+
+def _delete_public(request: CommandRequest, payload: DeletePublicEventPayload) -> ValidatedCommand:
+    ids = payload.event_ids
+    if ids is UNSET:
+        one = payload.event_id if payload.public_event_id is UNSET else payload.public_event_id
+        if not isinstance(one, str):
+            raise PayloadInvalid("payload.event_ids: is missing")
+        ids = [one]
+    return request.own(DeletePublicEvents(ids, payload.channel_id))
+
+
+# ---- the table
+
+_ANY, _REGISTERED, _CONTRACTED = Sender.ANY, Sender.REGISTERED, Sender.CONTRACTED
+_TO_ANY, _TO_RESOLVED, _TO_MEDIATOR = Addressee.ANY, Addressee.RESOLVED, Addressee.MEDIATOR
+
+DIRECT: Final = {
+    "REQUEST_COMMUNICATION_CONTRACT": CommandRow(
+        RequestPayload, _ANY, _TO_ANY, request_contract, _requested
+    ),
+    "COMMUNICATION_CONTRACT_RESPONSE": CommandRow(
+        SignedContract, _ANY, _TO_ANY, respond_contract, _done
+    ),
+    "QUERY_PENDING_COMMUNICATION_CONTRACT_REQUESTS": CommandRow(
+        QueryPendingContractRequests, _REGISTERED, _TO_MEDIATOR, _query_requests, _contract_requests
+    ),
+    "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS": CommandRow(
+        AcknowledgePendingContractRequests, _REGISTERED, _TO_MEDIATOR, _acknowledge_requests, _done
+    ),
+    "SAVE_COMMUNICATION_CONTRACT": CommandRow(
+        SignedContract, _REGISTERED, _TO_MEDIATOR, save_contract, _done
+    ),
+    "QUERY_COMMUNICATION_CONTRACTS": CommandRow(
+        QueryCommunicationContracts, _REGISTERED, _TO_MEDIATOR, _query_contracts, _contracts
+    ),
+    "QUERY_PENDING_EVENTS": CommandRow(
+        QueryPendingEvents, _REGISTERED, _TO_MEDIATOR, _query_messages, _messages
+    ),
+    "ACKNOWLEDGE_PENDING_EVENTS": CommandRow(
+        AcknowledgePendingEvents, _REGISTERED, _TO_MEDIATOR, _acknowledge_messages, _done
+    ),
+    "SAVE_EVENTS": CommandRow(
+        SaveEventsPayload, _REGISTERED, _TO_MEDIATOR, _save_events, _done
+    ),
+    "QUERY_EVENTS": CommandRow(
+        QueryEvents, _REGISTERED, _TO_MEDIATOR, _query_events, _saved_events
+    ),
+    "UPDATE_EVENT_TAGS": CommandRow(
+        UpdateEventTagsPayload, _REGISTERED, _TO_MEDIATOR, _update_tags, _done
+    ),
+}  # fmt: skip
+PUBLIC: Final = {
+    "PUBLISH_PUBLIC_EVENT": CommandRow(
+        PublishPublicEventPayload, _REGISTERED, _TO_MEDIATOR, _publish, _public_event_accepted
+    ),
+    "DELETE_PUBLIC_EVENT": CommandRow(
+        DeletePublicEventPayload, _REGISTERED, _TO_MEDIATOR, _delete_public, _done
+    ),
+}
+TABLE: Final[CommandTable] = {
+    "TWO_WAY_PRIVATE": CommandRow(
+        str, _CONTRACTED, _TO_RESOLVED, _queue_message, _message_accepted
+    ),
+    "DIRECT_AUTHENTICATED": DIRECT,
+    "ONE_WAY_PUBLIC": PUBLIC,
+}
+TYPES: Final = frozenset([*DIRECT, *PUBLIC])
+"""Every ``type`` of a payload that is known."""

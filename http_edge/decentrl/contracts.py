@@ -1,0 +1,166 @@
+"""Commands about communication contracts: registration, request, response (DCTRL-0004 8.1 to 8.6).
+
+The rules of contracts themselves are in ``dids.contract_profile``; here they become commands.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from actors.core.commands import (
+    Contract,
+    Register,
+    RequestContract,
+    SaveContract,
+    StoreContract,
+)
+from actors.core.refusals import Refusal
+from http_edge.crypto.encoding import b64decode
+from http_edge.decentrl.answers import Rejected, success
+from http_edge.decentrl.payloads import REQUEST_BYTES
+from http_edge.decentrl.validator import CommandRequest, ValidatedCommand
+from http_edge.dids import contract_profile
+from http_edge.dids.contract_profile import ContractRejection, VerifiedContract
+
+_REQUEST = "payload.encrypted_contract_request"
+_SIGNED = "payload.signed_communication_contract"
+
+
+class RequestPayload(msgspec.Struct, frozen=True):
+    """REQUEST_COMMUNICATION_CONTRACT (8.1): what it means depends on the recipient."""
+
+    encrypted_contract_request: Annotated[str, REQUEST_BYTES]
+    requestor_ephemeral_public_key: Annotated[str, REQUEST_BYTES]
+
+
+class SignedContract(msgspec.Struct, frozen=True):
+    """COMMUNICATION_CONTRACT_RESPONSE (8.2) and SAVE_COMMUNICATION_CONTRACT (8.5)."""
+
+    signed_communication_contract: dict[str, Any]
+
+
+def request_contract(
+    request: CommandRequest, payload: RequestPayload
+) -> ValidatedCommand | Rejected:
+    """8.1: a registration where the mediator is the recipient, else a request that is forwarded."""
+    sender, recipient = request.envelope.sender_did, request.envelope.recipient_did
+    if recipient == request.mediator.settings.mediator_did:
+        return _register(request, payload)
+    forwarded = RequestContract(
+        sender, payload.encrypted_contract_request, payload.requestor_ephemeral_public_key
+    )
+    return ValidatedCommand(recipient, forwarded, request.answer)
+
+
+def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedCommand | Rejected:
+    settings, sender = request.mediator.settings, request.envelope.sender_did
+    accepted = contract_profile.open_registration(
+        payload.encrypted_contract_request,
+        payload.requestor_ephemeral_public_key,
+        request.mediator.keys,
+        settings.mediator_did,
+        sender,
+        request.now_s,
+        request.mediator.resolver.known,
+    )
+    if isinstance(accepted, ContractRejection):
+        return _rejected(_REQUEST, accepted)
+    contract, lifetime_s_max = accepted.contract, settings.protocol.contract_lifetime_s_max
+    bytes_max = settings.limits.contract_bytes_max
+    if len(contract.signed) > bytes_max:
+        return _invalid(f"{_REQUEST}: makes a contract of more than {bytes_max} bytes")
+    if lifetime_s_max is not None and contract.expires_at_s > request.now_s + lifetime_s_max:
+        return _invalid(
+            f"{_REQUEST}: communication_contract.expires_at: is more than {lifetime_s_max} s away"
+        )
+    if settings.protocol.require_mediator_in_did and not _names(sender, settings.mediator_did):
+        return Rejected(
+            Refusal.UNAUTHORIZED_COMMAND, "header.sender_did: does not name this mediator"
+        )
+    answer = success(
+        code="MEDIATOR_REGISTRATION_SUCCESS",
+        payload={"signed_communication_contract": accepted.signed},
+    )
+    return ValidatedCommand(sender, Register(_stored(contract)), lambda _reply, _page: answer)
+
+
+def respond_contract(
+    request: CommandRequest, payload: SignedContract
+) -> ValidatedCommand | Rejected:
+    """8.2: the other participant owns the contract, whichever DID the header names."""
+    sender, named = request.envelope.sender_did, request.envelope.recipient_did
+    mediator_did = request.mediator.settings.mediator_did
+    parties = contract_profile.participants(payload.signed_communication_contract)
+    if parties is None or sender not in parties or parties[0] == parties[1]:
+        rejection = _invalid(f"{_SIGNED}: is not between the sender and another DID")
+        if named == mediator_did:
+            return rejection
+        # Refused anyway; but first the header's recipient must be registered (6.2 step 4).
+        return ValidatedCommand(
+            named, StoreContract(rejection.code), request.answer, rejection=rejection
+        )
+    other = parties[1] if parties[0] == sender else parties[0]
+    contract = _contract_of(request, payload)
+    rejection_or_none = contract if isinstance(contract, Rejected) else None
+    stored = contract.code if isinstance(contract, Rejected) else contract
+    return ValidatedCommand(
+        other,
+        StoreContract(stored),
+        request.answer,
+        registered_first=None if named in {mediator_did, other} else named,
+        rejection=rejection_or_none,
+    )
+
+
+def save_contract(request: CommandRequest, payload: SignedContract) -> ValidatedCommand:
+    """8.5: a contract that the sender itself keeps."""
+    contract = _contract_of(request, payload)
+    if isinstance(contract, Rejected):
+        return request.own(SaveContract(contract.code), rejection=contract)
+    return request.own(SaveContract(contract))
+
+
+def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract | Rejected:
+    signed = payload.signed_communication_contract
+    parties = contract_profile.participants(signed)
+    if parties is None or request.envelope.sender_did not in parties:
+        return _invalid(f"{_SIGNED}: does not name the sender")
+    contract = contract_profile.verify_signed_contract(
+        signed, request.now_s, request.mediator.resolver.known
+    )
+    if isinstance(contract, ContractRejection):
+        return _rejected(_SIGNED, contract)
+    bytes_max = request.mediator.settings.limits.contract_bytes_max
+    if len(contract.signed) > bytes_max:
+        return _invalid(f"{_SIGNED}: has more than {bytes_max} bytes")
+    return _stored(contract)
+
+
+def _rejected(member: str, rejection: ContractRejection) -> Rejected:
+    not_signed = rejection is ContractRejection.NOT_SIGNED
+    code = Refusal.INVALID_SIGNATURES if not_signed else Refusal.INVALID_COMMAND
+    return Rejected(code, f"{member}: {rejection.value}")
+
+
+def _invalid(detail: str) -> Rejected:
+    return Rejected(Refusal.INVALID_COMMAND, detail)
+
+
+def _stored(contract: VerifiedContract) -> Contract:
+    return Contract(
+        contract.requestor_did,
+        contract.recipient_did,
+        contract.expires_at_s,
+        contract.digest,
+        contract.signed,
+    )
+
+
+def _names(did: str, mediator_did: str) -> bool:
+    """Does this did:decentrl name this mediator?"""
+    try:
+        return b64decode(did.rsplit(":", maxsplit=1)[-1]).decode() == mediator_did
+    except ValueError:
+        return False

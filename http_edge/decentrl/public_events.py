@@ -1,0 +1,121 @@
+"""``GET /public/:did`` (DCTRL-0007): a page of the public events of one identity."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+from multidict import MultiMapping
+
+from actors.core.commands import Page, Read
+from actors.core.refusals import Refusal
+from actors.core.replies import Refused
+from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
+from eventstore.log.events import Seconds
+from http_edge.decentrl.answers import Answer, Rejected, records, refuse, reject, respond
+from http_edge.dispatch.gateway import Gateway
+from http_edge.settings.settings import Limits
+from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
+
+# The syntax of DIDs, and what padded base64 adds to it in a did:decentrl.
+_DID: Final = re.compile(r"did:[a-z0-9]+:([A-Za-z0-9._:+/=-]|%[0-9A-Fa-f]{2})+")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,9})?")
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
+
+
+PREFIX: Final = "/public/"
+
+
+class PublicEventsEndpoint:
+    """Answers ``GET /public/:did``."""
+
+    def __init__(self, limits: Limits, gateway: Gateway, refusals: RefusalCounts) -> None:
+        """``refusals`` counts the queries that are malformed."""
+        self._limits = limits
+        self._gateway = gateway
+        self._refusals = refusals
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """The page that the target names, or INVALID_COMMAND."""
+        # From the raw target: the router has decoded the path already.
+        path = request.raw_path.partition("?")[0]
+        query = read(path.removeprefix(PREFIX), request.query, self._limits)
+        if isinstance(query, Rejected):
+            self._refusals.count(DECENTRL, "", query.code.value)
+            return respond(reject(query))
+        found = await self._gateway.read(Read(query.did, query.page, query.where))
+        if isinstance(found, Refused):
+            return respond(refuse(found.code))
+        assert isinstance(found, PublicEventsPage)
+        return respond(_answer(found, query.page))
+
+
+class PublicQuery(msgspec.Struct, frozen=True):
+    """A page of the public events of ``did``."""
+
+    did: str
+    page: Page
+    where: PublicEventsFilter
+
+
+def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery | Rejected:
+    """The query, or why it is an INVALID_COMMAND; unknown parameters are ignored.
+
+    ``segment`` is the DID as it stands in the target. Its escapes are decoded exactly once: a
+    did:web with a port holds a ``%3A`` of its own, and a ``+`` is a plus. ``tags`` may be
+    repeated, the form for tags that hold commas, or be one list between commas.
+    """
+    try:
+        did = unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        return _invalid("path: is not percent-encoded UTF-8")
+    if not _DID.fullmatch(did) or len(did) > limits.did_bytes_max:
+        return _invalid("path: names no DID")
+    number, size = query.get("page", "0"), query.get("page_size", str(limits.page_size_default))
+    after, before = query.get("after_timestamp"), query.get("before_timestamp")
+    if not (_COUNT.fullmatch(number) and _COUNT.fullmatch(size)):
+        return _invalid("page, page_size: are whole numbers from 0")
+    if not 1 <= int(size) <= limits.public_page_size_max:
+        return _invalid(f"page_size: is not from 1 to {limits.public_page_size_max}")
+    if any(bound is not None and not _NUMBER.fullmatch(bound) for bound in (after, before)):
+        return _invalid("after_timestamp, before_timestamp: are numbers of seconds")
+    tags = query.getall("tags", [])
+    if len(tags) == 1:
+        tags = [tag for tag in dict.fromkeys([tags[0], *tags[0].split(",")]) if tag]
+    if len(tags) > limits.tags_per_query_max:
+        return _invalid(f"tags: are more than {limits.tags_per_query_max}")
+    where = PublicEventsFilter(
+        channel_id=query.get("channel_id"),
+        tags=tags,
+        after_timestamp_s=_seconds(after),
+        before_timestamp_s=_seconds(before),
+    )
+    return PublicQuery(did, Page(int(number), int(size)), where)
+
+
+def _answer(found: PublicEventsPage, page: Page) -> Answer:
+    events = [
+        {
+            "id": event.event_id,
+            "channel_id": event.channel_id,
+            "event": event.event,
+            "tags": event.tags,
+            "timestamp": event.timestamp_s,
+            "event_signature": event.event_signature,
+        }
+        for event in found.events
+    ]
+    return records("events", events, found.total, page)
+
+
+def _invalid(detail: str) -> Rejected:
+    return Rejected(Refusal.INVALID_COMMAND, detail)
+
+
+def _seconds(text: str | None) -> Seconds | None:
+    if text is None:
+        return None
+    return float(text) if "." in text else int(text)

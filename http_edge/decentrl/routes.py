@@ -1,0 +1,59 @@
+"""The endpoints of the Decentrl mediator protocol (DCTRL-0004 section 3, DCTRL-0007)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from http_edge.decentrl.answers import rejection_body, respond
+from http_edge.decentrl.commands import CommandEndpoint
+from http_edge.decentrl.public_events import PREFIX, PublicEventsEndpoint
+from http_edge.decentrl.sockets import SocketEndpoint
+from http_edge.listener.pages import HTML, accepted
+from http_edge.listener.routes import JSON, BodyRoute, PlainRoute, RouteGroup, SocketRoute
+from http_edge.settings.settings import Rates
+from http_edge.telemetry.refusal_counts import DECENTRL
+
+
+def decentrl_routes(
+    document: bytes,
+    home_page: Callable[[], web.Response],
+    commands: CommandEndpoint,
+    sockets: SocketEndpoint,
+    public_events: PublicEventsEndpoint,
+    rates: Rates,
+) -> RouteGroup:
+    """The routes of one mediator; ``document`` is its DID document as JSON.
+
+    ``home_page`` is what a browser gets in its place at ``/``.
+    """
+
+    async def show_document(_: web.Request) -> web.Response:
+        return web.Response(body=document, content_type=JSON)
+
+    async def show_document_or_page(request: web.Request) -> web.Response:
+        named = accepted(request)
+        if HTML in named and JSON not in named:
+            return home_page()
+        return await show_document(request)
+
+    async def execute(_: web.Request, body: bytes) -> web.Response:
+        return respond(await commands.handle(body))
+
+    return RouteGroup(
+        DECENTRL,
+        [
+            BodyRoute("/", execute),
+            PlainRoute("GET", "/", show_document_or_page),
+            PlainRoute("GET", "/.well-known/did.json", show_document),
+            PlainRoute(
+                "GET",
+                PREFIX + "{did:.+}",
+                public_events.handle,
+                per_address_per_s=rates.public_reads_per_address_per_s,
+            ),
+            SocketRoute("/ws", sockets.handle),
+        ],
+        error_body=rejection_body,
+    )

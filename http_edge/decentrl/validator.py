@@ -1,0 +1,189 @@
+"""The stateless half of a command: who signed it, what it wants, and of which identity.
+
+Rules of this file: no state, no clock, no network; the order of the checks is that of DCTRL-0004
+6.2 and 7.2 (resolve → key → signature → payload → authorization), so the first failure names the
+code. What depends on registrations, contracts or queues is left to the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from actors.core.commands import Command, Page, Read
+from actors.core.refusals import Refusal
+from http_edge.crypto.encoding import b64decode
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.signatures import verify
+from http_edge.decentrl.answers import Answering, Rejected
+from http_edge.decentrl.envelope import CommandEnvelope
+from http_edge.decentrl.payloads import PayloadInvalid, read_payload
+from http_edge.dids import contract_profile
+from http_edge.dids.resolver import Resolver
+from http_edge.settings.settings import Settings
+
+
+class Sender(Enum):
+    """Who may send a command. The identity that it is for decides (``actors.core.decide``)."""
+
+    ANY = "any DID that resolves"
+    REGISTERED = "an identity that is registered here"
+    CONTRACTED = "an identity with which the recipient has a contract"
+
+
+class Addressee(Enum):
+    """Whom the header of a command must name as its recipient."""
+
+    ANY = "any DID"
+    RESOLVED = "a DID that resolves"
+    MEDIATOR = "this mediator"
+
+
+class ValidatedCommand(msgspec.Struct, frozen=True):
+    """A command that passed: the identity that decides on it, and the command.
+
+    ``answer`` makes the answer of the reply if it is accepted; ``page`` is what a query asks for;
+    ``read`` follows once the identity gave leave. ``registered_first`` names an identity, other
+    than the target, that must be registered before the command counts (6.2 step 4). ``rejection``
+    stands in the command itself and counts only after authorization; the details are here.
+    """
+
+    target_did: str
+    command: Command
+    answer: Answering
+    page: Page | None = None
+    read: Read | None = None
+    registered_first: str | None = None
+    rejection: Rejected | None = None
+
+
+class Dependencies(msgspec.Struct, frozen=True):
+    """What checks of commands need of one mediator."""
+
+    settings: Settings
+    keys: MediatorKeys
+    resolver: Resolver
+
+
+class CommandRequest(msgspec.Struct, frozen=True):
+    """A command whose sender has signed it, on its way through its row of the table."""
+
+    envelope: CommandEnvelope
+    public_key: bytes
+    now_s: float
+    answer: Answering
+    mediator: Dependencies
+
+    def own(
+        self,
+        command: Command,
+        *,
+        page: Page | None = None,
+        read: Read | None = None,
+        rejection: Rejected | None = None,
+    ) -> ValidatedCommand:
+        """The command for the sender's own identity."""
+        return ValidatedCommand(
+            self.envelope.sender_did, command, self.answer, page, read, rejection=rejection
+        )
+
+
+Validate: TypeAlias = Callable[[CommandRequest, Any], ValidatedCommand | Rejected]
+
+
+class CommandRow(msgspec.Struct, frozen=True):
+    """One command of the protocol: its payload, who may send it, to whom, what it does.
+
+    ``validate`` makes the command of the payload and may raise ``PayloadInvalid``.
+    """
+
+    payload: type[Any]
+    sender: Sender
+    addressee: Addressee
+    validate: Validate
+    answer: Answering
+
+
+CommandTable: TypeAlias = Mapping[str, CommandRow | Mapping[str, CommandRow]]
+"""By channel, and where a channel has several commands by the type of the payload."""
+
+
+class CommandValidator:
+    """Validates commands for one mediator."""
+
+    def __init__(
+        self, settings: Settings, keys: MediatorKeys, resolver: Resolver, table: CommandTable
+    ) -> None:
+        """A validator of the commands of ``table``; the keys open registration requests."""
+        self._mediator = Dependencies(settings, keys, resolver)
+        self._table = table
+
+    def dids_to_resolve(self, command: CommandEnvelope) -> list[str]:
+        """The DIDs that ``validate`` will resolve; the caller fetches those that need the network.
+
+        Unverified: an attacker may name any DID here, so fetches must be bounded.
+        """
+        dids = [command.sender_did]
+        if command.channel == "TWO_WAY_PRIVATE":
+            dids.append(command.recipient_did)
+        elif isinstance(command.payload, dict):
+            signed = command.payload.get("signed_communication_contract")
+            dids += contract_profile.participants(signed) or ()
+        return dids
+
+    def validate(self, command: CommandEnvelope, now_s: float) -> ValidatedCommand | Rejected:
+        """The result for a command whose timestamp and nonce are checked elsewhere."""
+        resolver = self._mediator.resolver
+        document = resolver.known(command.sender_did)
+        if document is None:
+            return Rejected(Refusal.SENDER_NOT_FOUND)
+        public_key = document.signing_keys.get(command.sender_signing_key_id)
+        if public_key is None:
+            return Rejected(Refusal.SENDER_SIGNING_KEY_NOT_FOUND)
+        if not _is_signed(command, public_key):
+            return Rejected(Refusal.INVALID_SIGNATURE)
+        try:
+            row = self._row(command)
+            payload = read_payload(row.payload, command.payload, self._mediator.settings.limits)
+            if row.addressee is Addressee.RESOLVED and (
+                resolver.known(command.recipient_did) is None
+            ):
+                return Rejected(Refusal.RECIPIENT_NOT_FOUND)
+            request = CommandRequest(command, public_key, now_s, row.answer, self._mediator)
+            # All rules of the payload come before authorization, those of the row's own included.
+            result = row.validate(request, payload)
+        except PayloadInvalid as invalid:
+            return Rejected(Refusal.INVALID_COMMAND, invalid.detail)
+        if row.addressee is Addressee.MEDIATOR and (
+            command.recipient_did != self._mediator.settings.mediator_did
+        ):
+            return Rejected(
+                Refusal.UNAUTHORIZED_COMMAND, "header.recipient_did: is not this mediator"
+            )
+        return result
+
+    def _row(self, command: CommandEnvelope) -> CommandRow:
+        rows = self._table[command.channel]
+        if isinstance(rows, CommandRow):
+            return rows
+        if not isinstance(command.payload, dict):
+            raise PayloadInvalid("payload: is not an object")
+        kind = command.payload.get("type")
+        row = rows.get(kind) if isinstance(kind, str) else None
+        if row is None:
+            raise PayloadInvalid("payload.type: is not a command of this channel")
+        return row
+
+
+def _is_signed(command: CommandEnvelope, public_key: bytes) -> bool:
+    signed = command.signed_bytes()
+    if signed is None:
+        return False
+    try:
+        signature = b64decode(command.signature)
+    except ValueError:
+        return False
+    return verify(public_key, signed, signature)

@@ -1,0 +1,205 @@
+"""The DIDComm half of one edge: every part of it, put together."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from aiohttp import hdrs, web
+
+from actors.host.clock import Clock, NewId
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.didcomm.delivery.waiting import Waiting
+from http_edge.didcomm.envelopes.keys import KeyPair, service_key
+from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
+from http_edge.didcomm.http_endpoint import DidCommEndpoint, refusal
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.inbound import Inbound
+from http_edge.didcomm.inbound_sockets import SocketDependencies
+from http_edge.didcomm.invitation_page import InvitationPage
+from http_edge.didcomm.outbound.pool import DeliveryWorkers
+from http_edge.didcomm.protocols import notifications, trust_ping
+from http_edge.didcomm.protocols.admission import Admission
+from http_edge.didcomm.protocols.connections import MINORS as CONNECTIONS_MINORS
+from http_edge.didcomm.protocols.connections import Connections
+from http_edge.didcomm.protocols.coordinate_mediation import CoordinateMediation, MediationTerms
+from http_edge.didcomm.protocols.did_exchange import MINORS as DID_EXCHANGE_MINORS
+from http_edge.didcomm.protocols.did_exchange import DidExchange
+from http_edge.didcomm.protocols.discover_features import DiscoverFeatures
+from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
+from http_edge.didcomm.protocols.invitations import Invitations
+from http_edge.didcomm.protocols.out_of_band import OutOfBand
+from http_edge.didcomm.protocols.pickup_1 import Pickup1
+from http_edge.didcomm.protocols.pickup_2 import Pickup2
+from http_edge.didcomm.protocols.protocol import ProtocolTable
+from http_edge.didcomm.protocols.queue_1 import Queue1
+from http_edge.didcomm.protocols.routing import FAMILY as ROUTING
+from http_edge.didcomm.protocols.routing import Forwarding
+from http_edge.didcomm.sockets import DidCommSockets
+from http_edge.dispatch.hub import Hub
+from http_edge.listener.rate_limits import RateLimit
+from http_edge.listener.routes import BodyRoute, PlainRoute, RouteGroup, SocketRoute
+from http_edge.settings.settings import Settings
+from http_edge.telemetry.edge_measures import EdgeMeasures
+from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
+
+PATH: Final = "/didcomm"
+"""Where envelopes are posted and sockets opened."""
+INVITATION_PATH: Final = "/invitation"
+_PSEUDONYM_BYTES: Final = 8
+
+
+class DidCommDependencies(msgspec.Struct, frozen=True):
+    """What the DIDComm half shares with the rest of its edge."""
+
+    settings: Settings
+    identities: Identities
+    hub: Hub
+    workers: DeliveryWorkers
+    senders: RateLimit
+    clock: Clock
+    new_id: NewId
+    refusals: RefusalCounts
+    measures: EdgeMeasures
+
+
+def pseudonym(keys: MediatorKeys) -> str:
+    """What this mediator is known by in ``Via`` (RFC 9110 7.6.3): messages must not go in circles.
+
+    It says no more than that two messages came through the same mediator.
+    """
+    digest = blake2b(service_key(keys).public, digest_size=_PSEUDONYM_BYTES)
+    return f"poste-{digest.hexdigest()}"
+
+
+def invitations_of(settings: Settings, key: KeyPair) -> Invitations:
+    """The invitations of the mediator with these settings."""
+    public = settings.didcomm.registration in {"open", "allow_list"}
+    return Invitations(key, settings.didcomm.label, settings.url + PATH, public=public)
+
+
+class DidCommMediator:
+    """Serves DIDComm on one edge."""
+
+    def __init__(self, keys: MediatorKeys, dependencies: DidCommDependencies) -> None:
+        """Mediation under the DIDComm key that follows from ``keys``."""
+        settings, didcomm = dependencies.settings, dependencies.settings.didcomm
+        key = service_key(keys)
+        envelopes = Envelopes(key)
+        waiting = Waiting(
+            dependencies.hub,
+            dependencies.identities,
+            waiters_max=didcomm.waiters_max,
+            per_identity_max=settings.limits.sockets_per_identity_max,
+        )
+        invitations = invitations_of(settings, key)
+        inbound = Inbound(
+            didcomm,
+            envelopes,
+            _table(key, invitations, waiting, dependencies),
+            dependencies.identities,
+            Forwarding(
+                dependencies.identities,
+                owners_remembered_max=didcomm.owners_remembered_max,
+                outbound=dependencies.workers.wake,
+            ),
+            clock=dependencies.clock,
+            new_id=dependencies.new_id,
+            senders=dependencies.senders,
+            sender_seen=dependencies.workers.sender_seen,
+            refusals=dependencies.refusals,
+            measures=dependencies.measures,
+        )
+        self.endpoint = DidCommEndpoint(
+            didcomm, inbound, envelopes, dependencies.identities, new_id=dependencies.new_id
+        )
+        self.sockets = DidCommSockets(
+            SocketDependencies(
+                didcomm,
+                envelopes,
+                inbound,
+                dependencies.identities,
+                dependencies.hub,
+                waiting,
+                dependencies.new_id,
+                settings.limits.socket_buffer_bytes_max,
+                settings.limits.sockets_per_identity_max,
+                settings.limits.host_call_s_max,
+                set(),
+            )
+        )
+        self.outbound = dependencies.workers.figures
+        self._refusals = dependencies.refusals
+        self._pseudonym = pseudonym(keys)
+        self.page = InvitationPage(invitations, settings.url, clock=dependencies.clock)
+
+    def routes(self) -> RouteGroup:
+        """The endpoints of DIDComm; the listener writes its errors on them as on all others."""
+        return RouteGroup(
+            DIDCOMM,
+            [
+                BodyRoute(PATH, self.endpoint.handle, refuse=self._refuse_envelope),
+                SocketRoute(PATH, self.sockets.handle, refuse=self._refuse_loop),
+                PlainRoute("GET", INVITATION_PATH, self.page.handle),
+            ],
+        )
+
+    def _refuse_envelope(self, request: web.Request) -> web.Response | None:
+        named = request.headers.get(hdrs.CONTENT_TYPE, "")
+        # Most say it plainly; to take it apart costs more than to look it up.
+        if named in MEDIA_TYPES or request.content_type in MEDIA_TYPES:
+            return self._refuse_loop(request)
+        return self._refuse_loop(request) or self._refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type"
+        )
+
+    def _refuse_loop(self, request: web.Request) -> web.Response | None:
+        if self._is_loop(request):
+            return self._refused(HTTPStatus.CONFLICT, "message-loop")
+        return None
+
+    def _refused(self, status: HTTPStatus, code: str) -> web.Response:
+        self._refusals.count(DIDCOMM, "", code)
+        return refusal(status, code)
+
+    def _is_loop(self, request: web.Request) -> bool:
+        """Has this message been sent out by this mediator itself?"""
+        if hdrs.VIA not in request.headers:
+            return False
+        return any(self._pseudonym in via for via in request.headers.getall(hdrs.VIA))
+
+
+def _table(
+    key: KeyPair, invitations: Invitations, waiting: Waiting, dependencies: DidCommDependencies
+) -> ProtocolTable:
+    settings, identities = dependencies.settings.didcomm, dependencies.identities
+    clock = dependencies.clock
+    endpoint = dependencies.settings.url + PATH
+    own = MediatorDocuments(key, endpoint, "ws" + endpoint.removeprefix("http"))
+    admission = Admission(settings, invitations, identities, clock=clock)
+
+    def handshake(minors: tuple[int, ...]) -> HandshakeResponder:
+        return HandshakeResponder(
+            identities, admission, own_key=key.public, own_url=endpoint, minor_max=minors[-1]
+        )
+
+    table = ProtocolTable()
+    taken_bytes = min(settings.message_bytes_max, dependencies.settings.limits.body_bytes_max)
+    features = DiscoverFeatures(table.families, taken_bytes)
+    terms = MediationTerms(endpoint, key.public)
+    table.add(
+        Connections(handshake(CONNECTIONS_MINORS), own, key, clock=clock).family(),
+        DidExchange(handshake(DID_EXCHANGE_MINORS), own, key).family(),
+        OutOfBand(admission).family(),
+        trust_ping.family(),
+        *features.families(),
+        *notifications.families(),
+        CoordinateMediation(identities, terms, settings).family(),
+        ROUTING,
+        Pickup1(identities, settings, waiting, clock=clock).family(),
+        Pickup2(identities, settings, edge=dependencies.hub.edge, clock=clock).family(),
+        Queue1(identities, settings, clock=clock).family(),
+    )
+    return table

@@ -1,0 +1,1 @@
+"""Waiting messages on their way to sockets and long polls."""

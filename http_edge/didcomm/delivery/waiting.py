@@ -1,0 +1,91 @@
+"""Waiting for envelopes: one wake-up path for long polls, live mode and implicit pickup.
+
+A waiter listens at the edge's hub and has a session at the identity's host, which notifies of
+every envelope that can be handed out. A wake-up is a hint: what there is, the queue says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from actors.core.commands import Listen
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, EnvelopesWaiting, Notice
+from http_edge.didcomm.identities import Identities
+from http_edge.dispatch.hub import Hub
+from http_edge.listener.in_flight import parked
+
+
+class Wake:
+    """A waiter; it listens at the hub (``http_edge.dispatch.hub.Listener``)."""
+
+    def __init__(self) -> None:
+        self._happened = asyncio.Event()
+        self.is_over = False
+
+    def notify(self, notice: Notice) -> None:
+        """Wake up if envelopes wait."""
+        if isinstance(notice, EnvelopesWaiting):
+            self._happened.set()
+
+    def close(self, code: int) -> None:  # noqa: ARG002 - the listener's signature
+        """There will be no more notices."""
+        self.is_over = True
+        self._happened.set()
+
+    async def next(self, seconds: float) -> bool:
+        """True when envelopes may wait, False when the time is over or no notice will come."""
+        if self.is_over or seconds <= 0:
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                with parked():
+                    await self._happened.wait()
+        except TimeoutError:
+            return False
+        self._happened.clear()
+        return not self.is_over
+
+
+class Waiting:
+    """Lets requests wait for the envelopes of an identity."""
+
+    def __init__(
+        self, hub: Hub, identities: Identities, *, waiters_max: int, per_identity_max: int
+    ) -> None:
+        """Room for so many at once; one more, when it is full, does not wait."""
+        self._per_identity_max = per_identity_max
+        self._hub = hub
+        self._identities = identities
+        self._waiters_max = waiters_max
+        self._waiters = 0
+
+    @asynccontextmanager
+    async def listening(self, did: str) -> AsyncIterator[Wake]:
+        """Wake up for the envelopes of an identity, from before the block until its end."""
+        wake = Wake()
+        crowded = self._hub.listeners_of(did) >= self._per_identity_max
+        if crowded or self._waiters >= self._waiters_max:
+            wake.close(0)
+            yield wake
+            return
+        self._waiters += 1
+        self._hub.add(did, wake)
+        try:
+            if not await self.open_session(did):
+                wake.close(0)
+            yield wake
+        finally:
+            self._waiters -= 1
+            self._hub.remove(did, wake)
+
+    async def open_session(self, did: str, implicit: str = "") -> bool:
+        """Have the identity's host notify this edge; there must be a listener at the hub already.
+
+        The session ``implicit`` takes over implicit pickup where it is named.
+        """
+        await self._hub.session_ended(did)
+        reply = await self._identities.ask(did, Listen(self._hub.edge, implicit), b"", Done)
+        return not isinstance(reply, Refusal)

@@ -1,0 +1,129 @@
+"""Keys of DIDComm v1: Ed25519 pairs, their Curve25519 halves, and the spellings of a public key.
+
+Inside the mediator a public key is base58 text or 32 raw bytes. Agents write it in base58, as
+did:key (RFC 0360), as did:key with a fragment, and some as ``did:key:`` before plain base58: all
+are one key. Signing keys serve for encryption too, by the birational map (RFC 0019).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from base58 import b58decode, b58encode
+from nacl.bindings import (
+    crypto_scalarmult_base,
+    crypto_sign_ed25519_pk_to_curve25519,
+    crypto_sign_ed25519_sk_to_curve25519,
+    crypto_sign_seed_keypair,
+)
+from nacl.exceptions import CryptoError
+
+from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, multibase_decode, multibase_encode
+from http_edge.crypto.mediator_keys import MediatorKeys
+
+_SERVICE_PERSON: Final = b"poste-didcomm"
+_DID_KEY: Final = "did:key:"
+_TEXT_CHARS_MAX: Final = 160
+"""did:key and its fragment have 105 characters; whatever is much longer is not looked at."""
+_BASE58_KEY: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]{32,44}\Z")
+"""What 32 bytes can be in base58. Checked first: decoding takes quadratic time."""
+_CACHED_MAX: Final = 8192
+"""How many keys each of the caches below remembers, a few hundred bytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """An Ed25519 key pair and the Curve25519 pair that it maps to, 32 bytes each."""
+
+    seed: bytes = field(repr=False)
+    public: bytes
+    curve_private: bytes = field(repr=False)
+    curve_public: bytes = field(repr=False)
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> KeyPair:
+        """The pair of a private seed.
+
+        Raises:
+            ValueError: the seed does not have 32 bytes.
+        """
+        if len(seed) != KEY_BYTES:
+            raise ValueError("an Ed25519 seed has 32 bytes")
+        public, secret = crypto_sign_seed_keypair(seed)
+        curve_private = crypto_sign_ed25519_sk_to_curve25519(secret)
+        return cls(seed, public, curve_private, crypto_scalarmult_base(curve_private))
+
+    @classmethod
+    def new(cls) -> KeyPair:
+        """A fresh pair from the system's randomness."""
+        return cls.from_seed(secrets.token_bytes(KEY_BYTES))
+
+
+def service_key(keys: MediatorKeys) -> KeyPair:
+    """The mediator's one DIDComm key: of its invitations, its connections and its routing.
+
+    Derived from the signing seed, so that it outlives restarts and is in every backup of it.
+    """
+    derived = blake2b(digest_size=KEY_BYTES, key=keys.signing_seed, person=_SERVICE_PERSON)
+    return KeyPair.from_seed(derived.digest())
+
+
+def read_key(text: object) -> bytes | None:
+    """The 32 bytes of a public key in any of its spellings, or None.
+
+    It has the shape of an Ed25519 key; whether it is a point of the curve says ``curve_public``.
+    """
+    if not isinstance(text, str) or len(text) > _TEXT_CHARS_MAX:
+        return None
+    return _read(text)
+
+
+@lru_cache(_CACHED_MAX)
+def base58(key: bytes) -> str:
+    """A key as the mediator writes it in commands, events and envelopes."""
+    digits: bytes = b58encode(key)
+    return digits.decode("ascii")
+
+
+@lru_cache(_CACHED_MAX)
+def did_key(key: bytes) -> str:
+    """A key as ``did:key:z…`` (RFC 0360)."""
+    return _DID_KEY + multibase_encode(ED25519_PREFIX, key)
+
+
+def did_key_reference(key: bytes) -> str:
+    """A key as ``did:key:z…#z…``: the DID and the key in its document."""
+    did = did_key(key)
+    return f"{did}#{did.removeprefix(_DID_KEY)}"
+
+
+@lru_cache(_CACHED_MAX)
+def curve_public(key: bytes) -> bytes | None:
+    """The Curve25519 half of a public key, or None when no message can be packed to it.
+
+    Such are bytes that are no point of the curve, and points outside the prime-order group.
+    """
+    if len(key) != KEY_BYTES:  # the binding hands it to C as it is
+        return None
+    try:
+        return crypto_sign_ed25519_pk_to_curve25519(key)
+    except CryptoError:
+        return None
+
+
+@lru_cache(_CACHED_MAX)
+def _read(text: str) -> bytes | None:
+    named = text.startswith(_DID_KEY)
+    key = text.removeprefix(_DID_KEY).partition("#")[0] if named else text
+    try:
+        if _BASE58_KEY.match(key):
+            decoded: bytes = b58decode(key)
+            return decoded if len(decoded) == KEY_BYTES else None
+        return multibase_decode(key, ED25519_PREFIX) if named else None
+    except ValueError:
+        return None

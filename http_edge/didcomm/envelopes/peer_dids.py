@@ -1,0 +1,145 @@
+"""did:peer 2 and 4: DIDs that carry their document, read and written (did:peer method, v1 spec).
+
+Both readers make one plain DID document of the DID, for ``documents`` to understand. A did:peer:4
+is ``did:peer:4`` + hash + ``:`` + encoded document (the long form); without its last part it is
+the short form of the same DID. A did:peer:2 is a row of keys and services.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Final
+
+import orjson
+from base58 import b58decode, b58encode
+
+from http_edge.crypto.encoding import ED25519_PREFIX, b64decode, b64encode, multibase_encode
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.messages import Json
+
+PEER_2: Final = "did:peer:2"
+PEER_4: Final = "did:peer:4"
+DID_CHARS_MAX: Final = 4096
+"""A longer DID is not read. Wallets make some 1,000 characters; base58 takes quadratic time,
+10 ms for this many."""
+
+_DIGITS: Final = "[1-9A-HJ-NP-Za-km-z]"
+_PEER_4_LONG: Final = re.compile(rf"did:peer:4(z{_DIGITS}{{40,60}}):(z{_DIGITS}+)\Z")
+_PEER_2_WHOLE: Final = re.compile(
+    rf"did:peer:2(?:\.[ADEIV]z{_DIGITS}+|\.S[A-Za-z0-9_-]+={{0,2}})+\Z"
+)
+_JSON_CODEC: Final = b"\x80\x04"
+"""Multicodec 0x0200, JSON, as a varint."""
+_SHA2_256: Final = b"\x12\x20"
+"""Multihash: SHA2-256, of 32 bytes."""
+_RELATIONSHIPS: Final[Mapping[str, str]] = {
+    "A": "assertionMethod",
+    "D": "capabilityDelegation",
+    "E": "keyAgreement",
+    "I": "capabilityInvocation",
+    "V": "authentication",
+}
+_LONG_NAMES: Final[Mapping[str, str]] = {
+    "t": "type",
+    "s": "serviceEndpoint",
+    "r": "routingKeys",
+    "a": "accept",
+}
+_SHORT_NAMES: Final[Mapping[str, str]] = {long: short for short, long in _LONG_NAMES.items()}
+_MESSAGING: Final = {"dm": "DIDCommMessaging"}
+
+
+def peer4_short(did: str) -> str:
+    """The short form of a did:peer:4, by which it is compared; any other DID as it is."""
+    return ":".join(did.split(":", 3)[:3]) if did.startswith(PEER_4) else did
+
+
+def peer4_document(did: str) -> Json | None:
+    """The document in the long form of a did:peer:4, or None: malformed, or of another hash."""
+    found = _PEER_4_LONG.match(did) if len(did) <= DID_CHARS_MAX else None
+    if found is None or _hash(found[2]) != found[1]:
+        return None
+    content: bytes = b58decode(found[2][1:])
+    document = _parsed(content[len(_JSON_CODEC) :]) if content.startswith(_JSON_CODEC) else None
+    return {**document, "id": did} if isinstance(document, dict) else None
+
+
+def encode_peer4(document: Json) -> str:
+    """The long form of the did:peer:4 of a document whose ids are relative."""
+    encoded = _base58(_JSON_CODEC + orjson.dumps(document))
+    return f"{PEER_4}{_hash(encoded)}:{encoded}"
+
+
+def peer2_document(did: str) -> Json | None:
+    """The document of a did:peer:2, or None where it is malformed.
+
+    Each key stands there under the ids that are in use: ``#key-N`` in the order of appearance
+    (the specification), and its own digits with and without ``z`` (older libraries).
+    """
+    if len(did) > DID_CHARS_MAX or not _PEER_2_WHOLE.match(did):
+        return None
+    methods: list[Json] = []
+    services: list[object] = []
+    document: dict[str, list[str]] = {name: [] for name in _RELATIONSHIPS.values()}
+    number = 0
+    for element in did.split(".")[1:]:
+        purpose, value = element[0], element[1:]
+        if purpose in _RELATIONSHIPS:
+            number += 1
+            ids = (f"#key-{number}", f"#{value[1:]}", f"#{value}")
+            methods += [_method(key_id, value) for key_id in ids]
+            document[_RELATIONSHIPS[purpose]].append(ids[0])
+            continue
+        try:
+            encoded = _parsed(b64decode(value))
+        except ValueError:
+            return None
+        expanded = _expanded(encoded)
+        services += expanded if isinstance(expanded, list) else [expanded]
+    return {"id": did, "verificationMethod": methods, "service": services, **document}
+
+
+def encode_peer2(authentication_keys: Sequence[bytes], services: Sequence[Json]) -> str:
+    """The did:peer:2 of Ed25519 keys (``#key-1`` and on) and of services, one ``.S`` each."""
+    keys = [".V" + multibase_encode(ED25519_PREFIX, key) for key in authentication_keys]
+    rest = [".S" + b64encode(orjson.dumps(_abbreviated(service))) for service in services]
+    return "".join([PEER_2, *keys, *rest])
+
+
+def _hash(encoded: str) -> str:
+    return _base58(_SHA2_256 + sha256(encoded.encode("ascii")).digest())
+
+
+def _base58(content: bytes) -> str:
+    digits: bytes = b58encode(content)
+    return "z" + digits.decode("ascii")
+
+
+def _parsed(text: bytes) -> object:
+    try:
+        return parse(text)
+    except JsonRefused:
+        return None
+
+
+def _method(key_id: str, multibase: str) -> Json:
+    return {"id": key_id, "type": "Multikey", "publicKeyMultibase": multibase}
+
+
+def _expanded(value: object) -> object:
+    """A service with its abbreviations written out, at every level (the parser bounds them)."""
+    if isinstance(value, list):
+        return [_expanded(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    whole = {_LONG_NAMES.get(name, name): _expanded(part) for name, part in value.items()}
+    kind = whole.get("type")
+    if isinstance(kind, str):
+        whole["type"] = _MESSAGING.get(kind, kind)
+    return whole
+
+
+def _abbreviated(service: Json) -> Json:
+    return {_SHORT_NAMES.get(name, name): part for name, part in service.items()}

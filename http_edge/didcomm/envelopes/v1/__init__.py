@@ -1,0 +1,1 @@
+"""DIDComm v1: its encryption envelope, its plaintext messages and its forwards; pure."""

@@ -1,0 +1,209 @@
+"""The encryption envelope of DIDComm v1: reading, opening and making it (RFC 0019).
+
+A fresh content key encrypts the message with ChaCha20-Poly1305 (the IETF form, whatever the name
+in ``enc`` suggests); each recipient gets that key in a box. Authcrypt boxes it with the sender's
+key and so proves who sent it; Anoncrypt seals it and says nothing of the sender.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, Literal
+
+import msgspec
+import orjson
+from nacl.bindings import (
+    crypto_aead_chacha20poly1305_ietf_decrypt,
+    crypto_aead_chacha20poly1305_ietf_encrypt,
+    crypto_box_beforenm,
+    crypto_box_easy_afternm,
+    crypto_box_open_easy_afternm,
+    crypto_box_seal,
+    crypto_box_seal_open,
+)
+from nacl.exceptions import CryptoError
+
+from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.strict_json import parse
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, read_key
+from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
+
+RECIPIENTS_MAX: Final = 64
+"""How many recipients one envelope names when nothing else is said."""
+
+_ENC: Final = "xchacha20poly1305_ietf"
+_AUTHCRYPT: Final = "Authcrypt"
+_CONTENT_KEY_BYTES: Final = 32
+_IV_BYTES: Final = 12
+_TAG_BYTES: Final = 16
+_BOX_IV_BYTES: Final = 24
+_SHARED_MAX: Final = 8192
+"""How many correspondents' shared keys are remembered, some 300 bytes each."""
+
+
+class OpenedEnvelope(msgspec.Struct, frozen=True):
+    """An opened message, our key that it was packed to, and the sender's if that is proven."""
+
+    plaintext: bytes
+    recipient_key: bytes
+    sender_key: bytes | None
+
+
+class _Box(msgspec.Struct, frozen=True):
+    """How a content key is boxed; some agents write null for what Anoncrypt does not have."""
+
+    kid: str
+    sender: str | None = None
+    iv: str | None = None
+
+
+class _Recipient(msgspec.Struct, frozen=True):
+    encrypted_key: str
+    header: _Box
+
+
+class _Header(msgspec.Struct, frozen=True):
+    alg: Literal["Authcrypt", "Anoncrypt"]
+    enc: Literal["xchacha20poly1305_ietf", "xchachapoly1305_ietf"]  # the RFC's examples, its prose
+    recipients: list[_Recipient]
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    protected: str
+    iv: str
+    ciphertext: str
+    tag: str
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """An envelope that was parsed and not opened; ``kids`` are the raw keys of its recipients."""
+
+    kids: Sequence[bytes]
+    header: _Header
+    envelope: _Envelope
+
+
+def recipients(body: bytes, recipients_max: int = RECIPIENTS_MAX) -> Sealed | None:
+    """An envelope and its recipients, or None when ``body`` is no envelope of DIDComm v1."""
+    try:
+        value = parse(body)
+    except ValueError:  # also what JsonRefused is
+        return None
+    return parsed_recipients(value, recipients_max) if isinstance(value, dict) else None
+
+
+def parsed_recipients(value: Json, recipients_max: int = RECIPIENTS_MAX) -> Sealed | None:
+    """The same of a JSON object."""
+    if "@type" in value:
+        return None
+    try:
+        envelope = msgspec.convert(value, _Envelope)
+        header = msgspec.convert(parse(b64decode(envelope.protected)), _Header)
+    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+        return None
+    if not 0 < len(header.recipients) <= recipients_max:
+        return None
+    kids = [key for one in header.recipients if (key := read_key(one.header.kid)) is not None]
+    return Sealed(kids, header, envelope) if len(kids) == len(header.recipients) else None
+
+
+def unpack(sealed: Sealed | None, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelope | UnpackRefusal:
+    """The message for the first recipient that is in ``keys``, our pairs by raw public key."""
+    if sealed is None:
+        return UnpackRefusal.NOT_AN_ENVELOPE
+    for kid, recipient in zip(sealed.kids, sealed.header.recipients, strict=True):
+        if kid in keys:
+            try:
+                return _open(sealed, recipient, keys[kid])
+            except (CryptoError, ValueError):
+                return UnpackRefusal.UNDECRYPTABLE
+    return UnpackRefusal.NOT_FOR_US
+
+
+def pack(plaintext: bytes, recipients: Sequence[bytes], sender: KeyPair | None) -> bytes:
+    """The envelope of a message for raw public keys: Authcrypt from a sender, Anoncrypt from none.
+
+    Raises:
+        ValueError: nothing can be packed to one of the keys (``keys.curve_public`` is None).
+    """
+    content_key = secrets.token_bytes(_CONTENT_KEY_BYTES)
+    iv = secrets.token_bytes(_IV_BYTES)
+    header = {
+        "enc": _ENC,
+        "typ": "JWM/1.0",
+        "alg": _AUTHCRYPT if sender else "Anoncrypt",
+        "recipients": [_boxed(content_key, key, sender) for key in recipients],
+    }
+    protected = _b64(orjson.dumps(header))
+    sealed = crypto_aead_chacha20poly1305_ietf_encrypt(plaintext, protected, iv, content_key)
+    return b'{"protected":"%b","iv":"%b","ciphertext":"%b","tag":"%b"}' % (
+        protected,
+        _b64(iv),
+        _b64(sealed[:-_TAG_BYTES]),
+        _b64(sealed[-_TAG_BYTES:]),
+    )
+
+
+def _open(sealed: Sealed, recipient: _Recipient, own: KeyPair) -> OpenedEnvelope:
+    """The opened message.
+
+    Raises:
+        CryptoError: libsodium does not open it, or a part has a size that it cannot have.
+        ValueError: a part is no base64, or is not what it should be.
+    """
+    envelope, box = sealed.envelope, recipient.header
+    encrypted_key, tag = b64decode(recipient.encrypted_key), b64decode(envelope.tag)
+    if len(tag) != _TAG_BYTES:  # or its border with the ciphertext could be moved
+        raise ValueError("not a tag")
+    if sealed.header.alg == _AUTHCRYPT:
+        sender_key, shared = _sender(b64decode(box.sender or ""), own)
+        content_key = crypto_box_open_easy_afternm(encrypted_key, b64decode(box.iv or ""), shared)
+    else:
+        sender_key = None
+        content_key = crypto_box_seal_open(encrypted_key, own.curve_public, own.curve_private)
+    plaintext = crypto_aead_chacha20poly1305_ietf_decrypt(
+        b64decode(envelope.ciphertext) + tag,
+        envelope.protected.encode(),
+        b64decode(envelope.iv),
+        content_key,
+    )
+    return OpenedEnvelope(plaintext, own.public, sender_key)
+
+
+def _sender(sealed: bytes, own: KeyPair) -> tuple[bytes, bytes]:
+    """The key that a message claims to come from, and the key of all boxes between it and us."""
+    text = crypto_box_seal_open(sealed, own.curve_public, own.curve_private).decode()
+    key = read_key(text)
+    theirs = curve_public(key) if key is not None and base58(key) == text else None
+    if key is None or theirs is None:
+        raise ValueError("not a key in base58")
+    return key, _shared(theirs, own.curve_private)
+
+
+def _boxed(content_key: bytes, recipient_key: bytes, sender: KeyPair | None) -> dict[str, object]:
+    """The content key for one recipient, as it stands in the header."""
+    theirs = curve_public(recipient_key)
+    if theirs is None:
+        raise ValueError("nothing can be packed to this key")
+    header = {"kid": base58(recipient_key)}
+    if sender is None:
+        box = crypto_box_seal(content_key, theirs)
+    else:
+        iv = secrets.token_bytes(_BOX_IV_BYTES)
+        box = crypto_box_easy_afternm(content_key, iv, _shared(theirs, sender.curve_private))
+        header["sender"] = b64encode(crypto_box_seal(base58(sender.public).encode(), theirs))
+        header["iv"] = b64encode(iv)
+    return {"encrypted_key": b64encode(box), "header": header}
+
+
+@lru_cache(_SHARED_MAX)
+def _shared(theirs: bytes, own_private: bytes) -> bytes:
+    """The key of all boxes between two Curve25519 keys: the costly half of making a box."""
+    return crypto_box_beforenm(theirs, own_private)
+
+
+def _b64(data: bytes) -> bytes:
+    return urlsafe_b64encode(data).rstrip(b"=")

@@ -1,0 +1,200 @@
+"""Plaintext messages of DIDComm v1: types, threads and the decorators that a mediator acts on.
+
+RFC 0003 and RFC 0348 (types), RFC 0008 (threads), RFC 0092 (return route), RFC 0032 (timing),
+RFC 0317 (please ack), RFC 0017 (attachments), RFC 0234 (signatures). The members of the protocol
+stand beside the decorators, in one object. The older families are answered in the spelling of the
+question's type, because old agents know no other.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.messages import (
+    ID_CHARS_MAX,
+    NEW_PREFIX,
+    Acknowledgement,
+    Answer,
+    Attachment,
+    Json,
+    Message,
+    MessageType,
+    NewMessage,
+    ProblemReport,
+    Reply,
+    ReturnRoute,
+    read_type,
+)
+from http_edge.didcomm.envelopes.signed import sign_member
+
+VERSION: Final = "v1"
+"""The name of this message version."""
+_DELAY_MS_MAX: Final = 600_000
+"""RFC 0032: a delay beyond ten minutes should not be honoured."""
+_FORWARD: Final = ("routing", 1, "forward")
+_ATTACHED: Final = "~attach"
+_ACK_CASES: Final = ("RECEIPT", "OUTCOME")
+_REPORT: Final = "notification/1.0/problem-report"
+"""The alias of ``report-problem/1.0`` that RFC 0035 uses in its sample and RFC 0685 prescribes:
+the agents in use know no other, and answer an unknown type with a problem report of their own."""
+_ACK: Final = "notification/1.0/ack"
+
+
+def read(message: bytes) -> Message | None:
+    """A plaintext message, or None when it is not one: no JSON object, no type, no proper id."""
+    try:
+        value = parse(message)
+    except JsonRefused:
+        return None
+    return read_parsed(value) if isinstance(value, dict) else None
+
+
+def read_parsed(value: Json) -> Message | None:
+    """The same of a JSON object."""
+    kind, message_id = read_type(value.get("@type")), value.get("@id")
+    if kind is None or not isinstance(message_id, str) or not 0 < len(message_id) <= ID_CHARS_MAX:
+        return None
+    if (kind.family, kind.major, kind.name) == _FORWARD:
+        # Most messages are forwards, and none of what follows is looked at in one.
+        return Message(VERSION, kind, message_id, value, message_id, is_forward=True)
+    thread = _decorator(value, "~thread")
+    thread_id = _thread_id(thread, "thid") or message_id
+    transport = _decorator(value, "~transport")
+    return Message(
+        VERSION,
+        kind,
+        message_id,
+        value,
+        thread_id,
+        _thread_id(thread, "pthid"),
+        _return_route(transport),
+        _return_route_thread(transport, thread_id),
+        _delay_ms(_decorator(value, "~timing").get("delay_milli")),
+        _wants_ack(value),
+        {
+            name.removesuffix(_ATTACHED): attached
+            for name, attached in value.items()
+            if name.endswith(_ATTACHED)
+        },
+    )
+
+
+def write(message: NewMessage, message_id: str) -> Json:
+    """A message of ours in no thread, as JSON; ``message_id`` where it has none of its own."""
+    head = {"@type": NEW_PREFIX + message.kind, "@id": message.id or message_id}
+    return {**head, **message.body, **_attached(message.attachments)}
+
+
+def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
+    """An answer as JSON, in the thread and in the spelling of the question."""
+    thread: Json = {"thid": question.thread_id}
+    match answer:
+        case Reply():
+            kind = question.type.capped(answer.minor_max).sibling(answer.name)
+            if answer.names_parent and question.parent_thread_id:
+                thread["pthid"] = question.parent_thread_id
+            return {**_head(kind, message_id, thread), **_members(answer)}
+        case ProblemReport():
+            # ``pthid`` is the question's id (RFC 0035); ``thid`` is its thread, by which a waiting
+            # sender finds the answer to its request (RFC 0008).
+            head = _head(
+                _alike(question.type, _REPORT), message_id, {**thread, "pthid": question.id}
+            )
+            description = {"code": answer.code, "en": answer.comment}
+            return {**head, "description": description, "who_retries": answer.who_retries}
+        case Acknowledgement():
+            return {**_head(_alike(question.type, _ACK), message_id, thread), "status": "OK"}
+
+
+def write_attachment(attachment: Attachment) -> Json:
+    """An attachment as JSON."""
+    if attachment.inlined:
+        # RFC 0212 writes the id as ``@id``, and Credo reads ``id``.
+        message = orjson.loads(attachment.content)
+        return {"@id": attachment.id, "id": attachment.id, "message": message}
+    head: Json = {"@id": attachment.id}
+    if attachment.media_type:
+        head["mime-type"] = attachment.media_type
+    if attachment.jws is None:
+        return {**head, "data": {"base64": base64_text(attachment.content)}}
+    # ACA-Py takes the standard alphabet here and no other. What is signed stays as it is.
+    text = b64encode(attachment.content).decode("ascii")
+    return {**head, "data": {"base64": text, "jws": attachment.jws}}
+
+
+def base64_text(envelope: bytes) -> str:
+    """An envelope in base64 that every dialect reads alike, where there is such a text.
+
+    Agents decode ``data.base64`` as padded standard base64 (strictly), or as base64url without
+    padding (RFC 0017), or drop what they do not know. JSON may end in blanks: its length is made a
+    multiple of three, and there is no padding. Of ASCII text only ``>``, ``~``, ``?`` and DEL, in
+    every third place, give a character that the alphabets do not share, and no agent packs an
+    envelope with one of these in it; if one did, this is standard base64.
+    """
+    return b64encode(envelope + b" " * (-len(envelope) % 3)).decode("ascii")
+
+
+def _head(kind: str, message_id: str, thread: Json) -> Json:
+    return {"@type": kind, "@id": message_id, "~thread": thread}
+
+
+def _alike(kind: MessageType, other: str) -> str:
+    """The type of another protocol in the same spelling."""
+    return kind.prefix + other
+
+
+def _members(reply: Reply) -> Json:
+    signed = {
+        f"{name}~sig": sign_member(signed.value, signed.key, signed.at_s)
+        for name, signed in reply.signed.items()
+    }
+    attached: Json = {}
+    for name, attachments in reply.member_attachments.items():
+        if isinstance(attachments, Attachment):
+            attached[name + _ATTACHED] = write_attachment(attachments)
+        else:
+            attached[name + _ATTACHED] = list(map(write_attachment, attachments))
+    return {**reply.body, **_attached(reply.attachments), **attached, **signed}
+
+
+def _attached(attachments: Sequence[Attachment]) -> Json:
+    return {_ATTACHED: list(map(write_attachment, attachments))} if attachments else {}
+
+
+def _decorator(value: Json, name: str) -> Mapping[str, object]:
+    found = value.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _thread_id(thread: Mapping[str, object], name: str) -> str:
+    value = thread.get(name)
+    return value if isinstance(value, str) and len(value) <= ID_CHARS_MAX else ""
+
+
+def _return_route(transport: Mapping[str, object]) -> ReturnRoute:
+    route = transport.get("return_route")
+    return route if route in ("all", "thread") else "none"
+
+
+def _return_route_thread(transport: Mapping[str, object], thread_id: str) -> str:
+    thread = transport.get("return_route_thread")
+    return thread if isinstance(thread, str) and len(thread) <= ID_CHARS_MAX else thread_id
+
+
+def _delay_ms(delay: object) -> int | None:
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or delay <= 0:
+        return None
+    return min(int(delay), _DELAY_MS_MAX)
+
+
+def _wants_ack(value: Json) -> bool:
+    wish = value.get("~please_ack")
+    if not isinstance(wish, dict):
+        return False
+    cases = wish.get("on", _ACK_CASES)  # the first drafts had no ``on``
+    return isinstance(cases, list | tuple) and any(case in cases for case in _ACK_CASES)

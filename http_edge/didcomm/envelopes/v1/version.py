@@ -1,0 +1,66 @@
+"""DIDComm v1 as a message version (``versions.MessageVersion``): agents with Ed25519 keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.messages import (
+    AgentAccount,
+    ForOthers,
+    Json,
+    Unpacked,
+    UnpackRefusal,
+)
+from http_edge.didcomm.envelopes.v1 import envelope, plaintext
+from http_edge.didcomm.envelopes.v1.forward import read_forward
+
+MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
+"""RFC 0044."""
+MEDIA_TYPES: Final = frozenset(
+    {MEDIA_TYPE, "application/ssi-agent-wire", "application/jwe", "application/jwe+json"}
+)
+"""What agents name an envelope (RFC 0044 and before)."""
+_MIRRORED: Final = frozenset({MEDIA_TYPE, "application/ssi-agent-wire", "application/jwe"})
+
+
+def agent_account(key: bytes) -> AgentAccount:
+    """The account of an agent with an Ed25519 key of 32 bytes: the identity is its did:key."""
+    return AgentAccount(did_key(key), plaintext.VERSION, key)
+
+
+class V1:
+    """Messages and envelopes of DIDComm v1 under the mediator's one key."""
+
+    name = plaintext.VERSION
+    read = staticmethod(plaintext.read)
+    read_forward = staticmethod(read_forward)
+    write = staticmethod(plaintext.write)
+    write_answer = staticmethod(plaintext.write_answer)
+
+    def __init__(self, key: KeyPair) -> None:
+        """Envelopes to and from ``key``."""
+        self._key = key
+        self._keys = {key.public: key}
+        self.own_recipient = base58(key.public)
+
+    def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRefusal | None:
+        """What is in an envelope; None where it is of another version."""
+        sealed = envelope.parsed_recipients(value)
+        if sealed is None:
+            return None
+        opened = envelope.unpack(sealed, self._keys)
+        if opened is UnpackRefusal.NOT_FOR_US:
+            return ForOthers([base58(kid) for kid in dict.fromkeys(sealed.kids)])
+        if isinstance(opened, UnpackRefusal):
+            return opened
+        sender = None if opened.sender_key is None else agent_account(opened.sender_key)
+        return Unpacked(self.name, opened.plaintext, sender)
+
+    def pack(self, message: bytes, to: AgentAccount) -> bytes:
+        """A plaintext, packed for an agent."""
+        return envelope.pack(message, [to.address], self._key)
+
+    def media_type(self, used: str) -> str:
+        """How to name an envelope to a sender that ``used`` a name: old agents know no other."""
+        return used if used in _MIRRORED else MEDIA_TYPE

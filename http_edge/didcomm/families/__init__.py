@@ -1,1 +1,0 @@
-"""The protocol families of DIDComm v1, one module each; ``families.table`` names them all."""

@@ -1,0 +1,166 @@
+"""DIDComm over HTTP: one envelope in a POST, at most one back in its answer (RFC 0025, RFC 0092).
+
+What was not taken is answered by status and a short JSON body, the same for every sender. What a
+protocol has to say about a message that was taken goes back in an envelope. A socket is closed with
+``close_code`` where there is no sender to whom an envelope could be packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+import orjson
+from aiohttp import hdrs, web
+
+from actors.core.commands import DeliverMessages, ReleaseLeases
+from actors.core.refusals import Refusal
+from actors.core.replies import Delivery, Done
+from actors.host.clock import NewId
+from http_edge.didcomm.envelopes.versions import Envelopes
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.inbound import (
+    Inbound,
+    InboundTransport,
+    MessageRejection,
+    ReceivedMessage,
+    RejectionReason,
+)
+from http_edge.didcomm.protocols.protocol import Request
+from http_edge.listener.outgoing import all_sent
+from http_edge.settings.settings import DidComm
+
+STATUS: Final[Mapping[RejectionReason, HTTPStatus]] = {
+    RejectionReason.NOT_AN_ENVELOPE: HTTPStatus.BAD_REQUEST,
+    RejectionReason.UNDECRYPTABLE: HTTPStatus.BAD_REQUEST,
+    RejectionReason.NOT_A_MESSAGE: HTTPStatus.BAD_REQUEST,
+    RejectionReason.ANONYMOUS: HTTPStatus.BAD_REQUEST,
+    RejectionReason.TOO_DEEP: HTTPStatus.BAD_REQUEST,
+    RejectionReason.UNKNOWN_RECIPIENT: HTTPStatus.NOT_FOUND,
+    RejectionReason.QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
+    RejectionReason.MESSAGE_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    RejectionReason.NOT_QUEUING: HTTPStatus.CONFLICT,
+    RejectionReason.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
+    RejectionReason.TRY_AGAIN: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_CLOSE_CODES_FROM: Final = 4_000
+"""Close codes from here to 4999 are for private use (RFC 6455, section 7.4.2)."""
+_SENT_S_MAX: Final = 2.0
+"""A slow network takes an answer within this, or the messages in it are offered again."""
+_RETRY_AFTER_S: Final = {
+    RejectionReason.QUEUE_FULL: 60,
+    RejectionReason.RATE_LIMITED: 1,
+    RejectionReason.TRY_AGAIN: 1,
+}
+
+
+def close_code(what: RejectionReason) -> int:
+    """The code that closes a socket over a message of an unknown sender: 4000 and the status."""
+    return _CLOSE_CODES_FROM + STATUS[what]
+
+
+def rejection(what: RejectionReason) -> web.Response:
+    """The answer to a message that was not taken."""
+    response = refusal(STATUS[what], what.value)
+    if what in _RETRY_AFTER_S:
+        response.headers[hdrs.RETRY_AFTER] = str(_RETRY_AFTER_S[what])
+    return response
+
+
+def refusal(status: HTTPStatus, code: str) -> web.Response:
+    """An error of this endpoint: JSON with its code."""
+    body = orjson.dumps({"error": code})
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+class DidCommEndpoint:
+    """Answers ``POST /didcomm`` once the body has arrived."""
+
+    def __init__(
+        self,
+        settings: DidComm,
+        inbound: Inbound,
+        envelopes: Envelopes,
+        identities: Identities,
+        *,
+        new_id: NewId,
+    ) -> None:
+        self._settings = settings
+        self._inbound = inbound
+        self._envelopes = envelopes
+        self._identities = identities
+        self._new_id = new_id
+
+    async def handle(self, http_request: web.Request, body: bytes) -> web.StreamResponse:
+        """The answer to an envelope, whatever it holds."""
+        if len(body) > self._settings.message_bytes_max:
+            return rejection(self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE))
+        transport = InboundTransport(self._new_id)
+        received = await self._inbound.receive(body, transport)
+        if isinstance(received, MessageRejection):
+            return rejection(received.reason)
+        back, handed_over = received.back, []
+        if received.outcome is not None:
+            handed_over = list(received.outcome.handed_over)
+        if back is None and received.request is not None and _wants_a_waiting_one(received):
+            back, handed_over = await self._waiting_one(received.request)
+        if back is None or received.request is None:
+            return web.Response(status=HTTPStatus.ACCEPTED)
+        named = self._envelopes.media_type(received.request.sender, http_request.content_type)
+        response = web.Response(body=back, content_type=named)
+        if handed_over:
+            await self._hand_over(http_request, response, received.request, handed_over)
+        return response
+
+    async def _waiting_one(self, request: Request) -> tuple[bytes | None, list[str]]:
+        """Implicit pickup: one message that waits goes back as it is (RFC 0092)."""
+        command = DeliverMessages(
+            session=request.session,
+            channel="implicit",
+            limit=1,
+            bytes_max=self._settings.delivery_bytes_max,
+            lease_ms=round(self._settings.lease_s * 1000),
+        )
+        delivery = await self._identities.ask(
+            request.sender.did, command, request.command, Delivery
+        )
+        if isinstance(delivery, Refusal) or not delivery.messages:
+            return None, []
+        (message,) = delivery.messages
+        return message.payload, [message.message_id]
+
+    async def _hand_over(
+        self,
+        http_request: web.Request,
+        response: web.Response,
+        request: Request,
+        message_ids: list[str],
+    ) -> None:
+        """Write the answer first: only what the other side's machine has taken leaves the queue.
+
+        These protocols have no acknowledgement; this is as near to one as HTTP comes.
+        """
+        if http_request.transport is not None:
+            # "Written" shall mean that the kernel has it: it sends that even if we are killed.
+            http_request.transport.set_write_buffer_limits(high=0)
+        try:
+            await response.prepare(http_request)
+            await response.write_eof()
+            arrived = await all_sent(http_request.transport, seconds_max=_SENT_S_MAX)
+        except ConnectionError:
+            arrived = False
+        if arrived:
+            await self._inbound.handed_over(request, message_ids)
+        else:
+            release = ReleaseLeases(request.session)
+            await self._identities.ask(request.sender.did, release, request.command, Done)
+
+
+def _wants_a_waiting_one(received: ReceivedMessage) -> bool:
+    return (
+        received.request is not None
+        and received.outcome is not None
+        and received.request.open_route
+        and received.outcome.implicit
+    )

@@ -1,0 +1,294 @@
+"""The agents on one socket, what goes back to them, and what is sent to them on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from actors.core.commands import ReleaseLeases
+from actors.core.replies import Done, EnvelopeDelivered, Notice
+from actors.host.clock import NewId
+from http_edge.didcomm.delivery.pump import Pump
+from http_edge.didcomm.delivery.waiting import Waiting, Wake
+from http_edge.didcomm.envelopes.messages import AgentAccount, Message
+from http_edge.didcomm.envelopes.versions import Envelopes
+from http_edge.didcomm.http_endpoint import close_code
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.inbound import (
+    Inbound,
+    InboundTransport,
+    MessageRejection,
+    PeerState,
+    ReturnScope,
+)
+from http_edge.didcomm.protocols.protocol import LiveModeChange, Outcome, Request
+from http_edge.dispatch.hub import Hub
+from http_edge.listener.outgoing import Outgoing
+from http_edge.settings.settings import DidComm
+
+_LOG = logging.getLogger(__name__)
+_PEERS_MAX: Final = 64
+"""Agents on one socket; a further one gets its answers, and nothing on its own."""
+_LONG_POLLS_MAX: Final = 8
+"""Messages of one socket that wait for others at once; the next one does not wait."""
+
+
+class SocketDependencies(msgspec.Struct, frozen=True):
+    """What all sockets of one edge share."""
+
+    settings: DidComm
+    envelopes: Envelopes
+    inbound: Inbound
+    identities: Identities
+    hub: Hub
+    waiting: Waiting
+    new_id: NewId
+    buffer_bytes_max: int
+    sockets_per_identity_max: int
+    finish_s_max: float
+    open: set[Outgoing]
+    """What is being written to every socket, those included that brought no message yet."""
+
+
+class _Peer:
+    """One agent on one socket; it listens at the hub (``http_edge.dispatch.hub.Listener``)."""
+
+    def __init__(self, agent: AgentAccount, session: str, pump: Pump, outgoing: Outgoing) -> None:
+        self.agent = agent
+        self.pump = pump
+        self.explicit = False
+        self.live_since: int | None = None
+        self._session = session
+        self._wake = Wake()
+        self._running: set[asyncio.Task[None]] = set()
+        self._outgoing = outgoing
+
+    def notify(self, notice: Notice) -> None:
+        if not isinstance(notice, EnvelopeDelivered):
+            self._wake.notify(notice)
+        elif notice.session == self._session:
+            self.pump.push(notice.message)
+
+    def close(self, code: int) -> None:
+        self._wake.close(code)
+        self._outgoing.close(code)
+
+    @property
+    def is_pumping(self) -> bool:
+        return bool(self._running) and not self._wake.is_over
+
+    def start(self, work: Callable[[Wake], Coroutine[Any, Any, None]]) -> None:
+        """Let this and nothing else send on its own; it ends when its wake is over."""
+        self.finish()
+        self._wake = Wake()
+        task = asyncio.get_running_loop().create_task(work(self._wake))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(_log_failure)
+
+    def finish(self) -> None:
+        """Send no more on its own, but bring what is under way to its end.
+
+        Cut off between taking messages and sending them, it would hold leases for nothing.
+        """
+        self._wake.close(0)
+
+    def stop(self) -> None:
+        """The socket is gone, and with it whatever was under way."""
+        for task in list(self._running):
+            task.cancel()
+
+
+class InboundSocket(InboundTransport):
+    """A socket as a transport: its agents, its pings, and the messages that wait on it."""
+
+    def __init__(self, dependencies: SocketDependencies, outgoing: Outgoing) -> None:
+        """A socket that brought no message yet."""
+        super().__init__(dependencies.new_id)
+        self._dependencies = dependencies
+        self._outgoing = outgoing
+        self._peers: dict[str, _Peer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._passed: set[asyncio.Task[None]] = set()
+        self._passable = asyncio.Event()
+        self._pings = 0
+        self._ponged = 0
+        self._beaten = 0
+        self._beats_missed = 0
+        self._awaited: list[tuple[int, asyncio.Future[bool]]] = []
+        self.is_in_use = False
+
+    # ---- messages
+
+    def took(self) -> None:
+        """Something was taken on this socket: it is there for something."""
+        self.is_in_use = True
+
+    async def take(self, body: bytes) -> None:
+        """Take a message; returns when it is handled, or when the next one may pass it by."""
+        self._passable = passable = asyncio.Event()
+        handling = self._spawn(self._receive_message(body))
+        passing = asyncio.get_running_loop().create_task(passable.wait())
+        try:
+            await asyncio.wait({handling, passing}, return_when=asyncio.FIRST_COMPLETED)
+            if not handling.done():
+                self._passed.add(handling)
+                handling.add_done_callback(self._passed.discard)
+        finally:
+            passing.cancel()
+
+    async def admit(self, sender: AgentAccount, message: Message, scope: ReturnScope) -> PeerState:
+        """Let the agent in before its message is handled: it may start the live mode."""
+        patient = len(self._passed) < _LONG_POLLS_MAX
+        if message.delay_ms is not None and patient:
+            self._passable.set()
+        is_peer = scope is ReturnScope.EVERYTHING and await self._let_in(sender)
+        is_live = is_peer and self._peers[sender.did].live_since is not None
+        return PeerState(persistent=is_peer, patient=patient, live=is_live)
+
+    async def _let_in(self, sender: AgentAccount) -> bool:
+        did, hub = sender.did, self._dependencies.hub
+        if did not in self._peers:
+            if len(self._peers) >= _PEERS_MAX:
+                return False
+            if hub.listeners_of(did) >= self._dependencies.sockets_per_identity_max:
+                return False
+            peer = self._peers[did] = self._peer_of(sender)
+            hub.add(did, peer)
+        await hub.session_ended(did)
+        return True
+
+    async def end(self) -> None:
+        """The socket is gone: what it held is offered again."""
+        for _, awaited in self._awaited:
+            if not awaited.done():
+                awaited.set_result(False)
+        for task in list(self._tasks):
+            task.cancel()
+        for did, peer in self._peers.items():
+            peer.stop()
+            self._dependencies.hub.remove(did, peer)
+        releases = [
+            self._dependencies.identities.ask(did, ReleaseLeases(self.session), b"", Done)
+            for did in self._peers
+        ]
+        await asyncio.gather(*self._tasks, *releases, return_exceptions=True)
+
+    async def _receive_message(self, body: bytes) -> None:
+        received = await self._dependencies.inbound.receive(body, self)
+        if isinstance(received, MessageRejection):
+            self._reject(received)
+            return
+        if received.request is None or received.outcome is None:
+            return
+        self.is_in_use = True
+        if received.back is not None:
+            self._outgoing.put(received.back)
+            if received.outcome.handed_over:
+                _ = self._spawn(self._hand_over(received.request, received.outcome.handed_over))
+        await self._follow(received.request, received.outcome)
+
+    def _reject(self, rejection: MessageRejection) -> None:
+        """Say why a message was not taken, never in plain text: Credo ends at what is no envelope.
+
+        Without a proven sender the close code says it.
+        """
+        if (report := self._dependencies.inbound.report(rejection)) is not None:
+            self._outgoing.put(report)
+        elif rejection.sender is None:
+            self._outgoing.close(close_code(rejection.reason), reason=rejection.reason.value)
+
+    async def _follow(self, request: Request, outcome: Outcome) -> None:
+        """Start and stop what is sent to the agent on its own."""
+        peer = self._peers.get(request.sender.did)
+        if peer is None:
+            return
+        if outcome.explicit and not peer.explicit:
+            peer.explicit = True
+            peer.finish()
+        if outcome.live is not None:
+            self._follow_live(peer, outcome.live)
+        elif (
+            outcome.implicit
+            and request.open_route
+            and not peer.explicit
+            and not peer.is_pumping
+            and await self._dependencies.waiting.open_session(request.sender.did, self.session)
+        ):
+            peer.start(lambda wake: peer.pump.implicit(wake, self._arrived))
+
+    def _follow_live(self, peer: _Peer, live: LiveModeChange) -> None:
+        delivery = live.delivery
+        if delivery is None:
+            peer.live_since = None
+            peer.finish()
+            return
+        # Asked for once more it goes on where it was: what came meanwhile must not be missing.
+        since = peer.live_since if peer.is_pumping else None
+        peer.live_since = since = live.version if since is None else since
+        peer.start(lambda wake: peer.pump.live(wake, since, delivery))
+
+    async def _hand_over(self, request: Request, message_ids: Sequence[str]) -> None:
+        if await self._arrived():
+            await self._dependencies.inbound.handed_over(request, message_ids)
+
+    def _peer_of(self, agent: AgentAccount) -> _Peer:
+        pump = Pump(
+            self._dependencies.settings,
+            self._dependencies.envelopes,
+            self._dependencies.identities,
+            agent,
+            session=self.session,
+            outgoing=self._outgoing,
+            new_id=self._dependencies.new_id,
+        )
+        return _Peer(agent, self.session, pump, self._outgoing)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_log_failure)
+        return task
+
+    # ---- pings
+
+    def beat(self) -> int:
+        """Send a ping; how many beats in a row brought no pong since the one before."""
+        answered = self._ponged >= self._beaten
+        self._beats_missed = 0 if answered else self._beats_missed + 1
+        self._beaten = self._ping()
+        return self._beats_missed
+
+    def take_pong(self, data: bytes) -> None:
+        """A pong came: everything sent before its ping has been read."""
+        if not data.isdigit() or len(data) > len(b"%d" % self._pings):
+            return
+        self._ponged = max(self._ponged, min(int(data), self._pings))
+        still: list[tuple[int, asyncio.Future[bool]]] = []
+        for number, awaited in self._awaited:
+            if number > self._ponged:
+                still.append((number, awaited))
+            elif not awaited.done():
+                awaited.set_result(True)
+        self._awaited = still
+
+    async def _arrived(self) -> bool:
+        """Wait until everything sent so far has been read; False when the socket is gone."""
+        awaited: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._awaited.append((self._ping(), awaited))
+        return await awaited
+
+    def _ping(self) -> int:
+        self._pings += 1
+        self._outgoing.ping(b"%d" % self._pings)
+        return self._pings
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _LOG.error("a task of a socket failed", exc_info=task.exception())

@@ -1,0 +1,105 @@
+"""The delivery workers of one edge: one for each agent with something on its way, up to a bound.
+
+A worker starts when messages wait for its agent and ends when none is left. An agent for which
+there was no room is found again by the sweep through the queues (``found_waiting``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextvars import Context
+
+from http_edge.didcomm.outbound.worker import DeliveryQueue, DeliveryWorker
+
+_LOG = logging.getLogger(__name__)
+
+
+class DeliveryWorkers:
+    """Delivers what waits for agents that have an endpoint; one for each edge process."""
+
+    def __init__(self, queue: DeliveryQueue) -> None:
+        """Workers over a queue; none runs yet."""
+        self._queue = queue
+        self._agents: dict[str, DeliveryWorker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def wake(self, did: str) -> None:
+        """There may be something for the agent ``did``. Never waits.
+
+        When there are too many workers, one that waits for its next try is stopped.
+        """
+        worker = self._agents.get(did)
+        if worker is not None:
+            worker.wake()
+        elif self._has_room() or self._stop_one_in_pause():
+            self._start(did)
+
+    def sender_seen(self, did: str) -> None:
+        """A message of the agent came in: if it has a worker, its endpoint is tried at once."""
+        worker = self._agents.get(did)
+        if worker is not None:
+            worker.try_again()
+
+    def found_waiting(self, dids: Iterable[str]) -> None:
+        """Messages wait for these agents; no other is forgotten in favour of them."""
+        for did in dids:
+            if did in self._agents:
+                self._agents[did].wake()
+            elif self._has_room():
+                self._start(did)
+
+    def figures(self) -> dict[str, int]:
+        """Messages delivered and tries failed since the start, and agents with a worker."""
+        counts = self._queue.counts
+        return {
+            "delivered": counts["delivered"],
+            "failed": counts["failed"],
+            "agents": len(self._agents),
+        }
+
+    async def close(self) -> None:
+        """Let the messages that are on their way arrive, begin no other, and end."""
+        self._closing = True
+        for worker in self._agents.values():
+            worker.end()
+        tasks = set(self._tasks)
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=self._queue.settings.timeout_s)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _has_room(self) -> bool:
+        return len(self._agents) < self._queue.settings.agents_max
+
+    def _stop_one_in_pause(self) -> bool:
+        worker = next(iter(self._queue.paused), None)
+        if worker is None:
+            return False
+        del self._queue.paused[worker]
+        self._agents.pop(worker.did, None)
+        worker.end()
+        return True
+
+    def _start(self, did: str) -> None:
+        if self._closing or not self._queue.settings.enabled:
+            return
+        worker = self._agents[did] = DeliveryWorker(did, self._queue)
+        task = asyncio.create_task(self._run(did, worker), context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, did: str, worker: DeliveryWorker) -> None:
+        try:
+            await worker.run()
+        except Exception:  # noqa: BLE001 - one agent's failure is not another's
+            _LOG.exception("outbound delivery broke off")
+        finally:
+            # In one step with the end of the worker: what has ended cannot be woken.
+            if self._agents.get(did) is worker:
+                del self._agents[did]

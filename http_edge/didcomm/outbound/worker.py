@@ -1,0 +1,350 @@
+"""Delivers the queue of one agent: look what waits, lease some, deliver in order, remove.
+
+A message is removed as soon as the endpoint has accepted it, while the next one is on its way.
+What the endpoint did not accept stays in the queue:
+
+- it could not be reached, or does not work: the lease ends at once, and the agent is tried again
+  after a pause that grows, with one message alone until it works;
+- it refused this message (a stranger can send an agent what it cannot open): the message is set
+  aside under a long lease, so that it does not hold up those behind it.
+
+A lease of another session means that another edge delivers, or that the agent fetches its messages
+itself: the worker waits for a while then, because two at once would not keep the order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from hashlib import blake2b
+from typing import Final, TypeVar
+
+from actors.core.commands import (
+    Command,
+    Connection,
+    DeliverMessages,
+    QueryConnection,
+    QueryQueue,
+    ReleaseLeases,
+    RemoveMessages,
+)
+from actors.core.refusals import Refusal
+from actors.core.replies import Connected, DeliveredMessage, Delivery, Done, QueueState, Reply
+from actors.host.clock import Clock, NewId
+from eventstore.log.seal import command_key
+from http_edge.didcomm.envelopes.versions import wrap
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.outbound.destinations import (
+    DeliveryOutcome,
+    Destination,
+    Destinations,
+    host_of,
+    read_endpoint,
+)
+from http_edge.settings.settings import Outbound
+
+_LOG = logging.getLogger(__name__)
+CHANNEL: Final = "outbound"
+DELIVERED: Final = "delivered"
+BATCH_MESSAGES_MAX: Final = 20
+"""Messages leased at once. A batch ends early after ``timeout_s``: others wait for its place."""
+_BATCH_BYTES_MAX: Final = 1_048_576
+"""Bytes of messages leased at once, one message at least: what one delivery holds in memory."""
+_MARGIN_MS: Final = 10_000
+"""What a lease has beyond the time for sending, for the ways to the host and back."""
+ASIDE_MS: Final = 600_000
+"""A message that the endpoint refused is not tried again for this long."""
+_REFUSALS_MAX: Final = 3
+"""Batches that were refused whole before their messages are set aside."""
+_DOUBLINGS_MAX: Final = 32
+_SPREAD_BYTES: Final = 4
+_R = TypeVar("_R", bound=Reply)
+
+
+def pause_s(attempt: int, name: str, *, first_s: float, longest_s: float) -> float:
+    """Seconds to wait after the failed try number ``attempt`` (from 1).
+
+    Between half of the time and all of it, by ``name`` and attempt: agents behind one endpoint
+    that fails do not come back to it together.
+    """
+    ceiling_s = min(longest_s, first_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX))
+    digest = blake2b(f"{name} {attempt}".encode(), digest_size=_SPREAD_BYTES).digest()
+    share = int.from_bytes(digest, "big") / 256**_SPREAD_BYTES
+    return ceiling_s * (1 + share) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryQueue:
+    """The port to the queues of agents, and what the workers of one edge share."""
+
+    edge: str
+    settings: Outbound
+    identities: Identities
+    destinations: Destinations
+    clock: Clock
+    new_id: NewId
+    counts: Counter[str] = field(default_factory=Counter)
+    paused: dict[DeliveryWorker, None] = field(default_factory=dict)
+    """Those that wait for their next try, the longest paused first."""
+
+    async def ask(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
+        """The answer of the agent's identity to a command."""
+        key = command_key(did, self.new_id())
+        return await self.identities.ask(did, command, key, reply)
+
+    async def lease(
+        self, did: str, session: str, limit: int, lease_ms: int, ids: Sequence[str] | None = None
+    ) -> list[DeliveredMessage] | Refusal:
+        """Up to ``limit`` messages of the agent, leased to ``session``; of ``ids`` if given."""
+        message_ids = None if ids is None else list(ids)
+        command = DeliverMessages(
+            session, CHANNEL, limit, _BATCH_BYTES_MAX, lease_ms, message_ids=message_ids
+        )
+        delivery = await self.ask(did, command, Delivery)
+        return delivery if isinstance(delivery, Refusal) else delivery.messages
+
+    async def release(self, did: str, session: str) -> None:
+        """End the leases of a session. If this fails they end by themselves."""
+        await self.ask(did, ReleaseLeases(session), Done)
+
+
+class _Round(Enum):
+    """How a round ended."""
+
+    DELIVERED = auto()
+    NOTHING = auto()
+    """Nothing waits that may be handed out now."""
+    FAILED = auto()
+    OTHERS = auto()
+    """Another session hands out messages."""
+    GONE = auto()
+    """The agent has no endpoint, or is none."""
+
+
+class DeliveryWorker:
+    """Everything that waits for one agent, delivered. ``run`` ends when nothing is left."""
+
+    def __init__(self, did: str, queue: DeliveryQueue) -> None:
+        """A worker for the agent ``did``; see ``run``."""
+        self.did = did
+        self._queue = queue
+        timeout_ms = round(queue.settings.timeout_s * 1000)
+        self._sending_ms = timeout_ms
+        # The last message of a batch may begin just before the end of its time.
+        self._lease_ms = 2 * timeout_ms + _MARGIN_MS
+        self._woken = asyncio.Event()
+        self._alive = asyncio.Event()
+        self._ending = False
+        self._failures = 0
+        self._refusing = False
+        self._refusals = 0
+        self._accepted: dict[str, None] = {}
+        self._removing: asyncio.Task[bool] | None = None
+        self._aside: list[tuple[int, int]] = []
+        """Until when (Unix ms) how many refused messages are leased."""
+        self._patience_until_ms = 0
+
+    def wake(self) -> None:
+        """There may be something new for the agent."""
+        self._woken.set()
+
+    def try_again(self) -> None:
+        """The agent is alive: its failures are forgotten, and it is tried at once."""
+        self._woken.set()
+        self._alive.set()
+
+    def end(self) -> None:
+        """Finish the message that is on its way, and ``run`` ends."""
+        self._ending = True
+        self.try_again()
+
+    async def run(self) -> None:
+        """Deliver until nothing is left."""
+        try:
+            while not self._ending:
+                self._woken.clear()
+                self._alive.clear()
+                if not await self._go_on(await self._round()):
+                    return
+        finally:
+            if self._removing is not None:
+                self._removing.cancel()
+
+    async def _go_on(self, ended: _Round) -> bool:
+        """Wait as long as the end of a round asks for; is there another one?"""
+        settings = self._queue.settings
+        match ended:
+            case _Round.DELIVERED:
+                self._failures = 0
+                self._refusing = False
+            case _Round.NOTHING if self._woken.is_set():
+                pass  # something came after the look
+            case _Round.NOTHING if self._aside:
+                until_ms = min(until_ms for until_ms, _ in self._aside)
+                await self._sleep(self._woken, (until_ms - self._queue.clock()) / 1000)
+            case _Round.FAILED:
+                self._failures += 1
+                seconds = pause_s(
+                    self._failures,
+                    f"{self._queue.edge} {self.did}",
+                    first_s=settings.retry_s_min,
+                    longest_s=settings.retry_s_max,
+                )
+                await self._sleep(self._alive, seconds)
+                if self._alive.is_set():
+                    self._failures = 0
+            case _Round.OTHERS:
+                await self._sleep(self._alive, settings.retry_s_min)
+            case _:
+                return False
+        return True
+
+    async def _sleep(self, until: asyncio.Event, seconds: float) -> None:
+        self._queue.paused[self] = None
+        try:
+            async with asyncio.timeout(seconds):
+                await until.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._queue.paused.pop(self, None)
+
+    async def _round(self) -> _Round:
+        connected, state = await asyncio.gather(
+            self._queue.ask(self.did, QueryConnection(), Connected),
+            self._queue.ask(self.did, QueryQueue(), QueueState),
+        )
+        if isinstance(connected, Refusal) or isinstance(state, Refusal):
+            is_gone = Refusal.NOT_CONNECTED in (connected, state)
+            return _Round.GONE if is_gone else _Round.FAILED
+        connection = connected.connection
+        if not connection.endpoint:
+            return _Round.GONE
+        if not await self._remove_accepted():
+            return _Round.FAILED
+        now_ms = self._queue.clock()
+        self._aside = [(until_ms, count) for until_ms, count in self._aside if until_ms > now_ms]
+        if state.live or not state.available:
+            return _Round.NOTHING
+        if self._others_deliver(state, now_ms):
+            return _Round.OTHERS
+        endpoint = read_endpoint(connection.endpoint)
+        if endpoint is None:
+            return self._failed("", "no endpoint")
+        async with self._queue.destinations.to(endpoint) as destination:
+            if destination is None:
+                return self._failed(host_of(endpoint), "no permitted address")
+            outcome = await self._batch(destination, connection)
+        if isinstance(outcome, DeliveryOutcome):
+            return self._failed(host_of(endpoint), outcome.value)
+        return outcome
+
+    def _others_deliver(self, state: QueueState, now_ms: int) -> bool:
+        """Does another session hold messages, and not for longer than a delivery takes?"""
+        own = sum(count for _, count in self._aside)
+        if state.messages - state.available <= own:
+            self._patience_until_ms = 0
+            return False
+        self._patience_until_ms = self._patience_until_ms or now_ms + self._lease_ms
+        return now_ms < self._patience_until_ms
+
+    async def _batch(
+        self, destination: Destination, connection: Connection
+    ) -> _Round | DeliveryOutcome:
+        """Lease some messages and deliver them; a ``DeliveryOutcome`` says why it failed."""
+        queue = self._queue
+        session = f"{queue.edge}/{CHANNEL}/{queue.new_id()}"
+        send_until_ms = queue.clock() + self._sending_ms
+        probing = self._failures > 0 and not self._refusing
+        leased = await self._queue.lease(
+            self.did, session, 1 if probing else BATCH_MESSAGES_MAX, self._lease_ms
+        )
+        if isinstance(leased, Refusal):
+            await self._queue.release(self.did, session)
+            return _Round.FAILED
+        if not leased:
+            return _Round.NOTHING
+        refused: list[str] = []
+        delivered = 0
+        for message in leased:
+            if self._ending or queue.clock() >= send_until_ms:
+                await self._queue.release(self.did, session)
+                break
+            outcome = await self._send(destination, connection, message)
+            if outcome is DeliveryOutcome.ACCEPTED:
+                delivered += 1
+                self._accept(message.message_id)
+            elif outcome is DeliveryOutcome.REFUSED:
+                refused.append(message.message_id)
+            else:
+                await self._remove_accepted()
+                await self._queue.release(self.did, session)
+                return outcome
+        return await self._close_batch(session, delivered, refused)
+
+    async def _close_batch(
+        self, session: str, delivered: int, refused: Sequence[str]
+    ) -> _Round | DeliveryOutcome:
+        if delivered:
+            self._refusals = 0
+        if refused and not delivered and self._refusals < _REFUSALS_MAX:
+            # An endpoint that takes nothing at all is out of order rather than particular.
+            self._refusals += 1
+            await self._queue.release(self.did, session)
+            return DeliveryOutcome.REFUSED
+        if refused:
+            await self._set_aside(session, refused)
+        if not await self._remove_accepted():
+            return _Round.FAILED
+        if refused and not delivered:
+            self._refusing = True
+            return DeliveryOutcome.REFUSED
+        return _Round.DELIVERED
+
+    async def _send(
+        self, destination: Destination, connection: Connection, message: DeliveredMessage
+    ) -> DeliveryOutcome:
+        wrapped = wrap(message.payload, self.did, connection.routing_keys, self._queue.new_id)
+        outcome = DeliveryOutcome.REFUSED if wrapped is None else await destination.send(wrapped)
+        self._queue.counts["delivered" if outcome is DeliveryOutcome.ACCEPTED else "failed"] += 1
+        return outcome
+
+    def _failed(self, host: str, reason: str) -> _Round:
+        if not self._failures:  # the first of a row, so that a dead endpoint fills no log
+            _LOG.info("outbound delivery failed", extra={"host": host, "reason": reason})
+        return _Round.FAILED
+
+    # ---- the queue
+
+    async def _set_aside(self, session: str, refused: Sequence[str]) -> None:
+        """Lease refused messages for a long time; what the session did not finish is offered."""
+        until_ms = self._queue.clock() + ASIDE_MS
+        again = await self._queue.lease(self.did, session, len(refused), ASIDE_MS, refused)
+        if not isinstance(again, Refusal) and again:
+            self._aside.append((until_ms, len(again)))
+
+    def _accept(self, message_id: str) -> None:
+        self._accepted[message_id] = None
+        if self._removing is None or self._removing.done():
+            self._removing = asyncio.create_task(self._remove())
+
+    async def _remove_accepted(self) -> bool:
+        """Is everything removed that was accepted?"""
+        if self._removing is not None:
+            await self._removing
+            self._removing = None
+        return await self._remove()
+
+    async def _remove(self) -> bool:
+        while self._accepted:
+            ids = list(self._accepted)
+            removed = await self._queue.ask(self.did, RemoveMessages(ids, DELIVERED), QueueState)
+            if isinstance(removed, Refusal) and removed is not Refusal.NOT_CONNECTED:
+                return False
+            for message_id in ids:
+                del self._accepted[message_id]
+        return True

@@ -1,0 +1,69 @@
+"""Connections 1.0 (RFC 0160), role inviter: how the older wallets connect.
+
+The request names a DID and carries its document; what vouches for the document is that the
+request was packed by a key of it. The response carries the mediator's own document, signed by
+the key of the invitation, and the protocol is over: the ping or the
+acknowledgement that wallets send next is of a family of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.host.clock import Clock
+from http_edge.didcomm.envelopes.documents import PeerDocument, read_document
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import Json, Message, Reply, SignedValue
+from http_edge.didcomm.protocols.handshake import (
+    PROBLEM_REPORT,
+    HandshakeRejection,
+    HandshakeResponder,
+    MediatorDocuments,
+)
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
+
+MINORS: Final = (0,)
+
+
+class Connections:
+    """Answers the messages of connections 1.0."""
+
+    def __init__(
+        self, handshake: HandshakeResponder, own: MediatorDocuments, key: KeyPair, *, clock: Clock
+    ) -> None:
+        """Connections of one mediator; ``key`` is the key of its invitations."""
+        self._handshake = handshake
+        self._own = own
+        self._key = key
+        self._clock = clock
+
+    def family(self) -> Family:
+        """The family, with the mediator as inviter."""
+        return Family(
+            name="connections",
+            major=1,
+            minors=MINORS,
+            roles=("inviter",),
+            handlers={"request": self._request, PROBLEM_REPORT: no_answer},
+        )
+
+    async def _request(self, request: Request) -> Outcome:
+        document = _document(request.message)
+        if isinstance(document, HandshakeRejection):
+            return self._handshake.refuse(document)
+        rejection = await self._handshake.connect(request, document)
+        if rejection is not None:
+            return self._handshake.refuse(rejection)
+        connection: Json = {"DID": self._own.legacy_did, "DIDDoc": self._own.legacy_document()}
+        signed = SignedValue(connection, self._key, self._clock() // 1000)
+        return self._handshake.accept(Reply("response", signed={"connection": signed}))
+
+
+def _document(request: Message) -> PeerDocument | HandshakeRejection:
+    connection = request.body.get("connection")
+    if not isinstance(connection, dict):
+        return HandshakeRejection.NO_DID
+    did = connection.get("DID")
+    if not isinstance(did, str):
+        return HandshakeRejection.NO_DID
+    return read_document(did, connection.get("DIDDoc")) or HandshakeRejection.NO_DOCUMENT

@@ -1,0 +1,153 @@
+"""DID exchange 1.0 and 1.1 (RFC 0023), role responder: how today's wallets connect.
+
+A DID that holds its document (did:peer:2, did:peer:4 in its long form, did:key) speaks for itself;
+did:peer:1, did:sov and a DID without a method come with their document attached (``did_doc``). The
+mediator answers in kind, for that is what an agent is sure to read: a DID that holds its document,
+vouched for by the attachment ``did_rotate``, or a DID with its document attached. Both are signed
+by the key of the invitation. The message ``complete`` changes nothing: the connection stands before
+it, and some agents cannot build it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+import orjson
+from base58 import b58encode
+
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.messages import Json, Message, Reply
+from http_edge.didcomm.envelopes.peer_dids import PEER_2, PEER_4, peer4_document
+from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
+from http_edge.didcomm.protocols.handshake import (
+    LEGACY_CONTEXT,
+    PROBLEM_REPORT,
+    HandshakeRejection,
+    HandshakeResponder,
+    MediatorDocuments,
+)
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
+
+MINORS: Final = (0, 1)
+_PEER_1: Final = "did:peer:1"
+_DID_KEY: Final = "did:key:"
+_SOV: Final = "did:sov:"
+_SHA2_256: Final = b"\x12\x20"
+"""Multihash: SHA2-256, of 32 bytes."""
+
+
+class DidExchange:
+    """Answers the messages of DID exchange 1.x."""
+
+    def __init__(self, handshake: HandshakeResponder, own: MediatorDocuments, key: KeyPair) -> None:
+        """Exchanges of one mediator; ``key`` is the key of its invitations."""
+        self._handshake = handshake
+        peer1 = _genesis_document(own, key.public)
+        # Made once: neither the DIDs nor the signatures ever differ.
+        self._peer4 = _rotated(own.peer4, key)
+        self._peer2 = _rotated(own.peer2, key)
+        self._peer1 = _attached(str(peer1["id"]), peer1, key)
+        self._legacy = _attached(own.legacy_did, own.legacy_document(), key)
+
+    def family(self) -> Family:
+        """The family, with the mediator as responder."""
+        return Family(
+            name="didexchange",
+            major=1,
+            minors=MINORS,
+            roles=("responder",),
+            handlers={
+                "request": self._request,
+                "complete": no_answer,
+                PROBLEM_REPORT: no_answer,
+                "problem-report": no_answer,  # as Credo spells it
+            },
+        )
+
+    async def _request(self, request: Request) -> Outcome:
+        did = request.message.text("did")
+        if not did:
+            return self._handshake.refuse(HandshakeRejection.NO_DID)
+        document = _document(did, request.message)
+        if isinstance(document, HandshakeRejection):
+            return self._handshake.refuse(document)
+        rejection = await self._handshake.connect(request, document)
+        if rejection is not None:
+            return self._handshake.refuse(rejection)
+        return self._handshake.accept(self._response(did))
+
+    def _response(self, did: str) -> Reply:
+        """The mediator's DID in the form in which the agent wrote its own."""
+        if did.startswith((PEER_4, _DID_KEY)):
+            return self._peer4
+        if did.startswith(PEER_2):
+            return self._peer2
+        return self._peer1 if did.startswith(_PEER_1) else self._legacy
+
+
+def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
+    """The agent's document: from the DID itself, or attached and signed by a key in it.
+
+    An unsigned one is taken too: only the holder of a key in it can have packed the request
+    (``HandshakeResponder.connect``), which says as much as the signature. For the same reason the
+    hash in a did:peer:1 is not looked at; agents differ in what they hash.
+    """
+    if did.startswith((PEER_2, PEER_4, _DID_KEY)):
+        return resolve(did) or HandshakeRejection.NO_DOCUMENT
+    if did.startswith("did:") and not did.startswith((_PEER_1, _SOV)):
+        return HandshakeRejection.UNKNOWN_DID
+    attachment = request.attachments.get("did_doc")
+    if attachment is None:
+        return HandshakeRejection.NO_DOCUMENT
+    signed = read_attachment(attachment)
+    if signed is None:
+        return HandshakeRejection.NOT_SIGNED
+    try:
+        document = read_document(did, parse(signed.content))
+    except JsonRefused:
+        return HandshakeRejection.NO_DOCUMENT
+    if document is None:
+        return HandshakeRejection.NO_DOCUMENT
+    is_own_word = not signed.signers or not set(signed.signers).isdisjoint(document.recipient_keys)
+    return document if is_own_word else HandshakeRejection.NOT_SIGNED
+
+
+def _rotated(did: str, key: KeyPair) -> Reply:
+    """A DID that holds its document, vouched for by the key of the invitation."""
+    signed = sign_attachment(did.encode("ascii"), key, media_type=TEXT_TYPE)
+    return Reply("response", {"did": did}, member_attachments={"did_rotate": signed})
+
+
+def _attached(did: str, document: Json, key: KeyPair) -> Reply:
+    """A DID with its document, signed by the key of the invitation."""
+    signed = sign_attachment(orjson.dumps(document), key)
+    return Reply("response", {"did": did}, member_attachments={"did_doc": signed})
+
+
+def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
+    """The mediator's did:peer:1 document, for wallets from before did:peer:4 (AFJ, Credo 0.5).
+
+    The services are those of its did:peer:4; the key has the type that all of these wallets read.
+    The DID is the hash of the stored variant: without ``id``, and with ``#id`` in its place
+    (did:peer method, numalgo 1).
+    """
+    modern = peer4_document(own.peer4)
+    assert modern is not None, "it is our own"
+    key_id = "#key-1"  # as the services name it
+    method = {
+        "id": key_id,
+        "type": "Ed25519VerificationKey2018",
+        "publicKeyBase58": base58(public_key),
+    }
+    document: Json = {
+        "@context": [LEGACY_CONTEXT],
+        "verificationMethod": [{**method, "controller": "#id"}],
+        "authentication": [key_id],
+        "service": modern["service"],
+    }
+    digits: bytes = b58encode(_SHA2_256 + sha256(orjson.dumps(document)).digest())
+    did = f"{_PEER_1}z{digits.decode('ascii')}"
+    return {**document, "id": did, "verificationMethod": [{**method, "controller": did}]}

@@ -1,0 +1,95 @@
+"""Discover features 1.0 (RFC 0031) and 2.0 (RFC 0557): what is spoken here.
+
+Every connected agent gets everything, in a fixed order: a mediator is a public service and has no
+fingerprint to hide. A query for a type of feature that is not known here finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX, InvalidMember, Json, Reply
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
+
+Families: TypeAlias = Callable[[], Sequence[Family]]
+"""All families that are spoken; a callable, because these two are among them."""
+
+QUERIES_MAX: Final = 32
+"""Queries of one message that are answered; there are fewer types of features than that."""
+_NAME: Final = "discover-features"
+_ROLES: Final = ("responder",)
+_PROTOCOL: Final = "protocol"
+_INTEROP_PROFILES: Final = ("AIP2.0/MEDIATE",)
+"""RFC 0302: coordinate mediation. The base profile has credentials in it, which are not here."""
+
+
+class DiscoverFeatures:
+    """Answers queries for features."""
+
+    def __init__(self, spoken: Families, max_receive_bytes: int) -> None:
+        """Discloses the families ``spoken`` and the size of the largest message taken."""
+        self._spoken = spoken
+        profiles: list[Json] = [{"feature-type": "aip", "id": name} for name in _INTEROP_PROFILES]
+        size: Json = {"feature-type": "constraint", "id": "max_receive_bytes"}
+        self._features = (*profiles, {**size, "value": str(max_receive_bytes)})
+
+    def families(self) -> tuple[Family, Family]:
+        """Version 1.0 and version 2.0, for the table of families."""
+        return (
+            Family(_NAME, 1, (0,), _ROLES, {"query": self._query, "disclose": no_answer}),
+            Family(_NAME, 2, (0,), _ROLES, {"queries": self._queries, "disclosures": no_answer}),
+        )
+
+    async def _query(self, request: Request) -> Outcome:
+        message = request.message
+        query = message.text("query")
+        if query is None:
+            return refusal(InvalidMember("query", "must be a text"))
+        found = self._protocols(query, message.type.prefix)
+        protocols = [{"pid": pid, "roles": list(family.roles)} for pid, family in found]
+        return Outcome(reply=Reply("disclose", {"protocols": protocols}))
+
+    async def _queries(self, request: Request) -> Outcome:
+        queries = request.message.items("queries")
+        if isinstance(queries, InvalidMember):
+            return refusal(queries)
+        # By type and id, so that what several queries match is disclosed once.
+        found: dict[tuple[object, object], Json] = {}
+        for query in queries[:QUERIES_MAX]:
+            for feature in self._matching(query):
+                found[feature["feature-type"], feature["id"]] = feature
+        return Outcome(reply=Reply("disclosures", {"disclosures": list(found.values())}))
+
+    def _matching(self, query: object) -> Iterator[Json]:
+        if not isinstance(query, dict):
+            return
+        kind, match = query.get("feature-type"), query.get("match")
+        if not isinstance(match, str):
+            return
+        if kind == _PROTOCOL:
+            for pid, family in self._protocols(match, NEW_PREFIX):
+                yield {"feature-type": _PROTOCOL, "id": pid, "roles": list(family.roles)}
+        for feature in self._features:
+            if feature["feature-type"] == kind and _matches(match, str(feature["id"])):
+                yield feature
+
+    def _protocols(self, query: str, prefix: str) -> Iterator[tuple[str, Family]]:
+        """The protocols that match, each in the spelling of the query.
+
+        Both spellings are taken in every family (RFC 0348). Where the query leaves it open, as
+        ``*`` does, ``prefix`` decides.
+        """
+        spellings = (prefix, OLD_PREFIX if prefix == NEW_PREFIX else NEW_PREFIX)
+        for family in self._spoken():
+            for minor in family.minors:
+                name = f"{family.name}/{family.major}.{minor}"
+                pids = (spelling + name for spelling in spellings)
+                pid = next((pid for pid in pids if _matches(query, pid)), None)
+                if pid is not None:
+                    yield pid, family
+
+
+def _matches(query: str, feature: str) -> bool:
+    """Does a feature match? ``*`` at the end stands for anything, and nowhere else."""
+    return feature.startswith(query[:-1]) if query.endswith("*") else feature == query

@@ -1,0 +1,287 @@
+"""Invitations of the mediator: out-of-band 1.1 (RFC 0434) and connections 1.0 (RFC 0160).
+
+Nothing is stored of an invitation. Its id carries its terms (for one use or many, until when) and
+a MAC made with the service key's seed, so every process that has the key file knows an invitation
+of ours by its id; what is not ours looks like what never was.
+
+An id is the base64url of 36 bytes: a byte of flags, 5 bytes of expiry in Unix seconds (0: never),
+8 bytes that make it unique (0: the public invitation), 6 bytes of MAC of the label, so that no one
+else puts words on the mediator's page, and 16 bytes of MAC of all these.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Final, Literal, TypeAlias, TypeGuard
+from urllib.parse import urlencode
+
+import msgspec
+
+from actors.host.clock import NewId
+from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.strict_json import parse
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, NewMessage
+from http_edge.didcomm.envelopes.versions import read_invitation, write_invitation
+
+Protocol: TypeAlias = Literal["out-of-band", "connections"]
+
+INVITATION_PATH: Final = "/invitation"
+"""Where the page of invitations stands below the mediator's URL."""
+PARAMETERS: Final[dict[Protocol, str]] = {"out-of-band": "oob", "connections": "c_i"}
+"""The query parameter that holds an invitation, by protocol."""
+HANDSHAKES: Final = tuple(
+    NEW_PREFIX + protocol for protocol in ("didexchange/1.1", "didexchange/1.0", "connections/1.0")
+)
+"""The handshakes that an out-of-band invitation offers, in the order of preference."""
+GOAL_CODE: Final = "aries.vc.mediate"
+"""By this wallets built on Bifold know a mediator's invitation; no RFC lists a goal code for it."""
+GOAL: Final = "Receive your messages through this mediator"
+"""Shown to persons. ACA-Py refuses a goal code without it."""
+LABEL_CHARS_MAX: Final = 64
+"""Longest label, as in the settings; each character makes the QR code denser."""
+EXPIRES_S_MAX: Final = 253_402_300_799
+"""The last second of the year 9999, the last one that a date can be written for."""
+ENCODED_CHARS_MAX: Final = 4096
+"""Longest invitation in a URL that is read; ours have 800 characters or so."""
+
+_ACCEPT: Final = ("didcomm/aip1", "didcomm/aip2;env=rfc19")
+_KINDS: Final[dict[Protocol, str]] = {
+    "out-of-band": "out-of-band/1.1/invitation",
+    "connections": "connections/1.0/invitation",
+}
+_VERSION: Final = 0x10
+_SINGLE_USE: Final = 0x01
+_EXPIRY_BYTES: Final = 5
+_UNIQUE_BYTES: Final = 8
+_MAC_BYTES: Final = 16
+_LABEL_BYTES: Final = 6
+_TERMS_BYTES: Final = 1 + _EXPIRY_BYTES + _UNIQUE_BYTES + _LABEL_BYTES
+_ID_CHARS: Final = (_TERMS_BYTES + _MAC_BYTES) * 4 // 3
+_PERSON: Final = b"poste-invitation"
+_LABEL_PERSON: Final = b"poste-inv-label"
+_PUBLIC: Final = bytes(_UNIQUE_BYTES)
+_UNIQUE: Final = slice(1 + _EXPIRY_BYTES, 1 + _EXPIRY_BYTES + _UNIQUE_BYTES)
+_LABEL: Final = slice(_TERMS_BYTES - _LABEL_BYTES, _TERMS_BYTES)
+
+
+class InvitationTerms(msgspec.Struct, frozen=True):
+    """What an invitation grants; ``expires_at_s`` is Unix seconds, or None for never."""
+
+    id: str
+    single_use: bool
+    expires_at_s: int | None
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Is it over at this time, in Unix milliseconds?"""
+        return self.expires_at_s is not None and now_ms >= self.expires_at_s * 1000
+
+    def in_words(self) -> str:
+        """For how many it is and until when, as a sentence."""
+        number = "one wallet" if self.single_use else "any number of wallets"
+        if self.expires_at_s is None:
+            return f"For {number}, without expiry."
+        until = datetime.fromtimestamp(self.expires_at_s, UTC)
+        return f"For {number}, until {until:%Y-%m-%d %H:%M} UTC."
+
+
+class MediatorInvitation(msgspec.Struct, frozen=True):
+    """One invitation to an endpoint and a key of 32 bytes."""
+
+    terms: InvitationTerms
+    label: str
+    key: bytes
+    endpoint: str
+
+    def out_of_band(self) -> Json:
+        """As an out-of-band 1.1 message, with one service alone: ACA-Py refuses two."""
+        body: Json = {
+            "label": self.label,
+            "goal_code": GOAL_CODE,
+            "goal": GOAL,
+            "accept": list(_ACCEPT),
+            "handshake_protocols": list(HANDSHAKES),
+            "services": [
+                {
+                    "id": "#inline",
+                    "type": "did-communication",
+                    "recipientKeys": [did_key(self.key)],
+                    "serviceEndpoint": self.endpoint,
+                }
+            ],
+        }
+        return write_invitation(NewMessage(_KINDS["out-of-band"], body, id=self.terms.id))
+
+    def connections(self) -> Json:
+        """As a connections 1.0 message, for wallets that know no other."""
+        body: Json = {
+            "label": self.label,
+            "recipientKeys": [base58(self.key)],
+            "serviceEndpoint": self.endpoint,
+        }
+        return write_invitation(NewMessage(_KINDS["connections"], body, id=self.terms.id))
+
+    def message(self, protocol: Protocol) -> Json:
+        """As a message of one protocol."""
+        return self.out_of_band() if protocol == "out-of-band" else self.connections()
+
+    def query(self, protocol: Protocol) -> str:
+        """As a query: ``oob=…`` or ``c_i=…``, in base64url without padding."""
+        # ASCII, with other letters escaped: some readers decode the bytes as nothing else.
+        text = json.dumps(self.message(protocol), separators=(",", ":"))
+        return f"{PARAMETERS[protocol]}={b64encode(text.encode('ascii'))}"
+
+    def oob_url(self, base: str) -> str:
+        """The URL of the out-of-band message below the mediator's URL ``base``."""
+        return self.url(base, "out-of-band")
+
+    def connections_url(self, base: str) -> str:
+        """The URL of the connections 1.0 message below the mediator's URL ``base``."""
+        return self.url(base, "connections")
+
+    def url(self, base: str, protocol: Protocol) -> str:
+        """The URL of the message of one protocol below the mediator's URL ``base``."""
+        return f"{base}{INVITATION_PATH}?{self.query(protocol)}"
+
+    def short_url(self, base: str, protocol: Protocol) -> str:
+        """A URL that the mediator answers with the message, or by a redirect to ``url``.
+
+        RFC 0434 calls it URL shortening. A wallet needs to reach the mediator to read it.
+        """
+        named = {"id": self.terms.id, "label": self.label}
+        if protocol != "out-of-band":
+            named["protocol"] = protocol
+        return f"{base}{INVITATION_PATH}?{urlencode(named)}"
+
+
+class Invitations:
+    """Makes the invitations of one mediator, and knows them again."""
+
+    def __init__(self, key: KeyPair, label: str, endpoint: str, *, public: bool = True) -> None:
+        """Invitations to the HTTP ``endpoint``, with ``label`` where none is given.
+
+        ``public`` says whether there is a public invitation. Without it the id of that
+        one is as good as unknown, wherever it was once printed.
+        """
+        self._key = key
+        self._label = label
+        self._endpoint = endpoint
+        self._public = public
+
+    def make(
+        self, *, single_use: bool, expires_at_s: int | None, label: str | None, new_id: NewId
+    ) -> MediatorInvitation:
+        """A new invitation; ``expires_at_s`` is Unix seconds, None for never.
+
+        Raises:
+            ValueError: the expiry is no date up to the year 9999, or the label is not fit to show.
+        """
+        if expires_at_s is not None and not 0 < expires_at_s <= EXPIRES_S_MAX:
+            raise ValueError("an invitation ends between the years 1970 and 9999")
+        if label is not None and not is_label(label):
+            raise ValueError(f"a label has 1 to {LABEL_CHARS_MAX} printable characters")
+        unique = blake2b(new_id().encode("utf-8"), digest_size=_UNIQUE_BYTES).digest()
+        return self._invitation(
+            unique, label or self._label, single_use=single_use, expires_at_s=expires_at_s
+        )
+
+    def public(self) -> MediatorInvitation | None:
+        """The public invitation, always the same, or None where there is none."""
+        return self._invitation(_PUBLIC, self._label) if self._public else None
+
+    def read_id(self, text: str) -> InvitationTerms | None:
+        """The terms of an invitation of ours by its id; None for any other text.
+
+        Whether it has expired or is used up is not looked at.
+        """
+        if len(text) != _ID_CHARS:
+            return None
+        try:
+            whole = b64decode(text)
+        except ValueError:
+            return None
+        terms, mac = whole[:_TERMS_BYTES], whole[_TERMS_BYTES:]
+        if b64encode(whole) != text or not hmac.compare_digest(self._mac(terms), mac):
+            return None
+        if terms[_UNIQUE] == _PUBLIC and not self._public:
+            return None
+        expires_at_s = int.from_bytes(terms[1 : 1 + _EXPIRY_BYTES], "big")
+        return InvitationTerms(text, bool(terms[0] & _SINGLE_USE), expires_at_s or None)
+
+    def read(self, protocol: Protocol, encoded: str) -> MediatorInvitation | None:
+        """An invitation of ours from its URL's parameter; None for anything else.
+
+        It is made anew from its id and its label; the rest of the text is not looked at.
+        """
+        message = read_invitation(_message(encoded))
+        if message is None:
+            return None
+        kind = message.type
+        if (kind.family, kind.major, kind.name) != (protocol, 1, "invitation"):
+            return None
+        if self._key.public not in map(read_key, _keys(message.body)):
+            return None
+        return self.read_short(message.id, message.text("label"))
+
+    def read_short(self, invitation_id: str, label: object) -> MediatorInvitation | None:
+        """An invitation of ours by its id and its label, as a short URL has them.
+
+        None for anything else, also for a label that is not the invitation's.
+        """
+        terms = self.read_id(invitation_id)
+        if terms is None or not isinstance(label, str):
+            return None
+        if not hmac.compare_digest(self._label_mac(label), b64decode(terms.id)[_LABEL]):
+            return None
+        return MediatorInvitation(terms, label, self._key.public, self._endpoint)
+
+    def _invitation(
+        self,
+        unique: bytes,
+        label: str,
+        *,
+        single_use: bool = False,
+        expires_at_s: int | None = None,
+    ) -> MediatorInvitation:
+        flags = _VERSION | (_SINGLE_USE if single_use else 0)
+        expiry = (expires_at_s or 0).to_bytes(_EXPIRY_BYTES, "big")
+        written = bytes([flags]) + expiry + unique + self._label_mac(label)
+        text = b64encode(written + self._mac(written))
+        terms = InvitationTerms(text, single_use, expires_at_s)
+        return MediatorInvitation(terms, label, self._key.public, self._endpoint)
+
+    def _mac(self, terms: bytes) -> bytes:
+        seed = self._key.seed
+        return blake2b(terms, digest_size=_MAC_BYTES, key=seed, person=_PERSON).digest()
+
+    def _label_mac(self, label: str) -> bytes:
+        seed, text = self._key.seed, label.encode("utf-8")
+        return blake2b(text, digest_size=_LABEL_BYTES, key=seed, person=_LABEL_PERSON).digest()
+
+
+def is_label(value: object) -> TypeGuard[str]:
+    """Is it fit to be shown as a label: printable, on one line, and not too long?"""
+    return isinstance(value, str) and 0 < len(value) <= LABEL_CHARS_MAX and value.isprintable()
+
+
+def _message(encoded: str) -> Json:
+    """The JSON object in a parameter, or an empty one."""
+    if len(encoded) > ENCODED_CHARS_MAX:
+        return {}
+    try:
+        value = parse(b64decode(encoded))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _keys(message: Json) -> Iterator[object]:
+    """The recipient keys of an invitation of either protocol."""
+    services = message.get("services", [message])
+    for service in services if isinstance(services, list) else ():
+        keys = service.get("recipientKeys") if isinstance(service, dict) else None
+        yield from keys if isinstance(keys, list) else ()

@@ -1,0 +1,67 @@
+"""Out-of-band 1.x (RFC 0434), role sender: an agent that is connected shows another invitation.
+
+The invitation itself travels outside DIDComm (``protocols.invitations``). What arrives here is
+``handshake-reuse``: the agent would rather go on with the connection that it has. A stranger that
+says so, and an invitation that is over, get a problem report at once, because agents wait for an
+answer before they start a handshake instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.core.refusals import Refusal
+from http_edge.didcomm.envelopes.messages import Json, Reply
+from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
+from http_edge.didcomm.protocols.handshake import PROBLEM_REPORT, HandshakeRejection, described
+from http_edge.didcomm.protocols.problems import Problem
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
+
+MINORS: Final = (0, 1)
+_OVER: Final = described("expired-invitation", "The invitation has expired.")
+"""RFC 0434, "Errors". It says the same of expired, used, foreign and unknown invitations."""
+_STRANGER: Final = described("no_existing_connection", "There is no connection to reuse.")
+"""The code that ACA-Py knows; the RFC has none."""
+
+
+class OutOfBand:
+    """Answers the messages of out-of-band 1.x."""
+
+    def __init__(self, admission: Admission) -> None:
+        """The protocol of one mediator."""
+        self._admission = admission
+
+    def family(self) -> Family:
+        """The protocol, with the mediator as sender of invitations."""
+        return Family(
+            name="out-of-band",
+            major=1,
+            minors=MINORS,
+            roles=("sender",),
+            handlers={"handshake-reuse": self._reuse, PROBLEM_REPORT: no_answer},
+        )
+
+    async def _reuse(self, request: Request) -> Outcome:
+        known = await self._admission.connection_of(request)
+        if known is Refusal.TEMPORARILY_UNAVAILABLE:
+            return refusal(Problem.TRY_AGAIN, may_wait=False)
+        if isinstance(known, Refusal):
+            # A stranger has no queue: the report goes back at once or not at all.
+            refused = Problem.NOT_CONNECTED.refused
+            return Outcome(reply=_report(_STRANGER), may_wait=False, refused=refused)
+        match await self._admission.use(request, request.message.parent_thread_id):
+            case None:
+                return Outcome(reply=_reply("handshake-reuse-accepted", {}))
+            case NotAdmitted.UNAVAILABLE:
+                return refusal(Problem.TRY_AGAIN, may_wait=False)
+            case NotAdmitted() as rejection:
+                refused = HandshakeRejection[rejection.name].refused
+                return Outcome(reply=_report(_OVER), refused=refused)
+
+
+def _report(description: Json) -> Reply:
+    return _reply(PROBLEM_REPORT, {"description": description, "impact": "thread"})
+
+
+def _reply(name: str, body: Json) -> Reply:
+    return Reply(name, body, minor_max=MINORS[-1], names_parent=True)

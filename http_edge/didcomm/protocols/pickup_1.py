@@ -1,0 +1,181 @@
+"""Message pickup 1.0: RFC 0212 with the extension for long polls (timing, RFC 0032).
+
+There is no acknowledgement in 1.0: what a ``batch`` or a ``noop`` handed over leaves the queue once
+it is written to the transport, and comes back when that failed. A ``list-pickup`` is "a request to
+read", by ids that came to the owner in another way (a push, an envelope): it shows what it names,
+leased or not, and all of it stays in the queue until a ``batch-pickup`` or a ``noop`` takes it.
+Every answer needs a return route; without one there is none, and nothing is handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from actors.core.refusals import Refusal
+from actors.core.replies import Delivery, QueueState
+from actors.host.clock import Clock
+from http_edge.didcomm.delivery.waiting import Waiting
+from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.protocols.own_queue import (
+    IDS_MAX,
+    OwnQueue,
+    attachments,
+    duration_waited_s,
+    last_times,
+)
+from http_edge.didcomm.protocols.problems import Problem, problem_of
+from http_edge.didcomm.protocols.protocol import NOTHING, Family, Outcome, Request, no_answer
+from http_edge.settings.settings import DidComm
+
+CHANNEL: Final = "pickup/1.0"
+EMPTY_QUEUE: Final = "empty_queue"
+TIMEOUT_OCCURRED: Final = "timeout_occurred"
+INVALID_REQUEST: Final = "invalid_request"
+TEMPORARILY_UNAVAILABLE: Final = "temporarily_unavailable"
+"""Not in the document, which knows no failing holder; a lie about the queue would be worse."""
+_REFUSED: Final = {INVALID_REQUEST: Problem.INVALID_MESSAGE.refused}
+"""The other codes refuse nothing: an empty queue is an answer."""
+_EXPLAIN: Final = {
+    EMPTY_QUEUE: "Message queue is empty",
+    TIMEOUT_OCCURRED: "Message queue is empty, timeout occurred",
+    TEMPORARILY_UNAVAILABLE: "The message holder cannot answer now, try again",
+}
+
+
+class Pickup1:
+    """The message holder and batch sender of RFC 0212."""
+
+    def __init__(
+        self,
+        identities: Identities,
+        settings: DidComm,
+        waiting: Waiting,
+        *,
+        clock: Clock,
+    ) -> None:
+        """Pickup over the queues behind ``identities``; long polls wait in ``waiting``."""
+        self._queue = OwnQueue(identities, settings, CHANNEL)
+        self._delay_s_max = settings.delay_s_max
+        self._waiting = waiting
+        self._clock = clock
+
+    def family(self) -> Family:
+        """The table of its messages; every other name is an ``invalid_request``."""
+        handlers = {
+            "status-request": self._status,
+            "batch-pickup": self._batch,
+            "list-pickup": self._list,
+            "noop": self._noop,
+            "problem_report": no_answer,
+        }
+        roles = ("message_holder", "batch_sender")
+        return Family("messagepickup", 1, (0,), roles, handlers, self._unexpected)
+
+    async def _status(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        state = await self._queue.state(request)
+        if not isinstance(state, QueueState):
+            return _refused(state)
+        return _answer(Reply("status", status_of(state, self._clock())))
+
+    async def _batch(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        size = request.message.count("batch_size")
+        if isinstance(size, InvalidMember):
+            return _problem(INVALID_REQUEST, size.sentence)
+        found = await self._collect(request, size)
+        if not isinstance(found, Delivery):
+            return _refused(found)
+        handed_over = [message.message_id for message in found.messages]
+        return _answer(_messages("batch", found), handed_over=handed_over)
+
+    async def _list(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        ids = request.message.texts("message_ids", IDS_MAX)
+        if isinstance(ids, InvalidMember):
+            return _problem(INVALID_REQUEST, ids.sentence)
+        found = await self._queue.show(request, ids)
+        if not isinstance(found, Delivery):
+            return _refused(found)
+        return _answer(_messages("list-response", found))
+
+    async def _noop(self, request: Request) -> Outcome:
+        """One message as it is. It neither starts nor ends implicit pickup on a socket."""
+        if not request.routable:
+            return NOTHING
+        found = await self._collect(request, 1)
+        if not isinstance(found, Delivery):
+            return _refused(found)
+        if found.messages:
+            [message] = found.messages
+            return Outcome(envelope=message.payload, handed_over=[message.message_id])
+        code = EMPTY_QUEUE if request.message.delay_ms is None else TIMEOUT_OCCURRED
+        return _problem(code, _EXPLAIN[code])
+
+    async def _unexpected(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        return _problem(INVALID_REQUEST, "Unknown request type")
+
+    async def _collect(self, request: Request, size: int) -> Delivery | Refusal:
+        """Up to ``size`` messages: at once when that many wait, else when the delay is over."""
+        wished_s = (request.message.delay_ms or 0) / 1000 if request.patient else 0
+        delay_s = min(wished_s, self._delay_s_max)
+        if size == 0 or delay_s <= 0:
+            return await self._queue.deliver(request, size)
+        found = await self._queue.deliver(request, size, at_least=size)
+        if not _nothing_yet(found):
+            return found
+        now_s = asyncio.get_running_loop().time
+        ends_s = now_s() + delay_s
+        async with self._waiting.listening(request.sender.did) as wake:
+            # What came before it listened has woken no waiter, so it is asked for once more.
+            found = await self._queue.deliver(request, size, at_least=size)
+            while _nothing_yet(found) and (left_s := ends_s - now_s()) > 0:
+                if not await wake.next(left_s):
+                    break
+                found = await self._queue.deliver(request, size, at_least=size)
+        return await self._queue.deliver(request, size) if _nothing_yet(found) else found
+
+
+def status_of(state: QueueState, now_ms: int) -> Json:
+    """All attributes of a status; ``total_size`` is bytes."""
+    return {
+        "message_count": state.messages,
+        "duration_waited": duration_waited_s(state, now_ms),
+        **last_times(state),
+        "total_size": state.bytes,
+    }
+
+
+def _messages(name: str, found: Delivery) -> Reply:
+    return Reply(name, member_attachments={"messages": attachments(found.messages, inlined=True)})
+
+
+def _answer(reply: Reply, *, handed_over: Sequence[str] = ()) -> Outcome:
+    return Outcome(reply, may_wait=False, handed_over=handed_over, explicit=True)
+
+
+def _problem(code: str, explain: str) -> Outcome:
+    """The protocol's own problem report, which is older than RFC 0035."""
+    report = Reply("problem_report", {"problem-code": code, "explain": explain})
+    return Outcome(report, may_wait=False, refused=_REFUSED.get(code, ""))
+
+
+def _refused(refusal: Refusal) -> Outcome:
+    if refusal is Refusal.TEMPORARILY_UNAVAILABLE:
+        return _problem(TEMPORARILY_UNAVAILABLE, _EXPLAIN[TEMPORARILY_UNAVAILABLE])
+    outcome = _problem(INVALID_REQUEST, "There is no connection to hold messages for")
+    return msgspec.structs.replace(outcome, refused=problem_of(refusal).refused)
+
+
+def _nothing_yet(found: Delivery | Refusal) -> bool:
+    return isinstance(found, Delivery) and not found.messages

@@ -1,0 +1,129 @@
+"""Queue management 1.0, the Aries draft: status, the owner's own rules, and batches.
+
+The draft leaves open whether a fetch removes. Here a ``fetch-request`` removes what it handed over
+once the batch is written to the transport; what could not be written is offered again. It needs a
+return route, for a batch may not wait in the queue that it came from. A status may: the draft lets
+messages of the mediator itself enter the queue.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeGuard
+
+from actors.core.commands import QueryQueue, SetQueuePolicy
+from actors.core.refusals import Refusal
+from actors.core.replies import DeliveredMessage, Delivery, QueueState
+from actors.host.clock import Clock
+from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.protocols.own_queue import (
+    OwnQueue,
+    duration_waited_s,
+    last_times,
+    payload_object,
+    time_text,
+)
+from http_edge.didcomm.protocols.problems import problem_of
+from http_edge.didcomm.protocols.protocol import NOTHING, Family, Outcome, Request, refusal
+from http_edge.settings.settings import DidComm
+
+CHANNEL: Final = "queue/1.0"
+
+
+class Queue1:
+    """The queue-providing agent of the draft."""
+
+    def __init__(self, identities: Identities, settings: DidComm, *, clock: Clock) -> None:
+        """Queues behind ``identities``."""
+        self._queue = OwnQueue(identities, settings, CHANNEL)
+        self._messages_max = settings.delivery_messages_max
+        self._clock = clock
+
+    def family(self) -> Family:
+        """The table of its messages; the draft names no roles."""
+        handlers = {
+            "status-request": self._status,
+            "status-update-request": self._update,
+            "fetch-request": self._fetch,
+        }
+        return Family("queue", 1, (0,), (), handlers)
+
+    async def _status(self, request: Request) -> Outcome:
+        return self._status_reply(await self._queue.state(request))
+
+    async def _update(self, request: Request) -> Outcome:
+        command = _policy(request.message.body.get("update")) or QueryQueue()
+        return self._status_reply(await self._queue.change(request, command))
+
+    async def _fetch(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        limit = request.message.count("message_count_limit", self._messages_max)
+        if isinstance(limit, InvalidMember):
+            return refusal(limit, explicit=True)
+        found = await self._queue.deliver(request, limit)
+        if not isinstance(found, Delivery):
+            return refusal(problem_of(found), explicit=True)
+        body: Json = {
+            "message_count": len(found.messages),
+            "messages": list(map(item_of, found.messages)),
+        }
+        handed_over = [message.message_id for message in found.messages]
+        return Outcome(Reply("batch", body), may_wait=False, handed_over=handed_over, explicit=True)
+
+    def _status_reply(self, state: QueueState | Refusal) -> Outcome:
+        if not isinstance(state, QueueState):
+            return refusal(problem_of(state), explicit=True)
+        body: Json = {"status": status_of(state, self._clock())}
+        return Outcome(Reply("status", body), explicit=True)
+
+
+def status_of(state: QueueState, now_ms: int) -> Json:
+    """All properties of a ``status``; a limit of 0 is no limit. Sizes are bytes."""
+    policy = state.policy
+    return {
+        "duration_limit": policy.age_s_max,
+        "duration_waited": duration_waited_s(state, now_ms),
+        **last_times(state),
+        "message_count": state.messages,
+        "message_count_limit": policy.messages_max,
+        "message_size_limit": policy.message_bytes_max,
+        "size": state.bytes,
+        "size_limit": policy.bytes_max,
+        "will_queue": policy.will_queue,
+    }
+
+
+def item_of(message: DeliveredMessage) -> Json:
+    """A message of a batch."""
+    return {
+        "id": message.message_id,
+        "msg": payload_object(message),
+        "added_time": time_text(message.at_ms),
+    }
+
+
+def _policy(update: object) -> SetQueuePolicy | None:
+    """The rules that an update asks for, or None when it asks for none.
+
+    A value that is none is discarded, as the draft allows: the status says what is in force.
+    """
+    if not isinstance(update, dict):
+        return None
+    will_queue = update.get("will_queue")
+    command = SetQueuePolicy(
+        will_queue if isinstance(will_queue, bool) else None,
+        _count(update.get("duration_limit")),
+        _count(update.get("message_count_limit")),
+        _count(update.get("message_size_limit")),
+        _count(update.get("size_limit")),
+    )
+    return None if command == SetQueuePolicy() else command
+
+
+def _count(value: object) -> int | None:
+    return value if _is_count(value) else None
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

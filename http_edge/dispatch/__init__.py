@@ -1,0 +1,1 @@
+"""Asks actors and takes their pushes: outboxes, routes, listeners."""

@@ -1,0 +1,197 @@
+"""Submissions on their way to one host, with natural batching.
+
+While a call to a host is in flight, new submissions wait in its outbox and leave together in the
+next call; when many wait, a second call leaves beside the first. An idle edge sends at once,
+batches grow with load; only what can linger is kept for the next batch. Any failure of a call is
+"outcome unknown" for every submission in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from actors.core.commands import Submission
+from actors.core.refusals import Refusal
+from actors.core.replies import BatchResult, Refused, Reply
+from actors.host.port import HostPort, HostUnavailable
+from actors.host.transaction import request_ids
+from http_edge.telemetry.edge_measures import EdgeMeasures
+
+_LOG = logging.getLogger(__name__)
+_CALLS_IN_FLIGHT_MAX: Final = 2
+_SECOND_CALL_ITEMS: Final = 24
+"""A second call leaves beside the first only when it is worth its cost. Measured: a call costs
+about a millisecond of CPU on both sides together, whatever it carries, and an item 0.1 ms."""
+_LINGER_S: Final = 0.004
+"""A call and its commit take about this long: what can linger is not answered much later, and most
+of the time shares both with something else."""
+_RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+
+
+class GatewayLimits(msgspec.Struct, frozen=True):
+    """How much may wait for one host, and how much one call carries.
+
+    ``move_wait_s_max`` is how long a submission waits for its shard to have an owner again.
+    """
+
+    outbox_items_max: int
+    batch_items_max: int
+    batch_bytes_max: int
+    reads_in_flight_max: int
+    move_wait_s_max: float
+
+
+class _Waiting(msgspec.Struct):
+    submission: Submission
+    reply: asyncio.Future[Reply]
+    size_bytes: int
+    since_s: float
+
+
+class Outbox:
+    """Submissions on their way to one host, and the replies on their way back."""
+
+    def __init__(
+        self,
+        name: str,
+        port: HostPort,
+        limits: GatewayLimits,
+        measures: EdgeMeasures,
+        *,
+        on_result: Callable[[str, BatchResult], None],
+    ) -> None:
+        """An empty outbox. ``on_result`` sees the pushes and the incarnation of each answer."""
+        self.port = port
+        self._name = name
+        self._limits = limits
+        self._measures = measures
+        self._on_result = on_result
+        self._waiting: deque[_Waiting] = deque()
+        self._lingering: deque[_Waiting] = deque()
+        self._linger: asyncio.TimerHandle | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._flush_is_due = False
+        self._is_silent = False
+
+    def __len__(self) -> int:
+        """How many submissions wait for a call."""
+        return len(self._waiting) + len(self._lingering)
+
+    async def submit(
+        self, submission: Submission, size_bytes: int, *, can_linger: bool = False
+    ) -> Reply:
+        """The host's reply, or TEMPORARILY_UNAVAILABLE when it is full or did not answer.
+
+        What ``can_linger`` leaves with the next submission that cannot, or after ``_LINGER_S``.
+        """
+        if len(self) >= self._limits.outbox_items_max:
+            return _UNAVAILABLE
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Reply] = loop.create_future()
+        waiting = _Waiting(submission, reply, size_bytes, perf_counter())
+        if can_linger:
+            self._lingering.append(waiting)
+            if self._linger is None:
+                self._linger = loop.call_later(_LINGER_S, self._stop_lingering, context=Context())
+            return await reply
+        self._waiting.append(waiting)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            loop.call_soon(self._flush, context=Context())
+        return await reply
+
+    @property
+    def is_idle(self) -> bool:
+        """Does nothing wait and is nothing in flight?"""
+        return not self._calls and not self._waiting and not self._lingering
+
+    async def drained(self) -> None:
+        """Return when nothing waits and nothing is in flight."""
+        while not self.is_idle:
+            self._stop_lingering()
+            if self._calls:
+                await asyncio.wait(self._calls)
+            else:
+                await asyncio.sleep(0)
+
+    def _stop_lingering(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self._waiting += self._lingering
+        self._lingering.clear()
+        self._flush()
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if self._waiting and self._lingering:
+            self._stop_lingering()
+            return
+        while self._waiting and len(self._calls) < self._calls_max():
+            call = self._call(self._next_batch())
+            # Of no request: the batch holds many.
+            task = asyncio.get_running_loop().create_task(call, context=Context())
+            self._calls.add(task)
+            task.add_done_callback(self._called, context=Context())
+
+    def _calls_max(self) -> int:
+        return _CALLS_IN_FLIGHT_MAX if len(self._waiting) >= _SECOND_CALL_ITEMS else 1
+
+    def _called(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._flush()
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        size_bytes = 0
+        while self._waiting and len(batch) < self._limits.batch_items_max:
+            size_bytes += self._waiting[0].size_bytes
+            if batch and size_bytes > self._limits.batch_bytes_max:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _call(self, batch: list[_Waiting]) -> None:
+        started_s = perf_counter()
+        self._measures.call_items.observe(len(batch))
+        for waiting in batch:
+            self._measures.outbox.observe(started_s - waiting.since_s)
+        try:
+            encoded = _ENCODER.encode([waiting.submission for waiting in batch])
+            result = _RESULT_DECODER.decode(await self.port.submit(encoded))
+        except HostUnavailable:
+            # One line for an outage, not one for every call that fails in it.
+            level = logging.DEBUG if self._is_silent else logging.WARNING
+            _LOG.log(level, "a host does not answer, outcome unknown", extra=self._about(batch))
+            self._is_silent = True
+            self._settle(batch, [_UNAVAILABLE] * len(batch))
+            return
+        except Exception:  # noqa: BLE001 - whatever failed, no caller may wait for ever
+            _LOG.exception("call to a host failed", extra=self._about(batch))
+            self._settle(batch, [_UNAVAILABLE] * len(batch))
+            return
+        finally:
+            self._measures.call.observe(perf_counter() - started_s)
+        self._is_silent = False
+        self._settle(batch, result.replies)
+        self._on_result(self._name, result)
+
+    def _about(self, batch: list[_Waiting]) -> dict[str, object]:
+        ids = request_ids([(self._name, waiting.submission) for waiting in batch])
+        return {"host": self._name, "request_ids": ids, "commands": len(batch)}
+
+    @staticmethod
+    def _settle(batch: list[_Waiting], replies: list[Reply]) -> None:
+        for waiting, reply in zip(batch, replies, strict=True):
+            if not waiting.reply.done():
+                waiting.reply.set_result(reply)

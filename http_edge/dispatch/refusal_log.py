@@ -1,0 +1,74 @@
+"""What an edge refused, on its way into the log: once in a period, and once at the end.
+
+The counts of a period are one command. If its outcome is unknown the very same command is sent
+again, with the same key, until there is an answer; the log takes it once
+(``actors.core.system_commands``). Meanwhile the counts go on in memory, which is bounded
+(``http_edge.telemetry.refusal_counts``), and belong to the next command. So nothing is counted
+twice, and what is lost is what an edge process that dies had not recorded yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import Final
+
+from actors.core.commands import CountRefusals, Submission
+from actors.core.replies import Done
+from eventstore.log.seal import command_key
+from http_edge.dispatch.gateway import Gateway
+from http_edge.telemetry.refusal_counts import Counted, RefusalCounts
+
+_LOG = logging.getLogger(__name__)
+_EDGE: Final = "edge:"
+_ENTRY_BYTES: Final = 256
+"""Roughly what an entry takes on its way to the host."""
+
+
+class RefusalLog:
+    """Records the counts of one edge."""
+
+    def __init__(
+        self, edge: str, incarnation: str, counts: RefusalCounts, gateway: Gateway
+    ) -> None:
+        """The log of an edge; ``incarnation`` differs between its runs."""
+        self._edge = edge
+        self._target = _EDGE + edge
+        self._incarnation = incarnation
+        self.counts = counts
+        self._gateway = gateway
+        self._numbers = itertools.count(1)
+        self._unanswered: Submission | None = None
+
+    async def run(self, period_s: float) -> None:
+        """Record once in a period, until cancelled."""
+        while True:
+            await asyncio.sleep(period_s)
+            await self.record()
+
+    async def record(self) -> None:
+        """Record what was counted; nothing is written where nothing was refused."""
+        if self._unanswered is not None and not await self._send(self._unanswered):
+            return
+        counted = self.counts.take()
+        if counted is not None:
+            await self._send(self._submission(counted))
+
+    async def _send(self, submission: Submission) -> bool:
+        # Before it is sent: a call that is cancelled in between has an unknown outcome, too.
+        self._unanswered = submission
+        assert isinstance(submission.command, CountRefusals)
+        size_bytes = _ENTRY_BYTES * len(submission.command.refusals)
+        reply = await self._gateway.submit(submission, size_bytes)
+        if not isinstance(reply, Done):
+            _LOG.warning("counts of refused commands not recorded yet: the log does not answer")
+            return False
+        self._unanswered = None
+        return True
+
+    def _submission(self, counted: Counted) -> Submission:
+        key = command_key(self._target, f"{self._incarnation} {next(self._numbers)}")
+        partition = self._gateway.partition_of(self._target)
+        command = CountRefusals(self._edge, counted.since_ms, counted.until_ms, counted.refusals)
+        return Submission(partition, self._target, key, command=command)

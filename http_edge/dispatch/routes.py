@@ -1,0 +1,213 @@
+"""Routes: which host to ask about a partition, fixed or as a table says.
+
+A gateway asks them for every submission, so they answer from memory; ``moved`` waits for a table
+that says something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol
+
+from actors.core.partitioning import Placement, is_shard
+from actors.core.placement_table import PartitionOwner, PlacementTable, goes_on
+
+_NOTICED_S_MAX: Final = 15.0
+"""A broken host connection is noticed within 11 s (``actors.host.host_connection``), and reported
+by the next probe."""
+
+
+class Routes(Protocol):
+    """Which host owns which partition, as far as this edge knows."""
+
+    @property
+    def placement(self) -> Placement:
+        """What follows from names alone: shards, databases, and where nonces are."""
+
+    def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity now."""
+
+    def hosts(self) -> Sequence[str]:
+        """The hosts of shards that live."""
+
+    def dedicated_hosts(self) -> Sequence[str]:
+        """The dedicated hosts that live and that a placer has named."""
+
+    def host_of(self, partition: str) -> str | None:
+        """The host that owns a partition; None as long as no owner is known."""
+
+    def unowned(self) -> int:
+        """How many shards have no known owner."""
+
+    def just_left(self, host: str) -> Collection[str]:
+        """The partitions that went from this host to another some seconds ago, with sessions."""
+
+    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Wait until owners have changed so that something is so; False if they never change.
+
+        True as well after ``seconds_max``: a host may have become the owner unnoticed.
+        """
+
+
+class FixedRoutes:
+    """Routes that follow from the placement alone and never change."""
+
+    def __init__(self, placement: Placement) -> None:
+        """The routes of a placement with a fixed number of hosts."""
+        self.placement: Final = placement
+        self._hosts = placement.host_names
+
+    def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity."""
+        return self.placement.partition_of(did)
+
+    def hosts(self) -> Sequence[str]:
+        """The hosts of shards."""
+        return self._hosts
+
+    def dedicated_hosts(self) -> Sequence[str]:
+        """No placer names any."""
+        return ()
+
+    def host_of(self, partition: str) -> str | None:
+        """The host that owns a partition."""
+        return self.placement.host_of(partition)
+
+    def unowned(self) -> int:
+        """No shard is without an owner."""
+        return 0
+
+    def just_left(self, host: str) -> Collection[str]:
+        """No shard ever leaves its host."""
+        del host
+        return ()
+
+    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Nothing ever changes."""
+        del is_so, seconds_max
+        return False
+
+
+class LiveRoutes:
+    """Routes that follow the newest table."""
+
+    def __init__(
+        self, placement: Placement, *, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Routes that know no owner yet; ``placement.hosts`` does not matter."""
+        self.placement: Final = placement
+        self._clock_s = clock_s
+        self._left: dict[str, tuple[str, float]] = {}
+        self._owners: Mapping[str, PartitionOwner] = {}
+        self._dedicated: Mapping[str, PartitionOwner | None] = {}
+        self._returned: Mapping[str, str] = {}
+        self._hosts: Sequence[str] = []
+        self._dedicated_hosts: Sequence[str] = []
+        self._known: dict[str, PartitionOwner] = {}
+        self._waiting: dict[asyncio.Future[None], None] = {}
+
+    def update(self, table: PlacementTable) -> Collection[str]:
+        """Follow this table from now on; the partitions whose sessions were lost since the last.
+
+        Tables are taken in the order in which they come.
+        """
+        now_s, lost = self._clock_s(), self._back_in_shards(table)
+        for partition, owner in self._owners_in(table).items():
+            before = self._known.get(partition) or self._in_shard(partition, owner)
+            if before.sessions != owner.sessions:
+                lost.add(partition)
+            elif before.host != owner.host:
+                self._left[partition] = (before.host, now_s)
+        self._known.update(self._owners_in(table))
+        self._owners, self._hosts = table.owners, sorted(table.hosts)
+        self._dedicated_hosts = sorted(table.dedicated_hosts)
+        if table.dedicated is not None:
+            self._dedicated, self._returned = table.dedicated, table.returned
+        # In the order in which they came, and to look for themselves whether it concerns them.
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+        return lost
+
+    @staticmethod
+    def _owners_in(table: PlacementTable) -> Mapping[str, PartitionOwner]:
+        own = {did: owner for did, owner in (table.dedicated or {}).items() if owner is not None}
+        return own | table.owners
+
+    def _in_shard(self, partition: str, owner: PartitionOwner) -> PartitionOwner:
+        """The owner that a partition had when it was not known as one: that of its shard."""
+        shard = partition if is_shard(partition) else self.placement.partition_of(partition)
+        before = self._known.get(shard)
+        if before is None:
+            return owner
+        is_whole = goes_on(owner.sessions, before.sessions)
+        return PartitionOwner(before.host, owner.sessions) if is_whole else before
+
+    def _back_in_shards(self, table: PlacementTable) -> set[str]:
+        """Forget who was dedicated and is no more; the identities whose sessions were lost."""
+        lost: set[str] = set()
+        if table.dedicated is None:
+            return lost
+        gone = {did for did in self._known.keys() - table.dedicated if not is_shard(did)}
+        for did in gone:
+            before = self._known.pop(did)
+            if table.returned.get(did) == before.sessions:
+                self._left[did] = (before.host, self._clock_s())
+            else:
+                lost.add(did)
+        for did, sessions in table.returned.items():
+            # There and back without a table in between that said so.
+            shard = self._known.get(self.placement.partition_of(did))
+            is_news = did not in gone and self._returned.get(did) != sessions
+            if is_news and shard is not None and not goes_on(sessions, shard.sessions):
+                lost.add(did)
+        return lost
+
+    def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity now."""
+        return did if did in self._dedicated else self.placement.partition_of(did)
+
+    def hosts(self) -> Sequence[str]:
+        """The hosts of shards that live."""
+        return self._hosts
+
+    def dedicated_hosts(self) -> Sequence[str]:
+        """The dedicated hosts that live."""
+        return self._dedicated_hosts
+
+    def host_of(self, partition: str) -> str | None:
+        """The host that owns a partition; None as long as no owner is known."""
+        owner = self._owners.get(partition) or self._dedicated.get(partition)
+        return None if owner is None else owner.host
+
+    def unowned(self) -> int:
+        """How many shards have no known owner."""
+        return max(0, self.placement.shards - len(self._owners))
+
+    def just_left(self, host: str) -> Collection[str]:
+        """The partitions that went from this host to another some seconds ago.
+
+        What the host had lost when they left was not in their handover: an edge that finds its
+        connection to it broken only now must not believe that their sessions are whole.
+        """
+        since = self._clock_s() - _NOTICED_S_MAX
+        return [s for s, (left, at) in self._left.items() if left == host and at >= since]
+
+    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Wait until the newest table makes something so, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                while not is_so():
+                    await self._next_table()
+        return True
+
+    async def _next_table(self) -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[waiting] = None
+        try:
+            await waiting
+        finally:
+            self._waiting.pop(waiting, None)

@@ -1,0 +1,1 @@
+"""Accepts connections, bounds them, identifies the caller, routes requests."""

@@ -1,0 +1,114 @@
+"""What one edge works on at once, bounded: requests, bodies, sockets.
+
+A request that waits for messages of others (a long poll) does not count: see ``parked``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import Final
+
+from http_edge.settings.settings import Limits
+
+
+class InFlight:
+    """Requests that are being worked on, bodies that arrive, sockets that are open.
+
+    ``draining`` is set when the edge stops: from then on there is room for nothing.
+    ``requests`` and ``size_bytes`` are the requests that are worked on and the bytes of their
+    bodies; ``sockets`` are the open sockets by protocol.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.draining = False
+        self.requests = 0
+        self.size_bytes = 0
+        self.sockets: Counter[str] = Counter()
+        self._limits = limits
+        self._bodies_of: Counter[str] = Counter()
+        self._sockets_of: Counter[str] = Counter()
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Is there room for one more request with a body of this size?"""
+        return (
+            not self.draining
+            and self.requests < self._limits.commands_in_flight_max
+            and self.size_bytes + body_bytes <= self._limits.bodies_bytes_max
+        )
+
+    def begin(self, body_bytes: int) -> Token[InFlight | None]:
+        """A request is worked on from now until ``end`` gets this token and the same size."""
+        self.requests += 1
+        self.size_bytes += body_bytes
+        return _CURRENT.set(self)
+
+    def end(self, token: Token[InFlight | None], body_bytes: int) -> None:
+        """The request that ``begin`` gave this token for is answered or has failed."""
+        _CURRENT.reset(token)
+        self.requests -= 1
+        self.size_bytes -= body_bytes
+
+    def has_room_for_body(self, address: str) -> bool:
+        """May one more body of this client address arrive beside those that do?"""
+        return self._bodies_of[address] < self._limits.bodies_per_address_max
+
+    @contextmanager
+    def body_of(self, address: str) -> Iterator[None]:
+        """Within the block a body of this client address arrives."""
+        with _counted(self._bodies_of, address):
+            yield
+
+    def has_room_for_socket(self, address: str) -> bool:
+        """May this client address open one more socket?"""
+        return (
+            not self.draining
+            and self.sockets.total() < self._limits.sockets_max
+            and self._sockets_of[address] < self._limits.sockets_per_address_max
+        )
+
+    @contextmanager
+    def socket_of(self, address: str, protocol: str) -> Iterator[None]:
+        """Within the block a socket of this client address is open."""
+        self.sockets[protocol] += 1
+        try:
+            with _counted(self._sockets_of, address):
+                yield
+        finally:
+            self.sockets[protocol] -= 1
+
+    @contextmanager
+    def _parked(self) -> Iterator[None]:
+        self.requests -= 1
+        try:
+            yield
+        finally:
+            self.requests += 1
+
+
+_CURRENT: Final[ContextVar[InFlight | None]] = ContextVar("in_flight", default=None)
+
+
+@contextmanager
+def parked() -> Iterator[None]:
+    """Within the block the current request only waits, and takes the place of no other."""
+    current = _CURRENT.get()
+    if current is None:
+        yield
+        return
+    with current._parked():  # noqa: SLF001 - the one user outside of the class
+        yield
+
+
+@contextmanager
+def _counted(counts: Counter[str], address: str) -> Iterator[None]:
+    """Count an address within the block; one that has nothing more is forgotten."""
+    counts[address] += 1
+    try:
+        yield
+    finally:
+        counts[address] -= 1
+        if not counts[address]:
+            del counts[address]

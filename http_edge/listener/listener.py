@@ -1,0 +1,359 @@
+"""The way of every request: identify, rate, route, receive, hand over, translate errors.
+
+The listener knows no protocol. It serves the route groups that it is given; each says how an
+error is written on its paths. Whatever goes wrong in a handler becomes a JSON error here, in one
+place; every answer carries the CORS headers, errors and unknown paths included, because a browser
+hides an answer without them (DCTRL-0004 section 3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+from aiohttp.web_protocol import RequestHandler
+
+from actors.host.clock import Clock, NewId
+from http_edge.listener.client_address import ClientAddress
+from http_edge.listener.in_flight import InFlight
+from http_edge.listener.rate_limits import RateLimit
+from http_edge.listener.routes import (
+    JSON,
+    RETRY_AFTER_S,
+    STATUS,
+    BodyRoute,
+    ErrorBody,
+    Handler,
+    PlainRoute,
+    Rejection,
+    Route,
+    RouteGroup,
+    SocketRoute,
+)
+from http_edge.settings.settings import Limits, Settings
+from http_edge.telemetry import request_id
+from http_edge.telemetry.edge_measures import EdgeMeasures
+from http_edge.telemetry.refusal_counts import RefusalCounts
+
+_LOG = logging.getLogger(__name__)
+_BACKLOG: Final = 1_024
+_LINGER_S: Final = 1.0
+"""How long the rest of a refused body is read, so that the client sees the answer."""
+
+
+class HttpListener:
+    """Serves the routes of one edge."""
+
+    def __init__(  # noqa: PLR0913 - the composition root hands over each part
+        self,
+        settings: Settings,
+        groups: Sequence[RouteGroup],
+        in_flight: InFlight,
+        *,
+        clock: Clock,
+        new_id: NewId,
+        refusals: RefusalCounts,
+        measures: EdgeMeasures,
+    ) -> None:
+        """A listener for these route groups.
+
+        A path without a route is answered in the form of the first group, and counted there.
+        ``refusals`` counts what is rejected before a handler sees it.
+        """
+        self._settings = settings
+        self._limits = settings.limits
+        self._groups = groups
+        self._in_flight = in_flight
+        self._clock = clock
+        self._new_id = new_id
+        self._refusals = refusals
+        self._measures = measures
+        self._address = ClientAddress(settings.rates.trusted_proxies)
+        self._requests = self._rate(settings.rates.per_address_per_s)
+        self._upgrades = self._rate(settings.rates.sockets_auth_per_address_per_s)
+        self._group_of = {route.path: group for group in groups for route in group.routes}
+        for group in groups:
+            in_flight.sockets.setdefault(group.protocol, 0)
+        self._server: asyncio.Server | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Accept connections on a listening socket, within the limits."""
+        runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
+        await runner.setup()
+        assert runner.server is not None
+        self._runner = runner
+        self._server = await _serve(
+            runner.server, self._limits, listening, self._error_body()(Rejection.MALFORMED.value)
+        )
+
+    async def stop(self) -> None:
+        """Accept no more connections, and end those that there are."""
+        if self._server is not None:
+            self._server.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _application(self) -> web.Application:
+        app = web.Application(
+            middlewares=[self._guard], client_max_size=self._limits.body_bytes_max
+        )
+        app.on_response_prepare.append(self._add_headers)
+        for group in self._groups:
+            for route in group.routes:
+                handler = self._handler(route, group)
+                if isinstance(route, BodyRoute) or (
+                    isinstance(route, PlainRoute) and route.method == hdrs.METH_POST
+                ):
+                    app.router.add_post(route.path, handler)
+                else:
+                    app.router.add_get(route.path, handler)
+        return app
+
+    def _handler(self, route: Route, group: RouteGroup) -> Handler:
+        """The handler of a route within the bounds of its kind."""
+        match route:
+            case PlainRoute():
+                return self._rated(route)
+            case BodyRoute():
+                return self._receiving(route, group)
+            case SocketRoute():
+                return self._upgrading(route, group)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Name the request, and have it answered whatever happens."""
+        request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
+        response = await self._guarded(request, handler)
+        if _LOG.isEnabledFor(logging.DEBUG):
+            resource = request.match_info.route.resource
+            path = resource.canonical if resource is not None else ""
+            about = {"method": request.method, "path": path, "status": response.status}
+            _LOG.debug("request answered", extra=about)
+        return response
+
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Rates before the handler; any failure after it becomes a JSON error."""
+        limited = self._take(self._requests, request)
+        if limited is not None:
+            return limited
+        if request.method == hdrs.METH_OPTIONS:
+            # Of every path, and without a route: one that matches any path would make an
+            # unknown path a 405.
+            return _preflight()
+        try:
+            return await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            return self._reject(request, Rejection.BODY_TOO_LARGE)
+        except web.HTTPException as error:
+            status = HTTPStatus(error.status)
+            body = self._error_body(request)(status.name)
+            response = web.Response(status=status, body=body, content_type=JSON)
+            if hdrs.ALLOW in error.headers:
+                response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
+            return response
+        except ConnectionError:
+            raise
+        except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON
+            _LOG.exception("request failed")
+            return self._error(Rejection.INTERNAL_ERROR, request)
+
+    async def _add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
+        response.headers[request_id.HEADER] = request_id.current()
+        response.headers[hdrs.SERVER] = "poste"  # not what runs it, in which version
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = (
+            self._settings.protocol.cors_allowed_origin
+        )
+
+    def _rated(self, route: PlainRoute) -> Handler:
+        if route.per_address_per_s is None:
+            return route.handle
+        rate, handle = self._rate(route.per_address_per_s), route.handle
+
+        async def rated(request: web.Request) -> web.StreamResponse:
+            limited = self._take(rate, request)
+            return await handle(request) if limited is None else limited
+
+        return rated
+
+    def _receiving(self, route: BodyRoute, group: RouteGroup) -> Handler:
+        """Receive a body and hand it over, within the bounds of what is under way at once."""
+        in_flight, handle, refuse = self._in_flight, route.handle, route.refuse
+        answered = self._measures.answer[group.protocol]
+
+        async def received(request: web.Request) -> web.StreamResponse:
+            refused = None if refuse is None else refuse(request)
+            if refused is not None:
+                return refused
+            body = await self._body(request)
+            if isinstance(body, web.Response):
+                return body
+            # Only what has arrived counts: an announced body keeps no other client out.
+            if not in_flight.has_room(len(body)):
+                return self._reject(request, Rejection.TOO_BUSY)
+            started_s = perf_counter()
+            token = in_flight.begin(len(body))
+            try:
+                return await handle(request, body)
+            finally:
+                in_flight.end(token, len(body))
+                answered.observe(perf_counter() - started_s)
+
+        return received
+
+    async def _body(self, request: web.Request) -> bytes | web.Response:
+        if hdrs.CONTENT_ENCODING in request.headers:
+            # A compressed body could be a bomb, and no client of these protocols sends one.
+            return self._reject(request, Rejection.BODY_ENCODED)
+        if (request.content_length or 0) > self._limits.body_bytes_max:
+            return self._reject(request, Rejection.BODY_TOO_LARGE)
+        if request.content.is_eof():
+            return await request.read()  # it came with the head: nothing to wait for
+        address = self._address.of(request)
+        if not self._in_flight.has_room_for_body(address):
+            return self._reject(request, Rejection.RATE_LIMITED)
+        try:
+            with self._in_flight.body_of(address):
+                async with asyncio.timeout(self._limits.body_read_s_max):
+                    return await request.read()
+        except TimeoutError:
+            response = self._reject(request, Rejection.BODY_TIMEOUT)
+        except ConnectionError:
+            # The client went away; this is read by no one, and not worth a line in the log.
+            response = self._error(Rejection.BODY_INCOMPLETE, request)
+        response.force_close()
+        return response
+
+    def _upgrading(self, route: SocketRoute, group: RouteGroup) -> Handler:
+        """Serve a socket, within the bounds of how many there may be."""
+        in_flight, handle, refuse = self._in_flight, route.handle, route.refuse
+
+        async def upgraded(request: web.Request) -> web.StreamResponse:
+            refused = None if refuse is None else refuse(request)
+            if refused is not None:
+                return refused
+            if not web.WebSocketResponse().can_prepare(request).ok:
+                response = self._error(Rejection.UPGRADE_REQUIRED, request)
+                response.headers[hdrs.UPGRADE] = "websocket"
+                return response
+            limited = self._take(self._upgrades, request)
+            if limited is not None:
+                return limited
+            address = self._address.of(request)
+            if not in_flight.has_room_for_socket(address):
+                return self._reject(request, Rejection.TOO_BUSY)
+            with in_flight.socket_of(address, group.protocol):
+                return await handle(request)
+
+        return upgraded
+
+    def _rate(self, per_s: float) -> RateLimit:
+        rates = self._settings.rates
+        return RateLimit(per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
+
+    def _take(self, rate: RateLimit, request: web.Request) -> web.Response | None:
+        """Take a token of the client's address; an answer where there is none."""
+        wait_s = rate.take(self._address.of(request), self._clock() / 1000)
+        return None if wait_s is None else self._reject(request, Rejection.RATE_LIMITED, wait_s)
+
+    def _reject(
+        self, request: web.Request, rejection: Rejection, wait_s: float | None = None
+    ) -> web.Response:
+        """Count a request that was not read, so of no sender and no command, and answer it."""
+        self._refusals.count(self._group(request).protocol, "", rejection.value)
+        return self._error(rejection, request, wait_s)
+
+    def _error(
+        self, rejection: Rejection, request: web.Request, wait_s: float | None = None
+    ) -> web.Response:
+        response = web.Response(
+            status=STATUS[rejection],
+            body=self._error_body(request)(rejection.value),
+            content_type=JSON,
+        )
+        if wait_s is not None:
+            response.headers[hdrs.RETRY_AFTER] = str(max(1, int(wait_s + 0.999)))
+        elif rejection in RETRY_AFTER_S:
+            response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S[rejection])
+        return response
+
+    def _error_body(self, request: web.Request | None = None) -> ErrorBody:
+        group = self._groups[0] if request is None else self._group(request)
+        error_body = group.error_body or self._groups[0].error_body
+        assert error_body is not None, "the first group has a form of errors"
+        return error_body
+
+    def _group(self, request: web.Request) -> RouteGroup:
+        """By the path as declared: paths with parts that vary count with the first group."""
+        return self._group_of.get(request.path, self._groups[0])
+
+
+class _Connection(RequestHandler):
+    """A connection that answers malformed requests in JSON.
+
+    aiohttp answers a malformed request itself, in plain text, and logs each with a traceback: any
+    client could fill the log. Here it is an error like any other, without a line in the log.
+    """
+
+    __slots__ = ("_malformed",)
+
+    def __init__(self, server: web.Server, malformed: bytes, **options: Any) -> None:
+        self._malformed = malformed
+        super().__init__(server, **options)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that never reached the application."""
+        if status >= 500:  # noqa: PLR2004 - a fault of ours: aiohttp logs it
+            return super().handle_error(request, status, exc, message)
+        response = web.Response(
+            status=status,
+            body=self._malformed,
+            content_type=JSON,
+            headers={hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", hdrs.SERVER: "poste"},
+        )
+        response.force_close()
+        return response
+
+
+async def _serve(
+    server: web.Server, limits: Limits, listening: socket.socket, malformed: bytes
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+
+    def connection() -> _Connection:
+        return _Connection(
+            server,
+            malformed,
+            loop=loop,
+            access_log=None,
+            keepalive_timeout=limits.keepalive_s,
+            lingering_time=_LINGER_S,
+            max_line_size=limits.header_bytes_max,
+            max_field_size=limits.header_bytes_max,
+            auto_decompress=False,
+        )
+
+    return await loop.create_server(connection, sock=listening, backlog=_BACKLOG)
+
+
+def _preflight() -> web.Response:
+    return web.Response(
+        status=HTTPStatus.NO_CONTENT,
+        headers={
+            hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, OPTIONS",
+            hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Content-Type",
+            hdrs.ACCESS_CONTROL_MAX_AGE: "86400",
+        },
+    )

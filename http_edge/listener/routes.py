@@ -1,0 +1,112 @@
+"""What a protocol family declares of its endpoints; ``HttpListener`` serves them.
+
+A route has a method, a path, a handler and a kind: ``PlainRoute`` for a request without a body,
+``BodyRoute`` for a POST whose body is received within the bounds of the listener, ``SocketRoute``
+for a WebSocket. CORS headers, the request id, rates, bounds and errors are the listener's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from http import HTTPStatus
+from typing import Final, Literal, TypeAlias
+
+from aiohttp import web
+
+JSON: Final = "application/json"
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+BodyHandler: TypeAlias = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
+Admission: TypeAlias = Callable[[web.Request], web.StreamResponse | None]
+"""Refuses a request by its head alone; None lets it pass."""
+ErrorBody: TypeAlias = Callable[[str], bytes]
+"""The JSON text of an error; the argument is the value of a ``Rejection``, or the name of another
+HTTP status that a handler raised."""
+
+
+class Rejection(Enum):
+    """Why the listener itself rejects a request; the values are the reasons that are counted."""
+
+    MALFORMED = "MALFORMED"
+    """Not HTTP, or a header line that is too long."""
+    BODY_INCOMPLETE = "BODY_INCOMPLETE"
+    """The connection ended within the body."""
+    BODY_TIMEOUT = "BODY_TIMEOUT"
+    BODY_TOO_LARGE = "BODY_TOO_LARGE"
+    BODY_ENCODED = "BODY_ENCODED"
+    """The body has a ``Content-Encoding``."""
+    NOT_FOUND = "NOT_FOUND"
+    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
+    UPGRADE_REQUIRED = "UPGRADE_REQUIRED"
+    """The path of a WebSocket without an upgrade."""
+    RATE_LIMITED = "RATE_LIMITED"
+    TOO_BUSY = "TOO_BUSY"
+    """The edge drains, or as much is under way as may be: the request was not begun."""
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+
+
+STATUS: Final[dict[Rejection, HTTPStatus]] = {
+    Rejection.MALFORMED: HTTPStatus.BAD_REQUEST,
+    Rejection.BODY_INCOMPLETE: HTTPStatus.BAD_REQUEST,
+    Rejection.BODY_TIMEOUT: HTTPStatus.REQUEST_TIMEOUT,
+    Rejection.BODY_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Rejection.BODY_ENCODED: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    Rejection.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Rejection.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
+    Rejection.UPGRADE_REQUIRED: HTTPStatus.UPGRADE_REQUIRED,
+    Rejection.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
+    Rejection.TOO_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
+    Rejection.INTERNAL_ERROR: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+RETRY_AFTER_S: Final[dict[Rejection, int]] = {Rejection.RATE_LIMITED: 1, Rejection.TOO_BUSY: 1}
+"""Seconds after which a retry may succeed, where no bucket says it more exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRoute:
+    """A request without a body, or whose small body the handler reads itself.
+
+    ``per_address_per_s`` is a rate of this route for each client address, beside that of all
+    requests; None is no further rate.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    handle: Handler
+    per_address_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRoute:
+    """A POST whose body is received and counted by the listener before the handler gets it."""
+
+    path: str
+    handle: BodyHandler
+    refuse: Admission | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SocketRoute:
+    """A GET that becomes a WebSocket; the handler serves it until it closes."""
+
+    path: str
+    handle: Handler
+    refuse: Admission | None = None
+
+
+Route: TypeAlias = PlainRoute | BodyRoute | SocketRoute
+
+
+@dataclass(frozen=True, slots=True)
+class RouteGroup:
+    """The routes of one protocol family, or of operators.
+
+    ``protocol`` names it in counts and measures (``telemetry.refusal_counts.PROTOCOLS``).
+    ``error_body`` writes the errors of the listener on these paths; None takes the form of the
+    first group that the listener was given.
+    """
+
+    protocol: str
+    routes: Sequence[Route]
+    error_body: ErrorBody | None = None

@@ -1,0 +1,1 @@
+"""Composition of a mediator: serve, edge processes, metrics, the export process, restore."""

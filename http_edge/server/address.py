@@ -1,0 +1,76 @@
+"""The public address of a mediator: reserved by its main process, shared by its edges."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
+
+_RETRY_S: Final = 0.2
+_ADDRESS_S_MAX: Final = 20.0
+
+
+@contextlib.contextmanager
+def reserved_address(settings: Settings, *, patient: bool) -> Iterator[int]:
+    """Keep the address for the edges, which share it, within the block; its port.
+
+    The processes of a mediator that was killed need some time to end: ``patient`` waits for them.
+
+    Raises:
+        Stop: another process listens there, or the address is none of this machine.
+    """
+    family = _family(settings.listen_host)
+    deadline = time.monotonic() + (_ADDRESS_S_MAX if patient else 0)
+    while True:
+        try:
+            reserved = _reserve(family, settings.listen_host, settings.listen_port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                time.sleep(_RETRY_S)
+                continue
+            raise Stop(
+                Exit.USAGE,
+                f"The address {settings.listen} cannot be used: {error.strerror}.",
+                "Stop what listens there, or name another address with --listen.",
+            ) from error
+        with reserved:
+            yield reserved.getsockname()[1]
+        return
+
+
+def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen, so that no connection ever comes to it."""
+    with socket.socket(family) as unshared:
+        # The edges share the port, so a second mediator could too, unnoticed.
+        unshared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        unshared.bind((host, port))
+        port = unshared.getsockname()[1]
+    reserved = socket.socket(family)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, port))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A listening socket that several edges may share (SO_REUSEPORT)."""
+    host, port = settings.listen_host, settings.listen_port
+    listener = socket.socket(_family(host), socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((host, port))
+    listener.settimeout(0)
+    return listener
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,369 @@
+"""One edge: everything between the listening socket and the hosts, put together.
+
+``Edge`` is plain asyncio; ``http_edge.server.ray_edge`` runs it as a Ray actor, tests run it in
+their own process with a host beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
+from typing import Final
+
+import msgspec
+import orjson
+
+from actors.core.partitioning import identity_of_host, is_shard
+from actors.core.placement_table import PlacementTable
+from actors.core.replies import Push
+from actors.host.clock import Clock, new_id, system_clock
+from actors.host.measures import MetricFamily, families
+from actors.host.port import HostUnavailable
+from actors.placement.port import PlacerPort
+from http_edge.admin.health import Figures, Health, HealthEndpoint
+from http_edge.admin.operators import OperatorAccess, OperatorEndpoint
+from http_edge.admin.shards import FixedPlaces, PlacementEndpoint
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.decentrl.command_table import TABLE
+from http_edge.decentrl.commands import CommandEndpoint
+from http_edge.decentrl.public_events import PublicEventsEndpoint
+from http_edge.decentrl.routes import decentrl_routes
+from http_edge.decentrl.sockets import SocketEndpoint
+from http_edge.decentrl.validator import CommandValidator
+from http_edge.didcomm.composition import DidCommDependencies, DidCommMediator, pseudonym
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.outbound.destinations import Destinations
+from http_edge.didcomm.outbound.pool import DeliveryWorkers
+from http_edge.didcomm.outbound.worker import DeliveryQueue
+from http_edge.dids.document import mediator_document
+from http_edge.dids.resolver import Resolver
+from http_edge.dids.web import WebDids, WebLimits
+from http_edge.dispatch.gateway import Gateway, Ports
+from http_edge.dispatch.hub import GOING_AWAY, Hub
+from http_edge.dispatch.outbox import GatewayLimits
+from http_edge.dispatch.refusal_log import RefusalLog
+from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.dispatch.whole_log import waiting_queues
+from http_edge.listener.in_flight import InFlight
+from http_edge.listener.listener import HttpListener
+from http_edge.listener.rate_limits import RateLimit
+from http_edge.listener.routes import RouteGroup
+from http_edge.server import export_status
+from http_edge.server.address import listen
+from http_edge.server.home_page import home_page
+from http_edge.server.hosts import placement_of
+from http_edge.settings.settings import Audit, DidWeb, Limits, Rates, Settings
+from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures
+from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
+
+_LOG = logging.getLogger(__name__)
+_PROBE_S: Final = 1.0
+_MISSING_S_MAX: Final = 30.0
+"""A DID document that was not there may have been published meanwhile."""
+_PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
+
+
+class Edge:
+    """An HTTP and WebSocket server for one mediator."""
+
+    def __init__(  # noqa: PLR0913 - the composition root is handed each part
+        self,
+        name: str,
+        settings: Settings,
+        keys: MediatorKeys,
+        ports: Ports,
+        *,
+        routes: Routes | None = None,
+        placer: PlacerPort | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        """An edge that reaches its hosts through ``ports``; see ``start``.
+
+        Without ``routes`` and ``placer`` the settings say for ever which host owns what.
+        """
+        limits = settings.limits
+        self._settings = settings
+        self._incarnation = new_id()
+        self._web = _web_dids(settings.did_web)
+        resolver = Resolver(settings.mediator_did, keys, web=self._web)
+        self._measures = EdgeMeasures()
+        self._gateway = Gateway(
+            routes or FixedRoutes(placement_of(settings)),
+            ports,
+            _gateway_limits(limits),
+            on_push=self.take_push,
+            on_new_incarnation=self.host_forgot,
+            measures=self._measures,
+        )
+        counts = _refusal_counts(settings.audit, clock, self._measures)
+        self._refusals = RefusalLog(name, self._incarnation, counts, self._gateway)
+        self._hub = Hub(name, self._gateway)
+        identities = Identities(self._gateway)
+        self._delivery_workers = DeliveryWorkers(
+            DeliveryQueue(
+                name, settings.outbound, identities, _destinations(settings, keys), clock, new_id
+            )
+        )
+        self._placer = placer or FixedPlaces(self._gateway.routes)
+        self._in_flight = InFlight(limits)
+        self._mediation = self._didcomm(keys, identities, clock)
+        self._listener = HttpListener(
+            settings,
+            self._routes(keys, resolver, identities, clock),
+            self._in_flight,
+            clock=clock,
+            new_id=new_id,
+            refusals=counts,
+            measures=self._measures,
+        )
+        self._show_state()
+        self._watching: list[asyncio.Task[None]] = []
+        self._reached: frozenset[str] = frozenset()
+        self._reaching: set[asyncio.Task[None]] = set()
+
+    def _routes(
+        self, keys: MediatorKeys, resolver: Resolver, identities: Identities, clock: Clock
+    ) -> list[RouteGroup]:
+        """What each protocol family and the operators have to be served."""
+        settings, gateway, hub = self._settings, self._gateway, self._hub
+        refusals = self._refusals.counts
+        commands = CommandEndpoint(
+            settings,
+            CommandValidator(settings, keys, resolver, TABLE),
+            resolver,
+            gateway,
+            clock=clock,
+            senders=_senders(settings.rates),
+            refusals=refusals,
+            measures=self._measures,
+        )
+        sockets = SocketEndpoint(
+            hub.edge,
+            settings.limits,
+            settings.protocol,
+            resolver,
+            gateway,
+            hub,
+            clock=clock,
+            refusals=refusals,
+        )
+        mediation = self._mediation
+        access = OperatorAccess(keys)
+        health = HealthEndpoint(
+            Health(gateway, clock=clock),
+            self._in_flight,
+            refused=lambda: refusals.total,
+            outbound=None if mediation is None else mediation.outbound,
+            export=None if settings.export.to is None else _export_figures(settings, clock),
+        )
+        operators = OperatorEndpoint(access, gateway, identities, clock=clock, new_id=new_id)
+        placement = PlacementEndpoint(access, self._placer)
+        groups = [
+            decentrl_routes(
+                orjson.dumps(mediator_document(settings.mediator_did, settings.url, keys)),
+                partial(home_page, settings),
+                commands,
+                sockets,
+                PublicEventsEndpoint(settings.limits, gateway, refusals),
+                settings.rates,
+            ),
+            # Counted and answered as those of Decentrl.
+            RouteGroup(DECENTRL, [*health.routes(), *operators.routes(), *placement.routes()]),
+        ]
+        return groups if mediation is None else [*groups, mediation.routes()]
+
+    def _didcomm(
+        self, keys: MediatorKeys, identities: Identities, clock: Clock
+    ) -> DidCommMediator | None:
+        settings = self._settings
+        if not settings.didcomm.enabled:
+            return None
+        didcomm = DidCommDependencies(
+            settings,
+            identities,
+            self._hub,
+            self._delivery_workers,
+            _senders(settings.rates),
+            clock,
+            new_id,
+            self._refusals.counts,
+            self._measures,
+        )
+        return DidCommMediator(keys, didcomm)
+
+    async def start(self, listener: socket.socket | None = None) -> int:
+        """Listen, on ``listener`` or on the configured address; the port."""
+        listener = listener or listen(self._settings)
+        await self._listener.start(listener)
+        loop = asyncio.get_running_loop()
+        self._watching = [loop.create_task(self._probe_hosts())]
+        period_s = self._settings.audit.refusals_period_s
+        if period_s:
+            self._watching.append(loop.create_task(self._refusals.run(period_s)))
+        if self._settings.didcomm.enabled and self._settings.outbound.enabled:
+            self._watching.append(loop.create_task(self._sweep_outbound()))
+        port: int = listener.getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """Drain: no new work, running commands answered, sockets closed with 1001."""
+        self._in_flight.draining = True
+        for task in (*self._watching, *self._reaching):
+            task.cancel()
+        self._hub.close_all()
+        if self._mediation is not None:  # those included that no agent has used yet
+            self._mediation.sockets.close_all(GOING_AWAY)
+        await self._delivery_workers.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.limits.drain_s_max):
+                await self._gateway.drained()
+                if self._settings.audit.refusals_period_s:
+                    await self._refusals.record()
+        await self._listener.stop()
+        if self._web is not None:
+            await self._web.close()
+
+    def report(self) -> list[MetricFamily]:
+        """What this edge has measured, and what it holds now."""
+        return families(self._measures.registry)
+
+    def _show_state(self) -> None:
+        """Let the measures show what this edge holds whenever they are reported."""
+        measures, in_flight = self._measures, self._in_flight
+        measures.listeners.set_function(lambda: len(self._hub))
+        measures.in_flight.set_function(lambda: in_flight.requests)
+        measures.in_flight_bytes.set_function(lambda: in_flight.size_bytes)
+        measures.outbox_items.set_function(lambda: self._gateway.waiting_items)
+        for protocol in in_flight.sockets:
+            count = partial(in_flight.sockets.__getitem__, protocol)
+            measures.sockets.labels(protocol).set_function(count)
+        if self._settings.didcomm.enabled:
+            measures.registry.register(OutboundMeasures(self._delivery_workers.figures))
+
+    def take_push(self, push: Push) -> None:
+        """A push for sockets of this edge."""
+        self._hub.push(push)
+
+    def take_pushes(self, pushes: bytes) -> None:
+        """Pushes that came on their own: msgpack of ``list[Push]``."""
+        for push in _PUSHES.decode(pushes):
+            self._hub.push(push)
+
+    def take_table(self, table: PlacementTable) -> None:
+        """Who owns what from now on; sockets of shards whose sessions were lost are closed.
+
+        For an edge with ``LiveRoutes`` alone.
+        """
+        routes = self._gateway.routes
+        assert isinstance(routes, LiveRoutes)
+        lost = routes.update(table)
+        self._reach_out(table)
+        if lost:
+            shards = ", ".join(sorted(filter(is_shard, lost)))
+            _LOG.warning("sessions lost of %s", shards or f"{len(lost)} identities")
+            self._hub.close_sessions_of(lost)
+
+    def _reach_out(self, table: PlacementTable) -> None:
+        """Open connections to new dedicated hosts of identities that a client listens for here.
+
+        What such a host pushes before would be missed. Hosts that have ended are forgotten.
+        """
+        for host in self._reached - table.dedicated_hosts.keys():
+            self._gateway.forget(host)
+        for host in table.dedicated_hosts.keys() - self._reached:
+            if self._hub.listeners_of(identity_of_host(host)[0]):
+                task = asyncio.get_running_loop().create_task(self._probe(host), context=Context())
+                self._reaching.add(task)
+                task.add_done_callback(self._reaching.discard)
+        self._reached = frozenset(table.dedicated_hosts)
+
+    def host_forgot(self, host: str) -> None:
+        """A host does not know the sessions of this edge any more, or could not push to it."""
+        _LOG.warning("sessions at host %s are lost", host)
+        self._hub.close_sessions_on(host)
+        self._hub.close_sessions_of(self._gateway.routes.just_left(host))
+
+    async def _probe_hosts(self) -> None:
+        """Notice a host that restarted while this edge sent it nothing."""
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            hosts = {*self._gateway.routes.hosts(), *self._hub.hosts()}
+            await asyncio.gather(*[self._probe(host) for host in hosts])
+
+    async def _probe(self, host: str) -> None:
+        with contextlib.suppress(HostUnavailable):
+            incarnation = await self._gateway.port(host).heartbeat(
+                len(self._hub), self._incarnation
+            )
+            self._gateway.saw_incarnation(host, incarnation)
+
+    async def _sweep_outbound(self) -> None:
+        """Find what should be on its way and is not: left over by an edge that died, or refused."""
+        while True:
+            try:
+                agents_max = self._settings.outbound.agents_max
+                waiting = await waiting_queues(self._gateway, agents_max, outbound_only=True)
+                self._delivery_workers.found_waiting([queue.did for queue in waiting])
+            except HostUnavailable:
+                pass
+            except Exception:  # noqa: BLE001 - the next look may find what this one could not
+                _LOG.exception("queues with an endpoint not found")
+            await asyncio.sleep(self._settings.outbound.sweep_s)
+
+
+def _destinations(settings: Settings, keys: MediatorKeys) -> Destinations:
+    return Destinations(settings.outbound, via=pseudonym(keys))
+
+
+def _export_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Figures]:
+    """The figures of the export from those of ``/status``; one for each database."""
+
+    def figures(status: Figures) -> Figures:
+        positions = status.get("log_positions", [status.get("log_position")])
+        each = export_status.figures_by_database(settings.data_dir, positions, clock())
+        return each[0] if len(each) == 1 else {"databases": each}
+
+    return figures
+
+
+def _gateway_limits(limits: Limits) -> GatewayLimits:
+    return GatewayLimits(
+        limits.outbox_items_max,
+        limits.batch_items_max,
+        limits.batch_bytes_max,
+        limits.reads_in_flight_max,
+        limits.move_wait_s_max,
+    )
+
+
+def _refusal_counts(audit: Audit, clock: Clock, measures: EdgeMeasures) -> RefusalCounts:
+    return RefusalCounts(
+        entries_max=audit.refusals_entries_max,
+        senders_bytes_max=audit.refusals_senders_bytes_max,
+        clock=clock,
+        on_count=measures.refusals.add,
+    )
+
+
+def _senders(rates: Rates) -> RateLimit:
+    return RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
+
+
+def _web_dids(settings: DidWeb) -> WebDids | None:
+    if not settings.enabled:
+        return None
+    return WebDids(
+        WebLimits(
+            timeout_s=settings.seconds_max,
+            body_bytes_max=settings.bytes_max,
+            entries_max=settings.cache_entries_max,
+            found_ttl_s=settings.cache_s,
+            missing_ttl_s=min(settings.cache_s, _MISSING_S_MAX),
+            allowed_hosts=frozenset(settings.allowed_hosts),
+        )
+    )

@@ -1,0 +1,57 @@
+"""How a command or the server ends: exit codes, the reason and its remedy on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import IntEnum
+from typing import IO, Any, Self
+
+import click
+
+
+class Exit(IntEnum):
+    """How a command ended; each with the sentence that ``poste --help`` shows."""
+
+    means: str
+
+    def __new__(cls, code: int, means: str) -> Self:
+        """A member: its code, and its meaning beside it."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.means = means
+        return member
+
+    OK = 0, "Done."
+    FINDING = 1, "Done, and something is wrong with what was checked."
+    USAGE = 2, "The command line or a setting is wrong; nothing was done."
+    UNREACHABLE = 3, "The server or the log cannot be reached."
+    UNSAFE = 4, "The log or the keys are not safe to use as they are."
+    INTERNAL = 70, "A fault of poste itself."
+
+
+class Stop(click.ClickException):
+    """The end of a command that could not do its work: why, and what to do about it."""
+
+    def __init__(self, code: Exit, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = int(code)  # type: ignore[misc]  # click reads it from the instance
+        self.remedy = remedy
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the reason, then the remedy, on stderr."""
+        click.echo(f"poste: {escaped(self.message)}", file=file or sys.stderr)
+        if self.remedy:
+            click.echo(f"  {escaped(self.remedy)}", file=file or sys.stderr)
+
+
+def unfinished(error: Exception) -> Stop:
+    """The end of a command that found the log of a restore that has not come to its end."""
+    remedy = "Run the same poste restore again: it begins anew and then finishes."
+    return Stop(Exit.UNSAFE, str(error), remedy)
+
+
+def escaped(value: object) -> str:
+    """A value as one line of printable text."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

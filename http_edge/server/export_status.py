@@ -1,0 +1,125 @@
+"""What operators are shown of the export: how far it is, and what keeps it from going on.
+
+It is one small file of the data directory. The exporting process replaces it; edges on its machine
+read it for ``/status``, so this module does without pyarrow (48 MB of memory in each edge).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from actors.host.clock import Clock
+
+NAME: Final = "export-status{}.json"
+"""With the number of the database where the log has several."""
+
+
+class ExportStatus(msgspec.Struct, kw_only=True):
+    """How the export stands. Positions are those of the log, times Unix ms.
+
+    ``position`` and ``caught_up_at_ms`` are None until this process has found the whole log
+    exported or exported something itself, ``stepped_at_ms`` until it has exported something;
+    ``fault`` is empty while nothing is wrong. While it stands by another process exports.
+    """
+
+    position: int | None = None
+    stepped_at_ms: int | None = None
+    caught_up_at_ms: int | None = None
+    fault: str = ""
+    fault_since_ms: int | None = None
+    is_standing_by: bool = False
+
+
+class Reporter:
+    """Keeps the file up to date. A file that cannot be written stops no export."""
+
+    def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
+        """Replaces what an earlier process reported, of one database where there are several."""
+        self._path = data_dir / _name(database)
+        self._clock = clock
+        self._status = ExportStatus()
+        self._write()
+
+    def on_step(self, position: int) -> None:
+        """Something was exported."""
+        self._status.stepped_at_ms = self._clock()
+        self._reach(position)
+
+    def on_caught_up(self, position: int) -> None:
+        """All of the log is exported, which ends at this position."""
+        self._status.caught_up_at_ms = self._clock()
+        self._reach(position)
+
+    def on_fault(self, error: Exception) -> None:
+        """The export waits and tries again, because of this."""
+        if not self._status.fault:
+            self._status.fault_since_ms = self._clock()
+        self._status.fault = str(error)
+        self._status.is_standing_by = False
+        self._write()
+
+    def on_standby(self) -> None:
+        """Another process exports, which alone knows how far it is."""
+        self._status = ExportStatus(is_standing_by=True)
+        self._write()
+
+    def _reach(self, position: int) -> None:
+        self._status.position = position
+        self._status.fault, self._status.fault_since_ms = "", None
+        self._status.is_standing_by = False
+        self._write()
+
+    def _write(self) -> None:
+        draft = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            draft.write_bytes(msgspec.json.encode(self._status))
+            draft.replace(self._path)
+
+
+def figures(
+    data_dir: Path, log_position: int | None, now_ms: int, database: int | None = None
+) -> dict[str, Any]:
+    """How the export stands, as ``/status`` shows it; ages in seconds.
+
+    ``rows_behind`` counts positions of the log, of which PostgreSQL leaves some out; it is None
+    where either end is not known. ``caught_up_age_s``: since when something may be missing.
+    ``standby``: another process exports, perhaps on another machine, whose status says the rest.
+    """
+    try:
+        status = msgspec.json.decode((data_dir / _name(database)).read_bytes(), type=ExportStatus)
+    except (OSError, msgspec.DecodeError):
+        # Edges on other machines have no such file.
+        fault = "the exporting process is not on this machine or has not started"
+        status = ExportStatus(fault=fault)
+
+    def age_s(at_ms: int | None) -> float | None:
+        return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
+
+    is_known = log_position is not None and status.position is not None
+    return {
+        "position": status.position,
+        "rows_behind": max(0, (log_position or 0) - (status.position or 0)) if is_known else None,
+        "last_step_age_s": age_s(status.stepped_at_ms),
+        "caught_up_age_s": age_s(status.caught_up_at_ms),
+        "trouble": status.fault,
+        "trouble_age_s": age_s(status.fault_since_ms),
+        "standby": status.is_standing_by,
+    }
+
+
+def figures_by_database(
+    data_dir: Path, log_positions: Sequence[int | None], now_ms: int
+) -> list[dict[str, Any]]:
+    """The same of each database of the log, whose positions are given."""
+    if len(log_positions) == 1:
+        return [figures(data_dir, log_positions[0], now_ms)]
+    return [figures(data_dir, last, now_ms, n) for n, last in enumerate(log_positions)]
+
+
+def _name(database: int | None) -> str:
+    return NAME.format("" if database is None else f"-{database}")

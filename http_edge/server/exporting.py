@@ -1,0 +1,228 @@
+"""The export of the log beside a serving mediator.
+
+``ContinuousExport`` follows the log until ``stopping`` is set, and outlives a full disk or a lost
+store: it says so and tries again. ``main`` runs it in a child process of ``poste serve``
+(``http_edge.server.export_process``). The child ends with its parent, however that ends: it reads
+the pipe that the parent holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import IO, Final
+
+import base58
+
+from actors.host.clock import system_clock
+from eventstore.log.errors import LockedElsewhere, LogError
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.errors import ExportError, ExportRefused
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.manifest import Signer
+from eventstore.parquet.write.exporter import Exported, Exporter, ExportOwner
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.advisory_lock import advisory_lock
+from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
+from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
+from http_edge.server.export_status import Reporter
+from http_edge.settings.settings import Settings
+from http_edge.telemetry.logs import configure
+
+_LOG = logging.getLogger(__name__)
+_RETRY_S_MIN: Final = 1.0
+_GIVE_WAY: Final = 5
+"""Nice value: the mediator goes first, and the export keeps a quarter of a full core."""
+
+
+def opened_to_read(settings: Settings) -> EventLog:
+    """The log for tools that only read it, or its first database; see ``Settings.each_database``.
+
+    Reading asks nothing of the store's durability.
+
+    Raises:
+        LogError: as ``eventstore.stores.open_log.open_log``.
+    """
+    return open_log(settings.log_dsn, allow_unsafe=True, postgres=settings.postgres.bounds)
+
+
+class OtherExporter(ExportRefused):
+    """Another process, of this machine or of another one, exports the log to the place."""
+
+
+@contextlib.contextmanager
+def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterator[Exporter]:
+    """The exporter of this mediator to a place, the only one while it is used.
+
+    Raises:
+        OtherExporter: another process exports there.
+        ExportRefused: the place is of another mediator or log, or this mediator has no keys yet.
+        ExportError, LogError, KeyFileRefused: as ``Exporter`` and ``load_or_create``.
+    """
+    if not settings.keys_path.exists():
+        raise ExportRefused(f"there are no keys of a mediator at {settings.keys_path}")
+    keys = load_or_create(settings.keys_path)
+    owner = ExportOwner(
+        log.setting("mediator_did", settings.mediator_did),
+        int(log.setting("shards", str(settings.shards))),
+    )
+    signer = Signer(
+        base58.b58encode(keys.signing_public).decode(), partial(signatures.sign, keys.signing_seed)
+    )
+    verify = partial(signatures.verify, keys.signing_public)
+    bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max)
+    kept_s = settings.export.replaced_kept_s
+    with _locked(settings, place) as own:
+        exporter = Exporter(log, own, owner, signer, verify, bounds, replaced_kept_s=kept_s)
+        with contextlib.closing(exporter):
+            yield exporter
+
+
+class ContinuousExport:
+    """Follows the log of a mediator and exports it, until ``stopping`` is set.
+
+    Where another process exports to the same place, it stands by and takes over when that one ends.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        target: str,
+        *,
+        on_step: Callable[[Exported], None] = lambda _step: None,
+        on_caught_up: Callable[[int], None] = lambda _position: None,
+        on_fault: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        """An export to a path or URI.
+
+        ``on_caught_up`` is called with the position reached whenever all of the log is exported,
+        ``on_fault`` once for each new fault.
+        """
+        self._settings = settings
+        self._target = target
+        self._on_step = on_step
+        self._on_caught_up = on_caught_up
+        self._on_fault = on_fault
+        self._fault = ""
+        self._wait_s = _RETRY_S_MIN
+
+    def run(self, stopping: threading.Event) -> None:
+        """Export until ``stopping`` is set; what fails is tried again after a while."""
+        while not stopping.is_set():
+            try:
+                self._follow(stopping)
+            except OtherExporter as error:
+                # Ready to go on when that one ends: this one looks as often as that one writes.
+                self._report(error)
+                stopping.wait(
+                    min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
+                )
+            except (ExportError, LogError, KeyFileRefused, OSError) as error:
+                # Some of these an operator has to mend, without a restart of the mediator.
+                self._report(error)
+                stopping.wait(self._wait_s)
+                self._wait_s = min(2 * self._wait_s, self._settings.export.retry_s_max)
+
+    def _follow(self, stopping: threading.Event) -> None:
+        export = self._settings.export
+        steps = 0
+        with (
+            contextlib.closing(opened_to_read(self._settings)) as log,
+            exporter_of(self._settings, log, open_place(self._target)) as exporter,
+        ):
+            while not stopping.is_set():
+                step = exporter.step()
+                self._fault, self._wait_s = "", _RETRY_S_MIN
+                if step is not None:
+                    self._on_step(step)
+                    steps += 1
+                    if steps % export.compact_files_min == 0:
+                        exporter.compact(files_min=export.compact_files_min)
+                if step is None or not step.is_full:
+                    self._on_caught_up(exporter.catalog.last)
+                    stopping.wait(export.lag_s_max)
+
+    def _report(self, error: Exception) -> None:
+        if str(error) != self._fault:
+            self._fault = str(error)
+            self._on_fault(error)
+
+
+def main() -> None:
+    """The child: export until stdin ends."""
+    settings = Settings.model_validate_json(sys.stdin.buffer.readline())
+    configure(settings.log_level, process="export")
+    assert settings.export.to is not None
+    os.nice(_GIVE_WAY)
+    stopping = threading.Event()
+    # Ctrl-C reaches the whole group of processes; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_until_end, args=(sys.stdin.buffer, stopping), daemon=True).start()
+    (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
+    reporter = Reporter(settings.data_dir, system_clock, database)
+
+    def on_step(step: Exported) -> None:
+        _log_step(step)
+        reporter.on_step(step.last)
+
+    def on_fault(error: Exception) -> None:
+        if isinstance(error, OtherExporter):
+            reporter.on_standby()
+            _LOG.info("the export stands by: %s", error)
+        else:
+            reporter.on_fault(error)
+            _LOG.error("the export waits: %s", error)
+
+    ContinuousExport(
+        settings,
+        settings.export.to,
+        on_step=on_step,
+        on_caught_up=reporter.on_caught_up,
+        on_fault=on_fault,
+    ).run(stopping)
+
+
+def _until_end(pipe: IO[bytes], stopping: threading.Event) -> None:
+    pipe.read()
+    stopping.set()
+
+
+def _log_step(step: Exported) -> None:
+    _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
+
+
+@contextlib.contextmanager
+def _locked(settings: Settings, place: ExportPlace) -> Iterator[ExportPlace]:
+    """The place for one exporter alone: two would write over each other.
+
+    A file is locked against others of this machine, an advisory lock in the database keeps out
+    those of all machines. It is checked before each change of the place.
+    """
+    name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
+    with (settings.data_dir / f"export-{name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _other(place) from error
+        with contextlib.ExitStack() as stack:
+            try:
+                name = f"export to {place.address()}"
+                check = stack.enter_context(
+                    advisory_lock(settings.log_dsn, name, settings.postgres.bounds)
+                )
+            except LockedElsewhere as error:
+                raise _other(place) from error
+            yield place.checked(check)
+
+
+def _other(place: ExportPlace) -> OtherExporter:
+    return OtherExporter(f"another process exports to {place.address()}")

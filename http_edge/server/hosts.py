@@ -1,0 +1,69 @@
+"""What the settings say of hosts: which of them owns what, and what each starts with."""
+
+from __future__ import annotations
+
+from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.partitioning import Placement
+from actors.host.identity_host import HostOptions
+from actors.placement.dedication import ANY_LOAD_PER_S
+from http_edge.settings.settings import Settings
+
+
+def placement_of(settings: Settings) -> Placement:
+    """Which host owns which partition, as the settings say."""
+    return Placement(
+        shards=settings.shards,
+        hosts=settings.hosts,
+        databases=len(settings.log_dsns),
+    )
+
+
+def dedicate_above_per_s(settings: Settings) -> float:
+    """Commands per second above which the placer dedicates an identity; 0 for never."""
+    if settings.placement == "dedicated":
+        return ANY_LOAD_PER_S
+    return settings.limits.dedicate_above_commands_per_s if settings.has_placer else 0
+
+
+def host_options(settings: Settings, index: int) -> HostOptions:
+    """What the host with this index in ``Placement.host_names`` starts with.
+
+    Where there is a placer, that says what it owns.
+    """
+    limits, placement = settings.limits, placement_of(settings)
+    name = placement.host_names_on(settings.node or "")[index]
+    return HostOptions(
+        name=name,
+        dsn=settings.log_dsns[placement.database_of_host(name)],
+        postgres=settings.postgres.bounds,
+        allow_unsafe=settings.postgres.unsafe_ok,
+        partitions=[] if settings.has_placer else placement.partitions_of(index),
+        node=settings.node or "",
+        is_placed=settings.has_placer,
+        limits=HostLimits(
+            timestamp_window_ms=settings.protocol.timestamp_window_ms,
+            nonces_per_shard_max=limits.nonces_per_shard_max,
+            transaction_items_max=limits.transaction_items_max,
+            transaction_bytes_max=limits.transaction_bytes_max,
+            gather_s_max=0.0 if settings.log_dsn.startswith("sqlite:") else limits.gather_s_max,
+            pages_bytes_max=limits.pages_bytes_max,
+            active_identities_max=limits.active_identities_max,
+            active_bytes_max=limits.active_bytes_max,
+            identity_idle_s=limits.identity_idle_s,
+            snapshot_after_events=limits.snapshot_after_events,
+            dedicate_above_commands_per_s=dedicate_above_per_s(settings),
+            identity=IdentityLimits(
+                queue_messages_max=limits.queue_messages_max,
+                queue_bytes_max=limits.queue_bytes_max,
+                contract_requests_max=limits.contract_requests_max,
+                contracts_max=limits.contracts_max,
+                saved_events_max=limits.saved_events_max,
+                public_events_max=limits.public_events_max,
+                message_bytes_max=settings.didcomm.message_bytes_max,
+                queue_age_s_max=settings.didcomm.queue_age_s_max,
+                keylist_keys_max=settings.didcomm.keylist_keys_max,
+                live_in_flight_max=settings.didcomm.live_in_flight_max,
+                leased_max=settings.didcomm.leased_max,
+            ),
+        ),
+    )

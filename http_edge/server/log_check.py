@@ -1,0 +1,108 @@
+"""What is checked of a log before it is served: that it is safe, whole, and of this mediator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import base58
+
+from actors.core.partitioning import shards_of_database
+from actors.host.clock import new_id
+from eventstore.log import databases
+from eventstore.log.errors import LogError, LogUnfinished, UnsafeLog, WrongDatabase
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
+from http_edge.server.exits import Exit, Stop, unfinished
+from http_edge.settings.settings import Settings
+
+
+def check_log(settings: Settings) -> str:
+    """Open the log once, and hold it to what was fixed when it was created; its id.
+
+    Raises:
+        Stop: it cannot be served as the settings say; says why and what to do.
+    """
+    postgres, dsns = settings.postgres, settings.log_dsns
+    count = len(dsns)
+    own = [shards_of_database(place, count, settings.shards) for place in range(count)]
+    with _explained(), contextlib.ExitStack() as opened:
+        logs = [
+            opened.enter_context(
+                contextlib.closing(
+                    open_log(dsn, allow_unsafe=postgres.unsafe_ok, postgres=postgres.bounds)
+                )
+            )
+            for dsn in dsns
+        ]
+        databases.agree(logs, own, new_id=new_id())
+        for log in logs:
+            _check_constants(log, settings)
+        _check_keys(settings, logs[0])
+        return logs[0].setting("log_id", new_id())
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do about a log that cannot be used."""
+    try:
+        yield
+    except WrongDatabase as error:
+        raise Stop(
+            Exit.USAGE,
+            f"{error}.",
+            "Name all databases of the log with --log, in the order in which it was created.",
+        ) from error
+    except UnsafeLog as error:
+        raise Stop(
+            Exit.UNSAFE,
+            f"{error}.",
+            "Set it right, or, to experiment, --set postgres.unsafe_ok=on.",
+        ) from error
+    except LogUnfinished as error:
+        raise unfinished(error) from error
+    except LogError as error:
+        raise Stop(
+            Exit.UNREACHABLE, f"The event log cannot be opened: {error}.", "See --log."
+        ) from error
+
+
+def _check_constants(log: EventLog, settings: Settings) -> None:
+    for name, value in (
+        ("shards", str(settings.shards)),
+        ("mediator_did", settings.mediator_did),
+    ):
+        fixed = log.setting(name, value)
+        if fixed != value:
+            option = "--shards" if name == "shards" else "--did"
+            raise Stop(
+                Exit.USAGE,
+                f"The log was created with {name} {fixed}, not {value}.",
+                f"It is fixed for the life of a log. Set {option} {fixed}, or begin a new log in"
+                " another directory with --data-dir.",
+            )
+
+
+def _check_keys(settings: Settings, log: EventLog) -> None:
+    """Hold the keys to those of the log, or make some for a log that has none yet."""
+    path, known = settings.keys_path, log.settings().get("mediator_key")
+    if known is not None and not path.exists():
+        raise Stop(
+            Exit.UNSAFE,
+            f"The key file {path} is missing, and the log belongs to the key {known}.",
+            "Restore it from a backup, or name it with --set keys_file=PATH.",
+        )
+    try:
+        keys = load_or_create(path)
+    except KeyFileRefused as error:
+        raise Stop(Exit.UNSAFE, str(error)) from error
+    own = base58.b58encode(keys.signing_public).decode()
+    known = log.setting("mediator_key", own)
+    if known != own:
+        raise Stop(
+            Exit.UNSAFE,
+            f"The log belongs to the mediator with the key {known}; {path} holds {own}.",
+            "Restore the key file of this log from a backup, on every node the same: contracts are"
+            " bound to it.",
+        )

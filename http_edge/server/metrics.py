@@ -1,0 +1,344 @@
+"""``/metrics``: the measures of every process of one ``poste serve``, as Prometheus reads them.
+
+It has a listener of its own, apart from the public one: what it shows is for the operator. A
+process that does not answer is shown as down, and delays the answer by 3 s at most.
+
+Labels are closed: names of our processes, shards, stages and protocols, and what a command is and
+how it ended, both from lists of ours. No DID and no text of a client ever becomes a label.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from importlib.metadata import version
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from aiohttp import hdrs, web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from actors.core.partitioning import is_shard
+from actors.host.clock import Clock
+from actors.host.measures import HostReport, HostStats, MetricFamily
+from eventstore.log.event_log import LogFigures
+from http_edge.dispatch.whole_log import logs_by_database, total
+from http_edge.server import export_status
+from http_edge.server.exits import Exit, Stop
+from http_edge.server.hosts import placement_of
+from http_edge.settings.settings import Settings, split_listen
+
+_LOG = logging.getLogger(__name__)
+PATH: Final = "/metrics"
+_FRESH_S: Final = 1.0
+"""However often a client asks, the processes are asked once in this time."""
+_ANSWER_S_MAX: Final = 3.0
+"""A host waits 2 s for its writer and its log before it answers without; Prometheus waits 10 s."""
+_R = TypeVar("_R")
+
+HostQuestion: TypeAlias = Callable[[bool], Awaitable[bytes]]
+"""The msgpack of ``HostReport``, with the figures of the log or without."""
+EdgeQuestion: TypeAlias = Callable[[], Awaitable[bytes]]
+"""The msgpack of ``list[MetricFamily]``."""
+
+_BY: Final = "process"
+_HOST_COUNTERS: Final = {
+    "commits": ("poste_commits", "Transactions that the log has stored."),
+    "rows": ("poste_log_rows", "Rows that the log has stored, seals included."),
+    "append_failures": (
+        "poste_append_failures",
+        "Transactions whose append failed: every command in them was answered outcome unknown.",
+    ),
+    "partitions_lost": (
+        "poste_partitions_lost",
+        "Partitions that were given up because another owner had claimed them.",
+    ),
+    "activations": ("poste_activations", "Identities that were read from the log into memory."),
+}
+_HOST_GAUGES: Final = {
+    "cached_identities": ("poste_resident_identities", "Identities in memory."),
+    "cached_bytes": ("poste_resident_bytes", "Bytes that the identities in memory take."),
+    "nonces": ("poste_nonces", "Nonces in force."),
+    "leases": ("poste_leases", "Messages that are handed out and not acknowledged."),
+    "sessions": ("poste_sessions", "Identities that a client listens for at an edge."),
+    "live_sessions": ("poste_live_sessions", "Identities in live mode."),
+}
+_LOG_GAUGES: Final = {
+    "log_position": ("poste_log_position", "Position of the newest row of the log."),
+    "identities": ("poste_identities", "Identities that have a queue, empty or not."),
+    "queue_messages": ("poste_queue_messages", "Messages that wait in all queues."),
+    "queue_bytes": ("poste_queue_bytes", "Bytes of the messages that wait in all queues."),
+}
+_EXPORT_GAUGES: Final = {
+    "position": (
+        "poste_export_position",
+        "Position up to which the log, or one database of it, is exported.",
+    ),
+    "rows_behind": ("poste_export_lag_rows", "Positions of the log that are not exported yet."),
+    "caught_up_age_s": (
+        "poste_export_caught_up_age_seconds",
+        "Since when something may be missing in the export.",
+    ),
+    "trouble_age_s": (
+        "poste_export_trouble_age_seconds",
+        "Since when something keeps the export from going on; absent while nothing does.",
+    ),
+    "standby": (
+        "poste_export_standby",
+        "1 while another process exports, 0 for the one that does.",
+    ),
+}
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What every process reported, None for one that did not answer.
+
+    ``shards`` is how many the log has. ``exports`` are ``http_edge.server.export_status.figures``,
+    one for each of the log's databases; none where nothing is exported.
+    """
+
+    hosts: Mapping[str, HostReport | None]
+    edges: Mapping[str, Sequence[MetricFamily] | None]
+    shards: int
+    exports: Sequence[Mapping[str, Any]]
+    now_ms: int
+
+    @property
+    def log(self) -> LogFigures | None:
+        """The figures of the log, from the host of each database that was asked for them."""
+        return total(report.log for report in self.hosts.values() if report is not None)
+
+
+class Scrape:
+    """Asks hosts and edges by name, and keeps their answers for a second."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        hosts: Mapping[str, HostQuestion],
+        edges: Mapping[str, EdgeQuestion],
+        *,
+        clock: Clock,
+    ) -> None:
+        """A scrape of these processes, by name, that has no answers yet."""
+        self._settings = settings
+        self._placement = placement_of(settings)
+        self._hosts = hosts
+        self._edges = edges
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._seen: Seen | None = None
+        self._seen_at_s = 0.0
+
+    async def seen(self) -> Seen:
+        """What the processes reported, a second ago at most."""
+        async with self._lock:
+            now_s = asyncio.get_running_loop().time()
+            if self._seen is None or now_s - self._seen_at_s >= _FRESH_S:
+                self._seen = await self._ask()
+                self._seen_at_s = asyncio.get_running_loop().time()
+            return self._seen
+
+    async def _ask(self) -> Seen:
+        # A database is the same for all, and its figures are a look at every queue: one host asks.
+        readers = self._readers()
+        hosts, edges = await asyncio.gather(
+            asyncio.gather(
+                *[_answer(ask(name in readers), HostReport) for name, ask in self._hosts.items()]
+            ),
+            asyncio.gather(*[_answer(ask(), list[MetricFamily]) for ask in self._edges.values()]),
+        )
+        seen = Seen(
+            hosts=dict(zip(self._hosts, hosts, strict=True)),
+            edges=dict(zip(self._edges, edges, strict=True)),
+            shards=self._settings.shards,
+            exports=[],
+            now_ms=self._clock(),
+        )
+        return msgspec.structs.replace(seen, exports=self._exports(seen.hosts))
+
+    def _readers(self) -> Collection[str]:
+        """The host of each database to ask for its figures: one that answered the last time."""
+        last = self._seen.hosts if self._seen is not None else {}
+        readers: dict[int, str] = {}
+        for name in sorted(self._hosts, key=lambda name: last.get(name) is None):
+            readers.setdefault(self._placement.database_of_host(name), name)
+        return readers.values()
+
+    def _exports(self, hosts: Mapping[str, HostReport | None]) -> Sequence[dict[str, Any]]:
+        if self._settings.export.to is None:
+            return []
+        known = {name: report.log for name, report in hosts.items() if report is not None}
+        logs = logs_by_database(self._placement, known.items())
+        positions = [None if log is None else log.log_position for log in logs]
+        return export_status.figures_by_database(self._settings.data_dir, positions, self._clock())
+
+
+async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
+    """What a process reports, or None: whatever is wrong with it, the others are shown."""
+    try:
+        async with asyncio.timeout(_ANSWER_S_MAX):
+            return msgspec.msgpack.decode(await answer, type=kind)
+    except Exception as error:  # noqa: BLE001 - Ray has many ways to say that a process is gone
+        _LOG.debug("no report of a process: %s", type(error).__name__)
+        return None
+
+
+def exposition(seen: Seen, accept: str) -> tuple[bytes, str]:
+    """The text for a scraper that accepts these media types, and its own media type."""
+    encode, content_type = choose_encoder(accept)
+    registry = CollectorRegistry()
+    registry.register(_Mediator(seen))
+    return encode(registry), content_type
+
+
+class _Mediator(Collector):
+    """Every metric of a mediator, by the processes that have reported something."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        seen = self._seen
+        hosts = {name: report for name, report in seen.hosts.items() if report is not None}
+        edges = {name: families for name, families in seen.edges.items() if families is not None}
+        up = GaugeMetricFamily(
+            "poste_up", "1 if the process has answered this scrape.", None, [_BY]
+        )
+        for name in (*seen.hosts, *seen.edges):
+            up.add_metric([name], 1 if name in hosts or name in edges else 0)
+        yield up
+        info = GaugeMetricFamily("poste_build_info", "1, with the version.", None, ["version"])
+        info.add_metric([version("poste-restante")], 1)
+        yield info
+        yield from _by_process({name: host.families for name, host in hosts.items()} | edges)
+        yield from _of_hosts({name: host.stats for name, host in hosts.items()})
+        shards = "Shards of the log, each of which needs an owner."
+        yield GaugeMetricFamily("poste_shards", shards, seen.shards)
+        yield from _of_the_log(seen.log, seen.now_ms)
+        yield from _of_the_exports(seen.exports)
+
+
+def _by_process(measured: Mapping[str, Sequence[MetricFamily]]) -> Iterable[Metric]:
+    """What each process measures itself, of the same metric together, with its name as a label."""
+    metrics: dict[str, Metric] = {}
+    for process, families in measured.items():
+        for family in families:
+            metric = metrics.setdefault(
+                family.name, Metric(family.name, family.documentation, family.kind)
+            )
+            for name, labels, value in family.samples:
+                metric.add_sample(name, {_BY: process, **labels}, value)
+    return metrics.values()
+
+
+def _of_hosts(hosts: Mapping[str, HostStats]) -> Iterator[Metric]:
+    for kind, figures in ((CounterMetricFamily, _HOST_COUNTERS), (GaugeMetricFamily, _HOST_GAUGES)):
+        for field, (metric, text) in figures.items():
+            family = kind(metric, text, None, [_BY])
+            for name, stats in hosts.items():
+                family.add_metric([name], getattr(stats, field))
+            yield family
+    owners = GaugeMetricFamily(
+        "poste_shard_owner", "1 for the host that owns the shard.", None, ["shard", "host"]
+    )
+    for name, stats in hosts.items():
+        for partition in stats.partitions:
+            if is_shard(partition):  # others are named by the DID of one identity
+                owners.add_metric([partition, name], 1)
+    yield owners
+
+
+def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "poste_log_up", "1 if a host got the figures of the log in time.", 0 if log is None else 1
+    )
+    for field, (metric, text) in _LOG_GAUGES.items():
+        yield GaugeMetricFamily(metric, text, None if log is None else getattr(log, field))
+    age_s = None if log is None else 0.0
+    if log is not None and log.queue_oldest_at_ms is not None:
+        age_s = max(0.0, (now_ms - log.queue_oldest_at_ms) / 1000)
+    yield GaugeMetricFamily(
+        "poste_queue_oldest_age_seconds", "Age of the message that waits longest; 0 if none.", age_s
+    )
+
+
+def _of_the_exports(exports: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """With the number of the database where the log has several."""
+    labels = ["database"] if len(exports) > 1 else []
+    for field, (metric, text) in _EXPORT_GAUGES.items() if exports else ():
+        family = GaugeMetricFamily(metric, text, None, labels)
+        for number, export in enumerate(exports):
+            if export[field] is not None:
+                family.add_metric([str(number)][: len(labels)], export[field])
+        yield family
+
+
+@contextlib.contextmanager
+def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
+    """A socket that listens where measures are to be asked for; None if nowhere.
+
+    Raises:
+        Stop: the address cannot be used; says what to do.
+    """
+    if listen is None:
+        yield None
+        return
+    host, port = split_listen(listen)
+    try:
+        found = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        raise Stop(
+            Exit.USAGE,
+            f"The address {listen} for measures cannot be used: {reason}.",
+            "Set metrics_listen to another address, or leave it out.",
+        ) from error
+    with found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def metrics_served(scrape: Scrape, on: socket.socket | None) -> AsyncIterator[None]:
+    """Answer ``GET /metrics`` on a socket within the block; without one, nothing happens."""
+    if on is None:
+        yield
+        return
+
+    async def show(request: web.Request) -> web.Response:
+        accept = request.headers.get(hdrs.ACCEPT, "")
+        text, content_type = exposition(await scrape.seen(), accept)
+        return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
+
+    app = web.Application()
+    app.router.add_get(PATH, show)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, on).start()
+        host, port = on.getsockname()[:2]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        _LOG.info("metrics are served", extra={"url": f"http://{address}{PATH}"})
+        yield
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,140 @@
+"""The edge as a Ray actor: HTTP on the same port in as many processes as there are edges."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import Any, Final
+
+import msgspec
+import ray
+from ray import exceptions as ray_errors
+
+from actors.host.port import HostPort
+from actors.placement.port import PlacerUnavailable
+from actors.ray.cluster import NAMESPACE, Caller, NameTaken, Prepare, RayHostPort, this_node
+from actors.ray.placer import PlacerLink
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.server.edge import Edge
+from http_edge.server.hosts import placement_of
+from http_edge.settings.settings import Settings
+
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+"""A large JSON text makes tens of thousands of objects at once; with the default of 700 the
+collector runs through them dozens of times, which takes longer than parsing."""
+
+
+_PLACER_AGAIN_S: Final = 0.5
+_LOG = logging.getLogger(__name__)
+
+
+class RayEdge:
+    """One edge process. ``serve`` runs until ``stop``; a restarted actor has to be called again."""
+
+    def __init__(self, name: str, settings: str, prepare: Prepare) -> None:
+        """An edge with settings as JSON."""
+        prepare(name)
+        self._settings = Settings.model_validate_json(settings)
+        self._name = name
+        placement = placement_of(self._settings)
+        self._routes: Routes = FixedRoutes(placement)
+        self._placer: PlacerLink | None = None
+        if self._settings.has_placer:
+            self._routes = LiveRoutes(placement)
+            self._placer = PlacerLink(call_s_max=self._settings.limits.host_call_s_max)
+        self._edge: Edge | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._listening = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Listen, and return after ``stop``."""
+        keys = load_or_create(self._settings.keys_path)
+        edge = Edge(
+            self._name, self._settings, keys, self._port, routes=self._routes, placer=self._placer
+        )
+        if self._placer is not None:
+            self._following = asyncio.create_task(self._follow(edge, self._placer))
+        await edge.start()
+        # What is there now stays: looking through it again and again costs every request.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        self._edge = edge
+        self._listening.set()
+        await self._stopped.wait()
+        if self._following is not None:
+            self._following.cancel()
+
+    async def listening(self) -> None:
+        """Return as soon as the edge listens."""
+        await self._listening.wait()
+
+    async def report(self) -> bytes:
+        """The msgpack of ``list[MetricFamily]``, as soon as the edge listens."""
+        await self._listening.wait()
+        assert self._edge is not None
+        return msgspec.msgpack.encode(self._edge.report())
+
+    async def stop(self) -> None:
+        """Drain and stop listening."""
+        if self._edge is not None:
+            await self._edge.stop()
+        self._stopped.set()
+
+    @staticmethod
+    async def _follow(edge: Edge, placer: PlacerLink) -> None:
+        """Hand every new table to the edge, which goes on with the last one while none comes."""
+        version = 0
+        while True:
+            try:
+                table = await placer.table(version)
+                if table.version != version:
+                    version = table.version
+                    edge.take_table(table)
+            except PlacerUnavailable:
+                await asyncio.sleep(_PLACER_AGAIN_S)
+            except Exception:  # noqa: BLE001 - an edge that follows no more would go astray
+                _LOG.exception("placement table not taken")
+                await asyncio.sleep(_PLACER_AGAIN_S)
+
+    def _port(self, host: str) -> HostPort:
+        limits = self._settings.limits
+        caller = Caller(self._name, limits.host_call_s_max, self._take_pushes, self._host_forgot)
+        return RayHostPort(caller, host)
+
+    def _host_forgot(self, host: str) -> None:
+        if self._edge is not None:
+            self._edge.host_forgot(host)
+
+    def _take_pushes(self, pushes: bytes) -> None:
+        if self._edge is not None:
+            self._edge.take_pushes(pushes)
+
+
+def edge_name(index: int, node: str = "") -> str:
+    """The name of an edge; in a cluster it names the node too."""
+    return f"edge-{node}-{index}" if node else f"edge-{index}"
+
+
+def start_edge(name: str, settings: str, prepare: Prepare) -> Any:
+    """A new named edge on the node of this process; Ray restarts it whenever it dies.
+
+    Raises:
+        NameTaken: an edge of this name lives already.
+    """
+    remote = ray.remote(RayEdge).options(
+        name=name,
+        namespace=NAMESPACE,
+        max_restarts=-1,
+        max_task_retries=0,
+        max_concurrency=10_000,
+        num_cpus=0,
+        scheduling_strategy=this_node(),
+    )
+    try:
+        return remote.remote(name, settings, prepare)
+    except ray_errors.ActorAlreadyExistsError as error:
+        raise NameTaken(name) from error

@@ -1,0 +1,301 @@
+"""``poste serve``: the composition of a mediator, its supervision and its end.
+
+The main process owns the data directory, starts Ray, the hosts and the edges, and then only
+watches. Killing it ends all of them: Ray's processes end with their parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from ray import exceptions as ray_errors
+
+from actors.host.clock import system_clock
+from actors.ray import cluster as ray_cluster
+from http_edge.server.address import reserved_address
+from http_edge.server.cluster_node import ClusterNode, node_name
+from http_edge.server.data_dir import locked, make_data_dir
+from http_edge.server.exits import Exit, Stop
+from http_edge.server.export_process import ExportProcess
+from http_edge.server.hosts import host_options, placement_of
+from http_edge.server.log_check import check_log
+from http_edge.server.metrics import (
+    EdgeQuestion,
+    HostQuestion,
+    Scrape,
+    metrics_served,
+    metrics_socket,
+)
+from http_edge.server.ray_edge import edge_name, start_edge
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
+from http_edge.telemetry.logs import LogPipe, configure
+
+_LOG = logging.getLogger(__name__)
+_READY_S_MAX: Final = 120.0
+_RETRY_S: Final = 0.2
+_STOP_HOSTS_S_MAX: Final = 1.5
+_NAME_S: Final = 3.0
+_NAME_S_MAX: Final = 30.0
+"""Ray notices after 15 s by default that a whole node has died; its names are taken until then."""
+
+
+def run(loaded: Loaded) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code.
+
+    Raises:
+        Stop: it cannot start; says why and what to do.
+    """
+    started_s = time.monotonic()
+    settings = loaded.settings
+    configure(settings.log_level)
+    _LOG.info("starting", extra={"version": version("poste-restante"), "pid": os.getpid()})
+    _check_cluster(settings)
+    make_data_dir(settings.data_dir)
+    with (
+        locked(settings.data_dir) as was_killed,
+        reserved_address(settings, patient=was_killed) as port,
+        metrics_socket(settings.metrics_listen) as metrics,
+    ):
+        settings = settings.bound_to(port)
+        log_id = check_log(settings)
+        node = None
+        if settings.ray_address is not None:
+            settings = settings.on_node(settings.node or node_name())
+        if settings.has_placer:
+            node = ClusterNode(settings, log_id)
+        session = _start_ray(settings)
+        code: int = Exit.INTERNAL
+        try:
+            mediator = _Mediator(
+                settings,
+                metrics,
+                node,
+                name_s_max=_NAME_S_MAX if was_killed else _NAME_S,
+                started_s=started_s,
+            )
+            code = asyncio.run(mediator.serve())
+        finally:
+            # After a fault the logs in Ray's folder can say more than ours.
+            ray_cluster.stop(session if code == Exit.OK else None)
+            _LOG.info("stopped", extra={"exit_code": int(code)})
+        return code
+
+
+def _check_cluster(settings: Settings) -> None:
+    """Refuse a log that a mediator alone may have and a node of a cluster may not."""
+    if settings.ray_address is not None and settings.log_dsn.startswith("sqlite:"):
+        raise Stop(
+            Exit.USAGE,
+            "A Ray cluster cannot share a log in SQLite, which is a file of one machine.",
+            "Name a PostgreSQL log with --log, or leave --ray-address out.",
+        )
+
+
+class _Mediator:
+    """The hosts and edges of one ``poste serve``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: socket.socket | None,
+        node: ClusterNode | None,
+        *,
+        name_s_max: float,
+        started_s: float,
+    ) -> None:
+        """A mediator that serves alone without ``node``.
+
+        An earlier one of its name may take ``name_s_max`` to end. It was started at ``started_s``
+        of the monotonic clock.
+        """
+        self._settings = settings
+        self._metrics = metrics
+        self._node = node
+        self._name_s_max = name_s_max
+        self._started_s = started_s
+        self._prepare = LogPipe().prepare(settings.log_level)
+        self._stopping = asyncio.Event()
+        self._exit = Exit.OK
+        self._hosts: list[Any] = []
+        self._edges: list[Any] = []
+
+    async def serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_on, number)
+        if self._node is not None:
+            _LOG.info("agreeing with the placer", extra={"node": self._node.name})
+            await self._node.join(self._prepare)
+        await self._start()
+        serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
+        exporting = asyncio.create_task(self._keep_exporting())
+        try:
+            async with metrics_served(self._scrape(), self._metrics):
+                if await self._is_ready():
+                    self._announce()
+                    await self._stopping.wait()
+        finally:
+            self._stopping.set()
+            await self._stop(serving)
+            await exporting
+        return int(self._exit)
+
+    def _stop_on(self, number: signal.Signals) -> None:
+        _LOG.info("stopping", extra={"signal": number.name})
+        self._stopping.set()
+
+    async def _start(self) -> None:
+        """Start hosts and edges, once former ones of the same names have ended."""
+        deadline = time.monotonic() + self._name_s_max
+        hosts = self._settings.hosts * len(self._settings.log_dsns)
+        options = [host_options(self._settings, i) for i in range(hosts)]
+        settings_json = self._settings.model_dump_json()
+        about = {"hosts": len(options), "edges": self._settings.edges}
+        _LOG.info("starting hosts and edges", extra=about)
+        while True:
+            try:
+                for option in options[len(self._hosts) :]:
+                    self._hosts.append(ray_cluster.start_host(option, self._prepare))
+                for i in range(len(self._edges), self._settings.edges):
+                    name = edge_name(i, self._settings.node or "")
+                    self._edges.append(start_edge(name, settings_json, self._prepare))
+            except ray_cluster.NameTaken as error:
+                if time.monotonic() > deadline:
+                    raise Stop(
+                        Exit.USAGE,
+                        f"Another node of the cluster has the name of this one: {error} lives.",
+                        "Give each node a name of its own: --set node=NAME.",
+                    ) from error
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    def _scrape(self) -> Scrape:
+        node = self._settings.node or ""
+        names = placement_of(self._settings).host_names_on(node)
+        hosts = {n: _host_question(h) for n, h in zip(names, self._hosts, strict=True)}
+        edges = {edge_name(i, node): _edge_question(e) for i, e in enumerate(self._edges)}
+        return Scrape(self._settings, hosts, edges, clock=system_clock)
+
+    def _announce(self) -> None:
+        """Say what a new user needs next, then the one line that programs wait for."""
+        settings = self._settings
+        seconds = round(time.monotonic() - self._started_s, 1)
+        about = {"url": settings.url, "mediator_did": settings.mediator_did, "seconds": seconds}
+        _LOG.info("ready", extra=about)
+        click.echo(f"DID   {settings.mediator_did}")
+        click.echo(f"URL   {settings.url}")
+        click.echo(f"Next  poste demo --url {settings.local_url}")
+        if settings.didcomm.enabled:
+            click.echo(f"Next  poste demo didcomm --url {settings.local_url}")
+        click.echo(f"ready {settings.url} {settings.mediator_did}")
+
+    async def _is_ready(self) -> bool:
+        """Wait until it serves; False if it is to stop before."""
+        starting = asyncio.create_task(self._until_ready())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return False
+        stopping.cancel()
+        await starting
+        return True
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(_READY_S_MAX):
+                await asyncio.gather(*[host.ping.remote() for host in self._hosts])
+                if self._node is not None:
+                    await self._node.until_served()
+                await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
+        except (ray_errors.RayError, TimeoutError) as error:
+            raise Stop(
+                Exit.INTERNAL,
+                f"The mediator did not become ready: {type(error).__name__}.",
+                "The log lines above say which part failed.",
+            ) from error
+
+    async def _keep_serving(self, edge: Any) -> None:
+        """Have an edge serve, and again after Ray has restarted it."""
+        while not self._stopping.is_set():
+            try:
+                await edge.serve.remote()
+            except ray_errors.ActorDiedError:
+                # Ray restarts an edge without end: only the end of Ray itself ends that.
+                _LOG.error("Ray has ended")
+                self._exit = Exit.INTERNAL
+                self._stopping.set()
+            except ray_errors.RayError as error:
+                _LOG.error("edge failed: %s", type(error).__name__)
+                if await asyncio.to_thread(ray_cluster.is_lost):
+                    # The head that would restart the actors is gone, so nothing restarts them.
+                    _LOG.error("Ray's head has come back without knowing this node")
+                    self._exit = Exit.INTERNAL
+                    self._stopping.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _keep_exporting(self) -> None:
+        if self._settings.export.to is not None:
+            each = self._settings.each_database()
+            children = (
+                [ExportProcess(settings, number) for number, settings in enumerate(each)]
+                if len(each) > 1
+                else [ExportProcess(self._settings)]
+            )
+            await asyncio.gather(*[child.run(self._stopping) for child in children])
+
+    async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._settings.limits.drain_s_max
+        if self._node is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.limits.drain_s_max / 2):
+                    await self._node.leave()
+        with contextlib.suppress(TimeoutError, ray_errors.RayError):
+            async with asyncio.timeout_at(ends_at):
+                await asyncio.gather(*[edge.stop.remote() for edge in self._edges])
+        with contextlib.suppress(TimeoutError, ray_errors.RayError):
+            async with asyncio.timeout(_STOP_HOSTS_S_MAX):
+                await asyncio.gather(*[host.stop.remote() for host in self._hosts])
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+def _host_question(host: Any) -> HostQuestion:
+    report = host.report.options(concurrency_group="control")
+    return lambda with_log: report.remote(with_log=with_log)
+
+
+def _edge_question(edge: Any) -> EdgeQuestion:
+    report: EdgeQuestion = edge.report.remote
+    return report
+
+
+def _start_ray(settings: Settings) -> Path | None:
+    """Start or join Ray; the folder of one that was started."""
+    if settings.ray_address is None:
+        _LOG.info("starting Ray")
+    else:
+        _LOG.info("joining Ray", extra={"address": settings.ray_address})
+    try:
+        return ray_cluster.start(settings.ray_address, node_ip=settings.ray_node_ip)
+    except ray_cluster.ClusterRefused as error:
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"The Ray cluster at {settings.ray_address} cannot be joined: {error}.",
+            "Start a Ray node on this machine with: ray start --address=HOST:PORT.",
+        ) from error

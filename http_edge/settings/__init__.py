@@ -1,0 +1,1 @@
+"""All settings: typed, with unit, default and reason, and where they come from."""

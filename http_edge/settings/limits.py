@@ -1,0 +1,167 @@
+"""Caps on everything that a client could make grow; see ``http_edge.settings.settings``."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from http_edge.settings.value_types import KIB, MIB, Section, at_most
+
+
+class Limits(Section):
+    """Caps on everything that a client could make grow."""
+
+    body_bytes_max: int = Field(default=MIB, ge=KIB, le=16 * MIB)
+    """Request body. Holds a message of 1 MiB less its envelope; each command in flight may need
+    this much memory several times over."""
+    header_bytes_max: int = Field(default=16 * KIB, ge=KIB, le=256 * KIB)
+    """Request line, and each header field. Holds GET /public/ with the longest DID percent-encoded
+    and a few tags."""
+    bodies_bytes_max: int = Field(default=256 * MIB, ge=MIB)
+    """Request bodies that one edge process holds at once; above it 503 with Retry-After. Without
+    it, commands_in_flight_max bodies of body_bytes_max would fill 4 GiB."""
+    bodies_per_address_max: int = Field(default=256, ge=1, le=100_000)
+    """Request bodies that one client address is sending at once; above it 429. Slow senders of
+    bodies keep others out no longer."""
+    body_read_s_max: float = Field(default=15, gt=0, le=600)
+    """Time to receive a request body. A client that drips bytes holds a connection and a buffer
+    this long, no longer."""
+    keepalive_s: float = Field(default=75, gt=0, le=3_600)
+    """Idle connection, also the time to send the first header. Longer than the 60 s of common
+    proxies, so that the proxy closes first."""
+    did_bytes_max: int = Field(default=2 * KIB, ge=256, le=64 * KIB)
+    """One DID. A did:decentrl with an alias of 256 bytes needs about 800; DIDs are kept in caches
+    and indexes."""
+    page_size_max: int = Field(default=1_000, ge=1, le=100_000)
+    """Largest page_size of a query; above it the command is refused, never clamped, because
+    clients count on the size that they named."""
+    page_size_default: int = Field(default=10, ge=1)
+    """page_size of a query that names none."""
+    public_page_size_max: int = Field(default=100, ge=1, le=10_000)
+    """Largest page_size of GET /public, which strangers send."""
+    reads_in_flight_max: int = Field(default=32, ge=1, le=10_000)
+    """Reads of saved and public events that one edge process has under way; more wait. Each may be
+    a page of megabytes."""
+    pages_bytes_max: int = Field(default=64 * MIB, ge=MIB)
+    """Bytes of pages of messages that one transaction answers beside the first; beyond, queries
+    are answered TEMPORARILY_UNAVAILABLE."""
+    ids_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
+    """Ids in one acknowledgement, update or deletion: one page at most."""
+    queue_messages_max: int = Field(default=10_000, ge=1)
+    """Messages waiting for one identity; the next is refused with RECIPIENT_QUEUE_FULL, none is
+    dropped."""
+    queue_bytes_max: int = Field(default=64 * MIB, ge=KIB)
+    """Payload bytes waiting for one identity. They stay in the log; one page of them is the most
+    that is read at once."""
+    contract_requests_max: int = Field(default=1_000, ge=1)
+    """Contract requests waiting for one identity. Strangers may send these, so the cap is lower
+    than that of messages."""
+    contracts_max: int = Field(default=10_000, ge=1)
+    """Contracts that one identity stores: its contacts."""
+    saved_events_max: int = Field(default=5_000_000, ge=1)
+    """Saved events of one identity; they stand in indexed tables, not in memory."""
+    saved_events_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
+    """Events in one SAVE_EVENTS or UPDATE_EVENT_TAGS: stored all or none in one transaction, which
+    others wait for."""
+    saved_event_bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
+    """Payload of one saved event. A page of page_size_max of them stays at 128 MiB."""
+    contract_bytes_max: int = Field(default=16 * KIB, ge=4 * KIB, le=MIB)
+    """One signed contract, as canonical JSON. The two DIDs, keys and signatures need 2 KiB; one
+    page holds page_size_max of them."""
+    contract_request_bytes_max: int = Field(default=32 * KIB, ge=4 * KIB, le=MIB)
+    """One encrypted contract request: a contract in base64. Strangers may send these."""
+    tags_per_event_max: int = Field(default=64, ge=1, le=10_000)
+    """Tags of one event; each is an index row."""
+    tags_per_command_max: int = Field(default=4_000, ge=64, le=100_000)
+    """Tags of all events in one command. Each is up to four index rows in the transaction that
+    all others wait for: 4,000 take about 30 ms."""
+    tags_per_query_max: int = Field(default=16, ge=1, le=1_000)
+    """Tags that one query names: their lists are merged, beyond four by sorting."""
+    tag_bytes_max: int = Field(default=KIB, ge=128, le=64 * KIB)
+    """One tag. An encrypted tag is a signature in base64: 88 bytes."""
+    public_events_max: int = Field(default=10_000, ge=1)
+    """Public events of one identity; their ids stand in memory while it is active."""
+    public_event_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=64 * MIB)
+    """Text of one public event. A page of ten stays below 1 MiB."""
+    nonces_per_shard_max: int = Field(default=2_000_000, ge=1_000)
+    """Nonces in force in one shard, about 100 bytes of memory each. When full, commands are
+    refused: forgetting a nonce would let a replay in."""
+    sockets_max: int = Field(default=20_000, ge=1)
+    """Open WebSockets of one edge process; needs as many files."""
+    sockets_per_identity_max: int = Field(default=32, ge=1)
+    """Open WebSockets of one identity: its devices and tabs."""
+    sockets_per_address_max: int = Field(default=2_000, ge=1)
+    """Open WebSockets of one client address: a tenth of all, so that no single stranger takes all
+    places. One address may be that of a whole campus."""
+    socket_frame_bytes_max: int = Field(default=64 * KIB, ge=4 * KIB, le=4 * MIB)
+    """One incoming WebSocket message. Clients send AUTHENTICATE and PONG only."""
+    socket_frames_per_s_max: float = Field(default=20, gt=0, le=10_000)
+    """Incoming messages of one WebSocket, with two seconds of burst. A client owes one PONG per
+    ping_interval_s; more only costs parsing."""
+    socket_buffer_bytes_max: int = Field(default=4 * MIB, ge=64 * KIB)
+    """Bytes waiting for one slow WebSocket reader before it is closed. Nothing is lost: its
+    messages wait in the queue. Holds four of the largest."""
+    commands_in_flight_max: int = Field(default=4_096, ge=1)
+    """Commands that one edge process works on at once; above it 503 with Retry-After. At 5,000/s
+    this is under one second of work."""
+    outbox_items_max: int = Field(default=8_192, ge=1)
+    """Items that wait for one host. Twice the commands in flight, so that the sessions of sockets
+    find room too."""
+    batch_items_max: int = Field(default=256, ge=1, le=10_000)
+    """Items in one call to a host, hence in one transaction."""
+    batch_bytes_max: int = Field(default=MIB, ge=KIB, le=3 * MIB)
+    """Bytes in one call to a host; a larger command travels alone. Below the 4 MiB up to which Ray
+    carries arguments inside the call."""
+    transaction_items_max: int = Field(default=1_024, ge=1, le=100_000)
+    """Commands in one transaction of a host, from all calls that wait. More share one sync of the
+    disk, and wait for the slowest among them."""
+    transaction_bytes_max: int = Field(default=32 * MIB, ge=MIB, le=128 * MIB)
+    """Bytes of the calls that one transaction takes together; a larger call is one alone."""
+    gather_s_max: float = Field(default=0.02, ge=0, le=1)
+    """Time that a transaction in PostgreSQL waits at most for more commands when several came
+    lately: as long as the last one took, and no longer than this; one client alone never waits. A
+    commit costs host and server 1.5 ms of CPU together, so that two nodes with small transactions
+    each would carry less than one. SQLite has no use for it."""
+    host_call_s_max: float = Field(default=30, gt=0, le=600)
+    """Time for a host to answer, then the outcome is unknown to the client. Covers the restart of
+    a host with its shards."""
+    host_silent_s_max: float = Field(default=10, ge=1, le=600)
+    """Time that a host of a cluster may be silent while Ray takes it for alive; then its shards are
+    given to others. Longer than the restart of a host, shorter than the patience of clients."""
+    move_wait_s_max: float = Field(default=10, gt=0, le=600)
+    """Time that a command waits for its shard to have an owner again, then 503. A planned move
+    takes a fraction of a second, the loss of a node several."""
+    dedicated_max: int = Field(default=64, ge=0, le=4_096)
+    """Identities of a cluster that may have a dedicated host: a process of 60 MB each."""
+    dedicate_above_commands_per_s: float = Field(default=0, ge=0)
+    """An identity of a cluster that gets more commands than this for seconds gets a dedicated
+    host. 0 is never: any client that may write to an identity can make it busy, so that processes
+    start for strangers is for the operator to decide. A host takes some thousand a second."""
+    dedicated_quiet_s: float = Field(default=60, ge=10, le=86_400)
+    """An identity that got its dedicated host for its load goes back to its shard after less than
+    a quarter of that load for so long, and stays there for as long again, also when an operator
+    released it. Hosts count for 3 s at a time."""
+    drain_s_max: float = Field(default=8, ge=0, le=600)
+    """Time to finish commands after SIGTERM. Below the 10 s that Docker waits."""
+    active_identities_max: int = Field(default=20_000, ge=1)
+    """Identities that one host keeps in memory; the longest idle one leaves."""
+    active_bytes_max: int = Field(default=256 * MIB, ge=MIB)
+    """Bytes of identities that one host keeps in memory, about 0.4 KiB for each waiting message:
+    the payloads stay in the log."""
+    identity_idle_s: float = Field(default=300, gt=0)
+    """An identity without commands leaves memory after this; it returns from its snapshot with the
+    next command."""
+    snapshot_after_events: int = Field(default=200, ge=1)
+    """Events of an identity after its last snapshot that make a new one worth its cost: the most
+    that a load replays, about."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        at_most(self, "page_size_default", "page_size_max")
+        at_most(self, "body_bytes_max", "queue_bytes_max")
+        at_most(self, "body_bytes_max", "bodies_bytes_max")
+        at_most(self, "body_bytes_max", "socket_buffer_bytes_max")
+        at_most(self, "sockets_per_identity_max", "sockets_max")
+        at_most(self, "batch_items_max", "outbox_items_max")
+        return self

@@ -1,0 +1,219 @@
+"""The reference of all settings, taken from their fields: names, variables, what fits, reasons.
+
+A setting has one name everywhere, ``section.field`` or ``field``. In the file it stands in the
+table of its section; in the environment it is ``POSTE_SECTION__FIELD`` or ``POSTE_FIELD``; on the
+command line it is ``--set section.field=value``, and some have flags of their own. In the last two
+a list is written with commas. An empty text unsets what may be unset. A setting that was renamed is
+read by its former name too.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any, Final
+
+from http_edge.settings.settings import Section, Settings
+
+PREFIX: Final = "POSTE_"
+_NOUNS: Final = {
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "path": "a path",
+    "ipvanynetwork": "a network, for example 10.0.0.0/8",
+}
+_HEAD: Final = """\
+# Every setting of poste with its default; remove the # before the ones to change.
+# Start with: poste serve --config poste.toml
+# Environment variables overrule this file, the command line overrules both.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name and the JSON schema of its field."""
+
+    name: str
+    schema: Mapping[str, Any]
+
+    @property
+    def section(self) -> str:
+        """The table it stands in; empty for the top level."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def field(self) -> str:
+        """Its name within the section."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return variable_of(self.name)
+
+    @property
+    def former_name(self) -> str | None:
+        """The name that it had in earlier releases, which is still read; None if it is the first.
+
+        A field declares it: ``Field(json_schema_extra={"former_name": "section.field"})``.
+        """
+        name: str | None = self.schema.get("former_name")
+        return name
+
+    @property
+    def default(self) -> Any:
+        """Its default as JSON; None is unset."""
+        return self.schema["default"]
+
+    @property
+    def reason(self) -> str:
+        """What it is for and why it is so, on one line."""
+        formerly = f" Formerly {self.former_name}." if self.former_name else ""
+        return " ".join(self.schema["description"].split()) + formerly
+
+    @property
+    def kind(self) -> Mapping[str, Any]:
+        """The JSON schema of its value when it is set."""
+        kinds = self.schema.get("anyOf", [self.schema])
+        chosen: Mapping[str, Any] = next(kind for kind in kinds if kind.get("type") != "null")
+        return chosen
+
+    @property
+    def may_be_unset(self) -> bool:
+        """Does the empty text stand for no value?"""
+        return self.kind is not self.schema
+
+    @property
+    def expected(self) -> str:
+        """What fits, in words."""
+        return in_words(self.kind) + (", or empty for none" if self.may_be_unset else "")
+
+
+@cache
+def every_setting() -> Mapping[str, Setting]:
+    """All settings by name, in the order of their declaration."""
+    return {setting.name: setting for setting in _settings(Settings)}
+
+
+@cache
+def former_names() -> Mapping[str, str]:
+    """The present name of each setting that had another one, by that."""
+    every = every_setting().values()
+    return {setting.former_name: setting.name for setting in every if setting.former_name}
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.replace(".", "__").upper()
+
+
+def _settings(model: type[Section], prefix: str = "") -> Iterator[Setting]:
+    properties = model.model_json_schema()["properties"]
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _settings(field.annotation, f"{name}.")
+        else:
+            yield Setting(prefix + name, properties[name])
+
+
+def in_words(kind: Mapping[str, Any]) -> str:
+    """What a JSON schema of a setting asks for."""
+    match kind:
+        case {"expected": str(expected)}:
+            return expected
+        case {"enum": choices}:
+            return " or ".join(choices)
+        case {"type": "array", "items": item}:
+            return f"a list, each {in_words(item)}"
+        case _:
+            noun = _NOUNS[kind.get("format", kind["type"])]
+            return " ".join([noun, *_bounds(kind)])
+
+
+def _bounds(kind: Mapping[str, Any]) -> Iterator[str]:
+    match kind:
+        case {"minimum": low, "maximum": high}:
+            yield f"from {low:_} to {high:_}"
+        case {"exclusiveMinimum": low, "maximum": high}:
+            yield f"above {low:_} up to {high:_}"
+        case {"minimum": low}:
+            yield f"from {low:_}"
+        case {"exclusiveMinimum": low}:
+            yield f"above {low:_}"
+        case _:
+            pass
+
+
+def toml_text(value: Any) -> str:
+    """A value of a setting as TOML; unset is the empty text."""
+    match value:
+        case None:
+            return '""'
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value:_}"
+        case float():
+            return f"{value:g}"
+        case list():
+            return f"[{', '.join(map(toml_text, value))}]"
+        case _:
+            return json.dumps(value)
+
+
+def toml_reference() -> str:
+    """A configuration file with every setting at its default, each behind a comment sign."""
+    parts = [_HEAD.rstrip()]
+    for section, settings in groupby(every_setting().values(), lambda setting: setting.section):
+        if section:
+            parts += ["", *_comment(_about(section)), f"[{section}]"]
+        for setting in settings:
+            parts += [
+                "",
+                *_comment(setting.reason),
+                *_comment(f"({setting.expected}; {setting.variable})"),
+                f"#{setting.field} = {toml_text(setting.default)}",
+            ]
+    return "\n".join(parts) + "\n"
+
+
+def markdown_reference() -> str:
+    """The reference as one Markdown table per section."""
+    parts = ["# Settings"]
+    for section, settings in groupby(every_setting().values(), lambda setting: setting.section):
+        parts += [
+            "",
+            *([f"## {section}", "", _about(section), ""] if section else []),
+            "| setting | default | fits | environment | why |",
+            "|---|---|---|---|---|",
+        ]
+        parts += [
+            f"| `{setting.name}` | {_cell(setting.default)} | {_escaped(setting.expected)} "
+            f"| `{setting.variable}` | {_escaped(setting.reason)} |"
+            for setting in settings
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def _about(section: str) -> str:
+    model = Settings.model_fields[section].annotation
+    assert model is not None
+    return " ".join((model.__doc__ or "").split())
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ")
+
+
+def _cell(default: Any) -> str:
+    return "" if default is None else f"`{toml_text(default)}`"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")

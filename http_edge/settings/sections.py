@@ -1,0 +1,280 @@
+"""The sections of the settings beside the limits, one class each; see ``settings.settings``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, IPvAnyNetwork, model_validator
+
+from http_edge.settings.value_types import KIB, MIB, Origin, Section, Verkey, at_most
+
+if TYPE_CHECKING:
+    from eventstore.stores.postgres_connections import PostgresBounds
+
+
+class Protocol(Section):
+    """Choices that DCTRL-0004 leaves to the mediator; the defaults are the specification's."""
+
+    timestamp_window_ms: int = Field(default=300_000, ge=1_000, le=3_600_000)
+    """Largest difference between a command's timestamp and our clock (DCTRL-0004 5.1). Every nonce
+    is kept this long or twice as long."""
+    socket_auth_s: float = Field(default=10, gt=0, le=300)
+    """Time from upgrade to AUTHENTICATE (10.2), then close 4001."""
+    ping_interval_s: float = Field(default=30, gt=0, le=3_600)
+    """Time between PINGs on a WebSocket (10.4). Below the time-outs of proxies, 60 s as a rule."""
+    pings_missed_max: int = Field(default=2, ge=1, le=100)
+    """PINGs without PONG before the WebSocket is closed."""
+    contract_lifetime_s_max: int | None = Field(default=None, ge=60)
+    """Longest registration that is accepted. Unset: any, because the requestor has signed the term
+    and the mediator accepts by default (DCTRL-0003 9)."""
+    require_mediator_in_did: bool = False
+    """Register only a did:decentrl that names this mediator. Off: an identity may change its
+    mediator and keep its DID (DCTRL-0001)."""
+    cors_allowed_origin: Origin = "*"
+    """Access-Control-Allow-Origin (3.4). Commands carry their own signature and no cookie, so *
+    gives no page more than it has."""
+
+
+class Rates(Section):
+    """Token buckets of each edge process; 0 switches a rate off."""
+
+    per_address_per_s: float = Field(default=2_000, ge=0)
+    """Requests of one client address (IPv6: one /64). High, because one address may be another
+    mediator's or a whole campus's; below what one core verifies, so that one address cannot take
+    all of it."""
+    per_sender_per_s: float = Field(default=200, ge=0)
+    """Commands of one sender, counted after its signature was verified: no sender spends
+    another's tokens. A person's devices need a few; an import needs hundreds."""
+    public_reads_per_address_per_s: float = Field(default=100, ge=0)
+    """GET /public of one client address. Unsigned, and each is a query of the log (DCTRL-0007
+    10)."""
+    sockets_auth_per_address_per_s: float = Field(default=100, ge=0)
+    """WebSocket upgrades of one client address. After a restart all clients behind one address
+    come back at once: burst_s covers 500 of them."""
+    burst_s: float = Field(default=5, ge=1, le=3_600)
+    """Seconds of its rate that a quiet key may use at once: the depth of every bucket."""
+    keys_max: int = Field(default=50_000, ge=1, le=10_000_000)
+    """Keys that each rate remembers, about 200 bytes each. Beyond it new keys share one bucket
+    until an old key is quiet for burst_s."""
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """Networks of our own reverse proxies. X-Forwarded-For is believed from these alone; any other
+    client could write any address there."""
+
+
+class DidWeb(Section):
+    """Resolution of did:web, which makes this server fetch what a stranger names."""
+
+    enabled: bool = False
+    """Fetch did:web documents. Off: such senders and recipients are not found."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts to fetch from, with :port where it is not 443. Empty: any host."""
+    bytes_max: int = Field(default=64 * KIB, ge=KIB, le=16 * MIB)
+    """Size of one document."""
+    seconds_max: float = Field(default=5, gt=0, le=60)
+    """Time for one document, from look-up to last byte."""
+    cache_s: float = Field(default=300, ge=0, le=86_400)
+    """Time that a document, or its absence, is believed. A withdrawn key works this much
+    longer."""
+    cache_entries_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Documents in the cache."""
+
+
+class DidComm(Section):
+    """DIDComm v1 mediation and pickup."""
+
+    enabled: bool = True
+    """Serve /didcomm and /invitation."""
+    label: str = Field(
+        default="Poste",
+        min_length=1,
+        max_length=64,
+        json_schema_extra={"expected": "a name of 1 to 64 characters"},
+    )
+    """Name of the mediator in invitations; wallets show it to their owner."""
+    registration: Literal["open", "invitation", "allow_list", "closed"] = "open"
+    """Who may connect. open: any wallet. invitation: wallets with an invitation made by
+    poste invite. allow_list: the keys in allowed_keys. closed: no new wallet."""
+    allowed_keys: tuple[Verkey, ...] = ()
+    """Keys that may connect with registration allow_list: the key of the wallet's connection."""
+    message_bytes_max: int = Field(default=512 * KIB, ge=4 * KIB, le=16 * MIB)
+    """One DIDComm message, packed, over HTTP or WebSocket; disclosed as max_receive_bytes."""
+    forward_depth_max: int = Field(default=3, ge=1, le=16)
+    """Forwards within one another that are unwrapped. Each costs a decryption, and no sender
+    needs more than one for each mediator on the way."""
+    forward_recipients_max: int = Field(default=16, ge=1, le=64)
+    """Recipients of one message that it is queued for."""
+    unknown_recipient: Literal["accept", "refuse"] = "accept"
+    """A forward to a key that no agent registered. accept: answered like any other, so that no
+    sender learns which keys are registered. refuse: 404, for debugging."""
+    keylist_keys_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Keys that one agent registers; a wallet makes one for each of its connections."""
+    keylist_updates_max: int = Field(default=200, ge=1, le=10_000)
+    """Changes in one keylist-update; each is a command to the owner of its key."""
+    owners_remembered_max: int = Field(default=100_000, ge=1)
+    """Keys whose owner one edge process remembers, about 300 bytes each; another costs a question
+    to its host."""
+    keylist_page_max: int = Field(default=1_000, ge=1, le=10_000)
+    """Keys in one answer to keylist-query."""
+    delivery_messages_max: int = Field(default=100, ge=1, le=1_000)
+    """Messages in one delivery or batch; a larger limit is taken as this one."""
+    delivery_bytes_max: int = Field(default=2 * MIB, ge=64 * KIB, le=16 * MIB)
+    """Bytes of messages in one delivery or batch, one message at least. Base64 and the envelope
+    make it twice as long."""
+    lease_s: float = Field(default=30, gt=0, le=3_600)
+    """A delivered message that was not acknowledged is offered again after this. Wallets wait 15 s
+    for an answer."""
+    delay_s_max: float = Field(default=60, ge=0, le=600)
+    """Longest wait for messages that a recipient may ask for (~timing.delay_milli). Below the
+    time-outs of proxies, 60 s as a rule."""
+    waiters_max: int = Field(default=10_000, ge=1)
+    """Requests of one edge process that wait for messages at once; above it they are answered
+    as if the time were over."""
+    live_in_flight_max: int = Field(default=100, ge=1, le=10_000)
+    """Messages delivered over one live socket that are not acknowledged yet; more wait."""
+    leased_max: int = Field(default=1_000, ge=1, le=10_000)
+    """Messages of one agent that are handed out and not acknowledged; with more, nothing is
+    offered until some are acknowledged or offered again. Each question looks through them."""
+    queue_age_s_max: int = Field(default=0, ge=0)
+    """A message that waited this long expires, of every protocol; 0 is never. An owner may ask
+    for less (Aries queue 1.0)."""
+    socket_first_message_s: float = Field(default=30, gt=0, le=600)
+    """Time from the upgrade to the first message that authenticates a socket."""
+    socket_messages_per_s_max: float = Field(default=200, gt=0, le=10_000)
+    """Incoming frames of one socket, with two seconds of burst; more are read later, none is
+    lost. A live wallet sends an acknowledgement for each delivery."""
+    ping_interval_s: float = Field(default=20, gt=0, le=3_600)
+    """Time between pings on a socket; load balancers cut silent ones after 30 s and more."""
+
+
+class Outbound(Section):
+    """Delivery to DIDComm agents that have an endpoint of their own."""
+
+    enabled: bool = True
+    """Post messages to the endpoint that an agent named when it connected. Off: they wait."""
+    allowed_networks: tuple[IPvAnyNetwork, ...] = ()
+    """Networks besides the public addresses that may be reached, for agents in the same data
+    centre. Empty: none, because a stranger names the endpoint."""
+    timeout_s: float = Field(default=10, gt=0, le=120)
+    """Time for one delivery, from look-up to the status of the answer."""
+    retry_s_min: float = Field(default=0.5, gt=0, le=60)
+    """Wait after the first failure; it doubles up to retry_s_max."""
+    retry_s_max: float = Field(default=300, gt=0, le=86_400)
+    """Longest wait between two tries; a message from the agent ends it. Messages stay queued until
+    they are accepted. Each try is a few rows in the log, so endpoints that are gone for good must
+    not be tried often."""
+    in_flight_max: int = Field(default=64, ge=1, le=10_000)
+    """Deliveries of one edge process under way at once."""
+    in_flight_per_host_max: int = Field(default=4, ge=1, le=1_000)
+    """Deliveries to one host under way at once: no client makes this server flood another."""
+    agents_max: int = Field(default=10_000, ge=1)
+    """Agents with messages on their way that one edge process keeps in mind; the others wait for
+    the next sweep."""
+    sweep_s: float = Field(default=10, gt=0, le=3_600)
+    """Time between two looks for messages that should be on their way and are not, as after a
+    restart."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        at_most(self, "retry_s_min", "retry_s_max")
+        at_most(self, "in_flight_per_host_max", "in_flight_max")
+        return self
+
+
+class Postgres(Section):
+    """Connections to a log in PostgreSQL. TLS and several servers stand in the address: log."""
+
+    connections_kept: int = Field(default=2, ge=1, le=256)
+    """Connections that one host keeps open without work: that of its writer, and one for reads."""
+    connections_max: int = Field(default=10, ge=1, le=256)
+    """Connections of one host at most: its threads are one writer, one for snapshots, seven for
+    reads and questions. All hosts together, and a few for the tools, have to stay below the
+    server's max_connections."""
+    connect_s_max: float = Field(default=5, ge=1, le=60)
+    """Time for one server to take a connection, and to show that an idle one still lives. With
+    several servers in the address each gets it in turn."""
+    lock_s_max: float = Field(default=10, ge=0.1, le=300)
+    """Time to wait for the lock that appends take in turn; the server enforces it."""
+    answer_s_max: float = Field(default=15, ge=1, le=600)
+    """Time for the answer to one statement; then the connection is closed and the outcome is
+    unknown. Below limits.host_call_s_max, so that a client hears of it from the host, and above
+    lock_s_max."""
+    idle_s_max: float = Field(default=15, ge=1, le=600)
+    """The server ends a transaction that does nothing for longer: a host that was paused or cut off
+    inside an append holds the lock of all."""
+    unsafe_ok: bool = False
+    """Serve from a server with fsync, full_page_writes or synchronous_commit off, which loses
+    messages that were accepted when its power fails. For experiments only."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        at_most(self, "connections_kept", "connections_max")
+        at_most(self, "lock_s_max", "answer_s_max")
+        return self
+
+    @property
+    def bounds(self) -> PostgresBounds:
+        """What the log is opened with."""
+        # The help of a command reads the settings and needs no driver of PostgreSQL.
+        from eventstore.stores.postgres_connections import PostgresBounds  # noqa: PLC0415
+
+        return PostgresBounds(
+            connections_kept=self.connections_kept,
+            connections_max=self.connections_max,
+            connect_s_max=self.connect_s_max,
+            lock_s_max=self.lock_s_max,
+            answer_s_max=self.answer_s_max,
+            idle_s_max=self.idle_s_max,
+        )
+
+
+class Export(Section):
+    """Export of the log to Parquet files beside the serving mediator; also poste export."""
+
+    to: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^(/.*|[a-z][a-z0-9+.-]*://.+)$",
+        json_schema_extra={
+            "expected": "an absolute path or a URI, for example s3://bucket/folder?region=eu-west-1"
+        },
+    )
+    """Where the log is exported to while the mediator serves. Unset: nowhere. Keep keys of a store
+    out of it; S3 finds them in its own environment variables and files. In a cluster every node may
+    have the same: one exports each database, the others wait and take over within lag_s_max."""
+    lag_s_max: float = Field(default=10, gt=0, le=86_400)
+    """An event is exported at most this long after it was stored, plus the time to write it. Each
+    time makes a file, if anything happened."""
+    rows_per_file_max: int = Field(default=262_144, ge=1_000, le=10_000_000)
+    """Rows of one file, up to the end of the transaction that reaches it."""
+    bytes_per_step_max: int = Field(default=64 * MIB, ge=MIB, le=1_024 * MIB)
+    """Bytes of events that are exported at once, up to the end of the transaction that reaches it.
+    The exporting process needs about eight times as much memory."""
+    compact_files_min: int = Field(default=16, ge=2, le=10_000)
+    """Steps of the export that are put together once there are so many small ones in a row."""
+    replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
+    """Small files stay this long after they were put together: a rebuild that began before reads
+    them to its end."""
+    retry_s_max: float = Field(default=60, gt=0, le=3_600)
+    """Longest wait before an export that failed is tried again; the mediator serves meanwhile."""
+
+    def of_database(self, number: int) -> Export:
+        """The same for one database of several."""
+        # As above: the help of a command needs no log.
+        from eventstore.log.databases import folder_of_database  # noqa: PLC0415
+
+        to = None if self.to is None else folder_of_database(self.to, number)
+        return self.model_copy(update={"to": to})
+
+
+class Audit(Section):
+    """What the log keeps of commands that were refused and changed nothing."""
+
+    refusals_period_s: float = Field(default=60, ge=0, le=86_400)
+    """Each edge process counts what it refuses and records the counts once in this time, if there
+    are any; 0 never. A process that is killed loses those of one period."""
+    refusals_entries_max: int = Field(default=64, ge=16, le=4_096)
+    """Entries of one record, each a kind of refusal with its count. Beyond, counts are put
+    together without sender, then without command, then without reason: none is lost."""
+    refusals_senders_bytes_max: int = Field(default=8 * KIB, ge=0, le=1_024 * KIB)
+    """Bytes of all senders' DIDs in one record. With refusals_entries_max it bounds what refused
+    commands add to the log: less than 30 MB a day for each edge process, whatever clients send."""

@@ -1,0 +1,216 @@
+"""The whole configuration: one frozen tree of typed settings, each with its unit and its reason.
+
+``http_edge.settings.sources.load_settings`` makes it once from defaults, file, environment and
+command line; from then on it is a value: it pickles, it is JSON (``model_dump_json``), and
+nothing reads the environment again. Every count, size and time that the program bounds stands
+here; the reference (``poste config reference``) is generated from these fields.
+
+Units stand last in a name: ``_bytes``, ``_s`` (seconds), ``_ms``, ``_per_s``; ``_max`` marks a cap.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import quote
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from http_edge.settings.limits import Limits
+from http_edge.settings.sections import (
+    Audit,
+    DidComm,
+    DidWeb,
+    Export,
+    Outbound,
+    Postgres,
+    Protocol,
+    Rates,
+)
+from http_edge.settings.value_types import (
+    WILDCARDS,
+    Did,
+    Listen,
+    LogAddress,
+    NodeName,
+    Section,
+    Url,
+    at_most,
+    did_web,
+    split_listen,
+)
+
+__all__ = [
+    "Audit",
+    "DidComm",
+    "DidWeb",
+    "Export",
+    "Limits",
+    "Outbound",
+    "Postgres",
+    "Protocol",
+    "Rates",
+    "Section",
+    "Settings",
+    "did_web",
+    "split_listen",
+]
+
+
+class Settings(Section):
+    """Everything that can be set."""
+
+    data_dir: Path = Path("data")
+    """Directory of the mediator's keys and of the embedded log. Back it up: contracts are bound to
+    the keys."""
+    listen: Listen = "127.0.0.1:8080"
+    """Address and port; port 0 takes a free one. Loopback by default: a proxy that speaks TLS
+    belongs in front."""
+    public_url: Url | None = None
+    """Where clients reach this mediator. Unset: http:// and the listen address."""
+    did: Did | None = None
+    """The mediator's DID, which every contract names for ever. Unset: the did:web of the public
+    URL."""
+    log: LogAddress | None = Field(default=None, repr=False)
+    """The event log. Unset: log.db in data_dir. Keep a password out of it (PGPASSFILE), or give it
+    by environment or file: command lines are public on a machine. Several PostgreSQL databases,
+    with spaces between, share the log's shards; their number and order are fixed for its life."""
+    placement: Literal["sharded", "dedicated"] = "sharded"
+    """sharded: each host owns shards of identities. dedicated: besides, every registered identity
+    that is used gets a host of its own, a process of 60 MB, within seconds; at most
+    limits.dedicated_max have one, and one without commands for limits.dedicated_quiet_s goes back
+    to its shard. For few and heavy identities."""
+    dedicated_dids: tuple[Did, ...] = ()
+    """Identities that get a host of their own as soon as they have registered, used or not; they
+    keep it until an operator releases them and the setting is gone. The rest stays sharded."""
+    hosts: int = Field(default=1, ge=1, le=256)
+    """Processes that own shards, for each database of the log. One group commit serves a host; a
+    second host pays on PostgreSQL with cores to spare."""
+    edges: int = Field(default=1, ge=1, le=256)
+    """Processes that speak HTTP on the same port. Parsing and signatures fill about one core
+    each."""
+    shards: int = Field(default=16, ge=1, le=1_024)
+    """Shards of the log, fixed for its life when it is created; bounds the useful number of
+    hosts."""
+    ray_address: str | None = Field(default=None, min_length=1)
+    """Ray cluster to join, host:port or auto. Unset: start Ray on this machine, on loopback."""
+    ray_node_ip: str | None = Field(default=None, min_length=1)
+    """Address of the Ray node to be on, where this machine runs several. Unset: the only one."""
+    node: NodeName | None = None
+    """Name of this node in a cluster; no other may have it. Unset: the name of the machine."""
+    keys_file: Path | None = None
+    """File of the mediator's keys. Unset: mediator-keys.json in data_dir. In a cluster every node
+    needs the same keys: give each the same file."""
+    metrics_listen: Listen | None = None
+    """Where Prometheus asks for metrics (GET /metrics, no password), for example 127.0.0.1:9464;
+    port 0 takes a free one. Unset: nowhere. A default port would keep a second mediator on one
+    machine from starting, and show how busy this one is to all users of the machine."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level of the lines on stderr."""
+    limits: Limits = Limits()
+    protocol: Protocol = Protocol()
+    rates: Rates = Rates()
+    did_web: DidWeb = DidWeb()
+    didcomm: DidComm = DidComm()
+    outbound: Outbound = Outbound()
+    postgres: Postgres = Postgres()
+    export: Export = Export()
+    audit: Audit = Audit()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        at_most(self, "hosts", "shards")
+        if self.hosts * len(self.log_dsns) > self.shards:
+            names: dict[str, object] = {
+                "smaller": "hosts",
+                "larger": "shards",
+                "times": len(self.log_dsns),
+            }
+            raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+        # A delivery is base64 within an envelope: not twice as long as what it carries.
+        self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
+        self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
+        return self
+
+    def _carries(self, smaller: str, times: int, larger: str) -> None:
+        if times * getattr(self.didcomm, smaller) > getattr(self.limits, larger):
+            names: dict[str, object] = {
+                "smaller": f"didcomm.{smaller}",
+                "larger": f"limits.{larger}",
+                "times": times,
+            }
+            raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+
+    @property
+    def has_placer(self) -> bool:
+        """Does a placer say which host owns what? In a cluster, and where identities are dedicated.
+
+        Without one each host owns the shards that follow from its number.
+        """
+        by_policy = self.placement == "dedicated" or bool(self.dedicated_dids)
+        return self.ray_address is not None or by_policy
+
+    @property
+    def listen_host(self) -> str:
+        """The address to bind."""
+        return split_listen(self.listen)[0]
+
+    @property
+    def listen_port(self) -> int:
+        """The port to bind; 0 takes a free one."""
+        return split_listen(self.listen)[1]
+
+    @property
+    def local_url(self) -> str:
+        """Where this machine reaches the mediator; a wildcard address is reached as localhost."""
+        wildcard = self.listen_host in WILDCARDS
+        return f"http://localhost:{self.listen_port}" if wildcard else f"http://{self.listen}"
+
+    @property
+    def url(self) -> str:
+        """Where clients reach the mediator."""
+        return self.local_url if self.public_url is None else self.public_url.rstrip("/")
+
+    @property
+    def mediator_did(self) -> str:
+        """The mediator's DID: as set, else the did:web of its URL."""
+        return self.did or did_web(self.url)
+
+    @property
+    def log_dsn(self) -> str:
+        """The event log, or its first database: as set, else SQLite in the data directory."""
+        return self.log_dsns[0]
+
+    @property
+    def log_dsns(self) -> tuple[str, ...]:
+        """The databases of the event log, in their order."""
+        path = quote(str(self.data_dir / "log.db"))
+        log = self.log or (f"sqlite://{path}" if path.startswith("/") else f"sqlite:{path}")
+        return (log,) if log.startswith("sqlite:") else tuple(log.split())
+
+    def each_database(self) -> list[Settings]:
+        """These settings with one database each; where the log has one, these themselves.
+
+        The export of each goes to a folder of its own: ``db-0``, ``db-1`` and so on.
+        """
+        if len(self.log_dsns) == 1:
+            return [self]
+        return [
+            self.model_copy(update={"log": dsn, "export": self.export.of_database(number)})
+            for number, dsn in enumerate(self.log_dsns)
+        ]
+
+    @property
+    def keys_path(self) -> Path:
+        """The file of the mediator's keys."""
+        return self.keys_file or self.data_dir / "mediator-keys.json"
+
+    def on_node(self, name: str) -> Settings:
+        """These settings on the node of this name."""
+        return self.model_copy(update={"node": name})
+
+    def bound_to(self, port: int) -> Settings:
+        """These settings after port 0 was bound to ``port``."""
+        host, _ = self.listen.rsplit(":", 1)
+        return self.model_copy(update={"listen": f"{host}:{port}"})

@@ -1,0 +1,279 @@
+"""Where settings come from, in rising order: defaults, TOML file, environment, command line.
+
+The source of pydantic-settings reads the environment. Nothing is guessed and nothing ignored:
+an unknown name, also an unknown ``POSTE_`` variable, and a value that does not fit are refused by
+name. See ``http_edge.settings.reference`` for the names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    SettingsConfigDict,
+)
+
+from http_edge.settings.reference import PREFIX, Setting, every_setting, former_names, variable_of
+from http_edge.settings.settings import Settings
+
+CONFIG_VARIABLE: Final = "POSTE_CONFIG"
+DEFAULT: Final = "default"
+COMMAND_LINE: Final = "command line"
+
+# Kubernetes and Docker describe a service named "poste" to the containers beside it.
+_SERVICE_LINK: Final = re.compile(r"POSTE_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP)\w*)?)")
+_PLAIN: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "boolean": TypeAdapter(bool),
+    "integer": TypeAdapter(int),
+    "number": TypeAdapter(float),
+}
+_USER_PASSWORD: Final = re.compile(r"(://[^:/@?]*):.*@")
+_QUERY_PASSWORD: Final = re.compile(r"(password=)[^&]*")
+
+
+class SettingRefused(Exception):
+    """A setting is unknown, does not fit, or its source cannot be read.
+
+    Attributes:
+        name: The setting, as ``section.field``, or what stands in its place.
+        source: Where it was set: a file, a variable, the command line.
+        expected: What would have fitted.
+    """
+
+    def __init__(self, name: str, source: str, expected: str) -> None:
+        super().__init__(f"{name} from {source}: expected {expected}")
+        self.name = name
+        self.source = source
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings, and for each by name where its value came from.
+
+    ``notes`` are sentences for the user, one for each setting that was set by a former name.
+    """
+
+    settings: Settings
+    sources: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+class _Given(NamedTuple):
+    """A value as one source gives it."""
+
+    name: str
+    """The name that the source calls it by, perhaps a former one."""
+    value: Any
+    """As JSON has it; None is unset."""
+    source: str
+
+
+class _Spelled(Settings, BaseSettings):
+    """How the settings are spelled in variables; read by the source of these, never made."""
+
+    model_config = SettingsConfigDict(
+        case_sensitive=True,
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,  # a list is written with commas, see ``_typed``
+    )
+
+
+def load_settings(
+    flags: Mapping[str, str], environ: Mapping[str, str], config_path: Path | None = None
+) -> Loaded:
+    """Read all sources once and check the whole.
+
+    ``flags`` are texts by setting name. Without ``config_path`` the file is the one that
+    ``POSTE_CONFIG`` names, if any. Paths become absolute, because the settings are
+    handed to processes with other working directories.
+
+    Raises:
+        SettingRefused: a source cannot be read, names something unknown, or a value does not fit.
+    """
+    in_order = [list(_from_environment(environ)), list(_from_flags(flags))]
+    path = config_path or Path(environ.get(CONFIG_VARIABLE, ""))
+    if path != Path():
+        in_order.insert(0, list(_from_file(path)))
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(every_setting(), DEFAULT)
+    notes: list[str] = []
+    for source in in_order:
+        for given in _by_present_names(source, notes):
+            values[given.name] = given.value
+            sources[given.name] = given.source
+    settings = _validated(values, sources)
+    paths = {"data_dir": settings.data_dir, "keys_file": settings.keys_file}
+    absolute = {name: path and path.expanduser().absolute() for name, path in paths.items()}
+    return Loaded(settings.model_copy(update=absolute), sources, tuple(notes))
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """Every value in force by name, fit to be shown: a password in an address is masked."""
+    values = settings.model_dump(mode="json")
+    log = " ".join(map(_masked, settings.log_dsns))
+    values |= {"public_url": settings.url, "did": settings.mediator_did, "log": log}
+    if settings.export.to is not None:
+        values["export"]["to"] = _masked(settings.export.to)
+    return {
+        setting.name: (values[setting.section] if setting.section else values)[setting.field]
+        for setting in every_setting().values()
+    }
+
+
+def _masked(address: str) -> str:
+    return _QUERY_PASSWORD.sub(r"\1***", _USER_PASSWORD.sub(r"\1:***@", address))
+
+
+def _from_file(path: Path) -> Iterator[_Given]:
+    source = str(path)
+    try:
+        # To the source of pydantic-settings all that is no regular file is an empty one, but a file
+        # of settings may be a pipe: ``--config <(sops decrypt poste.toml)``.
+        with path.open("rb") as file:
+            tables = tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise SettingRefused("the file", source, f"readable TOML ({error})") from error
+    for name, value in _flat(tables, source):
+        setting = _known(name, source)
+        yield _Given(name, None if value == "" and setting.may_be_unset else value, source)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    texts = {
+        variable: text
+        for variable, text in environ.items()
+        if variable.startswith(PREFIX) and variable != CONFIG_VARIABLE
+    }
+    known = [variable_of(name) for name in (*every_setting(), *former_names())]
+    for variable in texts.keys() - {*known}:
+        if not _SERVICE_LINK.fullmatch(variable):
+            raise SettingRefused(variable, "the environment", _nearest(variable, known))
+    source = EnvSettingsSource(_Spelled, case_sensitive=False)
+    # These alone: which environment is read is the caller's to say.
+    source.env_vars = {variable.lower(): text for variable, text in texts.items()}
+    read = dict(_flat(source(), "the environment"))
+    read |= {name: texts[v] for name in former_names() if (v := variable_of(name)) in texts}
+    for name, text in read.items():
+        variable = variable_of(name)
+        yield _Given(name, _typed(_known(name, variable), text), variable)
+
+
+def _from_flags(flags: Mapping[str, str]) -> Iterator[_Given]:
+    for name, text in flags.items():
+        yield _Given(name, _typed(_known(name, COMMAND_LINE), text), COMMAND_LINE)
+
+
+def _flat(tree: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
+    """The values of a tree of sections by their full names.
+
+    Raises:
+        SettingRefused: a section is no table.
+    """
+    names = (*every_setting(), *former_names())
+    sections = {name.rpartition(".")[0] for name in names} - {""}
+    for name, value in tree.items():
+        if name not in sections:
+            yield name, value
+        elif isinstance(value, dict):
+            yield from ((f"{name}.{field}", inner) for field, inner in value.items())
+        else:
+            raise SettingRefused(name, source, f"a table [{name}]")
+
+
+def _by_present_names(source: Sequence[_Given], notes: list[str]) -> Iterator[_Given]:
+    """The values of one source with the names of today; ``notes`` gets a sentence for each other.
+
+    Raises:
+        SettingRefused: a setting has both names in this source.
+    """
+    for given in source:
+        present = former_names().get(given.name, given.name)
+        if present != given.name:
+            if any(other.name == present for other in source):
+                expected = f"{present} alone, which is its name now and is set too"
+                raise SettingRefused(given.name, given.source, expected)
+            notes.append(
+                f"{given.name} from {given.source} is called {present} now; the former name still"
+                " works"
+            )
+        yield given._replace(name=present)
+
+
+def _known(name: str, source: str) -> Setting:
+    """The setting of this name, perhaps a former one.
+
+    Raises:
+        SettingRefused: there is none.
+    """
+    if setting := every_setting().get(former_names().get(name, name)):
+        return setting
+    raise SettingRefused(name, source, _nearest(name, every_setting()))
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"a known setting, perhaps {near[0]}" if near else "a known setting"
+
+
+def _typed(setting: Setting, text: str) -> Any:
+    """A text as the JSON value that the setting wants; as it is where it cannot be that.
+
+    Validation then says what was expected, in the same words for every source.
+    """
+    if text == "" and setting.may_be_unset:
+        return None
+    kind = setting.kind["type"]
+    if kind == "array":
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if kind == "string":
+        return text
+    try:
+        return _PLAIN[kind].validate_strings(text)
+    except ValidationError:
+        return text
+
+
+def _validated(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
+    """The whole tree from values by name.
+
+    Raises:
+        SettingRefused: one does not fit, or two contradict each other.
+    """
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        setting = every_setting()[name]
+        (tree.setdefault(setting.section, {}) if setting.section else tree)[setting.field] = value
+    try:
+        # As JSON, so that strictness holds for types (no "1" for 1) but not for containers.
+        return Settings.model_validate_json(json.dumps(tree, default=str), strict=True)
+    except ValidationError as error:
+        raise _refusal(error.errors()[0], sources) from None
+
+
+def _refusal(error: ErrorDetails, sources: Mapping[str, str]) -> SettingRefused:
+    section = str(error["loc"][0]) + "." if error["loc"] else ""
+    if error["type"] == "contradiction":
+        smaller, larger = section + error["ctx"]["smaller"], section + error["ctx"]["larger"]
+        times = error["ctx"].get("times", 1)
+        if sources[smaller] == DEFAULT:
+            least = smaller if times == 1 else f"{times} times {smaller}"
+            return SettingRefused(larger, sources[larger], f"at least {least}")
+        most = larger if times == 1 else f"{larger} divided by {times}"
+        return SettingRefused(smaller, sources[smaller], f"at most {most}")
+    path = list(accumulate(map(str, error["loc"]), "{}.{}".format))
+    name = next(name for name in reversed(path) if name in sources)
+    return SettingRefused(name, sources[name], every_setting()[name].expected)

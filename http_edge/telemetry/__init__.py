@@ -1,0 +1,1 @@
+"""Logs, request ids, measures and counts of refusals."""

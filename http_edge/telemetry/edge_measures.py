@@ -1,0 +1,104 @@
+"""What an edge measures, and what it holds, as metrics of its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from actors.host.measures import ITEMS, NAMESPACE, SECONDS, Counts, Histogram
+from http_edge.telemetry.refusal_counts import DECENTRL, DIDCOMM
+
+DONE: Final = "done"
+"""The result of what was not refused."""
+UNKNOWN: Final = "unknown"
+"""The command of what could not be read, or is none of ours."""
+
+
+class EdgeMeasures:
+    """What an edge measures; times in seconds.
+
+    ``commands`` are by protocol, command and result, ``refusals`` by protocol and reason, those
+    included that nothing read. ``decode``: from the bytes of a command to the result of its
+    validation. ``outbox``: its wait for a call to the host. ``call``: such a call, there and back.
+    ``answer``: by protocol, from the last byte of a POST to its answer. ``call_items`` are the
+    commands in one call. The gauges are given functions by the edge that holds what they show.
+    """
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(NAMESPACE, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self.commands = Counts(
+            "poste_commands",
+            "Commands that an edge has read, by how they ended.",
+            ("protocol", "command", "result"),
+            registry,
+        )
+        self.refusals = Counts(
+            "poste_refusals",
+            "What an edge has refused, requests that were never read included.",
+            ("protocol", "reason"),
+            registry,
+        )
+        stages = Histogram(
+            "poste_edge_stage_seconds",
+            "decode: body to checked signature. outbox: wait for a call."
+            " call: to the host and back.",
+            SECONDS,
+            registry,
+            label="stage",
+            values=("decode", "outbox", "call"),
+        )
+        self.decode, self.outbox, self.call = stages["decode"], stages["outbox"], stages["call"]
+        answers = Histogram(
+            "poste_request_seconds",
+            "From the last byte of a POST to its answer.",
+            SECONDS,
+            registry,
+            label="protocol",
+            values=(DECENTRL, DIDCOMM),
+        )
+        self.answer = {name: answers[name] for name in (DECENTRL, DIDCOMM)}
+        self.call_items = Histogram(
+            "poste_call_items", "Commands in a call to a host.", ITEMS, registry
+        )
+        self.sockets = gauge("poste_sockets", "Open WebSockets.", ["protocol"])
+        self.listeners = gauge(
+            "poste_listeners", "Sockets and waiting requests that listen for identities."
+        )
+        self.in_flight = gauge("poste_requests_in_flight", "Requests that are being worked on.")
+        self.in_flight_bytes = gauge(
+            "poste_requests_in_flight_bytes", "Bytes of the bodies of those."
+        )
+        self.outbox_items = gauge(
+            "poste_outbox_items", "Commands that wait for a call to their host."
+        )
+
+
+class OutboundMeasures(Collector):
+    """Deliveries to endpoints, by the figures of the edge that makes them."""
+
+    def __init__(self, figures: Callable[[], Mapping[str, int]]) -> None:
+        """``figures`` has ``delivered``, ``failed`` and ``agents``."""
+        self._figures = figures
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        figures = self._figures()
+        deliveries = CounterMetricFamily(
+            "poste_outbound_deliveries", "Messages sent to endpoints.", labels=["result"]
+        )
+        for result in ("delivered", "failed"):
+            deliveries.add_metric([result], figures[result])
+        yield deliveries
+        yield GaugeMetricFamily(
+            "poste_outbound_agents",
+            "Agents that something is on its way to.",
+            figures["agents"],
+        )

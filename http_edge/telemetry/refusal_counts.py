@@ -1,0 +1,141 @@
+"""Counts of refused commands in bounded memory: what was refused, why, to whom, how often.
+
+Refusals change nothing, so each one on its own would cost the refused less than us. They are
+summed up, and the sum has a bounded number of entries of bounded size, whatever is refused: an
+entry that finds no room is counted without its sender, then without its command too, and at last
+without its reason. The counts of a protocol are exact all the same.
+
+Room is kept apart for each of these forms, so that a client that fills one leaves the others free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from actors.host.clock import Clock
+from eventstore.log.events import RefusedCommands
+
+OTHER: Final = "other"
+"""The reason of what found no room under its own."""
+DECENTRL: Final = "decentrl"
+DIDCOMM: Final = "didcomm"
+PROTOCOLS: Final = (DECENTRL, DIDCOMM)
+
+_Key: TypeAlias = tuple[str, str, str, str]
+_NAMED, _BY_COMMAND, _BY_REASON, _REST = range(4)
+
+
+class _Entry(msgspec.Struct):
+    """How often, and when first and last, in Unix ms."""
+
+    count: int
+    first_ms: int
+    last_ms: int
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What was refused between two times, in Unix milliseconds."""
+
+    since_ms: int
+    until_ms: int
+    refusals: list[RefusedCommands]
+
+
+class RefusalCounts:
+    """Counts what is refused until they are taken."""
+
+    def __init__(
+        self,
+        *,
+        entries_max: int,
+        senders_bytes_max: int,
+        clock: Clock,
+        on_count: Callable[[str, str], None] = lambda _protocol, _reason: None,
+    ) -> None:
+        """Room for ``entries_max`` entries (8 at least) with so many bytes of senders in all.
+
+        ``on_count`` is called with the protocol and the reason of each refusal.
+        """
+        self._clock = clock
+        self._senders_bytes_max = senders_bytes_max
+        named, by_command = entries_max // 2, entries_max // 4
+        rest = len(PROTOCOLS)
+        self._room = (named, by_command, entries_max - named - by_command - rest, rest)
+        self.total = 0
+        """Refused since the start, taken or not."""
+        self._on_count = on_count
+        self._start()
+
+    def __len__(self) -> int:
+        """Entries in memory."""
+        return len(self._entries)
+
+    def count(self, protocol: str, command: str, reason: str, sender_did: str = "") -> None:
+        """Count one refused command.
+
+        ``protocol`` is one of ``PROTOCOLS``; ``command`` and ``reason`` are names of ours, never
+        text that a client sent. ``sender_did`` is the identity that is proven to have signed or
+        packed it, else empty: what is not proven must not be held against any identity.
+        """
+        self.total += 1
+        self._on_count(protocol, reason)
+        now_ms = self._clock()
+        entry = self._entry((protocol, command, reason, sender_did), now_ms)
+        entry.count += 1
+        entry.first_ms = min(entry.first_ms, now_ms)
+        entry.last_ms = max(entry.last_ms, now_ms)
+
+    def take(self) -> Counted | None:
+        """All counts since the last time, None if there are none; it starts anew."""
+        if not self._entries:
+            return None
+        refusals = [
+            RefusedCommands(*key, entry.count, entry.first_ms, entry.last_ms)
+            for key, entry in self._entries.items()
+        ]
+        counted = Counted(self._since_ms, max(self._since_ms, self._clock()), refusals)
+        self._start()
+        return counted
+
+    def _start(self) -> None:
+        self._since_ms = self._clock()
+        self._entries: dict[_Key, _Entry] = {}
+        self._used = [0, 0, 0, 0]
+        self._senders_bytes = 0
+
+    def _entry(self, key: _Key, now_ms: int) -> _Entry:
+        """The entry to count under: the key's own, or the nearest one that finds room."""
+        while True:
+            entry = self._entries.get(key)
+            if entry is not None:
+                return entry
+            form = _form(key)
+            sender_bytes = len(key[3].encode())
+            fits = self._senders_bytes + sender_bytes <= self._senders_bytes_max
+            if fits and self._used[form] < self._room[form]:
+                self._used[form] += 1
+                self._senders_bytes += sender_bytes
+                entry = self._entries[key] = _Entry(0, now_ms, now_ms)
+                return entry
+            key = _coarser(key, form)
+
+
+def _form(key: _Key) -> int:
+    """Which kind of room an entry takes."""
+    _, command, reason, sender_did = key
+    if sender_did:
+        return _NAMED
+    if command:
+        return _BY_COMMAND
+    return _REST if reason == OTHER else _BY_REASON
+
+
+def _coarser(key: _Key, form: int) -> _Key:
+    """What is counted under when an entry finds no room: for the last form there always is."""
+    protocol, command, reason, _ = key
+    if form == _NAMED:
+        return (protocol, command, reason, "")
+    return (protocol, "", reason if form == _BY_COMMAND else OTHER, "")

@@ -1,0 +1,1 @@
+"""What the log proves of messages, identities and refusals."""

@@ -1,0 +1,108 @@
+"""What the log says of one identity: what it did and received, and its messages by day.
+
+See ``projections.audit.messages`` for what these functions take and make.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from eventstore.log.events import TOPIC_BY_TYPE, type_name
+from eventstore.parquet.schema import FILLING, SCHEMA, SIZE
+from projections.tables.projection import Step
+
+_TRAFFIC: Final = (
+    "message-queued",
+    "messages-delivered",
+    "messages-removed",
+    "event-saved",
+    "public-event-published",
+)
+"""Events whose last word says what was done."""
+_ELSEWHERE: Final = {
+    *("messages-delivered", "messages-removed", "event-tags-updated", "public-events-deleted"),
+    *("key-claimed", "key-released", "invitation-used", "refusals-counted", "batch-sealed"),
+}
+"""Events that are counted by day, or stand in the stream of a key, an invitation, an edge."""
+_OF_ITS_STREAM: Final = tuple(
+    name for kind in TOPIC_BY_TYPE if (name := type_name(kind)) not in {*_TRAFFIC, *_ELSEWHERE}
+)
+_WHOSE: Final = {"did", "owner_did", "by_did", "digest", "claims"}
+_IN_HISTORY: Final = {*_OF_ITS_STREAM, "key-claimed", "key-released", "invitation-used"}
+_DETAILS: Final = tuple(
+    name
+    for name in SCHEMA.names
+    if name not in _WHOSE
+    and any(
+        name in (*filling.columns, *([SIZE] if filling.content else []))
+        for kind, filling in FILLING.items()
+        if type_name(kind) in _IN_HISTORY
+    )
+)
+"""Columns that say more of an event; of each event those that it has."""
+
+
+def identity_history(step: Step, did: str) -> DataFrame:
+    """What an identity did and was sent, apart from messages and saved events; newest first.
+
+    ``identity`` is the identity itself, or the key or invitation that it took; ``details`` is a
+    struct of what the event says, null for what it does not say.
+    """
+    is_own = F.col("type").isin(*_OF_ITS_STREAM) & (F.col("identity") == did)
+    own = step.of(*_OF_ITS_STREAM, "invitation-used").where(is_own | (F.col("by_did") == did))
+    return (
+        own.unionByName(_keys(step, did))
+        .select(
+            *step.shown_place,
+            "recorded_at",
+            "type",
+            "version",
+            "identity",
+            F.struct(*_DETAILS).alias("details"),
+        )
+        .orderBy(*[F.col(name).desc() for name in step.order])
+    )
+
+
+def _keys(step: Step, did: str) -> DataFrame:
+    """Claims of keys by the identity, and releases, which name no owner, of what it had claimed."""
+    claimed = step.of("key-claimed").where(F.col("owner_did") == did).select("stream").distinct()
+    until_now = Window.partitionBy("stream").orderBy("version")
+    return (
+        step.of("key-claimed", "key-released")
+        .join(F.broadcast(claimed), "stream", "left_semi")
+        .withColumn("owner", F.last("owner_did", ignorenulls=True).over(until_now))
+        .where(F.col("owner") == did)
+        .drop("owner")
+    )
+
+
+def identity_traffic(step: Step, did: str) -> DataFrame:
+    """What an identity sent, received, fetched and kept, by day (UTC), newest first.
+
+    ``by`` is the protocol of what was sent and queued, the channel of deliveries and the reason of
+    removals. ``count`` counts messages (events that were saved or published), ``size_bytes`` their
+    content, null where the event does not repeat it.
+    """
+    is_own, is_sent = F.col("identity") == did, F.col("sender_did") == did
+    is_queued = F.col("type") == "message-queued"
+    own = F.when(is_own, F.regexp_extract("type", "[a-z]+$", 0))
+    what = F.array_compact(F.array(own, F.when(is_queued & is_sent, F.lit("sent"))))
+    is_many = F.col("message_ids").isNotNull()
+    return (
+        step.of(*_TRAFFIC)
+        .where(is_own | is_sent)
+        .select(
+            F.to_date("recorded_at").alias("day"),
+            F.explode(what).alias("what"),
+            F.coalesce("protocol", "channel", "reason", F.lit("")).alias("by"),
+            F.when(is_many, F.size("message_ids")).otherwise(1).alias("count"),
+            "size_bytes",
+        )
+        .groupBy("day", "what", "by")
+        .agg(F.sum("count").alias("count"), F.sum("size_bytes").alias("size_bytes"))
+        .orderBy(F.col("day").desc(), "what", "by")
+    )

@@ -1,0 +1,185 @@
+"""What the log proves of single messages, of refusals, and of messages that are not fetched.
+
+Each function makes a DataFrame of the events of a step (``events_until``): a function of the log
+up to one position, in an order of its own. No row has content of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from projections.spark.export import ExportedLog, Position
+from projections.tables.projection import Step
+from projections.tables.queues import QUEUES
+
+REPLAYS: Final = ("DUPLICATE_NONCE", "TIMESTAMP_OUT_OF_RANGE")
+"""Reasons of refused replays: while the nonce is remembered, and later. A client whose clock is
+wrong is refused for the second one, too."""
+_SEAL: Final = ("position", "version", "digest")
+
+
+class AuditPeriod(NamedTuple):
+    """A time from ``since`` on and before ``until``; None for no end."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def overlaps(self, first: str, last: str) -> Column:
+        """Whether a time from ``first`` to ``last``, both columns, has a part in this one."""
+        inside = F.lit(col=True)
+        if self.since is not None:
+            inside &= F.col(last) >= F.lit(self.since)
+        if self.until is not None:
+            inside &= F.col(first) < F.lit(self.until)
+        return inside
+
+
+EVER: Final = AuditPeriod()
+
+
+def events_until(spark: SparkSession, export: ExportedLog, position: Position) -> Step:
+    """All events up to a position; ``at_ms`` is when the last ones were recorded."""
+    events = export.events(spark, until=position)
+    types, at_ms = export.types(export.start, position), export.at_ms(spark, position)
+    # Each audit asks for one or two types: the rare ones need no reading of their own.
+    return Step(events, events, types, {}, at_ms, 0, databases=len(position))
+
+
+def message_life(step: Step, message_id: str) -> DataFrame:
+    """What happened to one message, in order, each with the seal that proves it.
+
+    The row with ``event`` queued has identity, protocol, sender_did, recipient_key and size_bytes;
+    ``by`` is the channel of a delivery and the reason of a removal. ``seal_…`` name the seal of the
+    transaction: its partition, position, version there, and digest. No rows: no such message.
+    """
+    is_named = F.array_contains("message_ids", message_id)
+    rows = (
+        step.of("message-queued", "messages-delivered", "messages-removed")
+        .where((F.col("message_id") == message_id) | is_named)
+        .select(
+            *step.shown_place,
+            "recorded_at",
+            F.regexp_extract("type", "[a-z]+$", 0).alias("event"),
+            F.coalesce("channel", "reason").alias("by"),
+            "version",
+            "identity",
+            "protocol",
+            "sender_did",
+            "recipient_key",
+            "size_bytes",
+            "shard",
+        )
+    )
+    return _sealed(step, rows).orderBy("position")
+
+
+def _sealed(step: Step, rows: DataFrame) -> DataFrame:
+    """The rows with the seals that cover them: of each partition the next one."""
+    shards = F.broadcast(rows.select("shard").distinct())
+    seal = F.struct(*_SEAL)
+    seals = step.of("batch-sealed").select(
+        F.col("partition").alias("shard"), "position", seal.alias("seal")
+    )
+    # From the end of the log, where the next seal is the last one that was seen.
+    backwards = Window.partitionBy("shard").orderBy(F.col("position").desc())
+    return (
+        rows.unionByName(seals.join(shards, "shard", "left_semi"), allowMissingColumns=True)
+        .withColumn("seal", F.last("seal", ignorenulls=True).over(backwards))
+        .where("event IS NOT NULL")
+        .withColumnRenamed("shard", "seal_partition")
+        .select("*", *[F.col(f"seal.{n}").alias(f"seal_{n}") for n in _SEAL])
+        .drop("seal")
+    )
+
+
+def refused_commands(
+    step: Step,
+    period: AuditPeriod = EVER,
+    *,
+    reasons: Collection[str] = (),
+    sender_did: str | None = None,
+) -> DataFrame:
+    """Refused commands by protocol, command, reason and sender; most refusals first.
+
+    Args:
+        step: the events.
+        period: counts are taken whole if a part of their time lies in it.
+        reasons: these alone, if there are some.
+        sender_did: those of one sender alone.
+    """
+    counts = step.of("refusals-counted")
+    if period.since is not None:
+        # What an edge counted is recorded later: older files need not be read.
+        counts = counts.where(F.col("recorded_at") >= F.lit(period.since))
+    rows = counts.select("edge", F.explode("refusals").alias("one")).select("edge", "one.*")
+    if reasons:
+        rows = rows.where(F.col("reason").isin(*reasons))
+    if sender_did is not None:
+        rows = rows.where(F.col("sender_did") == sender_did)
+    keys = ("protocol", "command", "reason", "sender_did")
+    return (
+        rows.where(period.overlaps("first_at", "last_at"))
+        .groupBy(*keys)
+        .agg(
+            F.sum("count").alias("count"),
+            F.min("first_at").alias("first_at"),
+            F.max("last_at").alias("last_at"),
+            F.count_distinct("edge").alias("edges"),
+        )
+        .orderBy(F.col("count").desc(), *keys)
+    )
+
+
+def queue_refusals(step: Step, period: AuditPeriod = EVER) -> DataFrame:
+    """How often which queue began to refuse messages, and why; most often first."""
+    keys = ("identity", "recipient_key", "reason")
+    return (
+        step.of("queue-refused")
+        .where(period.overlaps("recorded_at", "recorded_at"))
+        .groupBy(*keys)
+        .agg(
+            F.count("*").alias("count"),
+            F.min("recorded_at").alias("first_at"),
+            F.max("recorded_at").alias("last_at"),
+        )
+        .orderBy(F.col("count").desc(), *keys)
+    )
+
+
+def stuck_messages(step: Step, at_ms: int, *, older_than_s: int, deliveries_min: int) -> DataFrame:
+    """Messages that wait for longer or were handed out more often than that; worst first.
+
+    The worst is the one that is the most times over one of the two bounds.
+
+    Args:
+        step: the events.
+        at_ms: when they still wait, Unix milliseconds.
+        older_than_s: longest wait that is nothing unusual, in seconds; at least 1.
+        deliveries_min: handed out and not acknowledged so often; at least 1.
+    """
+    age_s = (F.lit(at_ms) - F.unix_millis("recorded_at")) / 1_000
+    over = F.greatest(F.col("age_s") / older_than_s, F.col("deliveries") / deliveries_min)
+    return (
+        QUEUES.rebuild(step)
+        .withColumn("age_s", age_s)
+        .where((F.col("age_s") > older_than_s) | (F.col("deliveries") >= deliveries_min))
+        .orderBy(over.desc(), "position")
+        .select(
+            "message_id",
+            "identity",
+            F.col("recorded_at").alias("queued_at"),
+            "age_s",
+            "deliveries",
+            "delivered_at",
+            "protocol",
+            "sender_did",
+            "recipient_key",
+            "size_bytes",
+            "position",
+        )
+    )

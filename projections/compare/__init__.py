@@ -1,0 +1,1 @@
+"""Compares the memory of a running mediator with its exported log."""

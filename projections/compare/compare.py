@@ -1,0 +1,402 @@
+"""Compares what a running mediator had in memory with what its exported log says.
+
+The mediator went on serving while it was dumped, so every identity was dumped at a version of its
+own. Of each, the events up to that version are rebuilt, by the same projections as always, and
+held against its rows. Besides, a version must not be older than the log was before the mediator
+was dumped: an owner that has missed an event is found even if all that it knows is true.
+
+The rows of all tables are brought to one form, their values as one text, so that one join finds all
+differences; only of rows that are not the same are the values looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql.types import BinaryType
+
+from projections.errors import UNSAFE, ProjectionError
+from projections.spark.export import (
+    ExportedLog,
+    NotExported,
+    Position,
+    position_text,
+    spark_path,
+    spark_schema,
+)
+from projections.tables.contracts import CONTRACTS
+from projections.tables.projection import Projection, Step, rare_events
+from projections.tables.queues import QUEUES
+from projections.tables.registry import PROJECTIONS
+from projections.tables.seals import NONCES, SEALS, unpacked
+
+DIFFERENCE: Final = ("table", "identity", "key", "column", "live", "rebuilt")
+"""The columns of a difference, all of them texts.
+
+``key`` distinguishes the rows of one identity; ``column`` is empty where the whole row is on one
+side alone; ``live`` and ``rebuilt`` are null where there is none.
+"""
+_PLACE: Final = ("table", "identity", "key")
+_MAP: Final = "map<string, string>"
+_EMPTY: Final = "{}"
+
+
+def rows_as_text(table: str, rows: DataFrame, identity: str, *keys: str) -> DataFrame:
+    """Rows as ``table``, ``identity``, ``key`` and ``row``; the other columns are the values.
+
+    ``identity`` is the column that says whose a row is, ``keys`` distinguish its rows; none of
+    these is ever null.
+    """
+    values = [column for column in rows.columns if column not in (identity, *keys)]
+    shown = {field.name: _shown(field.name, field.dataType) for field in rows.schema}
+    return rows.select(
+        F.lit(table).alias("table"),
+        F.col(identity).alias("identity"),
+        F.concat_ws(" ", *[shown[key] for key in keys]).alias("key"),
+        # A row without values is there, too.
+        F.to_json(F.struct(*[shown[name].alias(name) for name in values]))
+        .alias("row") if values else F.lit(_EMPTY).alias("row"),
+    )  # fmt: skip
+
+
+def differences(live: Sequence[DataFrame], rebuilt: Sequence[DataFrame]) -> DataFrame:
+    """The differences between the rows on both sides, all of the form of ``rows_as_text``."""
+    both = (
+        united(live)
+        .withColumnRenamed("row", "live_row")
+        .join(united(rebuilt).withColumnRenamed("row", "rebuilt_row"), list(_PLACE), "full_outer")
+        .where(~F.col("live_row").eqNullSafe(F.col("rebuilt_row")))
+    )
+    live_values = F.from_json("live_row", _MAP)
+    rebuilt_values = F.from_json("rebuilt_row", _MAP)
+    names = F.array_union(F.map_keys(live_values), F.map_keys(rebuilt_values))
+    is_on_both = F.col("live_row").isNotNull() & F.col("rebuilt_row").isNotNull()
+    columns = F.when(is_on_both, names).otherwise(F.array(F.lit("")))
+    name = F.col("column")
+    side = [
+        F.when(name == "", F.col(f"{side}_row")).otherwise(values[name]).alias(side)
+        for side, values in (("live", live_values), ("rebuilt", rebuilt_values))
+    ]
+    return (
+        both.withColumn("column", F.explode(columns))
+        .select(*_PLACE, "column", *side)
+        .where(~F.col("live").eqNullSafe(F.col("rebuilt")))
+    )
+
+
+def united(frames: Sequence[DataFrame]) -> DataFrame:
+    """All rows of frames of the same columns."""
+    return reduce(DataFrame.unionAll, frames)
+
+
+def _shown(name: str, kind: object) -> Column:
+    return F.lower(F.hex(name)) if isinstance(kind, BinaryType) else F.col(name)
+
+
+DIFFERENCES_MAX: Final = 1_000
+"""Differences that are listed; all are counted."""
+_BROADCAST_MAX: Final = 1_000_000
+"""Identities whose watermarks every task may hold: 40 bytes each."""
+_LIVE: Final = {table.name: table for table in PROJECTIONS if table.live is not None}
+_SUMS: Final[Mapping[str, tuple[Projection, Sequence[str]]]] = {
+    "correspondents": (CONTRACTS, ("did",)),
+    "queue_totals": (QUEUES, ()),
+    "queue_keys": (QUEUES, ("recipient_key",)),
+}
+"""Tables of a dump that are sums over another one, and what distinguishes their rows."""
+_KEYS: Final[Mapping[str, Sequence[str]]] = {
+    **{name: (t.live.owner, *t.live.keys) for name, t in _LIVE.items() if t.live is not None},
+    **{name: ("identity", *keys) for name, (_, keys) in _SUMS.items()},
+}
+"""Whose the rows of each table of a dump are, and what distinguishes them."""
+_READS: Final[Mapping[str, Sequence[str]]] = {
+    **{name: table.reads for name, table in _LIVE.items()},
+    **{name: table.reads for name, (table, _) in _SUMS.items()},
+}
+"""The types of events without which there is no row in a table: most logs have not all of them."""
+
+
+class DumpDamaged(ProjectionError):
+    """The dump of the live state cannot be read."""
+
+    exit_code = UNSAFE
+
+
+class Dump(msgspec.Struct, frozen=True):
+    """``dump.json``: the dump was made between these two positions of the log.
+
+    Each of them is one for each database.
+    """
+
+    after: Position
+    before: Position
+    identities: int
+    asleep: int
+    rows: dict[str, int]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One value, or one row, that is not the same on both sides."""
+
+    table: str
+    identity: str | None
+    key: str
+    column: str
+    live: str | None
+    rebuilt: str | None
+
+
+class ComparedTable(msgspec.Struct, frozen=True):
+    """One table: rows in memory, and how many differences there are."""
+
+    name: str
+    rows: int
+    differences: int
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What was compared and what differs; ``listed`` holds the first of the differences.
+
+    ``asleep`` identities were in no process and were not compared. ``positions`` are those of the
+    log's databases at which the dump was complete, ``position`` is their sum.
+    """
+
+    position: int
+    positions: Position
+    identities: int
+    asleep: int
+    differences: int
+    tables: list[ComparedTable]
+    listed: list[Difference]
+
+
+def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison:
+    """Compare a dump in a folder of this machine with an export of the same mediator.
+
+    Raises:
+        DumpDamaged: the dump cannot be read.
+        NotExported: the export does not reach the position at which the dump was complete.
+    """
+    dump = _read_dump(folder)
+    if len(export.last) != len(dump.before):
+        raise NotExported(
+            f"the export is of {len(export.last)} databases, the dump of {len(dump.before)}"
+        )
+    if any(last < before for last, before in zip(export.last, dump.before, strict=True)):
+        ends = f"the export ends at {position_text(export.last)}"
+        raise NotExported(f"position {position_text(dump.before)} of the dump: {ends}")
+    live = {
+        name: _read_table(spark, Path(folder) / f"{name}.parquet")
+        for name in (*_KEYS, "watermarks", "asleep", "unserved", "partitions")
+    }
+    events = export.events(spark, until=dump.before)
+    types = export.types(export.start, dump.before)
+    names = [name for name in _KEYS if dump.rows[name] or not types.isdisjoint(_READS[name])]
+    rebuilt, kept = _rebuilt(_step(events, types, live["watermarks"], dump), names)
+    seals = events.where("type = 'batch-sealed'")
+    heads, nonces = _of_partitions(live, seals)
+    rebuilt |= {"seals": heads, "nonces": nonces}
+    sides = [
+        [rows_as_text(name, side[name].select(*live[name].columns), *_KEYS[name]) for name in names]
+        for side in (live, rebuilt)
+    ]
+    found = united(
+        [
+            differences(*sides),
+            _versions(live, events, export.is_until(dump.after)),
+            _versions_of_seals(live["seals"], seals, export.is_until(dump.after)),
+        ]
+    )
+    try:
+        return _comparison(found.distinct(), dump)
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _read_dump(folder: str) -> Dump:
+    path = Path(folder) / "dump.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Dump)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DumpDamaged(f"{path}: {error}") from error
+
+
+def _read_table(spark: SparkSession, path: Path) -> DataFrame:
+    """A table of the dump. Its schema is given, so Spark starts no job to find it out."""
+    try:
+        schema = spark_schema(pq.read_schema(path))
+    except (OSError, pa.ArrowException) as error:
+        raise DumpDamaged(f"{path}: {error}") from error
+    return spark.read.schema(schema).parquet(spark_path(str(path)))
+
+
+def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump: Dump) -> Step:
+    """The events of each identity up to the version at which it was dumped."""
+    until = watermarks.select("stream", F.col("version").alias("dumped_version"))
+    if dump.identities <= _BROADCAST_MAX:
+        until = F.broadcast(until)
+    seen = events.join(until, "stream").where("version <= dumped_version").drop("dumped_version")
+    # No table that needs the time or the window is rebuilt from this.
+    databases = len(dump.before)
+    return Step(seen, rare_events(seen), types, {}, at_ms=0, window_ms_max=0, databases=databases)
+
+
+def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:
+    """These tables of a dump, rebuilt; and those frames that are kept and used several times."""
+    tables = {
+        projection.name: _named(projection.rebuild(step))
+        for projection in _LIVE.values()
+        if projection.name in names and projection not in (SEALS, NONCES)
+    }
+    for name, table in tables.items():
+        live = _LIVE[name].live
+        if live is not None and live.order:
+            tables[name] = _in_order(table, *live.order)
+    kept = []
+    if "queues" in tables:
+        kept.append(tables["queues"].persist())
+        tables |= _queue_sums(tables["queues"])
+    if "contracts" in tables:
+        kept.append(tables["contracts"].persist())
+        parties = F.explode(F.array("requestor_did", "recipient_did")).alias("did")
+        tables["correspondents"] = (
+            tables["contracts"]
+            .select("identity", parties, "expires_at_s")
+            .groupBy("identity", "did")
+            .agg(F.max("expires_at_s").alias("expires_at_s"))
+        )
+    return tables, kept
+
+
+def _queue_sums(queues: DataFrame) -> dict[str, DataFrame]:
+    is_envelope = F.col("protocol") == "didcomm"
+    return {
+        "queue_totals": queues.groupBy("identity").agg(
+            F.count("*").alias("messages"),
+            F.sum("size_bytes").alias("bytes"),
+            F.count(F.when(is_envelope, 1)).alias("envelopes"),
+            F.sum(F.when(is_envelope, F.col("size_bytes")).otherwise(0)).alias("envelope_bytes"),
+        ),
+        "queue_keys": queues.where(is_envelope)
+        .groupBy("identity", "recipient_key")
+        .agg(F.count("*").alias("messages"), F.sum("size_bytes").alias("bytes")),
+    }
+
+
+def _in_order(rows: DataFrame, *order: str) -> DataFrame:
+    """With the zero-based place of each row among those of its identity."""
+    place = F.row_number().over(Window.partitionBy("stream").orderBy(*order)) - 1
+    return rows.withColumn("place", place.cast("long"))
+
+
+def _named(rows: DataFrame) -> DataFrame:
+    """A stream whose identity the log does not name is named by its key."""
+    return rows.withColumn("identity", _name(F.col("identity"), F.col("stream")))
+
+
+def _name(identity: Column, stream: Column) -> Column:
+    return F.coalesce(identity, F.concat(F.lit("stream:"), F.lower(F.hex(stream))))
+
+
+def _versions(live: Mapping[str, DataFrame], events: DataFrame, is_before: Column) -> DataFrame:
+    """Identities that one side alone has, and versions that cannot be.
+
+    ``is_before`` says which events were in the log when the dump began.
+    """
+    logged = events.where("type <> 'batch-sealed'").groupBy("stream").agg(
+        F.max("identity").alias("logged_identity"),
+        F.max(F.when(is_before, F.col("version"))).alias("least"),
+        F.max("version").alias("most"),
+    )  # fmt: skip
+    known = (
+        live["watermarks"]
+        .join(live["unserved"].select("stream", "fault"), "stream", "full_outer")
+        .join(logged, "stream", "full_outer")
+        .join(live["asleep"].select("stream"), "stream", "left_anti")
+    )
+    return _unlike(
+        known.withColumn(
+            "identity", _name(F.coalesce("identity", "logged_identity"), F.col("stream"))
+        ),
+        "identities",
+    )
+
+
+def _unlike(known: DataFrame, table: str) -> DataFrame:
+    """Of rows with ``identity``, ``version``, ``fault``, and what the log says it can be."""
+    version, least, most = F.col("version"), F.col("least"), F.col("most")
+    is_denied = version.isNull() & (least.isNotNull() | F.col("fault").isNotNull())
+    rows = known.where(is_denied | most.isNull() | (version < least) | (version > most))
+    known = F.when(version > most, most).otherwise(F.coalesce(least, most))
+    return rows.select(
+        F.lit(table).alias("table"),
+        "identity",
+        F.lit("").alias("key"),
+        F.lit("version").alias("column"),
+        F.coalesce(version.cast("string"), "fault").alias("live"),
+        known.cast("string").alias("rebuilt"),
+    )
+
+
+def _versions_of_seals(heads: DataFrame, seals: DataFrame, is_before: Column) -> DataFrame:
+    """Partitions whose owner knows another newest seal than there can be."""
+    logged = seals.groupBy("partition").agg(
+        F.max(F.when(is_before, F.col("version"))).alias("least"),
+        F.max("version").alias("most"),
+    )
+    known = heads.select("partition", "version", F.lit(None).cast("string").alias("fault"))
+    known = known.join(logged, "partition", "left").withColumnRenamed("partition", "identity")
+    return _unlike(known, "seals")
+
+
+def _of_partitions(live: Mapping[str, DataFrame], seals: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Heads of the chains and nonces in force, of the partitions that were dumped."""
+    heads = seals.join(live["seals"].select("partition", "version"), ["partition", "version"])
+    owners = live["partitions"].withColumnsRenamed(
+        {"window_ms": "window_now_ms", "until": "dumped_version"}
+    )
+    first_ms = F.col("first_bucket") * F.col("bucket_ms")
+    # A command is stamped at most one window ahead, and its nonce kept for one window more.
+    kept_ms = 2 * F.greatest("window_ms", "window_now_ms") + 1
+    covering = (
+        seals.join(F.broadcast(owners), "partition")
+        .where(F.col("version") <= F.col("dumped_version"))
+        .where(F.unix_millis("recorded_at") + kept_ms >= first_ms)
+    )
+    wider_ms = F.greatest(F.lit(0), F.col("window_now_ms") - F.col("window_ms"))
+    bucket = F.floor((F.col("expires_at_ms") + wider_ms) / F.col("bucket_ms")).cast("long")
+    nonces = (
+        unpacked(covering, "window_ms", "window_now_ms", "bucket_ms", "first_bucket")
+        .withColumn("bucket", bucket)
+        .where("bucket >= first_bucket")
+        .select("partition", "bucket", "key")
+        .distinct()
+    )
+    return heads, nonces
+
+
+def _comparison(found: DataFrame, dump: Dump) -> Comparison:
+    rows = found.orderBy(*DIFFERENCE).limit(DIFFERENCES_MAX + 1).collect()
+    if len(rows) <= DIFFERENCES_MAX:
+        counts = dict(Counter(row["table"] for row in rows))
+    else:
+        counts = {row["table"]: row["count"] for row in found.groupBy("table").count().collect()}
+    return Comparison(
+        position=sum(dump.before),
+        positions=dump.before,
+        identities=dump.identities,
+        asleep=dump.asleep,
+        differences=sum(counts.values()),
+        tables=[ComparedTable(n, dump.rows.get(n, 0), counts.get(n, 0)) for n in _KEYS],
+        listed=[Difference(*row) for row in rows[:DIFFERENCES_MAX]],
+    )

@@ -1,0 +1,24 @@
+"""How the programs end: the base of their errors, each with its exit code.
+
+The codes mean what they mean for ``poste`` (``poste --help`` lists them), which the projections do
+not import.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+FINDING: Final = 1
+"""Done, and something is wrong with what was checked, or it is not there."""
+USAGE: Final = 2
+"""The command line is wrong; nothing was done."""
+UNREACHABLE: Final = 3
+"""The export, the target or Spark cannot be reached."""
+UNSAFE: Final = 4
+"""The export or the tables are not safe to use as they are."""
+
+
+class ProjectionError(Exception):
+    """Base of what a program reports in one sentence; never raised itself."""
+
+    exit_code: ClassVar[int]

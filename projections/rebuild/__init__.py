@@ -1,0 +1,1 @@
+"""Rebuilds all tables from an export."""

@@ -1,0 +1,1 @@
+"""The projected tables: each a fold of the exported events as DataFrame operations."""

@@ -1,0 +1,125 @@
+"""DIDComm agents: connections, mediation, keys and invitations.
+
+RFC 0160 and RFC 0023 (connections), RFC 0211 (mediation, keylists, owners of keys), RFC 0434
+(invitations).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from projections.tables.projection import (
+    PLACE,
+    LiveRows,
+    Projection,
+    Step,
+    earliest,
+    latest,
+    select_place,
+    without,
+)
+
+_CONNECTION: Final = {
+    "peer_did": "DID that the agent uses for the connection",
+    "label": "what the agent calls itself",
+    "endpoint": "where messages are sent to; empty for an agent that fetches them",
+    "routing_keys": "keys to forward through, base58",
+    "handshake": "protocol that the connection was made by",
+    "invitation_id": "invitation that was answered; empty for none",
+}
+_KEY: Final = {
+    "key": "key that messages may be forwarded to, base58",
+    "ordinal": "its place among the keys of one update",
+    "claim": "number of the claim that it is held by",
+}
+
+
+def _connections(step: Step) -> DataFrame:
+    new = select_place(step.of("connection-established"), *_CONNECTION)
+    return latest(step.since("connections", new), "stream")
+
+
+def _mediation(step: Step) -> DataFrame:
+    new = select_place(step.of("mediation-granted"))
+    return earliest(step.since("mediation", new), "stream")
+
+
+def _keylists(step: Step) -> DataFrame:
+    """Added and not removed since; added again, a key keeps its place and has a later claim."""
+    updates = step.of("keylist-updated")
+    new = select_place(updates, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
+    new = new.select(*PLACE, "key", "ordinal", F.get("claims", F.col("ordinal")).alias("claim"))
+    removed = updates.select("stream", "version", F.explode("keys_removed").alias("key"))
+    return (
+        without(step.since("keylists", new), removed, "stream", "key")
+        .groupBy("stream", "identity", "key")
+        .agg(
+            F.min("version").alias("version"),
+            *[
+                F.min_by(name, "version").alias(name)
+                for name in ("position", "recorded_at", "ordinal")
+            ],
+            F.max("claim").alias("claim"),
+        )
+    )
+
+
+CONNECTIONS: Final = Projection(
+    "connections",
+    "What each connected agent said of itself last.",
+    PLACE | _CONNECTION,
+    ("connection-established",),
+    _connections,
+    LiveRows(),
+)
+MEDIATION: Final = Projection(
+    "mediation",
+    "Agents that mediation was granted to.",
+    PLACE,
+    ("mediation-granted",),
+    _mediation,
+    LiveRows(),
+)
+KEYLISTS: Final = Projection(
+    "keylists",
+    "Keys of each agent; a keylist is in the order of versions and ordinals.",
+    PLACE | _KEY,
+    ("keylist-updated",),
+    _keylists,
+    LiveRows(keys=("key",), order=("version", "ordinal")),
+)
+
+
+_OWNER: Final = {"key": "the key, base58", "owner_did": "whose it is"}
+_USE: Final = {"invitation_id": "the invitation", "by_did": "who used it"}
+
+
+def _owners(step: Step) -> DataFrame:
+    new = select_place(step.of("key-claimed"), *_OWNER)
+    claimed = without(step.since("key_owners", new), step.of("key-released"), "stream")
+    return latest(claimed, "stream")
+
+
+def _invitations(step: Step) -> DataFrame:
+    return step.since("invitations", select_place(step.of("invitation-used"), *_USE))
+
+
+KEY_OWNERS: Final = Projection(
+    "key_owners",
+    "Keys that have an owner; the version is the number of the claim.",
+    PLACE | _OWNER,
+    ("key-claimed", "key-released"),
+    _owners,
+    LiveRows(),
+)
+INVITATIONS: Final = Projection(
+    "invitations",
+    "Single-use invitations that were used.",
+    PLACE | _USE,
+    ("invitation-used",),
+    _invitations,
+    LiveRows(),
+)

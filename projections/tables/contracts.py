@@ -1,0 +1,63 @@
+"""Contracts and waiting contract requests (DCTRL-0004 8.1 to 8.6)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from projections.tables.projection import (
+    PLACE,
+    LiveRows,
+    Projection,
+    Step,
+    earliest,
+    select_place,
+    without,
+)
+
+_CONTRACT: Final = {
+    "contract_id": "id of the record",
+    "requestor_did": "who requested the contract",
+    "recipient_did": "who answered",
+    "expires_at_s": "when it ends, Unix seconds",
+    "digest": "SHA-256 of the signed contract",
+    "size_bytes": "size of the signed contract",
+}
+_REQUEST: Final = {
+    "request_id": "id of the request",
+    "sender_did": "who asks",
+    "size_bytes": "size of the encrypted request",
+}
+
+
+def _contracts(step: Step) -> DataFrame:
+    new = select_place(step.of("contract-stored"), *_CONTRACT)
+    return earliest(step.since("contracts", new), "stream", "digest")
+
+
+def _requests(step: Step) -> DataFrame:
+    new = select_place(step.of("contract-requested"), *_REQUEST)
+    acknowledged = step.of("contract-requests-acknowledged").select(
+        "stream", "version", F.explode("request_ids").alias("request_id")
+    )
+    return without(step.since("contract_requests", new), acknowledged, "stream", "request_id")
+
+
+CONTRACTS: Final = Projection(
+    "contracts",
+    "Signed contracts, one for each owner and digest, expired ones included.",
+    PLACE | _CONTRACT,
+    ("contract-stored",),
+    _contracts,
+    LiveRows(keys=("contract_id",), order=("version",)),
+)
+CONTRACT_REQUESTS: Final = Projection(
+    "contract_requests",
+    "Contract requests that wait for an answer.",
+    PLACE | _REQUEST,
+    ("contract-requested", "contract-requests-acknowledged"),
+    _requests,
+    LiveRows(keys=("request_id",), order=("version",)),
+)

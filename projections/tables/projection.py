@@ -1,0 +1,161 @@
+"""What a projection is, and the step that brings its table from one position to a later one.
+
+Rules of the projections: DataFrame operations alone; a table is a function of the log up to one
+position, whatever the clock says. Each rebuilds its table from the rows of an earlier table (none
+for the first time) and the events since then, so that many steps give the rows of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from eventstore.log.events import FREQUENT as FREQUENT_EVENTS
+from eventstore.log.events import type_name
+from eventstore.parquet.schema import FILLING
+
+FREQUENT: Final = frozenset(map(type_name, FREQUENT_EVENTS))
+"""Types that make up most of a log. Events of the others are few, and many tables are of them."""
+_OF_RARE: Final = frozenset[str]().union(
+    *[filling.columns for kind, filling in FILLING.items() if kind not in FREQUENT_EVENTS]
+)
+_OF_FREQUENT_ALONE: Final = {"shard"}.union(
+    *[FILLING[kind].columns.keys() - _OF_RARE for kind in FREQUENT_EVENTS]
+)
+_AT_HAND_ROWS_MAX: Final = 2_000_000
+"""A few numbers each: some hundred megabytes in every process."""
+
+
+def rare_events(events: DataFrame) -> DataFrame:
+    """The events of all but the frequent types, with the columns that they fill."""
+    return events.where(~F.col("type").isin(*sorted(FREQUENT))).drop(*_OF_FREQUENT_ALONE)
+
+
+@dataclass(frozen=True)
+class Step:
+    """From the tables at one position to the tables at a later one.
+
+    ``events`` are those after the earlier tables, of these ``types`` alone, ``rare`` the rare ones
+    of them, which may be kept at hand; ``earlier`` are the tables by name, empty for the first
+    step; ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the longest
+    timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables are
+    written and says how many they are; None where nothing may be computed yet. ``databases`` are
+    those of the log: with several, positions are not in one order, and events have a ``database``.
+    """
+
+    events: DataFrame
+    rare: DataFrame
+    types: frozenset[str]
+    earlier: Mapping[str, DataFrame]
+    at_ms: int
+    window_ms_max: int
+    keep: Callable[[DataFrame], int] | None = None
+    databases: int = 1
+
+    @property
+    def row_keys(self) -> Sequence[str]:
+        """What distinguishes a row from all others; a number alone is joined faster."""
+        return ("position",) if self.databases == 1 else ("stream", "position")
+
+    @property
+    def shown_place(self) -> Sequence[str]:
+        """The columns of an event that say where it stands, in output."""
+        return ("position",) if self.databases == 1 else ("database", "position")
+
+    @property
+    def order(self) -> Sequence[str]:
+        """The columns of an event that say what came later."""
+        return ("position",) if self.databases == 1 else ("recorded_at", "position")
+
+    def of(self, *types: str) -> DataFrame:
+        """The new events of these types; where there are none, no file is read."""
+        wanted = self.types.intersection(types)
+        is_wanted = F.col("type").isin(*sorted(wanted)) if wanted else F.lit(col=False)
+        return (self.rare if FREQUENT.isdisjoint(types) else self.events).where(is_wanted)
+
+    def since(self, name: str, new: DataFrame, *, but: Iterable[str] = ()) -> DataFrame:
+        """The rows of an earlier table, without the columns ``but``, and new ones."""
+        earlier = self.earlier.get(name)
+        return new if earlier is None else earlier.drop(*but).unionByName(new)
+
+    def at_hand(self, rows: DataFrame) -> DataFrame:
+        """Rows to join with many more; where they are few, every task gets all of them."""
+        if self.keep is None or self.keep(rows) > _AT_HAND_ROWS_MAX:
+            return rows
+        return F.broadcast(rows)
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """That a running mediator has the rows of a table in memory, and can dump them.
+
+    ``keys`` are the columns that distinguish the rows of one ``owner``; ``order`` are those that
+    they are in the order of: then the dump has the zero-based ``place`` of each. The columns of the
+    dump are declared in ``actors.core.state_rows``.
+    """
+
+    keys: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    owner: str = "identity"
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The declaration of one table: its name, what it holds, and how it is rebuilt.
+
+    Every module of ``projections.tables`` may have some; ``projections.tables.registry`` finds
+    them. ``columns`` says what each column of the table holds; ``reads`` are the types of the
+    events that change it; ``live`` is None for a table that no mediator has in memory.
+    """
+
+    name: str
+    about: str
+    columns: Mapping[str, str]
+    reads: tuple[str, ...]
+    rebuild: Callable[[Step], DataFrame]
+    live: LiveRows | None = None
+
+
+PLACE = {
+    "stream": "16-byte key of the identity's stream",
+    "identity": "DID of the owner; key:…, invitation:… or edge:… for these",
+    "version": "version of the event in the stream",
+    "position": "position of the event in the log, in its database if there are several",
+    "recorded_at": "when the event was decided",
+}
+"""What the columns hold that say which event a row comes from."""
+
+
+def select_place(rows: DataFrame, *others: Column | str) -> DataFrame:
+    """The columns that say which event a row comes from, and others."""
+    return rows.select(*PLACE, *others)
+
+
+def latest(rows: DataFrame, *keys: str) -> DataFrame:
+    """The row with the highest version of each key."""
+    return _one_of_each(rows, keys, F.col("version").desc())
+
+
+def earliest(rows: DataFrame, *keys: str) -> DataFrame:
+    """The row with the lowest version of each key."""
+    return _one_of_each(rows, keys, F.col("version").asc())
+
+
+def without(rows: DataFrame, gone: DataFrame, *keys: str) -> DataFrame:
+    """The rows that no later version of ``gone`` names by its keys."""
+    named = gone.select(
+        *[F.col(key).alias(f"gone_{key}") for key in keys], F.col("version").alias("gone_version")
+    )
+    condition = F.col("gone_version") > F.col("version")
+    for key in keys:
+        condition &= F.col(key) == F.col(f"gone_{key}")
+    return rows.join(named, condition, "left_anti")
+
+
+def _one_of_each(rows: DataFrame, keys: tuple[str, ...], order: Column) -> DataFrame:
+    number = F.row_number().over(Window.partitionBy(*keys).orderBy(order))
+    return rows.withColumn("number", number).where("number = 1").drop("number")

@@ -1,0 +1,99 @@
+"""Waiting messages (DCTRL-0004 7.2, 8.7, 8.8; RFC 0685) and owners' rules (Aries queue 1.0)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from projections.tables.projection import PLACE, LiveRows, Projection, Step, latest, select_place
+
+_MESSAGE: Final = {
+    "message_id": "id of the message",
+    "protocol": "decentrl or didcomm",
+    "sender_did": "who sent it; empty where the protocol hides that",
+    "recipient_key": "key that it is addressed to; empty for the identity itself",
+    "size_bytes": "size of the payload",
+}
+_DELIVERIES: Final = {
+    "deliveries": "how often it was handed out and not acknowledged",
+    "delivered_at": "when it was last handed out",
+}
+_POLICY: Final = {
+    "will_queue": "messages are kept while no session is open",
+    "age_s_max": "longest wait in seconds; 0 is no rule",
+    "messages_max": "most messages; 0 is no rule",
+    "message_bytes_max": "largest message; 0 is no rule",
+    "bytes_max": "most bytes together; 0 is no rule",
+}
+
+
+def _queues(step: Step) -> DataFrame:
+    """Queued but not removed; an id is given to one message only.
+
+    Most messages of a log are gone. Which ones wait is found out from ids and numbers alone; the
+    rest of their columns is then looked up.
+    """
+    new = select_place(step.of("message-queued"), *_MESSAGE)
+    rows = step.since("queues", new, but=_DELIVERIES)
+    waiting = step.at_hand(_waiting(step))
+    return rows.join(waiting, list(step.row_keys)).select(*PLACE, *_MESSAGE, *_DELIVERIES)
+
+
+def _waiting(step: Step) -> DataFrame:
+    """Position of each message that waits, and its deliveries: one pass, one aggregation."""
+    kind, version = F.col("type"), F.col("version")
+    is_queued, is_delivered = kind == "message-queued", kind == "messages-delivered"
+    ids = F.when(is_queued, F.array("message_id")).otherwise(F.col("message_ids"))
+    marks = step.of("message-queued", "messages-delivered", "messages-removed").select(
+        "stream",
+        F.explode(ids).alias("message_id"),
+        "version",
+        F.when(is_queued, F.col("position")).alias("position"),
+        F.when(kind == "messages-removed", version).alias("removed_version"),
+        F.when(is_delivered, 1).otherwise(0).cast("long").alias("deliveries"),
+        F.when(is_delivered, F.col("recorded_at")).alias("delivered_at"),
+    )
+    earlier = step.earlier.get("queues")
+    if earlier is not None:
+        never = F.lit(None).cast("long").alias("removed_version")
+        names = ("stream", "message_id", "version", "position", never, *_DELIVERIES)
+        marks = marks.unionByName(earlier.select(*names))
+    delivered_version = F.when(F.col("delivered_at").isNotNull(), version)
+    return (
+        marks.groupBy("stream", "message_id")
+        .agg(
+            F.max("position").alias("position"),
+            F.max(F.when(F.col("position").isNotNull(), version)).alias("version"),
+            F.max("removed_version").alias("removed_version"),
+            F.sum("deliveries").alias("deliveries"),
+            F.max_by("delivered_at", delivered_version).alias("delivered_at"),
+        )
+        .where("position IS NOT NULL")
+        .where("removed_version IS NULL OR removed_version < version")
+        .select(*step.row_keys, *_DELIVERIES)
+    )
+
+
+def _policies(step: Step) -> DataFrame:
+    new = select_place(step.of("queue-policy-set"), *_POLICY)
+    return latest(step.since("queue_policies", new), "stream")
+
+
+QUEUES: Final = Projection(
+    "queues",
+    "Messages that wait, of every protocol; a queue is in the order of its versions.",
+    PLACE | _MESSAGE | _DELIVERIES,
+    ("message-queued", "messages-delivered", "messages-removed"),
+    _queues,
+    LiveRows(keys=("message_id",), order=("version",)),
+)
+QUEUE_POLICIES: Final = Projection(
+    "queue_policies",
+    "The rules that owners gave their queues.",
+    PLACE | _POLICY,
+    ("queue-policy-set",),
+    _policies,
+    LiveRows(),
+)

@@ -1,0 +1,137 @@
+"""Measuring a mediator on this machine: ``python -m tests.bench NAME``."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import click
+import msgspec
+
+from http_edge.cli.output import json_option, print_json
+from tests.bench import acapy_peer, cluster, decentrl, didcomm, failover, projections
+from tests.bench.compare import compare, print_comparison
+from tests.bench.report import ProgressBar, Report, print_report, progress_bars
+
+_HERE = Path(__file__).parents[2]
+_quick = click.option("--quick", is_flag=True, help="A twentieth of everything: does it all work?")
+_checkout = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
+
+
+@click.group()
+def bench() -> None:
+    """Measure a mediator on this machine.
+
+    Figures of one machine compare versions of one program; state the machine with them. Load and
+    server share the machine.
+    """
+
+
+@bench.command("compare")
+@click.option("--old", type=_checkout, required=True, help="The checkout to compare with.")
+@click.option("--new", type=_checkout, default=_HERE, help="The other one.  [default: this]")
+@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.5, 60), default=6.0, show_default=True)
+@json_option
+def compare_command(*, old: Path, new: Path, rounds: int, seconds: float, as_json: bool) -> None:
+    """Compare two checkouts in one run, in turns, with the same load of both protocols."""
+    with progress_bars() as bar:
+        compared = compare({"old": old, "new": new}, rounds, seconds, bar)
+    if as_json:
+        print_json(msgspec.to_builtins(compared))
+    else:
+        print_comparison(compared)
+
+
+@bench.command("decentrl")
+@_quick
+@click.option("--saved-events", type=click.IntRange(0), help="Length of the queried history.")
+@click.option("--scale", is_flag=True, help="Also 100,000 identities and 1,000,000 messages.")
+@json_option
+def decentrl_command(*, quick: bool, saved_events: int | None, scale: bool, as_json: bool) -> None:
+    """Measure the Decentrl protocol.
+
+    Messages accepted at 1, 16 and 64 connections, the same by the edge alone, draining queues,
+    live push, queries of a long history, and on request memory and restart at scale.
+    """
+    wanted = decentrl.plan(quick=quick, saved_events=saved_events, scale=scale)
+    _measure(lambda bar: decentrl.run(wanted, bar), as_json=as_json)
+
+
+@bench.command("didcomm")
+@_quick
+@click.option("--scale", is_flag=True, help="10,000 idle sockets instead of 2,000.")
+@click.option("--sockets", type=click.IntRange(0), help="Idle sockets; 0 leaves them out.")
+@click.option("--peer", type=click.Choice(["acapy"]), help="Compare with this mediator as well.")
+@click.option(
+    "--acapy",
+    type=click.Path(path_type=Path),
+    default=acapy_peer.PROGRAM,
+    show_default=True,
+    help="The program of the peer, in a virtual environment of its own.",
+)
+@json_option
+def didcomm_command(
+    *, quick: bool, scale: bool, sockets: int | None, peer: str | None, acapy: Path, as_json: bool
+) -> None:
+    """Measure DIDComm v1 mediation.
+
+    Forwards of 1 KiB accepted at 1, 16 and 64 connections, the same by the edge alone and on
+    request by ACA-Py, picking up, live delivery, registering, and memory: of a waiting message and
+    of an idle socket.
+    """
+    wanted = didcomm.plan(quick=quick, scale=scale, sockets=sockets)
+    program = acapy if peer else None
+    _measure(lambda bar: didcomm.run(wanted, program, bar), as_json=as_json)
+
+
+@bench.command("projections")
+@click.option("--events", type=click.IntRange(1_000), default=200_000, show_default=True)
+@click.option("--serving/--no-serving", default=True, help="Also serve beside an export.")
+@json_option
+def projections_command(*, events: int, serving: bool, as_json: bool) -> None:
+    """Measure the export of the log and what Spark makes of it, on a log of so many events."""
+    wanted = projections.plan(events, serving=serving)
+    with tempfile.TemporaryDirectory(prefix="poste-bench-") as folder:
+        _measure(lambda bar: projections.run(wanted, Path(folder), bar), as_json=as_json)
+
+
+@bench.command("cluster")
+@_quick
+@click.option("--moves", type=click.IntRange(1), help="Shards moved.  [default: 1000]")
+@json_option
+def cluster_command(*, quick: bool, moves: int | None, as_json: bool) -> None:
+    """Measure a cluster of two nodes on this machine, with a PostgreSQL of its own.
+
+    Messages of both protocols accepted by one node and by two in turns and what each layer spends
+    on them; then shards moved under load.
+    """
+    wanted = cluster.plan(quick=quick, moves=moves)
+    _measure(lambda bar: cluster.run(wanted, bar), as_json=as_json)
+
+
+@bench.command("failover")
+@_quick
+@click.option("--seed", type=int, default=1, show_default=True)
+@json_option
+def failover_command(*, quick: bool, seed: int, as_json: bool) -> None:
+    """Measure how soon all agents are served again after each fault of a cluster."""
+    wanted = failover.plan(quick=quick)
+    _measure(lambda _: failover.run(wanted, seed), as_json=as_json)
+
+
+def _measure(
+    work: Callable[[ProgressBar], Coroutine[object, object, Report]], *, as_json: bool
+) -> None:
+    with progress_bars() as bar:
+        report = asyncio.run(work(bar))
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+    else:
+        print_report(report)
+
+
+if __name__ == "__main__":
+    bench()

@@ -1,0 +1,314 @@
+"""The benchmark of DIDComm v1 mediation: what runs, in which order, how much of it.
+
+What is compared takes turns within one run: at each number of connections the mediator, then the
+edge alone, then the peer, so that all of them see the same machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from http_edge.clients.didcomm import Live, Mediation, Recipient, fetch_invitation
+from http_edge.clients.load import Agents, DidCommAgents, Mailbox
+from http_edge.didcomm.envelopes.keys import KeyPair
+from tests.bench.acapy_peer import AcaPy, worked_off_after_s
+from tests.bench.agents import AGENTS, PacedLoad, didcomm_agents, drained
+from tests.bench.load import Run, connected, run_apart
+from tests.bench.memory import idle_sockets, queue_memory
+from tests.bench.report import (
+    Measurement,
+    ProgressBar,
+    Report,
+    measured,
+    of_load,
+    report,
+    timed,
+    with_figures,
+)
+from tests.bench.server import Costs, EdgeAlone, MeasuredServer
+
+STORED: Final = "forwards"
+_POOL: Final = 4_096
+_WARM_UP: Final = Run(connections=16, count=1_000, seconds_max=3.0)
+_FILL_CONNECTIONS: Final = 32
+_FILL_S_MAX: Final = 120.0
+_DRAIN_SOCKETS: Final = 64
+_LIVE_SOCKETS: Final = 16
+_LIVE_CONNECTIONS: Final = 64
+_LIVE_PER_S: Final = 300
+_ACKNOWLEDGED_S_MAX: Final = 10.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything: bounded in count and in time.
+
+    Attributes:
+        runs: The closed loops of forwards.
+        drained: Messages that each way of picking up takes from the queues.
+        single: Live deliveries one by one.
+        paced: Live deliveries at 300/s.
+        registrations: Wallets that register.
+        queued: Messages whose memory is measured.
+        sockets: Idle sockets.
+    """
+
+    runs: tuple[Run, ...]
+    drained: int
+    single: int
+    paced: int
+    registrations: int
+    queued: int
+    sockets: int
+
+
+def plan(*, quick: bool, scale: bool, sockets: int | None) -> Plan:
+    """The usual plan, or one of about a minute that shows whether all of it works.
+
+    ``sockets`` of None is 2,000, and 10,000 at scale.
+    """
+    share, seconds_max = (20, 3.0) if quick else (1, 10.0)
+    idle = (10_000 if scale else 2_000) // share
+    return Plan(
+        runs=tuple(
+            Run(connections, count // share, seconds_max)
+            for connections, count in ((1, 4_000), (16, 30_000), (64, 40_000))
+        ),
+        drained=20_000 // share,
+        single=1_000 // share,
+        paced=6_000 // share,
+        registrations=2_000 // share,
+        queued=40_000 // share,
+        sockets=idle if sockets is None else sockets,
+    )
+
+
+async def run(wanted: Plan, acapy: Path | None, bar: ProgressBar) -> Report:
+    """Measure a mediator that is started for this in a temporary directory.
+
+    ``acapy`` is the program of the peer; None leaves it out.
+
+    Raises:
+        AssertionError, RuntimeError, WalletError: a server did not start, or refused something.
+    """
+    lines: list[Measurement] = []
+    with tempfile.TemporaryDirectory() as folder, MeasuredServer(Path(folder) / "data") as server:
+        async with didcomm_agents(server, progress=bar("set up", AGENTS)) as agents:
+            lines += [line async for line in _forwards(server, agents, wanted, acapy, bar)]
+            lines += [line async for line in _drains(server, agents, wanted.drained, bar)]
+            lines.append(await _one_by_one(server, agents, wanted.single, bar))
+            lines.append(await _at_a_pace(server, agents, wanted.paced, bar))
+        progress, started_s = bar("register", wanted.registrations), time.monotonic()
+        async with didcomm_agents(server, wanted.registrations, progress):
+            seconds = time.monotonic() - started_s
+        lines.append(timed("register a recipient", wanted.registrations, seconds))
+    lines.append(await queue_memory(wanted.queued, bar))
+    if wanted.sockets:
+        lines.append(await idle_sockets(wanted.sockets, bar))
+    return report(wanted, lines, peer=str(acapy) if acapy else "none")
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    """A server that takes the same load in turns.
+
+    ``retries_known``: the same bytes are no second message there, so each body has to differ.
+    ``settle`` brings the server back to where it was before so many messages were accepted, and
+    gives figures about it.
+    """
+
+    name: str
+    agents: Agents
+    pool: Sequence[bytes]
+    server: MeasuredServer | None
+    settle: Callable[[int], Awaitable[dict[str, float]]]
+    retries_known: bool = True
+
+
+async def _forwards(
+    server: MeasuredServer,
+    agents: DidCommAgents,
+    wanted: Plan,
+    acapy: Path | None,
+    bar: ProgressBar,
+) -> AsyncIterator[Measurement]:
+    """The runs of forwards; of what is compared also how many times its rate the mediator has."""
+
+    async def emptied(accepted: int) -> dict[str, float]:
+        progress = bar("drain", accepted)
+        await drained("drain", agents, server, expected=accepted, progress=progress)
+        return {}
+
+    async with AsyncExitStack() as stack:
+        contenders = [
+            _Contender(STORED, agents, list(agents.messages(_POOL)), server, emptied),
+            await stack.enter_async_context(_alone()),
+        ]
+        if acapy is not None:
+            contenders.append(await stack.enter_async_context(_peer(acapy)))
+        for run in (_WARM_UP, *wanted.runs):
+            per_s = 0.0
+            for one in contenders:
+                name = f"{one.name}, {run.connections} connections"
+                with one.server.spending() if one.server else contextlib.nullcontext(Costs()) as c:
+                    result = await asyncio.to_thread(
+                        run_apart,
+                        one.agents,
+                        one.pool,
+                        run,
+                        numbered=one.retries_known,
+                        progress=bar(name, run.count),
+                    )
+                line = of_load(name, result, c if one.server else None)
+                figures = await one.settle(result.accepted)
+                if one.name == STORED:
+                    per_s = line.per_s
+                elif line.per_s:
+                    figures["mediator_ratio"] = per_s / line.per_s
+                if run is not _WARM_UP:
+                    yield with_figures(line, **figures)
+
+
+@asynccontextmanager
+async def _alone() -> AsyncIterator[_Contender]:
+    with tempfile.TemporaryDirectory() as folder, EdgeAlone(Path(folder) / "data") as alone:
+        async with aiohttp.ClientSession() as session:
+            invitation = await fetch_invitation(session, f"{alone.url}/invitation")
+            mediation = Mediation(f"{alone.url}/didcomm", (invitation.key,))
+
+            async def settle(_accepted: int) -> dict[str, float]:
+                return {}
+
+            # No wallet answers for these mailboxes: messages alone are made of them.
+            boxes = [Mailbox(None, Recipient(KeyPair.new(), mediation)) for _ in range(AGENTS)]  # type: ignore[arg-type]
+            agents = DidCommAgents(boxes)
+            yield _Contender("edge alone", agents, list(agents.messages(_POOL)), alone, settle)
+
+
+@asynccontextmanager
+async def _peer(acapy: Path) -> AsyncIterator[_Contender]:
+    with tempfile.TemporaryDirectory() as folder, AcaPy(acapy, Path(folder)) as server:
+        async with aiohttp.ClientSession() as session:
+            agents = DidCommAgents(await server.mailboxes(session, AGENTS))
+
+            async def settle(_accepted: int) -> dict[str, float]:
+                return {"worked_off_after_s": await worked_off_after_s(server.tree)}
+
+            pool = list(agents.messages(_POOL))
+            yield _Contender("ACA-Py", agents, pool, None, settle, retries_known=False)
+
+
+async def _drains(
+    server: MeasuredServer, agents: DidCommAgents, count: int, bar: ProgressBar
+) -> AsyncIterator[Measurement]:
+    """Fill the queues and drain them by Pickup 2.0, over HTTP and over sockets."""
+    pool, fill = list(agents.messages(_POOL)), Run(_FILL_CONNECTIONS, count, _FILL_S_MAX)
+    async with AsyncExitStack() as stack:
+        sockets = [
+            Mailbox(wallet.over(await stack.enter_async_context(wallet.socket())), recipient)
+            for wallet, recipient in agents.mailboxes[:_DRAIN_SOCKETS]
+        ]
+        for name, way in (("HTTP", agents), ("WebSocket", DidCommAgents(sockets))):
+            for page_size in (10, 100):
+                result = await asyncio.to_thread(run_apart, agents, pool, fill, numbered=True)
+                title = f"drain by {page_size}, {name}"
+                yield await drained(
+                    title,
+                    way,
+                    server,
+                    expected=result.accepted,
+                    page_size=page_size,
+                    progress=bar(title, result.accepted),
+                )
+
+
+async def _one_by_one(
+    server: MeasuredServer, agents: DidCommAgents, count: int, bar: ProgressBar
+) -> Measurement:
+    """From the POST of a forward until the wallet has its frame; then the next.
+
+    Sender and wallet are one process: one clock times both ends.
+
+    Raises:
+        RuntimeError: a forward was refused.
+    """
+    one, name = DidCommAgents(agents.mailboxes[:1]), "live, one by one"
+    progress, latencies, bodies = bar(name, count), array("Q"), list(one.messages(count))
+    async with (
+        one.mailboxes[0].wallet.live() as live,
+        connected(one.endpoint, one.media_type, 1) as (post,),
+    ):
+        with server.spending() as costs:
+            started_s = time.monotonic()
+            for body in bodies:
+                sent_ns = time.perf_counter_ns()
+                answer = asyncio.ensure_future(post(body))
+                (picked,) = await live.next()
+                latencies.append(time.perf_counter_ns() - sent_ns)
+                if refusal := await answer:
+                    raise RuntimeError(f"a forward was refused: {refusal}")
+                await live.received([picked.id])
+                progress(len(latencies))
+            seconds = time.monotonic() - started_s
+        waiting = (await live.status()).message_count
+    return measured(name, latencies, seconds, costs=costs, figures={"unacknowledged": waiting})
+
+
+async def _at_a_pace(
+    server: MeasuredServer, agents: DidCommAgents, count: int, bar: ProgressBar
+) -> Measurement:
+    """Forwards at 300/s to wallets that are live, and acknowledge while they listen."""
+    name = f"live at {_LIVE_PER_S}/s, {_LIVE_SOCKETS} sockets"
+    some = DidCommAgents(agents.mailboxes[:_LIVE_SOCKETS])
+    load, bodies = PacedLoad(count, _LIVE_PER_S, bar(name, count)), list(some.messages(count))
+
+    async def listen(live: Live, mailbox: Mailbox, held: asyncio.Queue[list[str]]) -> None:
+        while True:
+            picked = await live.next(None)
+            now_ns = time.perf_counter_ns()
+            for one in picked:
+                message = mailbox.recipient.unpack(one.envelope).message
+                load.arrived(int(str(message["@id"]).rpartition("-")[2]), now_ns)
+            held.put_nowait([one.id for one in picked])
+
+    async def acknowledge(live: Live, held: asyncio.Queue[list[str]]) -> None:
+        while True:
+            await live.received(await held.get())
+            held.task_done()
+
+    async with AsyncExitStack() as stack:
+        lives = [await stack.enter_async_context(box.wallet.live()) for box in some.mailboxes]
+        posts = await stack.enter_async_context(
+            connected(some.endpoint, some.media_type, _LIVE_CONNECTIONS)
+        )
+        helds = [asyncio.Queue[list[str]]() for _ in lives]
+        tasks = [
+            asyncio.create_task(work)
+            for live, box, held in zip(lives, some.mailboxes, helds, strict=True)
+            for work in (listen(live, box, held), acknowledge(live, held))
+        ]
+        with server.spending() as costs:
+            started_s = time.monotonic()
+            await load.send(posts, bodies)
+            seconds = time.monotonic() - started_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ACKNOWLEDGED_S_MAX):
+                await asyncio.gather(*[held.join() for held in helds])
+        waiting = sum([(await live.status()).message_count for live in lives])
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+    return load.measurement(name, seconds, costs, unacknowledged=waiting)

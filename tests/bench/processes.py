@@ -1,0 +1,82 @@
+"""CPU time and memory of processes, from /proc (Linux)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PARENT, _TIMES = 1, slice(11, 15)
+"""Fields of /proc/<pid>/stat after the command's name; times: utime, stime, cutime, cstime."""
+_OWN_TIMES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTree:
+    """A process and its descendants as they are at each call."""
+
+    root: int
+
+    def pids(self) -> list[int]:
+        """The root and all its descendants."""
+        children: dict[int, list[int]] = {}
+        for pid, fields in _processes():
+            children.setdefault(int(fields[_PARENT]), []).append(pid)
+        found, waiting = [], [self.root]
+        while waiting:
+            pid = waiting.pop()
+            found.append(pid)
+            waiting += children.get(pid, [])
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far, those of children that ended and were waited for included."""
+        wanted = set(self.pids())
+        ticks = sum(sum(map(int, fields[_TIMES])) for pid, fields in _processes() if pid in wanted)
+        return ticks / _TICKS_PER_S
+
+    def memory_bytes(self) -> int:
+        """Proportional set size: pages that processes share are counted once in all."""
+        return sum(_rolled_up_bytes(pid, "Pss:") for pid in self.pids())
+
+    def own_memory_bytes(self) -> int:
+        """The part of it that is no page of a file: what grows with what a program holds.
+
+        The share of a file's pages changes whenever another program starts to use it.
+        """
+        return sum(
+            _rolled_up_bytes(pid, "Pss_Anon:") + _rolled_up_bytes(pid, "Pss_Shmem:")
+            for pid in self.pids()
+        )
+
+
+def cpu_s(pids: Collection[int]) -> float:
+    """CPU seconds so far of these processes themselves, of those that live."""
+    ticks = sum(
+        sum(map(int, fields[_TIMES][:_OWN_TIMES])) for pid, fields in _processes() if pid in pids
+    )
+    return ticks / _TICKS_PER_S
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Every living process: its id and the fields of its ``stat`` after the command's name."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            try:
+                text = (entry / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended since the directory was read
+            # The name stands in parentheses and may hold anything, parentheses too.
+            yield int(entry.name), text.rpartition(")")[2].split()
+
+
+def _rolled_up_bytes(pid: int, name: str) -> int:
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)

@@ -1,0 +1,246 @@
+"""The benchmark of the export and of what Spark makes of it, on a log of the tests' histories.
+
+In one run on one machine: export, serving beside it, rebuilding with one and two cores, and
+continuing a rebuild. Times are those of whole programs, the start of Python and Java included. That
+rebuilt tables are right is what ``tests/projections`` compares with the mediator's own core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median_low
+from typing import Final, NamedTuple
+
+import msgspec
+
+from eventstore.parquet.catalog import read_catalog
+from eventstore.parquet.files import open_place
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import load_or_create
+from tests.bench.agents import decentrl_agents
+from tests.bench.load import Run, run_apart
+from tests.bench.processes import ProcessTree
+from tests.bench.report import (
+    Measurement,
+    ProgressBar,
+    Report,
+    of_load,
+    report,
+    timed,
+    with_figures,
+)
+from tests.bench.server import MeasuredServer
+from tests.cluster.server import MEDIATOR_DID, own_environment
+from tests.histories import write_history
+
+_PAYLOAD_BYTES: Final = 200
+_WARM_UP: Final = Run(connections=16, count=500, seconds_max=5.0)
+_LAG_S_MAX: Final = "1"
+"""Shorter than the default: the export has work all the time."""
+_SAMPLE_S: Final = 1.0
+_POLL_S: Final = 0.05
+_MIB: Final = 1024 * 1024
+_LAST_LINES: Final = 5
+_POSTE: Final = (sys.executable, "-c", "from http_edge.cli.main import main; main()")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything.
+
+    Attributes:
+        events: Events that are rebuilt, seals included.
+        new_events: Events that a rebuild is then continued by.
+        serving: The load on the mediator with and without an export beside it.
+        rounds: How often that runs; 0 leaves it out.
+        seed: Of the history.
+    """
+
+    events: int
+    new_events: int
+    serving: Run
+    rounds: int
+    seed: int = 0
+
+
+def plan(events: int, *, serving: bool) -> Plan:
+    """The plan for a log of so many events."""
+    load = Run(connections=64, count=100_000, seconds_max=12.0)
+    return Plan(events=events, new_events=events // 10, serving=load, rounds=3 if serving else 0)
+
+
+async def run(wanted: Plan, folder: Path, bar: ProgressBar) -> Report:
+    """Measure everything in an empty folder.
+
+    Raises:
+        AssertionError, RuntimeError, ClientError: a part of it failed.
+    """
+    lines = [line async for line in _served(wanted, bar)] if wanted.rounds else []
+    made = _History(folder, wanted)
+    lines += [made.write(bar), made.exported()]
+    nothing = made.rebuilt(0, 2)
+    small = made.rebuilt(wanted.events // 10, 2)
+    one_core = made.rebuilt(wanted.events, 1)
+    two_cores = made.rebuilt(wanted.events, 2)
+    growth = {
+        "time_per_event_to_that_of_a_tenth": small.per_s / two_cores.per_s,
+        "the_same_without_the_start": (two_cores.seconds - nothing.seconds)
+        / max(0.001, small.seconds - nothing.seconds)
+        / 10,
+        "times_as_fast_as_one_core": one_core.seconds / two_cores.seconds,
+    }
+    lines += [nothing, small, one_core, with_figures(two_cores, **growth), made.continued()]
+    return report(wanted, lines, payload_bytes=_PAYLOAD_BYTES)
+
+
+async def _served(wanted: Plan, bar: ProgressBar) -> AsyncIterator[Measurement]:
+    """Messages accepted without and with the continuous export, in turns; the medians of each."""
+    lines: dict[bool, list[Measurement]] = {False: [], True: []}
+    for _ in range(wanted.rounds):
+        for exporting, found in lines.items():
+            found.append(await _stored(wanted.serving, bar, exporting=exporting))
+    alone, beside = (
+        next(line for line in found if line.per_s == median_low(one.per_s for one in found))
+        for found in lines.values()
+    )
+    yield alone
+    yield with_figures(beside, of_without_export=beside.per_s / alone.per_s, runs=wanted.rounds)
+
+
+async def _stored(run: Run, bar: ProgressBar, *, exporting: bool) -> Measurement:
+    name = "stored while exporting" if exporting else "stored"
+    with tempfile.TemporaryDirectory() as folder:
+        target = str(Path(folder) / "export")
+        settings = {"export.to": target, "export.lag_s_max": _LAG_S_MAX} if exporting else {}
+        with MeasuredServer(Path(folder) / "data", settings) as server:
+            async with decentrl_agents(server) as agents:
+                warm_up = list(agents.messages(_WARM_UP.count))
+                await asyncio.to_thread(run_apart, agents, warm_up, _WARM_UP)
+                bodies = list(agents.messages(run.count))
+                with server.spending() as costs:
+                    result = await asyncio.to_thread(
+                        run_apart, agents, bodies, run, progress=bar(name, run.count)
+                    )
+        line = of_load(name, result, costs)
+        if exporting:
+            place = open_place(target)
+            exported = read_catalog(place.filesystem, place.root).rows
+            line = with_figures(line, events_exported=exported)
+    return line
+
+
+class _History:
+    """A log in a folder, its export, and the tables of it."""
+
+    def __init__(self, folder: Path, wanted: Plan) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._log = f"sqlite:{folder / 'log.db'}"
+        self._export = str(folder / "export")
+        self._tables = str(folder / "tables")
+
+    def write(self, bar: ProgressBar) -> Measurement:
+        """Have a real host write the log."""
+        load_or_create(self._folder / "mediator-keys.json")
+        events = self._wanted.events + self._wanted.new_events
+        name, started_s = f"write a history of {events:_} events", time.monotonic()
+        # In memory, if the machine has room for files there: each commit is synced to the disk.
+        place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            written = Path(folder) / "log.db"
+            with closing(open_log(f"sqlite:{written}")) as log:
+                progress, seed = bar(name, events), self._wanted.seed
+                made = write_history(
+                    log, events, payload_bytes=_PAYLOAD_BYTES, seed=seed, progress=progress
+                )
+            shutil.move(written, self._folder / "log.db")
+        return timed(name, made, time.monotonic() - started_s)
+
+    def exported(self) -> Measurement:
+        """Export it, nothing else running."""
+        settings = {"data_dir": self._folder, "log": self._log, "did": MEDIATOR_DID}
+        sets = [f"--set={name}={value}" for name, value in settings.items()]
+        ran = self._run(*_POSTE, "export", *sets, "--to", self._export, "--json")
+        said = msgspec.json.decode(ran.output)
+        figures = {"bytes": said["bytes_written"], "with_the_start_s": ran.seconds}
+        return self._line("export", said["events_written"], ran, said["seconds"], **figures)
+
+    def rebuilt(self, events: int, cores: int) -> Measurement:
+        """Rebuild all tables as of a position."""
+        what = f"{events:_} events" if events else "nothing (the start)"
+        ran = self._rebuild(cores, "--as-of", str(events))
+        return self._line(f"rebuild {what}, cores: {cores}", events, ran, ran.seconds)
+
+    def continued(self) -> Measurement:
+        """Continue the rebuild to the end of the log."""
+        ran, new = self._rebuild(2, "--incremental"), self._wanted.new_events
+        return self._line(f"continue by {new:_} events, cores: 2", new, ran, ran.seconds)
+
+    def _rebuild(self, cores: int, *more: str) -> Ran:
+        places = ("--from", self._export, "--to", self._tables, "--master", f"local[{cores}]")
+        return self._run(sys.executable, "-m", "projections", "rebuild", *places, *more)
+
+    def _run(self, *command: str) -> Ran:
+        return run_program(command, self._folder)
+
+    @staticmethod
+    def _line(name: str, count: int, ran: Ran, seconds: float, **more: float) -> Measurement:
+        peak_mib = ran.memory_peak_bytes / _MIB
+        return timed(name, count, seconds, memory_peak_mib=peak_mib, cpu_s=ran.cpu_s, **more)
+
+
+class Ran(NamedTuple):
+    """A program that ran to its end.
+
+    Attributes:
+        seconds: From its start to its end.
+        memory_peak_bytes: Most memory of all its processes together, sampled every second.
+        cpu_s: CPU seconds of all its processes.
+        output: What it wrote to stdout.
+    """
+
+    seconds: float
+    memory_peak_bytes: int
+    cpu_s: float
+    output: bytes
+
+
+def run_program(command: Sequence[str], scratch: Path) -> Ran:
+    """Run a program in a session of its own to its end; its temporary files go to ``scratch``.
+
+    Raises:
+        RuntimeError: it failed; its last words are the message.
+    """
+    environment = own_environment() | {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+    started_s, peak_bytes, cpu_s, sampled_s = time.monotonic(), 0, 0.0, 0.0
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=words, env=environment, start_new_session=True
+        )
+        try:
+            tree = ProcessTree(process.pid)
+            while process.poll() is None:
+                cpu_s = max(cpu_s, tree.cpu_s())
+                if time.monotonic() - sampled_s > _SAMPLE_S:
+                    peak_bytes, sampled_s = max(peak_bytes, tree.memory_bytes()), time.monotonic()
+                time.sleep(_POLL_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
+        seconds = time.monotonic() - started_s
+        output.seek(0)
+        words.seek(0)
+        if process.returncode:
+            last = words.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
+            raise RuntimeError(f"{' '.join(command[1:4])}: {' | '.join(last)}")
+        return Ran(seconds, peak_bytes, cpu_s, output.read())

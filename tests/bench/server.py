@@ -1,0 +1,80 @@
+"""The servers that are measured: ``poste serve`` of any checkout, or the edge alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+from tests.bench.processes import ProcessTree
+from tests.cluster.server import Server, serve_command
+
+UNLIMITED: Final = {
+    # One address and few senders make all of the load; rates are tested elsewhere.
+    "rates.per_address_per_s": "0",
+    "rates.per_sender_per_s": "0",
+    "rates.public_reads_per_address_per_s": "0",
+    "rates.sockets_auth_per_address_per_s": "0",
+    "didcomm.socket_messages_per_s_max": "10000",
+    "limits.sockets_max": "100000",
+    "limits.sockets_per_address_max": "100000",
+}
+_ANSWER_S_MAX: Final = 10.0
+
+
+@dataclass(slots=True)
+class Costs:
+    """What a server spent while something ran: CPU seconds, and transactions of its log."""
+
+    cpu_s: float = 0.0
+    commits: int = 0
+
+
+class MeasuredServer(Server):
+    """``poste serve`` without limits of rates, on loopback; a context manager.
+
+    ``tree`` is the checkout whose packages run, this one if none is named.
+    """
+
+    def __init__(
+        self, data_dir: Path, settings: Mapping[str, str] | None = None, *, tree: Path | None = None
+    ) -> None:
+        super().__init__(data_dir, **{**UNLIMITED, **(settings or {})})
+        if tree is not None:
+            # The packages of a tree come before the installed ones, in Ray's workers too.
+            self.environment = {**self.environment, "PYTHONPATH": str(tree)}
+            self.prefix = ("env", "-C", str(tree))
+
+    @property
+    def tree(self) -> ProcessTree:
+        """The server's processes."""
+        return ProcessTree(self.pid)
+
+    @contextmanager
+    def spending(self) -> Iterator[Costs]:
+        """What the server spends while the block runs; filled in when it ends."""
+        costs = Costs()
+        commits, cpu_s = self._commits(), self.tree.cpu_s()
+        yield costs
+        costs.cpu_s = self.tree.cpu_s() - cpu_s
+        costs.commits = self._commits() - commits
+
+    def _commits(self) -> int:
+        """Transactions of the log so far; 0 where it has none."""
+        with urlopen(f"{self.url}/status", timeout=_ANSWER_S_MAX) as answer:  # noqa: S310 - ours
+            found = json.load(answer).get("commits")
+        return found if isinstance(found, int) else 0
+
+
+class EdgeAlone(MeasuredServer):
+    """The edge with a host that accepts everything and stores nothing; see ``echo_edge``."""
+
+    def command(self) -> Sequence[str]:
+        """Its command line."""
+        _, _, _, _, *arguments = serve_command(self.data_dir, listen=self._listen, **self._settings)
+        return [sys.executable, "-m", "tests.bench.echo_edge", *arguments]

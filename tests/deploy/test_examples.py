@@ -1,0 +1,38 @@
+"""The examples of the guide run as they stand there, against a mediator."""
+
+from __future__ import annotations
+
+import runpy
+import socket
+from pathlib import Path
+
+import pytest
+
+from actors.host.clock import system_clock
+from tests.deploy.manifests import DEPLOY
+from tests.edge.mediator import HandClock, Mediator
+
+EXAMPLES = sorted((DEPLOY / "docs/examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+async def test_an_example_runs_and_reads_what_was_sent(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        # The invitation names the mediator's URL, so the port is known before it listens.
+        probe.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    url = f"http://{listen}"
+    mediator = Mediator(tmp_path, HandClock(system_clock()), listen=listen, public_url=url)
+    await mediator.start()
+    try:
+        await runpy.run_path(str(path))["main"](url)
+    finally:
+        await mediator.stop()
+    assert "hello, Bob" in capsys.readouterr().out
+
+
+def test_every_example_is_shown_in_the_guide() -> None:
+    pages = "".join(page.read_text("utf-8") for page in (DEPLOY / "docs/pages").rglob("*.md"))
+    assert [path.name for path in EXAMPLES if f'--8<-- "{path.name}"' not in pages] == []

@@ -1,0 +1,82 @@
+"""``poste bench`` puts its load on a mediator as ordinary clients do, and says what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from http_edge.cli.bench import bench
+from http_edge.clients.decentrl import Sources
+from http_edge.server.exits import Exit, Stop
+from tests.edge.mediator import HandClock, Mediator
+from tests.edge.test_didcomm_walk import free_port
+
+MESSAGES = 40
+
+
+@pytest.fixture
+def rates() -> dict[str, float]:
+    return {"per_address_per_s": 0}
+
+
+@pytest.fixture
+async def url(tmp_path: Path, rates: dict[str, float]) -> AsyncIterator[str]:
+    listen = f"127.0.0.1:{free_port()}"
+    clock = HandClock(Sources().now_ms())
+    mediator = Mediator(tmp_path, clock, listen=listen, public_url=f"http://{listen}", rates=rates)
+    await mediator.start()
+    try:
+        yield f"http://{listen}"
+    finally:
+        await mediator.stop()
+
+
+async def benched(url: str, *words: str) -> Result:
+    options = [f"--messages={MESSAGES}", "--agents=2", "--connections=3", *words]
+    return await asyncio.to_thread(CliRunner().invoke, bench, [url, *options])
+
+
+async def test_every_accepted_message_of_both_protocols_is_fetched_again(url: str) -> None:
+    done = await benched(url, "--json")
+    assert done.exit_code == Exit.OK, done.output
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert [one["protocol"] for one in report["measured"]] == ["decentrl", "didcomm"]
+    for one in report["measured"]:
+        assert (one["accepted"], one["refused"], one["drained"]) == (MESSAGES, {}, MESSAGES)
+        assert 0 < one["median_ms"] <= one["p99_ms"]
+
+
+@pytest.mark.parametrize("rates", [{"per_sender_per_s": 5}])
+async def test_refusals_are_shown_by_their_code(url: str) -> None:
+    done = await benched(url, "--protocol=decentrl", "--messages=200")
+    assert done.exit_code == Exit.OK, done.output
+    assert "429 RATE_LIMITED" in done.stdout
+
+
+async def test_a_load_ends_when_its_time_is_over(url: str) -> None:
+    done = await benched(url, "--protocol=didcomm", "--messages=4000", "--seconds=0.1", "--json")
+    assert done.exit_code == Exit.OK, done.output
+    (one,) = json.loads(done.stdout)["measured"]
+    assert 0 < one["accepted"] == one["drained"] < 4_000
+
+
+def test_another_machines_mediator_needs_a_consent() -> None:
+    done = CliRunner().invoke(bench, ["https://mediator.test"])
+    assert (done.exit_code, "--yes" in done.output) == (Exit.USAGE, True)
+    assert "Registers 8 agents" in done.output
+
+
+def test_a_port_without_a_mediator_is_no_mediator() -> None:
+    done = CliRunner().invoke(bench, ["http://127.0.0.1:1"], standalone_mode=False)
+    assert isinstance(done.exception, Stop)
+    assert done.exception.exit_code == Exit.UNREACHABLE
+
+
+def test_a_url_of_another_kind_is_refused() -> None:
+    assert CliRunner().invoke(bench, ["nonsense", "--yes"]).exit_code == Exit.USAGE

@@ -1,0 +1,45 @@
+"""The seam of DIDComm's message versions: their spelling is known behind it and nowhere else."""
+
+import ast
+
+import pytest
+
+from tests.tidy.modules import ROOT, Module, modules
+
+SEAM = "http_edge/didcomm/envelopes/"
+TABLE = SEAM + "versions.py"
+OUTSIDE = [
+    module.path
+    for module in modules("http_edge/didcomm", "http_edge/server", "http_edge/admin")
+    if not module.path.startswith(SEAM)
+]
+VERSIONS = sorted(path.name for path in (ROOT / SEAM).iterdir() if (path / "version.py").exists())
+SPELLINGS = ("@type", "@id", "~thread", "~transport", "~timing", "~please_ack", "~attach", "~sig")
+
+
+def _texts(module: Module) -> list[str]:
+    constants = (node for node in ast.walk(module.tree) if isinstance(node, ast.Constant))
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_no_member_of_a_message_version_is_spelled_outside_the_seam(path: str) -> None:
+    found = [text for text in _texts(Module(path)) if any(name in text for name in SPELLINGS)]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_no_message_version_is_imported_outside_the_seam(path: str) -> None:
+    versions = tuple(f"http_edge.didcomm.envelopes.{version}" for version in VERSIONS)
+    assert [name for name, _ in Module(path).uses() if name.startswith(versions)] == []
+
+
+def test_the_table_alone_knows_all_message_versions() -> None:
+    assert VERSIONS == ["v1"]
+    for module in modules("http_edge/didcomm/envelopes"):
+        if module.path == TABLE:
+            continue
+        for version in VERSIONS:
+            if not module.path.startswith(f"{SEAM}{version}/"):
+                name = f"http_edge.didcomm.envelopes.{version}"
+                assert not [used for used, _ in module.uses() if used.startswith(name)], module.path

@@ -1,0 +1,196 @@
+"""Memory: who stays, who leaves, and that leaving loses nothing."""
+
+from __future__ import annotations
+
+import pytest
+from eventsourcing.persistence import StoredEvent
+
+from actors.core.commands import (
+    AcknowledgeMessages,
+    Page,
+    QueryMessages,
+    QueueMessage,
+    SaveContract,
+)
+from actors.core.evolve import evolve, to_snapshot
+from actors.core.identity import FOLD, Identity
+from actors.core.limits import HostLimits
+from actors.core.replies import MessageAccepted, MessagesPage
+from actors.host.host import Host
+from actors.host.state_cache import StateCache
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.errors import CorruptRow
+from eventstore.log.event_log import EventLog, Snapshot
+from tests.unit.actors.given import (
+    NOW_MS,
+    HandClock,
+    contract,
+    host,
+    registration,
+    run,
+    submission,
+)
+
+FRIEND = "did:x:friend"
+ALL = Page(0, 1_000)
+IDENTITIES = [f"did:x:{number}" for number in range(6)]
+
+
+def populate(owner: Host, identities: list[str], messages: int = 0) -> None:
+    for did in identities:
+        run(
+            owner,
+            submission(did, registration(did)),
+            submission(did, SaveContract(contract(FRIEND, did))),
+            *[
+                submission(did, QueueMessage(FRIEND, f"{n}".encode()), sender=FRIEND)
+                for n in range(messages)
+            ],
+        )
+
+
+def acknowledge_all_but_last(owner: Host, did: str) -> None:
+    (page,) = run(owner, submission(did, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    ids = [message.message_id for message in page.messages]
+    run(owner, submission(did, AcknowledgeMessages(ids[:-1])))
+
+
+def payloads(owner: Host, did: str) -> list[bytes]:
+    (page,) = run(owner, submission(did, QueryMessages(ALL)))
+    assert isinstance(page, MessagesPage)
+    return [message.payload for message in page.messages]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        HostLimits(active_identities_max=2),
+        HostLimits(active_bytes_max=4_500),
+        HostLimits(identity_idle_s=1),
+    ],
+    ids=["number", "bytes", "idle"],
+)
+def test_an_identity_over_a_bound_leaves_memory_and_comes_back_whole(
+    log: EventLog, clock: HandClock, limits: HostLimits
+) -> None:
+    owner = host(log, clock=clock, limits=limits)
+    populate(owner, IDENTITIES, messages=3)
+    clock.now_ms += 1_001
+    owner.run_housekeeping()
+    stats = owner.snapshot_stats()
+    assert stats.cached_identities <= limits.active_identities_max
+    assert stats.cached_bytes <= limits.active_bytes_max
+    assert stats.cached_identities < len(IDENTITIES)
+    for did in IDENTITIES:
+        assert payloads(owner, did) == [b"0", b"1", b"2"]
+
+
+def test_the_longest_unused_leaves_first(log: EventLog, clock: HandClock) -> None:
+    owner = host(log, clock=clock, limits=HostLimits(active_identities_max=3))
+    populate(owner, IDENTITIES[:4])
+    run(owner, submission(IDENTITIES[0], QueryMessages(ALL)))
+    owner.run_housekeeping()
+    before = owner.snapshot_stats().activations
+    run(owner, *[submission(did, QueryMessages(ALL)) for did in (IDENTITIES[0], *IDENTITIES[2:4])])
+    assert owner.snapshot_stats().activations == before
+    run(owner, submission(IDENTITIES[1], QueryMessages(ALL)))
+    assert owner.snapshot_stats().activations == before + 1
+
+
+def test_commands_for_unknown_dids_cost_no_memory(log: EventLog) -> None:
+    owner = host(log)
+    for number in range(50):
+        message = QueueMessage(FRIEND, b"x")
+        run(owner, submission(f"did:x:unknown {number}", message, sender=FRIEND))
+        owner.run_housekeeping()
+    stats = owner.snapshot_stats()
+    assert (stats.cached_identities, stats.cached_bytes) == (0, 0)
+    assert len(owner._cache._newcomers) == 0
+
+
+def test_what_an_identity_weighs_is_taken_off_when_it_leaves(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, clock=clock, limits=HostLimits(identity_idle_s=1))
+    populate(owner, IDENTITIES, messages=5)
+    assert owner.snapshot_stats().cached_bytes > 0
+    clock.now_ms += 2_000
+    owner.run_housekeeping()
+    assert owner.snapshot_stats().cached_bytes == 0
+
+
+def test_a_snapshot_is_due_after_enough_events_and_not_before(log: EventLog) -> None:
+    owner = host(log, limits=HostLimits(snapshot_after_events=5))  # and twice the live records
+    populate(owner, IDENTITIES[:1], messages=2)
+    assert owner.run_housekeeping() == []
+    acknowledge_all_but_last(owner, IDENTITIES[0])
+    due = owner.run_housekeeping()
+    assert [stream for stream, _ in due] == [identity_stream(IDENTITIES[0])]
+    assert due[0][1].fold == FOLD
+    assert owner.run_housekeeping() == []
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_dropping_all_snapshots_changes_nothing(
+    log: EventLog, clock: HandClock, keep: bool
+) -> None:
+    limits = HostLimits(snapshot_after_events=3, identity_idle_s=1)
+    owner = host(log, clock=clock, limits=limits)
+    populate(owner, IDENTITIES, messages=10)
+    for did in IDENTITIES:
+        acknowledge_all_but_last(owner, did)
+    due = owner.run_housekeeping()
+    assert {stream for stream, _ in due} == {identity_stream(did) for did in IDENTITIES}
+    clock.now_ms += 2_000
+    owner.run_housekeeping()
+    assert owner.snapshot_stats().cached_identities == 0
+    if keep:
+        log.save_snapshots(due)
+    for did in IDENTITIES:
+        (reply,) = run(owner, submission(did, QueueMessage(FRIEND, b"more"), sender=FRIEND))
+        assert isinstance(reply, MessageAccepted)
+        assert payloads(owner, did) == [b"9", b"more"]
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        Snapshot(version=3, fold=FOLD + 1, state=b"\x90"),
+        Snapshot(version=3, fold=FOLD, state=b"damaged"),
+    ],
+    ids=["another fold", "damaged"],
+)
+def test_a_snapshot_that_cannot_be_used_is_not_used(log: EventLog, snapshot: Snapshot) -> None:
+    populate(host(log), IDENTITIES[:1], messages=3)
+    log.save_snapshots([(identity_stream(IDENTITIES[0]), snapshot)])
+    assert payloads(host(log, name="host-1"), IDENTITIES[0]) == [b"0", b"1", b"2"]
+
+
+def test_a_snapshot_and_its_tail_are_the_state_of_the_whole_stream(log: EventLog) -> None:
+    populate(host(log), IDENTITIES[:1], messages=5)
+    limits = HostLimits()
+    did = IDENTITIES[0]
+    whole = StateCache(log, limits).get(did, "shard-0", NOW_MS).state
+    for version in range(1, whole.version):
+        part = _at(log, did, version)
+        log.save_snapshots([(identity_stream(did), part)])
+        assert StateCache(log, limits).get(did, "shard-0", NOW_MS).state == whole
+
+
+def _at(log: EventLog, did: str, version: int) -> Snapshot:
+    """A snapshot of the state after the first ``version`` events."""
+    state = Identity()
+    for row in log.read_stream(identity_stream(did), limit=version):
+        evolve(state, decode(row.topic, row.state))
+    return Snapshot(version=version, fold=FOLD, state=to_snapshot(state))
+
+
+def test_a_stream_with_a_gap_is_not_served(log: EventLog) -> None:
+    populate(host(log), IDENTITIES[:1])
+    (first, *_) = log.read_stream(identity_stream(IDENTITIES[0]))
+    second = StoredEvent(identity_stream("did:x:gap"), 2, first.topic, first.state)
+    log.append([second], [decode(first.topic, first.state)])
+    cache = StateCache(log, HostLimits())
+    with pytest.raises(CorruptRow):
+        cache.get("did:x:gap", "shard-0", NOW_MS)

@@ -1,0 +1,155 @@
+"""Messages as handlers get them, and identities over real hosts in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import orjson
+from typing_extensions import override
+
+from actors.core.commands import Command, Connect, Connection, FindKeyOwner
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, KeyOwner, Reply
+from actors.host.port import HostPort
+from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.messages import Answer, Json, Message
+from http_edge.didcomm.envelopes.v1.plaintext import read, write_answer
+from http_edge.didcomm.envelopes.v1.version import agent_account
+from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
+from http_edge.dispatch.gateway import Gateway
+from http_edge.dispatch.outbox import GatewayLimits
+from http_edge.dispatch.routes import FixedRoutes
+from http_edge.server.hosts import placement_of
+from http_edge.settings.settings import Settings
+from tests.edge.local_host import LocalHosts
+
+NEW: Final = "https://didcomm.org/"
+OLD: Final = "did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/"
+MESSAGE_ID: Final = "message-1"
+REPLY_ID: Final = "reply-1"
+NOW_MS: Final = 1_800_000_000_000
+_LIMITS: Final = GatewayLimits(
+    outbox_items_max=1_000,
+    batch_items_max=100,
+    batch_bytes_max=100_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
+)
+_R = TypeVar("_R", bound=Reply)
+
+
+def raw_key(number: int) -> bytes:
+    """The raw public key number so-and-so."""
+    return keys.KeyPair.from_seed(number.to_bytes(32, "big")).public
+
+
+ALICE: Final = raw_key(1_001)
+BOB: Final = raw_key(1_002)
+
+
+def message(kind: str, prefix: str = NEW, /, **members: Any) -> Message:
+    """A message as it was read."""
+    body = {"@type": prefix + kind, "@id": MESSAGE_ID, **members}
+    found = read(orjson.dumps(body))
+    assert found is not None, body
+    return found
+
+
+def written(answer: Answer | None, question: Message) -> Json:
+    """An answer as the sender of the question reads it."""
+    assert answer is not None
+    plaintext: Json = orjson.loads(orjson.dumps(write_answer(answer, question, REPLY_ID)))
+    return plaintext
+
+
+def request_of(message: Message, key: bytes = ALICE) -> Request:
+    """The message, authenticated, over HTTP with return route."""
+    return Request(
+        message=message,
+        sender=agent_account(key),
+        command=b"c" * 16,
+        session="session-1",
+        persistent=False,
+        routable=True,
+    )
+
+
+async def outcome(family: Family, message: Message, key: bytes = ALICE) -> Outcome:
+    """What the family makes of the message."""
+    assert family.name == message.type.family
+    assert family.major == message.type.major
+    return await family.handlers[message.type.name](request_of(message, key))
+
+
+async def answer(family: Family, message: Message, key: bytes = ALICE) -> Json:
+    """The family's reply to the message."""
+    return written((await outcome(family, message, key)).reply, message)
+
+
+class Agents(Identities):
+    """Identities whose answers can be lost, or never requested, by the kind of command."""
+
+    def __init__(self, gateway: Gateway, hosts: LocalHosts) -> None:
+        super().__init__(gateway)
+        self.hosts = hosts
+        self.refused: dict[type[Command], Refusal] = {}
+        self.lost: set[type[Command]] = set()
+        self.seen: list[Command] = []
+
+    @override
+    async def ask(
+        self,
+        target: str,
+        command: Command,
+        key: bytes,
+        reply: type[_R],
+        *,
+        can_linger: bool = False,
+    ) -> _R | Refusal:
+        self.seen.append(command)
+        if type(command) in self.refused:
+            return self.refused[type(command)]
+        answered = await super().ask(target, command, key, reply, can_linger=can_linger)
+        return Refusal.TEMPORARILY_UNAVAILABLE if type(command) in self.lost else answered
+
+    async def connect(self, *raw_keys: bytes) -> None:
+        """The agents with these keys connect."""
+        for key in raw_keys:
+            said = Connection(keys.did_key(key), "", "", [], "didexchange/1.1", "")
+            done = await self.ask(keys.did_key(key), Connect(said), b"c" * 16, Done)
+            assert done == Done()
+
+    async def owner(self, key: bytes) -> str | None:
+        """The owner of a key."""
+        target = key_target(keys.base58(key))
+        found = await self.ask(target, FindKeyOwner(), b"c" * 16, KeyOwner)
+        return None if isinstance(found, Refusal) else found.owner_did
+
+
+@asynccontextmanager
+async def agents_of(data_dir: Path, **settings: Any) -> AsyncIterator[Agents]:
+    """Identities in a log of their own, none of them connected yet."""
+    ids = itertools.count(1)
+    read = Settings.model_validate({"data_dir": data_dir, **settings})
+    hosts = LocalHosts(read, clock=lambda: NOW_MS, new_id=lambda: f"id-{next(ids)}")
+    hosts.start()
+    ports: dict[str, HostPort] = {}
+    find = hosts.ports_of("edge-0")
+    gateway = Gateway(
+        FixedRoutes(placement_of(read)),
+        lambda host: ports.setdefault(host, find(host)),
+        _LIMITS,
+        on_push=lambda _: None,
+        on_new_incarnation=lambda _: None,
+    )
+    try:
+        yield Agents(gateway, hosts)
+    finally:
+        await asyncio.wait_for(gateway.drained(), 5)
+        await hosts.stop()

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, recipients, unpack
+from http_edge.didcomm.envelopes.versions import wrap
+
+AGENT, NEAR, FAR = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
+DID = did_key(AGENT.public)
+ENVELOPE = b'{"protected":"e30","iv":"a","ciphertext":"b","tag":"c"}'
+
+
+def ids() -> Callable[[], str]:
+    """Ids that count."""
+    numbers = itertools.count(1)
+    return lambda: f"id-{next(numbers)}"
+
+
+def opened(envelope: bytes, key: KeyPair) -> Any:
+    """What a mediator with this key reads; no sender is proven."""
+    sealed = recipients(envelope)
+    assert sealed is not None
+    unpacked = unpack(sealed, {key.public: key})
+    assert isinstance(unpacked, OpenedEnvelope)
+    assert unpacked.sender_key is None
+    return orjson.loads(unpacked.plaintext)
+
+
+def test_without_routing_keys_an_envelope_goes_as_it_is() -> None:
+    assert wrap(b"anything", DID, [], ids()) == b"anything"
+
+
+def test_each_mediator_on_the_way_learns_the_next_hop_and_no_more() -> None:
+    wrapped = wrap(ENVELOPE, DID, [base58(NEAR.public), did_key_reference(FAR.public)], ids())
+    assert wrapped is not None
+    outer = opened(wrapped, FAR)
+    assert outer["@type"] == "https://didcomm.org/routing/1.0/forward"
+    assert outer["to"] == base58(NEAR.public)
+    inner = opened(orjson.dumps(outer["msg"]), NEAR)
+    assert inner["to"] == base58(AGENT.public)
+    assert inner["msg"] == orjson.loads(ENVELOPE)
+    assert {outer["@id"], inner["@id"]} == {"id-1", "id-2"}
+
+
+@pytest.mark.parametrize(
+    ("envelope", "did", "key"),
+    [
+        (ENVELOPE, DID, "no key"),
+        (ENVELOPE, DID, base58(bytes(32))),
+        (ENVELOPE, "did:web:agent.example", base58(NEAR.public)),
+        (b"", DID, base58(NEAR.public)),
+        (b"no json", DID, base58(NEAR.public)),
+        (ENVELOPE + b',"to":"x"', DID, base58(NEAR.public)),
+    ],
+)
+def test_what_cannot_be_wrapped_is_not_sent(envelope: bytes, did: str, key: str) -> None:
+    assert wrap(envelope, did, [key], ids()) is None

@@ -1,0 +1,274 @@
+"""The gateway holds back what can linger alone; what a failed call carried is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from actors.core.commands import CheckRegistered, GrantMediation, NonceClaim, Submission
+from actors.core.partitioning import Placement, dedicated_host_name, host_name
+from actors.core.placement_table import PartitionOwner, PlacementTable
+from actors.core.refusals import Refusal
+from actors.core.replies import BatchResult, ContractsUpdated, Done, Push, Refused, Reply
+from actors.host.port import A, HostQuestion, HostUnavailable
+from http_edge.dispatch.gateway import Gateway
+from http_edge.dispatch.outbox import GatewayLimits
+from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+
+_SUBMISSIONS = msgspec.msgpack.Decoder(list[Submission])
+_LIMITS = GatewayLimits(
+    outbox_items_max=8,
+    batch_items_max=4,
+    batch_bytes_max=1_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
+)
+
+
+class RecordingHost:
+    """A host that answers when a test lets it, and remembers every batch."""
+
+    def __init__(self, reply: Callable[[Submission], Reply] = lambda _: Done()) -> None:
+        self.batches: list[list[Submission]] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.called = asyncio.Event()
+        self.fails = False
+        self.incarnation_name = "first"
+        self.pushes: list[Push] = []
+        self._reply = reply
+
+    async def submit(self, batch: bytes) -> bytes:
+        submissions = _SUBMISSIONS.decode(batch)
+        self.batches.append(submissions)
+        self.called.set()
+        await self.answering.wait()
+        if self.fails:
+            raise HostUnavailable("host-0")
+        replies = [self._reply(submission) for submission in submissions]
+        result = BatchResult(self.incarnation_name, replies, self.pushes)
+        return msgspec.msgpack.encode(result)
+
+    async def ask(self, question: HostQuestion[A]) -> A:
+        raise HostUnavailable("host-0")
+
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+        return self.incarnation_name
+
+
+class Setting:
+    """A gateway over recording hosts."""
+
+    def __init__(self, hosts: int = 1, routes: Routes | None = None) -> None:
+        self.hosts = {host_name(index): RecordingHost() for index in range(hosts)}
+        self.pushed: list[Push] = []
+        self.restarted: list[str] = []
+        self.gateway = Gateway(
+            routes or FixedRoutes(Placement(shards=16, hosts=hosts)),
+            self.hosts.__getitem__,
+            _LIMITS,
+            on_push=self.pushed.append,
+            on_new_incarnation=self.restarted.append,
+        )
+
+    @property
+    def host(self) -> RecordingHost:
+        return self.hosts["host-0"]
+
+    def submission(self, did: str, *, sender: str | None = None) -> Submission:
+        placement = self.gateway.placement
+        claim = None
+        if sender is not None:
+            claim = NonceClaim(placement.nonce_partition_of(sender), b"k" * 16, 0)
+        return Submission(
+            placement.partition_of(did), did, b"k" * 16, claim, command=CheckRegistered()
+        )
+
+
+async def test_what_waits_while_a_call_is_in_flight_leaves_together() -> None:
+    setting = Setting()
+    setting.host.answering.clear()
+    first = asyncio.create_task(setting.gateway.submit(setting.submission("did:a:0")))
+    await setting.host.called.wait()
+    rest = [
+        asyncio.create_task(setting.gateway.submit(setting.submission(f"did:a:{n}")))
+        for n in range(1, 4)
+    ]
+    await asyncio.sleep(0)
+    setting.host.answering.set()
+    assert await asyncio.gather(first, *rest) == [Done()] * 4
+    assert [len(batch) for batch in setting.host.batches] == [1, 3]
+
+
+async def test_an_idle_edge_sends_at_once() -> None:
+    setting = Setting()
+    assert await setting.gateway.submit(setting.submission("did:a:0")) == Done()
+    assert await setting.gateway.submit(setting.submission("did:a:1")) == Done()
+    assert [len(batch) for batch in setting.host.batches] == [1, 1]
+
+
+async def test_what_can_linger_leaves_with_the_next_command_or_soon_alone() -> None:
+    setting = Setting()
+
+    def lingering(did: str) -> asyncio.Task[Reply]:
+        submission = setting.submission(did)
+        return asyncio.create_task(setting.gateway.submit(submission, can_linger=True))
+
+    waits = lingering("did:a:0")
+    await asyncio.sleep(0)
+    assert setting.host.batches == []
+    assert await setting.gateway.submit(setting.submission("did:a:1")) == Done()
+    assert await waits == Done()
+    assert [len(batch) for batch in setting.host.batches] == [2]
+    assert await lingering("did:a:2") == Done()
+    assert [len(batch) for batch in setting.host.batches] == [2, 1]
+
+
+async def test_nothing_lingers_in_a_gateway_that_is_drained() -> None:
+    setting = Setting()
+    waits = asyncio.create_task(
+        setting.gateway.submit(setting.submission("did:a:0"), can_linger=True)
+    )
+    await asyncio.sleep(0)
+    await setting.gateway.drained()
+    assert waits.done()
+    assert await waits == Done()
+
+
+async def test_a_batch_is_bounded_by_items_and_by_bytes() -> None:
+    setting = Setting()
+    many = [setting.gateway.submit(setting.submission(f"did:a:{n}")) for n in range(6)]
+    await asyncio.gather(*many)
+    assert [len(batch) for batch in setting.host.batches] == [4, 2]
+    heavy = [setting.gateway.submit(setting.submission(f"did:a:{n}"), 600) for n in range(2)]
+    await asyncio.gather(*heavy)
+    assert [len(batch) for batch in setting.host.batches[2:]] == [1, 1]
+
+
+async def test_a_failed_call_leaves_the_outcome_unknown_for_all_it_carried() -> None:
+    setting = Setting()
+    setting.host.fails = True
+    replies = await asyncio.gather(
+        *[setting.gateway.submit(setting.submission(f"did:a:{n}")) for n in range(3)]
+    )
+    assert replies == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 3
+    setting.host.fails = False
+    assert await setting.gateway.submit(setting.submission("did:a:0")) == Done()
+
+
+async def test_a_full_outbox_refuses_instead_of_growing() -> None:
+    setting = Setting()
+    setting.host.answering.clear()
+    running = [
+        asyncio.create_task(setting.gateway.submit(setting.submission(f"did:a:{n}")))
+        for n in range(30)
+    ]
+    await setting.host.called.wait()
+    setting.host.answering.set()
+    replies = await asyncio.gather(*running)
+    assert Refused(Refusal.TEMPORARILY_UNAVAILABLE) in replies
+    assert sum(len(batch) for batch in setting.host.batches) == replies.count(Done())
+
+
+async def test_across_hosts_the_nonce_is_claimed_before_the_effect() -> None:
+    setting = Setting(hosts=2)
+    placement = setting.gateway.placement
+    dids = [f"did:a:{n}" for n in range(50)]
+    sender = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-0")
+    target = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-1")
+    assert await setting.gateway.submit(setting.submission(target, sender=sender)) == Done()
+    ((claiming,),) = setting.hosts["host-0"].batches
+    ((acting,),) = setting.hosts["host-1"].batches
+    assert claiming.claim is not None
+    assert claiming.command is None
+    assert acting.claim is None
+    assert acting.command == CheckRegistered()
+
+
+async def test_across_hosts_a_refused_nonce_has_no_effect() -> None:
+    setting = Setting(hosts=2)
+    setting.hosts["host-0"] = RecordingHost(lambda _: Refused(Refusal.DUPLICATE_NONCE))
+    placement = setting.gateway.placement
+    dids = [f"did:a:{n}" for n in range(50)]
+    sender = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-0")
+    target = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-1")
+    reply = await setting.gateway.submit(setting.submission(target, sender=sender))
+    assert reply == Refused(Refusal.DUPLICATE_NONCE)
+    assert setting.hosts["host-1"].batches == []
+
+
+async def test_pushes_come_with_the_answer_and_a_new_incarnation_is_reported_once() -> None:
+    setting = Setting()
+    push = Push("did:a:0", ContractsUpdated())
+    setting.host.pushes = [push]
+    await setting.gateway.submit(setting.submission("did:a:0"))
+    assert setting.pushed == [push]
+    assert setting.restarted == []
+    setting.host.incarnation_name = "second"
+    await setting.gateway.submit(setting.submission("did:a:0"))
+    await setting.gateway.submit(setting.submission("did:a:0"))
+    assert setting.restarted == ["host-0"]
+
+
+async def test_drained_waits_for_every_command_taken() -> None:
+    setting = Setting()
+    setting.host.answering.clear()
+    running = asyncio.create_task(setting.gateway.submit(setting.submission("did:a:0")))
+    await setting.host.called.wait()
+    draining = asyncio.create_task(setting.gateway.drained())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    setting.host.answering.set()
+    await asyncio.gather(running, draining)
+
+
+async def test_outboxes_of_hosts_with_nothing_to_send_are_forgotten() -> None:
+    found: list[str] = []
+
+    def port(name: str) -> RecordingHost:
+        found.append(name)
+        return RecordingHost()
+
+    placement = Placement(shards=16, hosts=1)
+    routes = LiveRoutes(placement)
+    dids = [f"did:a:{number}" for number in range(5_000)]
+    owners = {did: PartitionOwner(dedicated_host_name(did, "node"), "own-1") for did in dids}
+    routes.update(PlacementTable(1, {}, {}, {**owners}))
+    gateway = Gateway(
+        routes,
+        port,
+        _LIMITS,
+        on_push=lambda _: None,
+        on_new_incarnation=lambda _: None,
+    )
+    for did in dids:
+        submission = Submission(did, did, b"", None, command=None)
+        assert await gateway.submit(submission) == Done()
+    assert len(gateway._outboxes) <= 4_096
+    assert len(found) == 5_000
+
+
+async def test_the_first_registration_is_one_line_of_the_log_and_a_refused_one_is_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "http_edge.dispatch.gateway")
+    setting = Setting()
+    refused = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    setting.hosts["host-0"] = RecordingHost(
+        lambda submission: refused if submission.target_did == "did:a:0" else Done()
+    )
+
+    def register(number: int) -> Submission:
+        submission = setting.submission(f"did:a:{number}")
+        return msgspec.structs.replace(submission, command=GrantMediation())
+
+    await setting.gateway.submit(setting.submission("did:a:1"))
+    for number in range(3):
+        await setting.gateway.submit(register(number))
+    (line,) = caplog.records
+    assert line.getMessage() == "first registration since the start"
+    assert vars(line)["did"] == "did:a:1"

@@ -1,0 +1,242 @@
+"""While a shard has no owner its commands wait, bounded in time and number, and go to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+import pytest
+
+from actors.core.commands import Submission
+from actors.core.partitioning import Placement, shard_name
+from actors.core.placement_table import PartitionOwner, PlacementTable
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, Refused, Reply
+from http_edge.dispatch.routes import LiveRoutes
+from tests.unit.dispatch.test_gateway import RecordingHost, Setting
+
+HOSTS = ["host-0", "host-1"]
+SHARDS = [shard_name(index) for index in range(16)]
+NOT_OWNER = Refused(Refusal.NOT_OWNER)
+UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+
+
+def table(version: int, host: str | None, sessions: str = "1", **others: str) -> PlacementTable:
+    """A table in which one host owns all shards but those of others; without a host none."""
+    owners = {s: PartitionOwner(host, sessions) for s in SHARDS if host is not None}
+    owners |= {s.replace("_", "-"): PartitionOwner(other, sessions) for s, other in others.items()}
+    return PlacementTable(version, owners, dict.fromkeys(HOSTS, "node"))
+
+
+def live(*, refusing: Callable[[str], bool] = lambda _: False) -> tuple[Setting, LiveRoutes]:
+    """A gateway with live routes to two hosts, of which those that are ``refusing`` own nothing."""
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    setting = Setting(2, routes)
+
+    def reply_of(name: str) -> Callable[[Submission], Reply]:
+        return lambda _: NOT_OWNER if refusing(name) else Done()
+
+    setting.hosts |= {name: RecordingHost(reply_of(name)) for name in HOSTS}
+    setting.gateway._ports = setting.hosts.__getitem__
+    return setting, routes
+
+
+def submitted(setting: Setting, number: int = 0, sender: str | None = None) -> asyncio.Task[Reply]:
+    submission = setting.submission(f"did:a:{number}", sender=sender)
+    return asyncio.create_task(setting.gateway.submit(submission))
+
+
+async def test_before_the_first_table_commands_wait_for_it() -> None:
+    setting, routes = live()
+    waiting = submitted(setting)
+    await asyncio.sleep(0)
+    routes.update(table(1, "host-0"))
+    assert await waiting == Done()
+
+
+async def test_what_a_former_owner_refuses_goes_to_the_next_as_it_was() -> None:
+    setting, routes = live(refusing=lambda name: name == "host-0")
+    routes.update(table(1, "host-0"))
+    waiting = submitted(setting, sender="did:a:1")
+    await setting.hosts["host-0"].called.wait()
+    routes.update(table(2, "host-1"))
+    assert await waiting == Done()
+    assert setting.hosts["host-1"].batches == setting.hosts["host-0"].batches
+
+
+async def test_an_owner_that_changes_its_mind_is_asked_again_without_a_new_table() -> None:
+    is_refusing = True
+    setting, routes = live(refusing=lambda _: is_refusing)
+    routes.update(table(1, "host-0"))
+    waiting = submitted(setting)
+    await setting.hosts["host-0"].called.wait()
+    is_refusing = False
+    assert await waiting == Done()
+
+
+@pytest.mark.thorough
+async def test_no_command_waits_longer_than_the_limit() -> None:
+    setting, routes = live(refusing=lambda _: True)
+    assert await submitted(setting) == UNAVAILABLE
+    routes.update(table(1, "host-0"))
+    assert await submitted(setting) == UNAVAILABLE
+    assert 1 < len(setting.hosts["host-0"].batches) < 9
+
+
+async def test_no_more_wait_than_the_limit() -> None:
+    setting, routes = live()
+    waiting = [submitted(setting, number) for number in range(9)]
+    replies = asyncio.gather(*waiting)
+    await asyncio.sleep(0)
+    assert await waiting[-1] == UNAVAILABLE
+    routes.update(table(1, "host-0"))
+    assert (await replies)[:8] == [Done()] * 8
+
+
+async def test_no_nonce_is_claimed_as_long_as_the_owner_of_the_target_is_unknown() -> None:
+    setting, routes = live()
+    placement = routes.placement
+    target, sender = "did:a:0", "did:a:1"
+    assert placement.partition_of(target) != placement.partition_of(sender)
+    shard = placement.partition_of(sender).replace("-", "_")
+    routes.update(table(1, None, **{shard: "host-0"}))
+    waiting = submitted(setting, sender=sender)
+    await asyncio.sleep(0.05)
+    assert setting.hosts["host-0"].batches == []
+    routes.update(table(2, "host-1", **{shard: "host-0"}))
+    assert await waiting == Done()
+    ((claiming,),), ((acting,),) = setting.hosts["host-0"].batches, setting.hosts["host-1"].batches
+    assert (claiming.command, acting.claim) == (None, None)
+
+
+async def test_where_owners_are_fixed_who_is_none_is_unavailable_at_once() -> None:
+    setting = Setting()
+    setting.hosts["host-0"] = RecordingHost(lambda _: NOT_OWNER)
+    assert await setting.gateway.submit(setting.submission("did:a:0")) == UNAVAILABLE
+    assert len(setting.hosts["host-0"].batches) == 1
+
+
+async def test_drained_waits_for_those_who_wait_for_an_owner() -> None:
+    setting, routes = live()
+    waiting = submitted(setting)
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(setting.gateway.drained())
+    await asyncio.sleep(0.05)
+    assert not draining.done()
+    routes.update(table(1, "host-0"))
+    await draining
+    assert waiting.done()
+
+
+def test_sessions_are_lost_with_a_new_id_also_when_they_had_no_owner_between() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    assert not routes.update(table(1, "host-0", "1"))
+    assert not routes.update(table(2, "host-1", "1"))
+    assert not routes.update(table(3, None))
+    assert not routes.update(table(4, "host-0", "1"))
+    assert not routes.update(table(5, None))
+    assert set(routes.update(table(6, "host-1", "2"))) == set(SHARDS)
+
+
+def test_shards_that_left_a_host_are_remembered_until_a_broken_line_to_it_is_noticed() -> None:
+    now_s = 0.0
+    routes = LiveRoutes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)
+    routes.update(table(1, "host-0"))
+    routes.update(table(2, "host-0", shard_3="host-1"))
+    assert list(routes.just_left("host-0")) == ["shard-3"]
+    assert list(routes.just_left("host-1")) == []
+    now_s = 60
+    assert list(routes.just_left("host-0")) == []
+
+
+NONE_DEDICATED: Mapping[str, PartitionOwner | None] = {}
+
+
+def with_own(
+    version: int,
+    dedicated: Mapping[str, PartitionOwner | None] | None = NONE_DEDICATED,
+    sessions: str = "1",
+    *,
+    returned: str | None = None,
+) -> PlacementTable:
+    """A table in which one host owns all shards, and what it says of one identity."""
+    found = table(version, "host-0", sessions)
+    return msgspec.structs.replace(
+        found,
+        dedicated=None if dedicated is None else dict(dedicated),
+        returned={} if returned is None else {DID: returned},
+    )
+
+
+DID = "did:a:b"
+OWN = "identity@node:did:a:b"
+
+
+async def test_what_is_on_its_way_to_a_shard_goes_after_the_identity_that_has_left_it() -> None:
+    setting, routes = live(refusing=lambda name: name == "host-0")
+    setting.hosts[OWN] = RecordingHost(lambda _: Done())
+    routes.update(table(1, "host-0"))
+    waiting = asyncio.create_task(setting.gateway.submit(setting.submission(DID)))
+    await setting.hosts["host-0"].called.wait()
+    routes.update(with_own(2, {DID: None}))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    routes.update(with_own(3, {DID: PartitionOwner(OWN, "1/a")}))
+    assert await waiting == Done()
+    ((moved,),) = setting.hosts[OWN].batches
+    assert moved.partition == DID
+    assert routes.partition_of(DID) == DID
+    assert routes.unowned() == 0
+
+
+async def test_the_nonce_of_an_identity_on_its_own_stays_with_its_shard() -> None:
+    setting, routes = live()
+    setting.hosts[OWN] = RecordingHost(lambda _: Done())
+    routes.update(with_own(1, {DID: PartitionOwner(OWN, "1/a")}))
+    submission = msgspec.structs.replace(setting.submission(DID, sender=DID), partition=DID)
+    assert await setting.gateway.submit(submission) == Done()
+    ((claiming,),), ((acting,),) = setting.hosts["host-0"].batches, setting.hosts[OWN].batches
+    assert (claiming.command, acting.claim) == (None, None)
+    shard = routes.placement.partition_of(DID)
+    assert claiming.claim is not None
+    assert (claiming.claim.partition, acting.partition) == (shard, DID)
+
+
+def test_sessions_go_with_an_identity_and_come_back_with_it() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    assert not routes.update(with_own(1))
+    assert not routes.update(with_own(2, {DID: PartitionOwner(OWN, "1/a")}))
+    assert list(routes.just_left("host-0")) == [DID]
+    assert not routes.update(with_own(3, {DID: PartitionOwner("identity@other:" + DID, "1/a")}))
+    assert not routes.update(with_own(4, {}, returned="1/a"))
+    assert routes.partition_of(DID) != DID
+    assert not routes.update(with_own(5, {}, returned="1/a"))
+    assert not routes.update(with_own(6, {DID: PartitionOwner(OWN, "1/b")}))
+
+
+def test_sessions_that_an_identity_lost_on_its_way_are_reported() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes.update(with_own(1))
+    assert set(routes.update(with_own(2, {DID: PartitionOwner(OWN, "own-1")}))) == {DID}
+    assert set(routes.update(with_own(3, {DID: PartitionOwner(OWN, "own-2")}))) == {DID}
+    assert not routes.update(with_own(4, {DID: None}))
+    assert set(routes.update(with_own(5, {}, returned=""))) == {DID}
+    assert not routes.update(with_own(6, {}, returned=""))
+    # There and back between two tables: with what it had, and without.
+    assert not routes.update(with_own(7, {}, returned="1/c"))
+    assert set(routes.update(with_own(8, {}, returned=""))) == {DID}
+
+
+def test_a_placer_that_has_not_looked_yet_tells_nothing_of_identities() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes.update(with_own(1, {DID: PartitionOwner(OWN, "1/a")}))
+    assert not routes.update(with_own(2, None))
+    assert routes.host_of(DID) == OWN
+
+
+def test_the_sessions_of_a_shard_are_lost_without_those_of_whom_has_left_it() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes.update(with_own(1, {DID: PartitionOwner(OWN, "1/a")}))
+    lost = routes.update(with_own(2, {DID: PartitionOwner(OWN, "1/a")}, "2"))
+    assert set(lost) == set(SHARDS)

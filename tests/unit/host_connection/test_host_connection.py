@@ -1,0 +1,222 @@
+"""Lines between edges and hosts: answers under their numbers, pushes, and how lines end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.core.replies import EnvelopesWaiting, Push
+from actors.host.host_connection import (
+    HEADER,
+    PUSH,
+    Answer,
+    Hello,
+    HostAddress,
+    HostConnectionLost,
+    HostServer,
+    connect_to_host,
+)
+
+EDGE = "edge-0"
+WAIT_S = 10
+
+
+class Host:
+    """What stands behind a connection: batches that wait for their answers."""
+
+    def __init__(self, unsent_bytes_max: int = 1024 * 1024) -> None:
+        self.request: asyncio.Queue[tuple[str, bytes, Answer, str]] = asyncio.Queue()
+        self.lost: asyncio.Queue[str] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self.server = HostServer(
+            lambda *request: self._from_thread(self.request, request),
+            lambda edge: self._from_thread(self.lost, edge),
+            unsent_bytes_max=unsent_bytes_max,
+        )
+        self.address = self.server.listen("127.0.0.1")
+
+    def _from_thread(self, queue: asyncio.Queue[Any], item: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the test is over
+            self._loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    async def next(self) -> tuple[str, bytes, Answer, str]:
+        async with asyncio.timeout(WAIT_S):
+            return await self.request.get()
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    host = Host()
+    yield host
+    host.server.close()
+
+
+def nowhere(pushes: bytes) -> None:
+    raise AssertionError(pushes)
+
+
+async def test_every_call_gets_its_own_answer_in_any_order(host: Host) -> None:
+    client = await connect_to_host(host.address, EDGE, nowhere)
+    calls = [
+        asyncio.create_task(client.ask(bytes([i]) * size)) for i, size in enumerate((1, 900_000, 0))
+    ]
+    request = [await host.next() for _ in calls]
+    assert [(edge, batch) for edge, batch, _, _ in request] == [
+        (EDGE, b"\0"), (EDGE, b"\1" * 900_000), (EDGE, b"")
+    ]  # fmt: skip
+    for _, batch, answer, incarnation in reversed(request):
+        assert incarnation == client.incarnation
+        answer(batch + b"!")
+    assert await asyncio.gather(*calls) == [b"\0!", b"\1" * 900_000 + b"!", b"!"]
+    client.close()
+
+
+async def test_pushes_reach_the_edge_they_are_for_alone(host: Host) -> None:
+    came: asyncio.Queue[bytes] = asyncio.Queue()
+    client = await connect_to_host(host.address, EDGE, came.put_nowait)
+    other = await connect_to_host(host.address, "edge-1", nowhere)
+    pushes = [Push("did:x:me", EnvelopesWaiting())]
+    host.server.push(EDGE, pushes)
+    pushed = await asyncio.wait_for(came.get(), WAIT_S)
+    assert msgspec.msgpack.decode(pushed, type=list[Push]) == pushes
+    client.close()
+    other.close()
+
+
+async def test_an_edge_without_a_connection_gets_to_know_once_that_it_has_missed_pushes(
+    host: Host,
+) -> None:
+    host.server.push(EDGE, [Push("did:x:me", EnvelopesWaiting())])
+    missed = await connect_to_host(host.address, EDGE, nowhere)
+    assert missed.has_missed
+    # The host has forgotten its sessions: no edge may believe that they go on.
+    assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+    missed.close()
+    assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+    again = await connect_to_host(host.address, EDGE, nowhere)
+    assert not again.has_missed
+    again.close()
+
+
+async def test_a_client_without_the_token_opens_no_connection(host: Host) -> None:
+    with pytest.raises(HostConnectionLost):
+        await connect_to_host(HostAddress("127.0.0.1", host.address.port, bytes(32)), EDGE, nowhere)
+    for hello in (b"", b"junk", msgspec.msgpack.encode(Hello(b"", EDGE)), bytes(10_000_000)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", host.address.port)
+        writer.write(HEADER.pack(len(hello), PUSH) + hello[:2_000])
+        writer.write_eof()
+        with pytest.raises((ConnectionResetError, EOFError)):
+            await reader.readexactly(1)
+        writer.close()
+    assert host.request.empty()
+
+
+async def test_the_token_is_in_nothing_that_is_printed(host: Host) -> None:
+    token = host.address.token
+    assert repr(token) not in repr(host.address)
+    assert token.hex() not in repr(host.address)
+
+
+async def test_calls_on_a_connection_that_ends_are_lost_and_both_ends_know(host: Host) -> None:
+    client = await connect_to_host(host.address, EDGE, nowhere)
+    call = asyncio.create_task(client.ask(b"batch"))
+    await host.next()
+    host.server.close()
+    with pytest.raises(HostConnectionLost):
+        await call
+    assert not client.is_open
+    with pytest.raises(HostConnectionLost):
+        await client.ask(b"later")
+    assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+
+
+async def test_a_new_connection_of_an_edge_ends_the_one_before(host: Host) -> None:
+    before = await connect_to_host(host.address, EDGE, nowhere)
+    after = await connect_to_host(host.address, EDGE, nowhere)
+    assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+    assert before.incarnation != after.incarnation
+    call = asyncio.create_task(after.ask(b"batch"))
+    _, _, answer, incarnation = await host.next()
+    answer(b"answer")
+    assert (await call, incarnation) == (b"answer", after.incarnation)
+    assert not before.is_open
+    assert host.lost.empty()  # called once, and before the first batch of the new connection
+    after.close()
+
+
+async def test_an_answer_whose_caller_has_given_up_disturbs_no_other(host: Host) -> None:
+    client = await connect_to_host(host.address, EDGE, nowhere)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await client.ask(b"given up")
+    (_, _, late, _) = await host.next()
+    call = asyncio.create_task(client.ask(b"batch"))
+    _, _, answer, _ = await host.next()
+    late(b"late")
+    answer(b"answer")
+    assert await call == b"answer"
+    client.close()
+
+
+def silent_edge(address: HostAddress) -> socket.socket:
+    """An edge that opens a connection and reads nothing."""
+    connection = socket.create_connection((address.host, address.port))
+    hello = msgspec.msgpack.encode(Hello(address.token, EDGE))
+    connection.sendall(HEADER.pack(len(hello), PUSH) + hello + HEADER.pack(0, 1))
+    return connection
+
+
+async def test_an_edge_that_reads_slowly_gets_everything_and_delays_no_other() -> None:
+    host = Host(unsent_bytes_max=64 * 1024 * 1024)
+    connection = silent_edge(host.address)
+    _, _, answer, _ = await host.next()
+    contents = [bytes([i]) * 1_000_000 for i in range(20)]
+    for content in contents:  # far more than the buffers of a connection take
+        answer(content)
+    with connection, connection.makefile("rb") as reader:
+
+        def read() -> list[bytes]:
+            frames = []
+            for _ in range(len(contents) + 1):
+                length, _ = HEADER.unpack(reader.read(HEADER.size))
+                frames.append(reader.read(length))
+            return frames
+
+        frames = await asyncio.to_thread(read)
+    assert frames[1:] == contents
+    host.server.close()
+
+
+async def test_an_edge_that_never_reads_loses_its_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = Host()
+    with silent_edge(host.address):
+        _, _, answer, _ = await host.next()
+        for _ in range(40):
+            answer(bytes(1_000_000))
+        assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+    assert "does not read" in caplog.text
+
+
+async def test_what_is_no_frame_ends_the_connection(host: Host) -> None:
+    connection = silent_edge(host.address)
+    await host.next()
+    with connection:
+        connection.sendall(HEADER.pack(2**32 - 1, 2))
+        assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
+
+
+async def test_no_connection_to_where_nothing_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionRefusedError):
+            await connect_to_host(
+                HostAddress("127.0.0.1", taken.getsockname()[1], b""), EDGE, nowhere
+            )

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from actors.core.commands import (
+    Connect,
+    DeliverMessages,
+    QueryQueue,
+    QueueEnvelope,
+    ReleaseLeases,
+)
+from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX
+from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
+from tests.unit.outbound.delivery_network import (
+    ALICE,
+    BOB,
+    DeliveryNetwork,
+    envelopes,
+    idle,
+    raw_key,
+)
+
+
+async def test_switched_off_nothing_is_delivered(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    workers = network.workers(agents.lookup, enabled=False)
+    workers.wake(ALICE)
+    workers.found_waiting([ALICE])
+    await idle(workers)
+    assert agents.received == []
+    assert set(network.identities().counts) <= {QueueEnvelope, Connect}
+
+
+async def test_one_slow_agent_does_not_hold_up_another(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    async with agent_host() as others:
+        await network.connect(ALICE, agents.url())
+        await network.connect(BOB, others.url())
+        await network.queue(ALICE, *envelopes(1))
+        await network.queue(BOB, *envelopes(3))
+        agents.answer = gate = Gate()
+        workers = network.workers(agents.lookup)
+        workers.wake(ALICE)
+        await agents.has(1)
+        workers.wake(BOB)
+        await others.has(3)
+        assert await network.waiting(ALICE) == 1
+        gate.released.set()
+        await idle(workers)
+        assert len(agents.received) == 1
+
+
+async def test_no_more_deliveries_to_one_host_than_the_bound_under_whatever_names(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    dids = [did_key(raw_key(number)) for number in range(10, 16)]
+    for number, did in enumerate(dids):
+        await network.connect(did, agents.url(host=f"name-{number}.example"))
+        await network.queue(did, *envelopes(1, first=number))
+    agents.answer = gate = Gate()
+    workers = network.workers(agents.lookup, in_flight_per_host_max=2)
+    for did in dids:
+        workers.wake(did)
+    await agents.has(2)
+    gate.released.set()
+    await idle(workers)
+    assert agents.under_way_most == 2
+    assert sorted(agents.received) == envelopes(6)
+
+
+async def test_two_edges_never_deliver_the_same_message_at_once(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    sent = envelopes(50)
+    await network.queue(ALICE, *sent)
+    pools = [
+        network.workers(agents.lookup, edge=edge, retry_s_min=0.01) for edge in ("edge-0", "edge-1")
+    ]
+    for workers in pools:
+        workers.wake(ALICE)
+    for workers in pools:
+        await idle(workers)
+    assert sorted(agents.received) == sorted(sent)
+    assert sum(workers.figures()["delivered"] for workers in pools) == len(sent)
+    assert await network.waiting(ALICE) == 0
+
+
+async def test_an_edge_waits_while_another_one_delivers(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    sent = envelopes(BATCH_MESSAGES_MAX + 5)
+    await network.queue(ALICE, *sent)
+    agents.answer = gate = Gate()
+    first = network.workers(agents.lookup)
+    second = network.workers(agents.lookup, edge="edge-1", retry_s_min=0.01)
+    first.wake(ALICE)
+    await agents.has(1)
+    second.wake(ALICE)
+    await network.identities("edge-1").answered(QueryQueue, 3)
+    assert DeliverMessages not in network.identities("edge-1").counts
+    gate.released.set()
+    await idle(first)
+    await idle(second)
+    assert agents.received == sent
+
+
+async def test_a_message_of_an_agent_brings_its_next_try_forward_and_begins_nothing(
+    network: DeliveryNetwork,
+) -> None:
+    async with agent_host(running=False) as agents:
+        await network.connect(ALICE, agents.url())
+        await network.queue(ALICE, *envelopes(1))
+        workers = network.workers(agents.lookup)
+        workers.sender_seen(ALICE)
+        assert workers.figures()["agents"] == 0
+        workers.wake(ALICE)
+        await network.identities().answered(ReleaseLeases)
+        await agents.start()
+        workers.sender_seen(ALICE)
+        await idle(workers)
+        assert agents.received == envelopes(1)
+
+
+async def test_agents_beyond_the_bound_are_found_later(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    for did in (ALICE, BOB):
+        await network.connect(did, agents.url())
+        await network.queue(did, did.encode())
+    agents.answer = gate = Gate()
+    workers = network.workers(agents.lookup, agents_max=1)
+    workers.wake(ALICE)
+    await agents.has(1)
+    workers.wake(BOB)
+    workers.found_waiting([ALICE, BOB])
+    assert workers.figures()["agents"] == 1
+    gate.released.set()
+    await idle(workers)
+    workers.found_waiting([BOB])
+    await idle(workers)
+    assert agents.received == [ALICE.encode(), BOB.encode()]
+
+
+async def test_an_agent_that_fails_makes_room_for_one_with_a_new_message(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    async with agent_host(running=False) as down:
+        await network.connect(ALICE, down.url())
+        await network.connect(BOB, agents.url())
+        for did in (ALICE, BOB):
+            await network.queue(did, did.encode())
+        workers = network.workers(agents.lookup, agents_max=1, retry_s_min=60)
+        workers.wake(ALICE)
+        await network.identities().answered(ReleaseLeases)
+        await network.state(ALICE)  # by the time of an answer the failed one sleeps
+        workers.found_waiting([BOB])
+        assert agents.received == []
+        workers.wake(BOB)
+        await idle(workers)
+        assert agents.received == [BOB.encode()]
+        assert await network.waiting(ALICE) == 1
+
+
+async def test_closing_lets_the_message_on_its_way_arrive_and_begins_no_other(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(3))
+    agents.answer = gate = Gate()
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await agents.has(1)
+    closing = asyncio.create_task(workers.close())
+    await asyncio.sleep(0)
+    gate.released.set()
+    await asyncio.wait_for(closing, WAIT_S)
+    assert agents.received == envelopes(1)
+    state = await network.state(ALICE)
+    assert (state.messages, state.available) == (2, 2)
+    workers.wake(ALICE)
+    assert workers.figures()["agents"] == 0
+
+
+async def test_closing_does_not_wait_for_an_endpoint_that_never_answers(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    agents.answer = gate = Gate()
+    workers = network.workers(agents.lookup, timeout_s=0.2)
+    workers.wake(ALICE)
+    await agents.has(1)
+    await asyncio.wait_for(workers.close(), WAIT_S)
+    assert await network.waiting(ALICE) == 1
+    gate.released.set()
+
+
+async def test_the_log_names_the_host_and_nothing_else(
+    network: DeliveryNetwork, agents: AgentHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="http_edge")
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    agents.answer = status(503)
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await network.identities().answered(ReleaseLeases)
+    await workers.close()
+    (record,) = [record for record in caplog.records if "outbound" in record.getMessage()]
+    assert vars(record)["host"] == "agent.example"
+    assert vars(record)["reason"] == "unavailable"
+    logged = " ".join(map(str, vars(record).values()))
+    assert not any(word in logged for word in ("secret", "/in", "number", ALICE))

@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+
+from actors.core.commands import (
+    DeliverMessages,
+    QueryQueue,
+    ReleaseLeases,
+    RemoveMessages,
+)
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
+from http_edge.didcomm.outbound.worker import _REFUSALS_MAX, ASIDE_MS, BATCH_MESSAGES_MAX
+from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, status
+from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
+
+TRIES = _REFUSALS_MAX + 1
+"""How often an endpoint that takes nothing is tried before a message is set aside."""
+
+
+async def test_what_waits_is_delivered_in_order_and_then_gone(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    sent = envelopes(2 * BATCH_MESSAGES_MAX + 1)
+    await network.queue(ALICE, *sent)
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await idle(workers)
+    assert agents.received == sent
+    assert agents.under_way_most == 1
+    assert await network.waiting(ALICE) == 0
+    assert workers.figures() == {"delivered": len(sent), "failed": 0, "agents": 0}
+
+
+async def test_a_message_is_removed_only_after_it_was_accepted(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(2))
+    agents.answer = gate = Gate()
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await agents.has(1)
+    assert RemoveMessages not in network.identities().counts
+    assert await network.waiting(ALICE) == 2
+    gate.released.set()
+    await idle(workers)
+    assert await network.waiting(ALICE) == 0
+
+
+async def test_what_was_accepted_is_removed_while_the_next_message_is_on_its_way(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    gate = Gate()
+
+    async def hold_the_second(envelope: bytes) -> web.StreamResponse:
+        return await gate(envelope) if envelope == envelopes(2)[1] else web.Response(status=202)
+
+    agents.answer = hold_the_second
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(2))
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await agents.has(2)
+    await network.identities().answered(RemoveMessages)
+    assert await network.waiting(ALICE) == 1
+    gate.released.set()
+    await idle(workers)
+
+
+async def test_a_message_that_comes_during_a_delivery_is_delivered_too(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    agents.answer = gate = Gate()
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await agents.has(1)
+    await network.queue(ALICE, *envelopes(1, first=1))
+    workers.wake(ALICE)
+    gate.released.set()
+    await idle(workers)
+    assert agents.received == envelopes(2)
+
+
+async def test_a_message_that_comes_just_as_nothing_was_found_is_not_overlooked(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    workers = network.workers(agents.lookup)
+
+    async def queue_one() -> None:
+        await network.queue(ALICE, *envelopes(1))
+        workers.wake(ALICE)
+
+    network.identities().before_answer[QueryQueue] = queue_one
+    workers.wake(ALICE)
+    await idle(workers)
+    assert agents.received == envelopes(1)
+
+
+async def test_an_endpoint_that_is_down_keeps_its_messages_until_it_is_back(
+    network: DeliveryNetwork,
+) -> None:
+    async with agent_host(running=False) as agents:
+        await network.connect(ALICE, agents.url())
+        await network.queue(ALICE, *envelopes(3))
+        workers = network.workers(agents.lookup)
+        workers.wake(ALICE)
+        await network.identities().answered(ReleaseLeases)
+        state = await network.state(ALICE)
+        assert (state.messages, state.available) == (3, 3)
+        assert workers.figures() == {"delivered": 0, "failed": 1, "agents": 1}
+        await agents.start()
+        workers.sender_seen(ALICE)
+        await idle(workers)
+        assert agents.received == envelopes(3)
+        assert await network.waiting(ALICE) == 0
+
+
+async def test_an_endpoint_that_is_down_is_tried_again_by_itself(network: DeliveryNetwork) -> None:
+    async with agent_host(running=False) as agents:
+        await network.connect(ALICE, agents.url())
+        await network.queue(ALICE, *envelopes(1))
+        workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.02)
+        workers.wake(ALICE)
+        await network.identities().answered(ReleaseLeases, 3)
+        await agents.start()
+        await idle(workers)
+        assert agents.received == envelopes(1)
+
+
+async def test_a_new_message_does_not_shorten_the_wait_for_a_failed_endpoint(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    agents.answer = status(503)
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await network.identities().answered(ReleaseLeases)
+    workers.wake(ALICE)
+    workers.found_waiting([ALICE])
+    await network.state(ALICE)
+    assert len(agents.received) == 1
+
+
+async def test_a_failed_endpoint_is_tried_with_one_message_alone(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(3))
+    agents.answer = status(503)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
+    workers.wake(ALICE)
+    await network.identities().answered(ReleaseLeases, 2)
+    agents.answer = status(202)
+    await idle(workers)
+    assert agents.accepted == envelopes(3)
+    limits = [c.limit for c in network.identities().seen if isinstance(c, DeliverMessages)]
+    assert limits[:2] == [BATCH_MESSAGES_MAX, 1]
+    assert limits[-1] == BATCH_MESSAGES_MAX
+
+
+@pytest.mark.parametrize("code", [400, 413, 415, 422, 500])
+async def test_a_message_that_the_agent_refuses_holds_up_no_other_and_is_kept(
+    network: DeliveryNetwork, agents: AgentHost, code: int
+) -> None:
+    bad, *good = envelopes(3)
+
+    async def refuse(envelope: bytes) -> web.StreamResponse:
+        return web.Response(status=code if envelope == bad else 200)
+
+    agents.answer = refuse
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, bad, *good)
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await network.identities().answered(QueryQueue, 2)
+    assert agents.accepted == good
+    assert await network.waiting(ALICE) == 1
+    # It is out of the way of what comes later.
+    await network.queue(ALICE, *envelopes(1, first=3))
+    workers.wake(ALICE)
+    await agents.has(4)
+    assert agents.received == [bad, *good, *envelopes(1, first=3)]
+
+
+async def test_a_refused_message_is_tried_again_after_a_while(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    agents.answer = status(400)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
+    workers.wake(ALICE)
+    await network.identities().answered(DeliverMessages, TRIES + 1)
+    agents.answer = status(200)
+    network.now_ms += ASIDE_MS
+    await network.offers(ALICE)
+    workers.sender_seen(ALICE)
+    await idle(workers)
+    assert agents.received == envelopes(1) * (TRIES + 1)
+    assert await network.waiting(ALICE) == 0
+
+
+async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    agents.answer = status(400)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
+    workers.wake(ALICE)
+    await network.identities().answered(DeliverMessages, TRIES + 1)
+    await network.purge(ALICE)
+    network.now_ms += ASIDE_MS
+    workers.sender_seen(ALICE)
+    await idle(workers)
+    assert agents.received == envelopes(1) * TRIES
+
+
+async def test_an_endpoint_that_is_out_of_order_for_a_moment_gets_everything_in_order(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(3))
+    agents.answer = status(500)
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await network.identities().answered(DeliverMessages, 1)
+    agents.received.clear()
+    agents.answer = status(200)
+    workers.sender_seen(ALICE)
+    await idle(workers)
+    assert agents.received[-3:] == envelopes(3)
+    assert await network.waiting(ALICE) == 0
+
+
+async def test_a_live_socket_gets_the_messages_instead(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    await network.go_live(ALICE)
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await idle(workers)
+    assert agents.received == []
+    assert await network.waiting(ALICE) == 1
+
+
+async def test_an_agent_without_an_endpoint_is_left_alone(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, "")
+    await network.queue(ALICE, *envelopes(1))
+    workers = network.workers(agents.lookup)
+    for did in (ALICE, BOB):
+        workers.wake(did)
+    await idle(workers)
+    assert await network.waiting(ALICE) == 1
+    assert DeliverMessages not in network.identities().counts
+
+
+async def test_an_agent_that_names_another_endpoint_is_reached_there(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, f"http://gone.example:{agents.port}/ with a blank")
+    await network.queue(ALICE, *envelopes(1))
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await network.identities().answered(QueryQueue)
+    await network.connect(ALICE, agents.url())
+    workers.sender_seen(ALICE)
+    await idle(workers)
+    assert agents.received == envelopes(1)
+
+
+async def test_a_slow_endpoint_is_given_up_and_its_message_stays(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(2))
+    agents.answer = gate = Gate()
+    workers = network.workers(agents.lookup, timeout_s=0.1)
+    workers.wake(ALICE)
+    await network.identities().answered(ReleaseLeases)
+    assert len(agents.received) == 1
+    state = await network.state(ALICE)
+    assert (state.messages, state.available) == (2, 2)
+    gate.released.set()
+
+
+async def test_a_batch_that_takes_too_long_makes_room_for_others(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    async def slowly(_: bytes) -> web.StreamResponse:
+        network.now_ms += 6_000
+        return web.Response()
+
+    agents.answer = slowly
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(5))
+    workers = network.workers(agents.lookup, timeout_s=10)
+    workers.wake(ALICE)
+    await idle(workers)
+    assert agents.received == envelopes(5)
+    assert network.identities().counts[ReleaseLeases] == 2
+
+
+async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(2))
+    await network.lease(ALICE, "a wallet", 1)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1)
+    workers.wake(ALICE)
+    await network.identities().answered(QueryQueue, 3)
+    network.now_ms += 15_000
+    await idle(workers)
+    assert agents.received == envelopes(1, first=1)
+
+
+async def test_an_outcome_that_is_unknown_to_the_queue_is_reported_again_and_not_delivered_again(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(2))
+    identities = network.identities()
+    identities.lost = {RemoveMessages}
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
+    workers.wake(ALICE)
+    await identities.answered(RemoveMessages, 5)
+    identities.lost = set()
+    await idle(workers)
+    assert agents.received == envelopes(2)
+    assert await network.waiting(ALICE) == 0
+
+
+@pytest.mark.parametrize("lost", [QueryQueue, DeliverMessages])
+async def test_queues_out_of_reach_are_asked_again(
+    network: DeliveryNetwork, agents: AgentHost, lost: type[QueryQueue | DeliverMessages]
+) -> None:
+    await network.connect(ALICE, agents.url())
+    await network.queue(ALICE, *envelopes(1))
+    identities = network.identities()
+    identities.lost = {lost}
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
+    workers.wake(ALICE)
+    await identities.answered(lost, 3)
+    identities.lost = set()
+    await idle(workers)
+    assert agents.received == envelopes(1)
+
+
+async def test_an_agent_behind_mediators_of_its_own_gets_forwards(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    near, far = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2))
+    keys = [base58(near.public), did_key_reference(far.public)]
+    await network.connect(ALICE, agents.url(), keys)
+    await network.queue(ALICE, *envelopes(1))
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await idle(workers)
+    (received,) = agents.received
+    assert received not in envelopes(1)
+    assert await network.waiting(ALICE) == 0

@@ -1,0 +1,118 @@
+"""The listener knows no protocol: it serves the routes that it is given, errors in their form."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from http_edge.listener.in_flight import InFlight
+from http_edge.listener.listener import HttpListener
+from http_edge.listener.routes import BodyRoute, PlainRoute, RouteGroup, SocketRoute
+from http_edge.settings.settings import Limits, Settings
+from http_edge.telemetry.edge_measures import EdgeMeasures
+from http_edge.telemetry.refusal_counts import DECENTRL, DIDCOMM, RefusalCounts
+
+BODY_BYTES_MAX: Final = 1_024
+
+
+async def echo(_: web.Request, body: bytes) -> web.Response:
+    return web.Response(body=body)
+
+
+async def fail(_: web.Request) -> web.Response:
+    raise RuntimeError("a defect")
+
+
+async def greet(request: web.Request) -> web.WebSocketResponse:
+    greeting = web.WebSocketResponse()
+    await greeting.prepare(request)
+    await greeting.send_str("hello")
+    await greeting.receive()
+    return greeting
+
+
+FIRST: Final = RouteGroup(
+    DECENTRL,
+    [BodyRoute("/echo", echo), SocketRoute("/greet", greet)],
+    error_body=lambda reason: b'"first: %b"' % reason.encode(),
+)
+SECOND: Final = RouteGroup(
+    DIDCOMM,
+    [BodyRoute("/other", echo), PlainRoute("GET", "/defect", fail)],
+    error_body=lambda reason: b'"second: %b"' % reason.encode(),
+)
+
+
+@pytest.fixture
+def in_flight(settings: Settings) -> InFlight:
+    return InFlight(settings.limits)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path, limits=Limits(body_bytes_max=BODY_BYTES_MAX))
+
+
+@pytest.fixture
+async def url(settings: Settings, in_flight: InFlight) -> AsyncIterator[str]:
+    ids = itertools.count()
+    refusals = RefusalCounts(entries_max=64, senders_bytes_max=1_024, clock=lambda: 0)
+    listener = HttpListener(
+        settings,
+        [FIRST, SECOND],
+        in_flight,
+        clock=lambda: 0,
+        new_id=lambda: f"id-{next(ids)}",
+        refusals=refusals,
+        measures=EdgeMeasures(),
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        await listener.start(listening)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        await listener.stop()
+
+
+async def test_each_group_is_served_and_answers_what_is_rejected_in_its_own_form(
+    url: str, in_flight: InFlight
+) -> None:
+    async with aiohttp.ClientSession(url) as client:
+
+        async def ask(method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
+            async with client.request(method, path, data=body) as answer:
+                return answer.status, await answer.text()
+
+        assert await ask("POST", "/echo", b"x") == (200, "x")
+        assert await ask("POST", "/other", b"y") == (200, "y")
+        large = bytes(BODY_BYTES_MAX + 1)
+        assert await ask("POST", "/echo", large) == (413, '"first: BODY_TOO_LARGE"')
+        assert await ask("POST", "/other", large) == (413, '"second: BODY_TOO_LARGE"')
+        assert await ask("GET", "/defect") == (500, '"second: INTERNAL_ERROR"')
+        assert await ask("GET", "/greet") == (426, '"first: UPGRADE_REQUIRED"')
+        assert await ask("GET", "/unknown") == (404, '"first: NOT_FOUND"')
+        in_flight.draining = True
+        assert await ask("POST", "/other", b"y") == (503, '"second: TOO_BUSY"')
+
+
+async def test_a_socket_counts_for_its_protocol_while_it_is_open(
+    url: str, in_flight: InFlight
+) -> None:
+    assert in_flight.sockets == {DECENTRL: 0, DIDCOMM: 0}
+    async with aiohttp.ClientSession(url) as client, client.ws_connect("/greet") as greeting:
+        assert await greeting.receive_str() == "hello"
+        assert in_flight.sockets == {DECENTRL: 1, DIDCOMM: 0}
+    assert in_flight.sockets == {DECENTRL: 0, DIDCOMM: 0}
+
+
+async def test_every_answer_names_its_request(url: str) -> None:
+    async with aiohttp.ClientSession(url) as client:
+        async with client.get("/unknown", headers={"X-Request-Id": "mine"}) as answer:
+            assert answer.headers["X-Request-Id"] == "mine"
+        async with client.options("/unknown") as answer:
+            assert (answer.status, answer.headers["X-Request-Id"]) == (204, "id-0")

@@ -1,0 +1,187 @@
+"""What a payload may hold, and what is said of one that holds something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.core.commands import Page
+from http_edge.decentrl import envelope
+from http_edge.decentrl.command_table import DIRECT, PUBLIC
+from http_edge.decentrl.envelope import CommandEnvelope
+from http_edge.decentrl.payloads import PageRequest, PayloadInvalid, page_of, read_payload
+from http_edge.decentrl.validator import Addressee, Sender
+from http_edge.settings.settings import Limits
+from tests.edge.test_registration import OWN_COMMANDS
+
+LIMITS: Final = Limits()
+CANARY: Final = st.just("canary")
+ROWS: Final = {**DIRECT, **PUBLIC}
+EVENT: Final = {
+    "sender_did": "did:x:a",
+    "recipient_did": "did:x:b",
+    "timestamp": 1,
+    "payload": "sealed",
+}
+EUROS: Final = "\N{EURO SIGN}" * (LIMITS.tag_bytes_max // 2)
+"""Few enough characters, too many bytes."""
+SECRET: Final = "what was sent"
+
+
+def detail_of(kind: str, **members: Any) -> str:
+    with pytest.raises(PayloadInvalid) as invalid:
+        read_payload(ROWS[kind].payload, {"type": kind, **members}, LIMITS)
+    return invalid.value.detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "members", "detail"),
+    [
+        ("ACKNOWLEDGE_PENDING_EVENTS", {}, "payload.event_ids: is missing"),
+        (
+            "ACKNOWLEDGE_PENDING_EVENTS",
+            {"event_ids": SECRET},
+            "payload.event_ids: expected `array`, got `str`",
+        ),
+        (
+            "ACKNOWLEDGE_PENDING_EVENTS",
+            {"event_ids": ["x", True]},
+            "payload.event_ids[1]: expected `str`, got `bool`",
+        ),
+        (
+            "ACKNOWLEDGE_PENDING_EVENTS",
+            {"event_ids": [SECRET] * (LIMITS.ids_per_command_max + 1)},
+            f"payload.event_ids: has more than {LIMITS.ids_per_command_max} items",
+        ),
+        (
+            "QUERY_PENDING_EVENTS",
+            {"filter": {"sender_did": 1}},
+            "payload.filter.sender_did: expected `str | null`, got `int`",
+        ),
+        (
+            "QUERY_EVENTS",
+            {"filter": {"unprocessed_only": 1}},
+            "payload.filter.unprocessed_only: expected `bool | null`, got `int`",
+        ),
+        (
+            "QUERY_COMMUNICATION_CONTRACTS",
+            {"filter": {"expires_at_after": True}},
+            "payload.filter.expires_at_after: expected `int | float | null`, got `bool`",
+        ),
+        (
+            "SAVE_EVENTS",
+            {"events": [EVENT, {**EVENT, "timestamp": SECRET}]},
+            "payload.events[1].timestamp: expected `int | float`, got `str`",
+        ),
+        (
+            "SAVE_EVENTS",
+            {"events": [{**EVENT, "sender_did": "d" * (LIMITS.did_bytes_max + 1)}]},
+            f"payload.events[0].sender_did: has more than {LIMITS.did_bytes_max} characters",
+        ),
+        (
+            "SAVE_EVENTS",
+            {"events": [{**EVENT, "encrypted_tags": ["t", EUROS]}]},
+            f"payload.events[0].encrypted_tags[1]: has more than {LIMITS.tag_bytes_max} bytes",
+        ),
+        (
+            "UPDATE_EVENT_TAGS",
+            {"events": [{"event_id": "x", "encrypted_tags": [SECRET] * 10_000}]},
+            f"payload.events[0].encrypted_tags: has more than {LIMITS.tags_per_event_max} items",
+        ),
+        (
+            "SAVE_COMMUNICATION_CONTRACT",
+            {"signed_communication_contract": [SECRET]},
+            "payload.signed_communication_contract: expected `object`, got `array`",
+        ),
+        (
+            "DELETE_PUBLIC_EVENT",
+            {"event_ids": None, "event_id": "x"},
+            "payload.event_ids: expected `array`, got `null`",
+        ),
+    ],
+    ids=str,
+)
+def test_a_payload_against_its_schema_is_refused_with_the_member_and_the_rule(
+    kind: str, members: dict[str, Any], detail: str
+) -> None:
+    assert detail_of(kind, **members) == detail
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@given(
+    members=st.dictionaries(
+        st.sampled_from(["events", "event_ids", "filter", "pagination", "timestamp", "tags"]),
+        st.recursive(
+            st.just("canary"),
+            lambda values: (
+                st.lists(values, max_size=2) | st.dictionaries(st.just("canary"), values)
+            ),
+            max_leaves=3,
+        ),
+    )
+)
+def test_no_detail_repeats_what_was_sent(kind: str, members: dict[str, Any]) -> None:
+    try:
+        read_payload(ROWS[kind].payload, members, LIMITS)
+    except PayloadInvalid as invalid:
+        assert "canary" not in invalid.detail  # noqa: PT017 - many of these are valid
+
+
+def test_null_is_absent_where_a_member_is_optional_and_unknown_members_are_ignored() -> None:
+    payload = read_payload(
+        ROWS["QUERY_EVENTS"].payload,
+        {"type": "QUERY_EVENTS", "filter": None, "pagination": None, "later": [{}]},
+        LIMITS,
+    )
+    assert payload == ROWS["QUERY_EVENTS"].payload()
+    events = [{**EVENT, "contract_id": None, "encrypted_tags": None, "more": 1}]
+    saved = read_payload(ROWS["SAVE_EVENTS"].payload, {"events": events}, LIMITS)
+    assert (saved.events[0].contract_id, saved.events[0].encrypted_tags) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("page", "size", "result"),
+    [
+        (None, None, Page(0, LIMITS.page_size_default)),
+        (2, 10, Page(2, 10)),
+        (2.0, 10.0, Page(2, 10)),  # as a JavaScript client may write it
+        (-0.0, 1, Page(0, 1)),
+        (0, LIMITS.page_size_max, Page(0, LIMITS.page_size_max)),
+        (0, 0, "payload.pagination.page_size: is not from 1 to 1000"),
+        (0, LIMITS.page_size_max + 1, "payload.pagination.page_size: is not from 1 to 1000"),
+        (-1, 1, "payload.pagination.page: is not a whole number from 0"),
+        (1.5, 1, "payload.pagination.page: is not a whole number from 0"),
+        (0, 1.5, "payload.pagination.page_size: is not a whole number from 0"),
+        (2**53 - 1, 2, "payload.pagination.page: is beyond any record"),
+        (1e22, 1, "payload.pagination.page: is beyond any record"),
+    ],
+    ids=str,
+)
+def test_a_page_is_a_whole_number_within_the_bounds(
+    page: float | None, size: float | None, result: Page | str
+) -> None:
+    try:
+        found: Page | str = page_of(PageRequest(page, size), LIMITS)
+    except PayloadInvalid as invalid:
+        found = invalid.detail
+    assert found == result
+
+
+def test_the_table_says_who_needs_a_registration() -> None:
+    needed = {kind for kind, row in ROWS.items() if row.sender is Sender.REGISTERED}
+    # Each of these is tried without a registration in tests/edge/test_registration.py.
+    assert needed == {payload["type"] for payload in OWN_COMMANDS} | set(PUBLIC)
+    assert {kind for kind, row in ROWS.items() if row.addressee is Addressee.MEDIATOR} == needed
+
+
+@pytest.mark.parametrize("member", ["header", "payload", "signature"])
+def test_a_member_that_a_command_lacks_is_named_as_missing(member: str) -> None:
+    command: dict[str, object] = {"header": {}, "payload": {}, "signature": ""}
+    del command[member]
+    read = envelope.read(json.dumps(command).encode(), did_bytes_max=LIMITS.did_bytes_max)
+    assert not isinstance(read, CommandEnvelope)
+    assert read.detail == f"{member}: is missing"
