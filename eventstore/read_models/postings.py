@@ -21,17 +21,22 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from eventstore.log.events import Seconds
-from eventstore.log.session import Session
+from eventstore.log.session import Session, StoredPosting
 
 INSERT: Final = (
     "INSERT INTO postings (list, timestamp_s, version, revision, own)"
     " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_PUT: Final = INSERT.replace(
+    "DO NOTHING", "(list, timestamp_s, version) DO UPDATE SET revision = excluded.revision"
 )
 
 ListKey: TypeAlias = bytes
 _Conditions: TypeAlias = list[tuple[str, float]]
 
 _OFFSET_MAX: Final = 2**62
+_SELECT: Final = "SELECT list, timestamp_s, version, revision, own FROM postings"
+_LISTS_PER_QUERY: Final = 250
 _MERGED_LISTS_MAX: Final = 4
 """Up to here lists are merged in index order; beyond, duplicates are removed by sorting."""
 
@@ -60,37 +65,68 @@ class Narrowing(NamedTuple):
 
 def list_key(owner: UUID, *names: str) -> ListKey:
     """The key of the owner's list of these names."""
+    return list_keys(owner, names[:-1], names[-1:])[0]
+
+
+def list_keys(owner: UUID, names: Sequence[str], each: Iterable[str]) -> list[ListKey]:
+    """``list_key(owner, *names, last)`` for ``each`` last name: what they share is hashed once.
+
+    One tag then costs 1 instead of 5 us, and a command may have a thousand on four lists each.
+    """
     stream = owner.bytes
-    digest = hashlib.blake2b(digest_size=12, key=stream)
+    place = stream[:8]
+    shared = hashlib.blake2b(digest_size=12, key=stream)
     for name in names:
-        text = name.encode("utf-8", "surrogatepass")
-        digest.update(len(text).to_bytes(8, "big") + text)
-    return stream[:8] + digest.digest()
+        shared.update(_with_length(name))
+    keys = []
+    for last in each:
+        digest = shared.copy()
+        digest.update(_with_length(last))
+        keys.append(place + digest.digest())
+    return keys
 
 
-def add(session: Session, lists: Iterable[ListKey], posting: Posting) -> None:
-    """Put an event on lists; it stays once on a list where it already is."""
+def _with_length(name: str) -> bytes:
+    text = name.encode("utf-8", "surrogatepass")
+    return len(text).to_bytes(8, "big") + text
+
+
+def on_lists(lists: Iterable[ListKey], posting: Posting) -> list[StoredPosting]:
+    """The rows of an event on lists."""
     timestamp_s, version, revision, own = posting
-    session.run_many(INSERT, [(key, timestamp_s, version, revision, int(own)) for key in lists])
+    return [(key, timestamp_s, version, revision, int(own)) for key in lists]
 
 
-def remove(session: Session, lists: Iterable[ListKey], posting: Posting) -> None:
-    """Take an event off lists."""
+def add(session: Session, postings: Iterable[StoredPosting]) -> None:
+    """Put events on lists; one stays once on a list where it already is, with the new revision.
+
+    In the order of the table, which is its index: a row takes 6 instead of 11 us (SQLite, 16,000
+    rows of which each is on a list of its own).
+    """
+    session.run_many(_PUT, sorted(postings))
+
+
+def remove(session: Session, postings: Iterable[StoredPosting]) -> None:
+    """Take events off lists."""
     session.run_many(
         "DELETE FROM postings WHERE list = ? AND timestamp_s = ? AND version = ?",
-        [(key, posting.timestamp_s, posting.version) for key in lists],
+        sorted(posting[:3] for posting in postings),
     )
 
 
-def newest(session: Session, key: ListKey) -> Posting | None:
-    """The posting of a list with the highest version."""
-    for timestamp_s, version, revision, own in session.rows(
-        "SELECT timestamp_s, version, revision, own FROM postings WHERE list = ?"
-        " ORDER BY version DESC LIMIT 1",
-        (key,),
-    ):
-        return Posting(timestamp_s, version, revision, bool(own))
-    return None
+def newest(session: Session, lists: Sequence[ListKey]) -> dict[ListKey, Posting]:
+    """The posting with the highest version of each list that is not empty."""
+    found: dict[ListKey, Posting] = {}
+    for start in range(0, len(lists), _LISTS_PER_QUERY):
+        keys = lists[start : start + _LISTS_PER_QUERY]
+        places = ", ".join("?" * len(keys))
+        for key, timestamp_s, version, revision, own in session.rows(
+            "SELECT list, timestamp_s, version, revision, own FROM postings"  # noqa: S608 - own text
+            f" WHERE list IN ({places}) ORDER BY version",
+            keys,
+        ):
+            found[bytes(key)] = Posting(timestamp_s, version, revision, bool(own))
+    return found
 
 
 def is_empty(session: Session, key: ListKey) -> bool:

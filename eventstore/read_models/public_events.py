@@ -21,29 +21,36 @@ from eventstore.read_models.postings import (
     Posting,
     add,
     list_key,
+    list_keys,
     newest,
+    on_lists,
     page,
     remove,
 )
 
 _ALL: Final = "public"
 _ID: Final = "public id"
+_TAG: Final = "tag"
 
 
 def publish(session: Session, owner: UUID, version: int, event: PublicEventPublished) -> None:
     """Record a public event that stands at ``version`` of the publisher's stream."""
-    add(session, _lists(owner, event), Posting(float(event.timestamp_s), version))
+    add(session, on_lists(_lists(owner, event), Posting(float(event.timestamp_s), version)))
 
 
 def withdraw(session: Session, owner: UUID, event: PublicEventsDeleted) -> None:
     """Take the publisher's events off all lists; ids that it does not have change nothing."""
-    for event_id in dict.fromkeys(event.event_ids):
-        posting = newest(session, list_key(owner, _ID, event_id))
-        if posting is None:
-            continue
-        published = _read(session, owner, [posting])[0]
-        if event.channel_id in (None, published.channel_id):
-            remove(session, _lists(owner, published), posting)
+    ids = list_keys(owner, (_ID,), dict.fromkeys(event.event_ids))
+    postings = list(newest(session, ids).values())
+    remove(
+        session,
+        [
+            row
+            for posting, published in zip(postings, _read(session, owner, postings), strict=True)
+            if event.channel_id in (None, published.channel_id)
+            for row in on_lists(_lists(owner, published), posting)
+        ],
+    )
 
 
 def query(
@@ -79,16 +86,22 @@ def query(
 
 def _lists(owner: UUID, event: PublicEventPublished) -> list[ListKey]:
     """Every list that the event is on."""
-    tags = (None, *set(event.tags))
-    by_filter = [_list(owner, channel, tag) for channel in (None, event.channel_id) for tag in tags]
-    return [list_key(owner, _ID, event.event_id), *by_filter]
+    tags = set(event.tags)
+    keys = [list_key(owner, _ID, event.event_id)]
+    for channel in (None, event.channel_id):
+        keys.append(_list(owner, channel, None))
+        keys += list_keys(owner, (*_names(channel), _TAG), tags)
+    return keys
 
 
 def _list(owner: UUID, channel_id: str | None, tag: str | None) -> ListKey:
     """The list for a channel and a tag; None stands for any."""
-    by_channel = () if channel_id is None else ("channel", channel_id)
-    by_tag = () if tag is None else ("tag", tag)
-    return list_key(owner, _ALL, *by_channel, *by_tag)
+    by_tag = () if tag is None else (_TAG, tag)
+    return list_key(owner, *_names(channel_id), *by_tag)
+
+
+def _names(channel_id: str | None) -> tuple[str, ...]:
+    return (_ALL,) if channel_id is None else (_ALL, "channel", channel_id)
 
 
 def _read(session: Session, owner: UUID, postings: Sequence[Posting]) -> list[PublicEventPublished]:

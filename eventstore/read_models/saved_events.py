@@ -9,6 +9,7 @@ and as long as the list of the exceptions is empty not even the flag is looked a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from eventstore.log.codec import decode, identity_stream
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
 from eventstore.log.events import EventSaved, EventTagsUpdated
-from eventstore.log.session import Session
+from eventstore.log.session import Session, StoredPosting
 from eventstore.read_models.postings import (
     ListKey,
     Narrowing,
@@ -24,7 +25,9 @@ from eventstore.read_models.postings import (
     add,
     is_empty,
     list_key,
+    list_keys,
     newest,
+    on_lists,
     page,
     remove,
 )
@@ -33,29 +36,55 @@ _ID: Final = "saved id"
 _FOREIGN: Final = "saved foreign"
 _ALL: Final = "saved"
 _UNPROCESSED: Final = "saved unprocessed"
+_TAG: Final = "tag"
+_stream_of: Final = lru_cache(maxsize=1_000)(identity_stream)
+"""The events of one command are of a few participants; a UUID takes 25 us."""
 
 
-def save(session: Session, owner: UUID, version: int, event: EventSaved) -> None:
-    """Record a saved event that stands at ``version`` of the owner's stream (8.9)."""
-    others = _others(owner, event)
-    own = len(others) < len({event.sender_did, event.recipient_did})
-    posting = Posting(float(event.timestamp_s), version, own=own)
-    lists = _lists(owner, others, event.encrypted_tags, processed=event.processed)
-    add(session, [*lists, *_fixed_lists(owner, event.event_id, posting)], posting)
+def save(session: Session, owner: UUID, saved: Sequence[tuple[int, EventSaved]]) -> None:
+    """Record saved events with their versions in the owner's stream (8.9)."""
+    rows: list[StoredPosting] = []
+    for version, event in saved:
+        others = _others(owner, event)
+        own = len(others) < len({event.sender_did, event.recipient_did})
+        posting = Posting(float(event.timestamp_s), version, own=own)
+        lists = _lists(owner, others, event.encrypted_tags, processed=event.processed)
+        rows += on_lists([*lists, *_fixed_lists(owner, event.event_id, posting)], posting)
+    add(session, rows)
 
 
-def update_tags(session: Session, owner: UUID, version: int, event: EventTagsUpdated) -> None:
-    """Replace the tags of the owner's event, if it has it, and mark it processed (8.11)."""
-    before = newest(session, list_key(owner, _ID, event.event_id))
-    if before is None:
+def update_tags(
+    session: Session, owner: UUID, updates: Sequence[tuple[int, EventTagsUpdated]]
+) -> None:
+    """Replace the tags of the owner's events, and mark them processed (8.11).
+
+    Each update has its version; the last one of an event counts, and what the owner does not have
+    is skipped.
+    """
+    last = {update.event_id: (version, update) for version, update in updates}
+    ids = list_keys(owner, (_ID,), last)
+    known = newest(session, ids)
+    if not known:
         return
-    ((saved, tags),) = _read(session, owner, [before])
-    others = _others(owner, saved)
-    fixed = _fixed_lists(owner, event.event_id, before)
-    old = _lists(owner, others, tags, processed=saved.processed)
-    remove(session, [*old, *fixed], before)
-    new = _lists(owner, others, event.encrypted_tags, processed=True)
-    add(session, [*new, *fixed], before._replace(revision=version))
+    found = [
+        (known[key], *update)
+        for key, update in zip(ids, last.values(), strict=True)
+        if key in known
+    ]
+    gone: list[StoredPosting] = []
+    there: list[StoredPosting] = []
+    read = _read(session, owner, [before for before, _, _ in found])
+    for (before, version, update), (saved, tags) in zip(found, read, strict=True):
+        others = _others(owner, saved)
+        old = _lists(owner, others, tags, processed=saved.processed)
+        new = [
+            *_lists(owner, others, update.encrypted_tags, processed=True),
+            *_fixed_lists(owner, update.event_id, before),
+        ]
+        gone += on_lists(set(old).difference(new), before)
+        there += on_lists(new, before._replace(revision=version))
+    remove(session, gone)
+    add(session, there)
 
 
 def query(
@@ -89,7 +118,7 @@ def query(
 def _others(owner: UUID, event: EventSaved) -> set[str]:
     """The participants other than the owner."""
     participants = {event.sender_did, event.recipient_did}
-    return {did for did in participants if identity_stream(did) != owner}
+    return {did for did in participants if _stream_of(did) != owner}
 
 
 def _fixed_lists(owner: UUID, event_id: str, posting: Posting) -> list[ListKey]:
@@ -102,19 +131,23 @@ def _lists(
     owner: UUID, others: Collection[str], tags: Collection[str], *, processed: bool
 ) -> list[ListKey]:
     """The lists that queries name, for an event with these tags."""
-    return [
-        _list(owner, kind, participant, tag)
-        for kind in ((_ALL,) if processed else (_ALL, _UNPROCESSED))
-        for participant in (None, *others)
-        for tag in (None, *set(tags))
-    ]
+    distinct = set(tags)
+    keys = []
+    for kind in (_ALL,) if processed else (_ALL, _UNPROCESSED):
+        for participant in (None, *others):
+            keys.append(_list(owner, kind, participant, None))
+            keys += list_keys(owner, (*_names(kind, participant), _TAG), distinct)
+    return keys
 
 
 def _list(owner: UUID, kind: str, participant: str | None, tag: str | None) -> ListKey:
     """The list for a participant and a tag; None stands for any."""
-    by_participant = () if participant is None else ("participant", participant)
-    by_tag = () if tag is None else ("tag", tag)
-    return list_key(owner, kind, *by_participant, *by_tag)
+    by_tag = () if tag is None else (_TAG, tag)
+    return list_key(owner, *_names(kind, participant), *by_tag)
+
+
+def _names(kind: str, participant: str | None) -> tuple[str, ...]:
+    return (kind,) if participant is None else (kind, "participant", participant)
 
 
 def _read(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
 from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
@@ -32,22 +34,43 @@ READ_MODELS: Final = ("postings", "queue_depths", "dedicated", "snapshots", "hea
 def update_read_models(
     session: Session, rows: Iterable[StoredEvent], events: Iterable[Event]
 ) -> None:
-    """Bring the read models up to these rows, which are already in ``stored_events``."""
-    for row, event in zip(rows, events, strict=True):
-        if not isinstance(event, INDEXED):
-            continue
-        assert isinstance(row.originator_id, UUID)
-        owner, version = row.originator_id, row.originator_version
-        match event:
-            case EventSaved():
-                saved_events.save(session, owner, version, event)
-            case EventTagsUpdated():
-                saved_events.update_tags(session, owner, version, event)
-            case PublicEventPublished():
-                public_events.publish(session, owner, version, event)
-            case PublicEventsDeleted():
-                public_events.withdraw(session, owner, event)
-            case IdentityDedicated():
-                dedicated_identities.dedicate(session, owner, event)
-            case IdentityReleased():
-                dedicated_identities.release(session, owner)
+    """Bring the read models up to these rows, which are already in ``stored_events``.
+
+    Consecutive events of one owner and type, as one command makes them, are taken together: a
+    statement that is begun anew costs more than a row of it.
+    """
+    indexed = [
+        (row.originator_id, type(event), (row.originator_version, event))
+        for row, event in zip(rows, events, strict=True)
+        if isinstance(event, INDEXED)
+    ]
+    for (owner, kind), group in groupby(indexed, key=itemgetter(0, 1)):
+        assert isinstance(owner, UUID)
+        _update(session, owner, kind, [versioned for _, _, versioned in group])
+
+
+def _update(
+    session: Session, owner: UUID, kind: type[Event], events: list[tuple[int, Any]]
+) -> None:
+    """Take the events of one type, each with its version."""
+    if kind is EventSaved:
+        saved_events.save(session, owner, events)
+    elif kind is EventTagsUpdated:
+        saved_events.update_tags(session, owner, events)
+    else:
+        for version, event in events:
+            _update_one(session, owner, version, event)
+
+
+def _update_one(session: Session, owner: UUID, version: int, event: Event) -> None:
+    match event:
+        case PublicEventPublished():
+            public_events.publish(session, owner, version, event)
+        case PublicEventsDeleted():
+            public_events.withdraw(session, owner, event)
+        case IdentityDedicated():
+            dedicated_identities.dedicate(session, owner, event)
+        case IdentityReleased():
+            dedicated_identities.release(session, owner)
+        case _:
+            raise AssertionError(f"{type(event).__name__} changes no read model")

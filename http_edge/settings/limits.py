@@ -73,9 +73,9 @@ class Limits(Section):
     """One encrypted contract request: a contract in base64. Strangers may send these."""
     tags_per_event_max: int = Field(default=64, ge=1, le=10_000)
     """Tags of one event; each is an index row."""
-    tags_per_command_max: int = Field(default=4_000, ge=64, le=100_000)
-    """Tags of all events in one command. Each is up to four index rows in the transaction that
-    all others wait for: 4,000 take about 30 ms."""
+    tags_per_command_max: int = Field(default=1_000, ge=64, le=100_000)
+    """Tags of all events in one command. Each is up to four index rows in one transaction, which
+    others wait for: 1,000 take about 30 ms."""
     tags_per_query_max: int = Field(default=16, ge=1, le=1_000)
     """Tags that one query names: their lists are merged, beyond four by sorting."""
     tag_bytes_max: int = Field(default=KIB, ge=128, le=64 * KIB)
