@@ -30,7 +30,7 @@ from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.rate_limits import RateLimit
+from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
@@ -88,6 +88,7 @@ class CommandEndpoint:
         if isinstance(command, Rejected):
             self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
             self._measures.commands.add(DECENTRL, UNKNOWN, Refusal.INVALID_COMMAND.value)
+            charge_unproven(len(body))
             return reject(command)
         read_s = perf_counter() - started_s
         now_ms = self._clock()
@@ -114,7 +115,10 @@ class CommandEndpoint:
         if isinstance(result, Rejected):
             refused = msgspec.structs.replace(submission, refusal=result.code)
             answer = _refused(await self._gateway.submit(refused), result)
-            by = "" if result.code in _UNPROVEN else command.sender_did
+            by = command.sender_did
+            if result.code in _UNPROVEN:
+                by = ""
+                charge_unproven(len(body))
             return self._counted(answer, command, by)
         wait_s = self._senders.take(command.sender_did, now_ms / 1000)
         if wait_s is not None:

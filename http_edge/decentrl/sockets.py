@@ -26,7 +26,7 @@ from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing
-from http_edge.listener.rate_limits import RateLimit
+from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import Limits, Protocol
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
@@ -167,6 +167,8 @@ class SocketEndpoint:
         """
         if not socket.closed:  # a client that went away was not refused
             self._refusals.count(DECENTRL, _AUTHENTICATE, failure.name, did)
+            if not did:
+                charge_unproven(0)
             with contextlib.suppress(ConnectionError):
                 await socket.send_frame(frames.auth_failed(failure), WSMsgType.TEXT)
                 await socket.close(code=failure.value)

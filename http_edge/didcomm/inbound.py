@@ -41,7 +41,7 @@ from http_edge.didcomm.protocols.protocol import (
     refusal,
 )
 from http_edge.didcomm.protocols.routing import FORWARD, Forwarding
-from http_edge.listener.rate_limits import RateLimit
+from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
@@ -236,6 +236,7 @@ class Inbound:
         self._measures.decode.observe(perf_counter() - started_s)
         match opened:
             case RejectionReason():
+                charge_unproven(len(body))
                 return MessageRejection(opened)
             case _ToForward(keys, payload):
                 queued = await self._forward(keys, payload, command, transport)
@@ -322,6 +323,7 @@ class Inbound:
         if len(refusals) < len(replies):
             self._measures.commands.add(DIDCOMM, FORWARD, DONE)
             return ReceivedMessage()
+        charge_unproven(0)
         # The operator learns of it, whatever the sender is answered.
         unknown = self.refused(RejectionReason.UNKNOWN_RECIPIENT, FORWARD)
         return ReceivedMessage() if self._settings.unknown_recipient == "accept" else unknown
@@ -335,6 +337,7 @@ class Inbound:
     ) -> ReceivedMessage | MessageRejection:
         name = self._table.name_of(message.type)
         if sender is None:
+            charge_unproven(0)
             return MessageRejection(self.refused(RejectionReason.ANONYMOUS, name))
         if self._senders.take(sender.did, self._clock() / 1000) is not None:
             limited = self.refused(RejectionReason.RATE_LIMITED, name, sender.did)

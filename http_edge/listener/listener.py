@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
@@ -22,7 +23,7 @@ from aiohttp.web_protocol import RequestHandler
 from actors.host.clock import Clock, NewId
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.in_flight import InFlight
-from http_edge.listener.rate_limits import RateLimit
+from http_edge.listener.rate_limits import RateLimit, charged_by
 from http_edge.listener.routes import (
     JSON,
     RETRY_AFTER_S,
@@ -43,6 +44,8 @@ from http_edge.telemetry.refusal_counts import RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG: Final = 1_024
+_UNPROVEN_BYTES: Final = 16_384
+"""So many bytes that prove nothing cost as much again as the request that brought them."""
 _LINGER_S: Final = 1.0
 """How long the rest of a refused body is read, so that the client sees the answer."""
 
@@ -143,6 +146,7 @@ class HttpListener:
         limited = self._take(self._requests, request)
         if limited is not None:
             return limited
+        charged_by(partial(self._charge, self._address.of(request)))
         if request.method == hdrs.METH_OPTIONS:
             # Of every path, and without a route: one that matches any path would make an
             # unknown path a 405.
@@ -261,6 +265,11 @@ class HttpListener:
         """Take a token of the client's address; an answer where there is none."""
         wait_s = rate.take(self._address.of(request), self._clock() / 1000)
         return None if wait_s is None else self._reject(request, Rejection.RATE_LIMITED, wait_s)
+
+    def _charge(self, address: str, size_bytes: int) -> None:
+        """An address sent so many bytes that prove nothing: it pays as if it had sent more."""
+        tokens = self._settings.rates.unproven_tokens * (1 + size_bytes / _UNPROVEN_BYTES)
+        self._requests.charge(address, self._clock() / 1000, tokens)
 
     def _reject(
         self, request: web.Request, rejection: Rejection, wait_s: float | None = None

@@ -8,12 +8,28 @@ loses nothing. That is the only kind of forgetting here.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Final
 
 _ROUNDING_S: Final = 1e-6
 """Slack for times as floats: a client that waits as long as it should must not be refused."""
 _SHARED: Final = ""
 """The bucket of the keys that find no room."""
+
+
+_CHARGE: Final[ContextVar[Callable[[int], None] | None]] = ContextVar("charge", default=None)
+
+
+def charged_by(charge: Callable[[int], None]) -> None:
+    """A request begins whose address pays by ``charge`` for so many bytes that prove nothing."""
+    _CHARGE.set(charge)
+
+
+def charge_unproven(size_bytes: int) -> None:
+    """The current request proved nothing: its address pays for having it read."""
+    if (charge := _CHARGE.get()) is not None:
+        charge(size_bytes)
 
 
 class RateLimit:
@@ -38,13 +54,20 @@ class RateLimit:
         """Buckets in memory: ``keys_max`` and the shared one at most."""
         return len(self._full_at_s)
 
-    def take(self, key: str, now_s: float) -> float | None:
-        """Take a token of ``key`` at ``now_s``.
+    def take(self, key: str, now_s: float, tokens: float = 1) -> float | None:
+        """Take tokens of ``key`` at ``now_s``; more than a bucket holds take all of a full one.
 
         After the clock was set back buckets count as full: no client waits until it has caught up.
 
-        Returns None when there was one, else the seconds until there is one.
+        Returns None when they were there, else the seconds until they are.
         """
+        return self._spend(key, now_s, tokens, owing=False)
+
+    def charge(self, key: str, now_s: float, tokens: float) -> None:
+        """Take tokens for what was done already; of those that are missing none is owed."""
+        self._spend(key, now_s, tokens, owing=True)
+
+    def _spend(self, key: str, now_s: float, tokens: float, *, owing: bool) -> float | None:
         if not self._interval_s:
             return None
         buckets = self._full_at_s
@@ -53,10 +76,12 @@ class RateLimit:
         full_at_s = buckets.get(key, now_s)
         if not self._in_use(full_at_s, now_s):
             full_at_s = now_s
-        full_at_s += self._interval_s
+        full_at_s += min(tokens * self._interval_s, self._depth_s)
         wait_s = full_at_s - now_s - self._depth_s
         if wait_s > _ROUNDING_S:
-            return wait_s
+            if not owing:
+                return wait_s
+            full_at_s = now_s + self._depth_s
         buckets[key] = full_at_s
         buckets.move_to_end(key)
         return None

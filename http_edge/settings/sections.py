@@ -42,6 +42,10 @@ class Rates(Section):
     """Requests of one client address (IPv6: one /64). High, because one address may be another
     mediator's or a whole campus's; below what one core verifies, so that one address cannot take
     all of it."""
+    unproven_tokens: float = Field(default=16, ge=0, le=10_000)
+    """Tokens of per_address_per_s that a request costs besides its own when it proves nothing: no
+    valid signature, no envelope, an unknown recipient; and as many again for each
+    16 KiB of it. An address sends 117 of them a second, of 64 KiB 25."""
     per_sender_per_s: float = Field(default=200, ge=0)
     """Commands of one sender, counted after its signature was verified: no sender spends
     another's tokens. A person's devices need a few; an import needs hundreds."""

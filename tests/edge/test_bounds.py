@@ -31,6 +31,23 @@ async def test_an_address_that_sends_too_often_gets_the_time_to_wait(
     assert (await mediator.get("/")).status == 200
 
 
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
+async def test_an_address_that_proves_nothing_is_refused_sooner(
+    mediator: Mediator, alice: Person, clock: HandClock
+) -> None:
+    """Of 100 tokens an unproven command takes 17, one of 16 KiB 33, and a proven one its own."""
+    forged = {**mediator.command(alice, QUERY), "signature": "A" * 86}
+    answers = [(await mediator.post(forged)).refusal for _ in range(7)]
+    assert answers[0] == (401, "INVALID_SIGNATURE")
+    assert answers[6] == RATE_LIMITED
+    clock.advance(10)
+    long = [(await mediator.post(b"x" * 16_384)).refusal for _ in range(5)]
+    assert (long[3], long[4]) == ((400, "INVALID_COMMAND"), RATE_LIMITED)
+    clock.advance(10)
+    await mediator.register(alice)
+    assert {(await mediator.send(alice, QUERY)).status for _ in range(90)} == {200}
+
+
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 2}}])
 async def test_a_sender_that_commands_too_often_waits_and_others_do_not(
     mediator: Mediator, alice: Person, bob: Person, clock: HandClock
@@ -155,7 +172,16 @@ async def test_a_forwarded_address_is_believed_from_our_own_proxies_alone(
     assert [answer.status for answer in answers] == statuses
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"nonces_per_shard_max": 1_000}, "shards": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "limits": {"nonces_per_shard_max": 1_000},
+            "rates": {"per_address_per_s": 0},
+            "shards": 1,
+        }
+    ],
+)
 async def test_a_full_store_of_nonces_refuses_and_forgets_none(
     mediator: Mediator, alice: Person, clock: HandClock
 ) -> None:

@@ -124,3 +124,28 @@ def test_a_clock_set_back_makes_no_client_wait_for_it() -> None:
         assert limit.take(key, 5_000.0) is None
     assert [limit.take("a", 1_000.0) for _ in range(3)] == [None, None, 1.0]
     assert limit.take("new", 1_000.0) is None
+
+
+@given(REQUESTS, RATES, BURSTS_S, st.integers(1, 20))
+def test_what_costs_more_is_had_less_often(
+    requests: list[tuple[str, float]], per_s: float, burst_s: float, tokens: int
+) -> None:
+    dear = RateLimit(per_s, burst_s=burst_s, keys_max=8)
+    depth = max(per_s * burst_s, 1)
+    now_s, spent = 1_000.0, 0.0
+    for _, step_s in requests:
+        now_s += step_s
+        if dear.take("key", now_s, tokens) is None:
+            spent += min(tokens, depth)
+    assert spent <= depth + per_s * (now_s - 1_000.0) + 1e-6
+
+
+def test_who_is_charged_for_what_it_did_waits_for_a_bucket_at_most() -> None:
+    limit = RateLimit(4, burst_s=5, keys_max=8)
+    limit.charge("key", 0.0, 19)
+    assert limit.take("key", 0.0) is None
+    assert limit.take("key", 0.0) == 0.25
+    limit.charge("key", 0.0, 1_000_000)
+    assert limit.take("key", 0.0) == 0.25
+    assert limit.take("other", 0.0) is None
+    assert limit.take("key", 5.0, 1_000_000) is None

@@ -177,8 +177,14 @@ def _thread_id(thread: Mapping[str, object], name: str) -> str:
 
 
 def _return_route(transport: Mapping[str, object]) -> ReturnRoute:
-    route = transport.get("return_route")
-    return route if route in ("all", "thread") else "none"
+    # Compared and not looked up in a set: a list there could not be hashed.
+    match transport.get("return_route"):
+        case "all":
+            return "all"
+        case "thread":
+            return "thread"
+        case _:
+            return "none"
 
 
 def _return_route_thread(transport: Mapping[str, object], thread_id: str) -> str:
