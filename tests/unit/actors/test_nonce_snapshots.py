@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,9 @@ def key(number: int) -> bytes:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> EventLog:
-    return open_log(f"sqlite:///{tmp_path}/log.db")
+def log(tmp_path: Path) -> Iterator[EventLog]:
+    with closing(open_log(f"sqlite:///{tmp_path}/log.db")) as opened:
+        yield opened
 
 
 def claim_nonces(log: EventLog, partition: OwnedPartition, *, window_ms: int = WINDOW_MS) -> int:
