@@ -14,7 +14,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test quick check docs bench interop pythons client clean
+.PHONY: help setup serve test quick check docs bench attacks interop pythons client clean
 
 help: ## Show these targets.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -63,6 +63,9 @@ check: setup ## Lint, format, types, direction of imports.
 bench: setup ## Measure a mediator on this machine.
 	$(BIN)/python -m tests.bench decentrl
 	$(BIN)/python -m tests.bench didcomm
+
+attacks: setup ## Attack a mediator on this machine, and measure what others feel of it.
+	$(BIN)/python -m tests.attacks
 
 interop: setup ## Play scenarios with real ACA-Py and Credo agents as wallets.
 	$(BIN)/python -m tests.interop

@@ -56,6 +56,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
         return refusal_of(*await self._answer)
 
+    @property
+    def is_open(self) -> bool:
+        """Can a request be sent?"""
+        return self._transport is not None and not self._transport.is_closing()
+
     def close(self) -> None:
         """Close at once."""
         if self._transport is not None:
@@ -84,6 +89,22 @@ class Connection(asyncio.Protocol):
             self._answer.set_exception(exc or ConnectionResetError("the server has closed"))
 
 
+async def connect(endpoint: str, media_type: str, source: str | None = None) -> Connection:
+    """A connection to an endpoint, from the address ``source`` of this machine if it is given.
+
+    Raises:
+        OSError: no server listens there.
+    """
+    url = urlsplit(endpoint)
+    _, connection = await asyncio.get_running_loop().create_connection(
+        lambda: Connection(url.netloc, url.path or "/", media_type),
+        url.hostname or "",
+        url.port or 0,
+        local_addr=None if source is None else (source, 0),
+    )
+    return connection
+
+
 @asynccontextmanager
 async def connected(
     endpoint: str, media_type: str, connections: int
@@ -93,15 +114,10 @@ async def connected(
     Raises:
         OSError: no server listens there.
     """
-    url, loop = urlsplit(endpoint), asyncio.get_running_loop()
-    host, port = url.hostname or "", url.port or 0
     opened: list[Connection] = []
     try:
         for _ in range(connections):
-            _, connection = await loop.create_connection(
-                lambda: Connection(url.netloc, url.path or "/", media_type), host, port
-            )
-            opened.append(connection)
+            opened.append(await connect(endpoint, media_type))  # noqa: PERF401 - all are closed
         yield [connection.post for connection in opened]
     finally:
         for connection in opened:

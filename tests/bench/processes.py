@@ -62,6 +62,23 @@ def cpu_s(pids: Collection[int]) -> float:
     return ticks / _TICKS_PER_S
 
 
+def peak_memory_bytes(pid: int) -> int:
+    """The most memory that a process had in RAM since its start or ``forget_peak``; 0: it ended.
+
+    Shared pages count in full (VmHWM).
+    """
+    try:
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def forget_peak(pid: int) -> None:
+    """Let ``peak_memory_bytes`` count from what the process has now."""
+    (_PROC / str(pid) / "clear_refs").write_text("5")
+
+
 def _processes() -> Iterator[tuple[int, list[str]]]:
     """Every living process: its id and the fields of its ``stat`` after the command's name."""
     for entry in _PROC.iterdir():

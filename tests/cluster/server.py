@@ -43,6 +43,9 @@ class Server:
     A context manager that starts it and, whatever a test did, leaves no process behind.
     """
 
+    defaults: Mapping[str, str] = _UNLIMITED
+    """What is set where a test says nothing else."""
+
     def __init__(self, data_dir: Path, **settings: str) -> None:
         self.data_dir = data_dir
         self.environment: Mapping[str, str] = own_environment()
@@ -50,7 +53,7 @@ class Server:
         """Before its command: where it is to run."""
         self.url = ""
         self._listen = settings.pop("listen", "127.0.0.1:0")
-        self._settings = {"did": MEDIATOR_DID, **_UNLIMITED, **settings}
+        self._settings = {"did": MEDIATOR_DID, **self.defaults, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._sessions: list[int] = []
 
