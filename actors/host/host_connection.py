@@ -24,6 +24,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO, Final, TypeAlias, cast
@@ -38,8 +39,10 @@ _BACKLOG: Final = 128
 _BUFFER_BYTES: Final = 256 * 1024
 _HELLO_BYTES_MAX: Final = 1_024
 _HELLO_S_MAX: Final = 5.0
-_UNPROVEN_MAX: Final = 64
-"""Connections that have not proved themselves yet; each takes a thread for some seconds."""
+"""Time for the whole ``Hello``, however its bytes come."""
+UNPROVEN_MAX: Final = 64
+"""Connections that have not proved themselves yet; each takes a thread for some seconds. With more
+the longest silent one is closed: an edge says its ``Hello`` at once, and is not kept out."""
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 """What may wait for an edge that reads slowly; beyond it would fill the memory."""
 HEADER: Final = struct.Struct(">IQ")
@@ -178,9 +181,15 @@ class HostServer:
     """Listens for edges; one thread accepts, one more per connection reads."""
 
     def __init__(
-        self, submit: Submit, lost: Lost, *, unsent_bytes_max: int = UNSENT_BYTES_MAX
+        self,
+        submit: Submit,
+        lost: Lost,
+        *,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A server that does not listen yet; see ``listen``."""
+        """A server that does not listen yet; see ``listen``. ``monotonic`` gives seconds."""
+        self._monotonic = monotonic
         self._unsent_bytes_max = unsent_bytes_max
         self._submit = submit
         self._lost = lost
@@ -190,7 +199,7 @@ class HostServer:
         self._missing: set[str] = set()
         self._lock = threading.Lock()
         self._opened = 0
-        self._unproven = threading.BoundedSemaphore(_UNPROVEN_MAX)
+        self._unproven: dict[socket.socket, None] = {}
 
     def listen(self, address: str) -> HostAddress:
         """Listen on a free port of this address; where edges find it, and what opens it.
@@ -233,23 +242,31 @@ class HostServer:
             except OSError as error:
                 _LOG.error("connection not accepted: %s", error)
                 continue
-            if not self._unproven.acquire(blocking=False):
-                accepted.close()
-                continue
+            self._await_proof(accepted)
             threading.Thread(target=self._serve, args=(accepted,), name="edge", daemon=True).start()
+
+    def _await_proof(self, accepted: socket.socket) -> None:
+        """Count a connection without ``Hello``; beyond the bound the oldest of them ends."""
+        with self._lock:
+            if len(self._unproven) >= UNPROVEN_MAX:
+                oldest = next(iter(self._unproven))
+                del self._unproven[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._unproven[accepted] = None
 
     def _serve(self, accepted: socket.socket) -> None:
         with accepted, accepted.makefile("rb", buffering=_BUFFER_BYTES) as file:
             reader = cast("BinaryIO", file)
             try:
                 keep_alive(accepted)
-                accepted.settimeout(_HELLO_S_MAX)
-                hello = self._hello(reader)
+                hello = self._hello(accepted)
                 accepted.settimeout(None)
             except (OSError, msgspec.DecodeError):
                 return
             finally:
-                self._unproven.release()
+                with self._lock:
+                    self._unproven.pop(accepted, None)
             if hello is None:
                 _LOG.warning("a connection was refused: wrong token")
                 return
@@ -261,12 +278,27 @@ class HostServer:
             finally:
                 self._close(connection)
 
-    def _hello(self, reader: BinaryIO) -> Hello | None:
-        length, _ = HEADER.unpack(_exactly(reader, HEADER.size))
+    def _hello(self, accepted: socket.socket) -> Hello | None:
+        until_s = self._monotonic() + _HELLO_S_MAX
+        length, _ = HEADER.unpack(self._in_time(accepted, HEADER.size, until_s))
         if length > _HELLO_BYTES_MAX:
             return None
-        hello = _HELLO.decode(_exactly(reader, length))
+        hello = _HELLO.decode(self._in_time(accepted, length, until_s))
         return hello if hmac.compare_digest(hello.token, self._token) else None
+
+    def _in_time(self, accepted: socket.socket, count: int, until_s: float) -> bytes:
+        """So many bytes of a connection before a time of the monotonic clock. Raises: OSError."""
+        content = b""
+        while len(content) < count:
+            left_s = until_s - self._monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            accepted.settimeout(left_s)
+            part = accepted.recv(count - len(content))
+            if not part:
+                raise ConnectionResetError
+            content += part
+        return content
 
     def _open(self, accepted: socket.socket, edge: str) -> EdgeConnection:
         with self._lock:

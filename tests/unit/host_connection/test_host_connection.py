@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from actors.core.replies import EnvelopesWaiting, Push
 from actors.host.host_connection import (
     HEADER,
     PUSH,
+    UNPROVEN_MAX,
     Answer,
     Hello,
     HostAddress,
@@ -30,7 +33,11 @@ WAIT_S = 10
 class Host:
     """What stands behind a connection: batches that wait for their answers."""
 
-    def __init__(self, unsent_bytes_max: int = 1024 * 1024) -> None:
+    def __init__(
+        self,
+        unsent_bytes_max: int = 1024 * 1024,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.request: asyncio.Queue[tuple[str, bytes, Answer, str]] = asyncio.Queue()
         self.lost: asyncio.Queue[str] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
@@ -38,6 +45,7 @@ class Host:
             lambda *request: self._from_thread(self.request, request),
             lambda edge: self._from_thread(self.lost, edge),
             unsent_bytes_max=unsent_bytes_max,
+            monotonic=monotonic,
         )
         self.address = self.server.listen("127.0.0.1")
 
@@ -110,11 +118,53 @@ async def test_a_client_without_the_token_opens_no_connection(host: Host) -> Non
     for hello in (b"", b"junk", msgspec.msgpack.encode(Hello(b"", EDGE)), bytes(10_000_000)):
         reader, writer = await asyncio.open_connection("127.0.0.1", host.address.port)
         writer.write(HEADER.pack(len(hello), PUSH) + hello[:2_000])
-        writer.write_eof()
-        with pytest.raises((ConnectionResetError, EOFError)):
+        with pytest.raises((OSError, EOFError)):  # what the host leaves unread resets it
+            writer.write_eof()
             await reader.readexactly(1)
         writer.close()
     assert host.request.empty()
+
+
+async def test_a_hello_that_drips_in_has_one_deadline_as_a_whole() -> None:
+    loop, seconds, looked = asyncio.get_running_loop(), itertools.count(), asyncio.Semaphore(0)
+
+    def clock() -> float:
+        """A second is gone at each look: no single byte is late, all together are."""
+        loop.call_soon_threadsafe(looked.release)
+        return float(next(seconds))
+
+    host = Host(monotonic=clock)
+    hello = msgspec.msgpack.encode(Hello(host.address.token, EDGE))
+    reader, writer = await asyncio.open_connection("127.0.0.1", host.address.port)
+    ended = asyncio.create_task(reader.read(1))
+    for byte in HEADER.pack(len(hello), PUSH) + hello:
+        look = asyncio.create_task(looked.acquire())
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.wait({look, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            break
+        writer.write(bytes([byte]))
+    assert await asyncio.wait_for(ended, WAIT_S) == b""
+    assert next(seconds) < len(hello)
+    look.cancel()
+    writer.close()
+    host.server.close()
+
+
+async def test_connections_without_a_hello_do_not_keep_edges_out() -> None:
+    host = Host()
+    silent = [
+        await asyncio.open_connection("127.0.0.1", host.address.port)
+        for _ in range(UNPROVEN_MAX + 8)
+    ]
+    client = await asyncio.wait_for(connect_to_host(host.address, EDGE, nowhere), WAIT_S)
+    # The longest silent are the ones that had to go, and no more stay than the bound.
+    for reader, _ in silent[:8]:
+        assert await asyncio.wait_for(reader.read(1), WAIT_S) == b""
+    client.close()
+    for _, writer in silent:
+        writer.close()
+    host.server.close()
 
 
 async def test_the_token_is_in_nothing_that_is_printed(host: Host) -> None:
