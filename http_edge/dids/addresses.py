@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, TypeAlias
 
@@ -88,12 +90,18 @@ class CheckedNames(AbstractResolver):
         """Nothing is held."""
 
 
-async def system_lookup(host: str, port: int) -> Sequence[str]:
-    """What the system's name service says of a host name.
+def lookup_in_threads(name: str, threads_max: int) -> Lookup:
+    """What the system's name service says, in threads of its own.
 
-    Raises:
-        OSError: there is no such name.
+    The service blocks its thread, for many seconds where a stranger's server never answers.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for *_, sockaddr in found]
+    threads = ThreadPoolExecutor(threads_max, thread_name_prefix=name)
+
+    async def lookup(host: str, port: int) -> Sequence[str]:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(
+            threads, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        )
+        return [str(sockaddr[0]) for *_, sockaddr in found]
+
+    return lookup

@@ -21,7 +21,7 @@ from cachetools import TLRUCache
 from yarl import URL
 
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.dids.addresses import CheckedNames, Lookup, is_public, system_lookup
+from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch, read_document
 
 PREFIX: Final = "did:web:"
@@ -36,6 +36,7 @@ _HOST: Final = re.compile(
 _SEGMENT: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~-]+\Z", re.ASCII)
 _PORTS: Final = range(1, 65_536)
 _HTTPS_PORT: Final = 443
+_LOOKUPS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class WebDids:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits or WebLimits()
-        self._lookup = lookup or system_lookup
+        self._lookup = lookup or lookup_in_threads("did-web-names", _LOOKUPS_MAX)
         self._permitted = permitted
         self._tls = tls or ssl.create_default_context()
         self._remembered: TLRUCache[str, DidDocument | None] = TLRUCache(

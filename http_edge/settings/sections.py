@@ -167,9 +167,25 @@ class Outbound(Section):
     they are accepted. Each try is a few rows in the log, so endpoints that are gone for good must
     not be tried often."""
     in_flight_max: int = Field(default=64, ge=1, le=10_000)
-    """Deliveries of one edge process under way at once."""
+    """Deliveries of one edge process under way at once, beside in_flight_slow_max. Each holds a
+    MiB of messages at most."""
+    in_flight_new_max: int = Field(default=32, ge=1, le=10_000)
+    """Those of them to endpoints that have not answered quickly yet. The rest is for those that
+    have: however many endpoints strangers name, they wait for each other alone."""
+    in_flight_slow_max: int = Field(default=16, ge=1, le=10_000)
+    """Deliveries under way at once to endpoints that timed out or took longer than slow_s, until
+    one answers quickly again. They have places of their own and take none of the others."""
+    slow_s: float = Field(default=1, gt=0, le=60)
+    """An answer that takes longer is slow. Agents answer within some tens of milliseconds; a place
+    is kept no longer than this at a time."""
     in_flight_per_host_max: int = Field(default=4, ge=1, le=1_000)
-    """Deliveries to one host under way at once: no client makes this server flood another."""
+    """Deliveries to one address under way at once, of new, of slow and of all other endpoints: no
+    client makes this server flood another."""
+    in_flight_per_network_max: int = Field(default=8, ge=1, le=10_000)
+    """The same for one network (/24 of IPv4, /48 of IPv6), which one party has as a rule."""
+    endpoints_remembered_max: int = Field(default=10_000, ge=1, le=10_000_000)
+    """Endpoints of which one edge process knows how they answered, about 400 bytes each. One that
+    was forgotten counts as new."""
     agents_max: int = Field(default=10_000, ge=1)
     """Agents with messages on their way that one edge process keeps in mind; the others wait for
     the next sweep."""

@@ -3,8 +3,8 @@
 A stranger names the endpoint. What passes as one is a URL with one plain reading, so that the host
 that is checked is the host that is connected to. Then: one look-up of its name, public addresses
 only (or those of networks that the operator allows), connections to those very addresses, no
-redirect, no proxy, no cookie, a bounded time, nothing read of what is answered, and a bound of
-deliveries under way for each address: many names for one host do not make it many hosts.
+redirect, no proxy, no cookie, a bounded time, nothing read of what is answered, and bounds of
+deliveries under way (``places``) for each address: many names for one host do not make it many.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from enum import Enum
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
-from weakref import WeakValueDictionary
 
 import aiohttp
 from aiohttp import hdrs
@@ -28,7 +27,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from http_edge.didcomm.envelopes.versions import media_type_of
-from http_edge.dids.addresses import CheckedNames, Lookup, is_public, system_lookup
+from http_edge.didcomm.outbound.places import Places, Responsiveness, Turn
+from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
 from http_edge.settings.settings import Outbound
 
 CHARS_MAX: Final = 2_048
@@ -49,6 +49,8 @@ _ADDRESSES_MAX: Final = 4
 """Addresses of one name that are tried; each is bounded on its own."""
 _ANSWER_BYTES_MAX: Final = 65_536
 """A longer frame of the other side ends a WebSocket: nothing is expected there."""
+_LOOKUPS_MAX: Final = 8
+"""Threads for names at once, of endpoints that answer and of others; a look-up blocks its own."""
 _REFUSALS: Final = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
@@ -84,6 +86,9 @@ class DeliveryOutcome(Enum):
     TIMED_OUT = "timed_out"
 
 
+_ANSWERS: Final = frozenset({DeliveryOutcome.ACCEPTED, DeliveryOutcome.REFUSED})
+
+
 def read_endpoint(text: str) -> URL | None:
     """An http, https, ws or wss URL with a host and without user information, or None."""
     if len(text) > CHARS_MAX or not _SHAPE.match(text):
@@ -115,14 +120,25 @@ def is_address(host: str) -> bool:
 class Destination:
     """An endpoint whose addresses are known and permitted, for a few messages one by one."""
 
-    def __init__(self, session: aiohttp.ClientSession, endpoint: URL, timeout_s: float) -> None:
-        """Deliver through ``session``, each message in at most ``timeout_s``."""
+    def __init__(
+        self, session: aiohttp.ClientSession, endpoint: URL, timeout_s: float, turn: Turn
+    ) -> None:
+        """Deliver through ``session``, each message in at most ``timeout_s``, in this turn."""
         self._session = session
+        self._turn = turn
         self._endpoint = endpoint
         self._timeout_s = timeout_s
 
     async def send(self, envelope: bytes) -> DeliveryOutcome:
         """Deliver one envelope. Whatever goes wrong is an outcome."""
+        outcome = await self._turn.timed(self._outcome(envelope)) or DeliveryOutcome.TIMED_OUT
+        if outcome in _ANSWERS:
+            self._turn.answered()
+        elif outcome is DeliveryOutcome.TIMED_OUT:
+            self._turn.timed_out()
+        return outcome
+
+    async def _outcome(self, envelope: bytes) -> DeliveryOutcome:
         is_socket = self._endpoint.scheme in SOCKET_SCHEMES
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -174,7 +190,7 @@ class Destinations:
         self,
         settings: Outbound,
         *,
-        lookup: Lookup = system_lookup,
+        lookup: Lookup | None = None,
         permitted: Callable[[str], bool] | None = None,
         tls: ssl.SSLContext | None = None,
         via: str = "",
@@ -183,31 +199,30 @@ class Destinations:
         self._settings = settings
         self._headers = {**_HEADERS, hdrs.VIA: f"1.1 {via}"} if via else _HEADERS
         self._permitted = permitted or self._is_allowed
-        self._names = CheckedNames(lookup, self._permitted)
+        # Those of strangers cannot be waited for by the threads that others need.
+        known = lookup or lookup_in_threads("known-names", _LOOKUPS_MAX)
+        others = lookup or lookup_in_threads("other-names", _LOOKUPS_MAX)
+        self._known_names = CheckedNames(known, self._permitted)
+        self._other_names = CheckedNames(others, self._permitted)
         self._tls = tls or ssl.create_default_context()
-        self._under_way = asyncio.Semaphore(settings.in_flight_max)
-        self._at_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._places = Places(settings)
 
     @asynccontextmanager
-    async def to(self, endpoint: URL) -> AsyncIterator[Destination | None]:
-        """The destination at an endpoint, None if it has no permitted address.
+    async def to(self, endpoint: URL, agent: str = "") -> AsyncIterator[Destination | None]:
+        """The destination at the endpoint of an agent, None if it has no permitted address.
 
         Waits for its turn, and keeps it to the end of the context.
         """
-        addresses = await self._addresses(endpoint)
-        if not addresses:
-            yield None
-            return
-        async with AsyncExitStack() as turn:
-            # In one order for all, or two could wait for each other; an address is waited for
-            # without a place among those under way, which others can use meanwhile.
-            for address in sorted({found["host"] for found in addresses}):
-                await turn.enter_async_context(self._place_at(address))
-            await turn.enter_async_context(self._under_way)
-            session = await turn.enter_async_context(_session(addresses, self._tls, self._headers))
-            yield Destination(session, endpoint, self._settings.timeout_s)
+        async with self._places.turn(agent, str(endpoint)) as turn:
+            addresses = await self._addresses(endpoint, turn)
+            if not addresses:
+                yield None
+                return
+            await turn.take({found["host"] for found in addresses})
+            async with _session(addresses, self._tls, self._headers) as session:
+                yield Destination(session, endpoint, self._settings.timeout_s, turn)
 
-    async def _addresses(self, endpoint: URL) -> Sequence[ResolveResult]:
+    async def _addresses(self, endpoint: URL, turn: Turn) -> Sequence[ResolveResult]:
         host, port = host_of(endpoint), endpoint.port or 0
         if is_address(host):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -215,16 +230,20 @@ class Destinations:
                 hostname=host, host=host, port=port, family=family, proto=0, flags=0
             )
             return [itself] if self._permitted(host) else []
-        try:
-            async with self._under_way, asyncio.timeout(self._settings.timeout_s):
-                return (await self._names.resolve(host, port))[:_ADDRESSES_MAX]
-        except (OSError, TimeoutError):
-            return []
-
-    def _place_at(self, address: str) -> asyncio.Semaphore:
-        return self._at_address.setdefault(
-            address, asyncio.Semaphore(self._settings.in_flight_per_host_max)
+        names = (
+            self._known_names if turn.responsiveness is Responsiveness.QUICK else self._other_names
         )
+        await turn.take()
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                found = await turn.timed(names.resolve(host, port))
+            return (found or [])[:_ADDRESSES_MAX]
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                turn.timed_out()
+            return []
+        finally:
+            turn.give_back()
 
     def _is_allowed(self, address: str) -> bool:
         if is_public(address):

@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 CHANNEL: Final = "outbound"
 DELIVERED: Final = "delivered"
 BATCH_MESSAGES_MAX: Final = 20
-"""Messages leased at once. A batch ends early after ``timeout_s``: others wait for its place."""
+"""Messages leased at once. A batch ends early after ``slow_s``: others wait for its place."""
 _BATCH_BYTES_MAX: Final = 1_048_576
 """Bytes of messages leased at once, one message at least: what one delivery holds in memory."""
 _MARGIN_MS: Final = 10_000
@@ -133,8 +133,7 @@ class DeliveryWorker:
         self.did = did
         self._queue = queue
         timeout_ms = round(queue.settings.timeout_s * 1000)
-        self._sending_ms = timeout_ms
-        # The last message of a batch may begin just before the end of its time.
+        self._sending_ms = round(queue.settings.slow_s * 1000)
         self._lease_ms = 2 * timeout_ms + _MARGIN_MS
         self._woken = asyncio.Event()
         self._alive = asyncio.Event()
@@ -235,7 +234,7 @@ class DeliveryWorker:
         endpoint = read_endpoint(connection.endpoint)
         if endpoint is None:
             return self._failed("", "no endpoint")
-        async with self._queue.destinations.to(endpoint) as destination:
+        async with self._queue.destinations.to(endpoint, self.did) as destination:
             if destination is None:
                 return self._failed(host_of(endpoint), "no permitted address")
             outcome = await self._batch(destination, connection)

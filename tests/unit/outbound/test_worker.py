@@ -304,7 +304,7 @@ async def test_a_batch_that_takes_too_long_makes_room_for_others(
     agents.answer = slowly
     await network.connect(ALICE, agents.url())
     await network.queue(ALICE, *envelopes(5))
-    workers = network.workers(agents.lookup, timeout_s=10)
+    workers = network.workers(agents.lookup, timeout_s=10, slow_s=10)
     workers.wake(ALICE)
     await idle(workers)
     assert agents.received == envelopes(5)

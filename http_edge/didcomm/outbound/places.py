@@ -1,0 +1,185 @@
+"""Places for deliveries under way: who has them, so that no endpoint holds up another.
+
+A stranger names an endpoint, and nothing tells beforehand whether it will answer. So what is known
+of it decides which pool its places come from: one that answered quickly the last time, a new one,
+or a slow one. New ones have a share of the places, slow ones have places of their own. An endpoint
+is remembered as that of one agent: no agent spoils what another one has at the same host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum, auto
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from http_edge.settings.settings import Outbound
+
+_IPV4_NETWORK_BITS: Final = 24
+_IPV6_NETWORK_BITS: Final = 48
+_R = TypeVar("_R")
+
+
+class Responsiveness(Enum):
+    """What is known of an endpoint."""
+
+    NEW = auto()
+    QUICK = auto()
+    SLOW = auto()
+
+
+class Places:
+    """The places of one edge, and the responsiveness of the endpoints that it delivered to."""
+
+    def __init__(self, settings: Outbound) -> None:
+        """All places are free, and no endpoint is known."""
+        self.slow_s = settings.slow_s
+        whole = asyncio.Semaphore(settings.in_flight_max)
+        self._pools = {
+            Responsiveness.QUICK: _Pool(settings, whole),
+            Responsiveness.NEW: _Pool(
+                settings, asyncio.Semaphore(settings.in_flight_new_max), whole
+            ),
+            Responsiveness.SLOW: _Pool(settings, asyncio.Semaphore(settings.in_flight_slow_max)),
+        }
+        self._known: OrderedDict[str, Responsiveness] = OrderedDict()
+        self._known_max = settings.endpoints_remembered_max
+
+    @asynccontextmanager
+    async def turn(self, agent: str, endpoint: str) -> AsyncIterator[Turn]:
+        """A turn for an agent's endpoint; the places that it has taken are given back at its end.
+
+        It has none yet: see ``Turn.take``.
+        """
+        turn = Turn(self, f"{agent} {endpoint}")
+        try:
+            yield turn
+        finally:
+            turn.give_back()
+
+    def responsiveness(self, name: str) -> Responsiveness:
+        """What is known of an endpoint by the name that it is remembered by."""
+        return self._known.get(name, Responsiveness.NEW)
+
+    def remember(self, name: str, responsiveness: Responsiveness) -> None:
+        """From now on this is known; of too many the longest unused is forgotten."""
+        self._known[name] = responsiveness
+        self._known.move_to_end(name)
+        if len(self._known) > self._known_max:
+            self._known.popitem(last=False)
+
+    def of(
+        self, responsiveness: Responsiveness, addresses: Collection[str]
+    ) -> Sequence[asyncio.Semaphore]:
+        """The places that a delivery to these addresses takes, in the one order for all."""
+        return self._pools[responsiveness].places(addresses)
+
+    def held(self) -> int:
+        """Addresses and networks that some delivery has a place at."""
+        return sum(len(pool.at) for pool in self._pools.values())
+
+
+class _Pool:
+    """Places at each address and each network, then those of the pool as a whole."""
+
+    def __init__(self, settings: Outbound, *whole: asyncio.Semaphore) -> None:
+        self._per_address = settings.in_flight_per_host_max
+        self._per_network = settings.in_flight_per_network_max
+        self._whole = whole
+        self.at: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def places(self, addresses: Collection[str]) -> Sequence[asyncio.Semaphore]:
+        # In one order for all, or two could wait for each other. An address is waited for without
+        # a place of the whole pool, which others can use meanwhile.
+        networks = sorted({_network(address) for address in addresses})
+        return [
+            *[self._at(address, self._per_address) for address in sorted(addresses)],
+            *[self._at(network, self._per_network) for network in networks],
+            *self._whole,
+        ]
+
+    def _at(self, name: str, size: int) -> asyncio.Semaphore:
+        return self.at.setdefault(name, asyncio.Semaphore(size))
+
+
+class Turn:
+    """One agent's turn to be delivered to, and the places that it holds."""
+
+    def __init__(self, places: Places, name: str) -> None:
+        """A turn for the endpoint that is remembered by this name; it holds nothing yet."""
+        self._places = places
+        self._name = name
+        self._responsiveness = places.responsiveness(name)
+        self._addresses: Collection[str] = ()
+        self._held: list[asyncio.Semaphore] = []
+        self._late = False
+
+    @property
+    def responsiveness(self) -> Responsiveness:
+        """What the endpoint was at the beginning of the turn, or slow if it has become so."""
+        return self._responsiveness
+
+    async def take(self, addresses: Collection[str] = ()) -> None:
+        """Wait for places for these addresses, or of the pool alone where none is known yet."""
+        self._addresses = addresses
+        for place in self._places.of(self._responsiveness, addresses):
+            await place.acquire()
+            self._held.append(place)
+
+    def give_back(self) -> None:
+        """Give all places back that are held."""
+        for place in self._held:
+            place.release()
+        self._held = []
+
+    async def timed(self, work: Coroutine[Any, Any, _R]) -> _R | None:
+        """What the work for this endpoint results in; it goes on in a slow place if it is slow.
+
+        None when it was given up, because it was slow and every slow place is taken.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._places.slow_s)
+            self._late = not done
+            if self._late and not await self._slow_down():
+                return None
+            return await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    def answered(self) -> None:
+        """The last work ended with an answer of the endpoint: it is known as quick if it was."""
+        if not self._late:
+            self._places.remember(self._name, Responsiveness.QUICK)
+
+    def timed_out(self) -> None:
+        """The last work ended without an answer: the endpoint is known as slow."""
+        self._places.remember(self._name, Responsiveness.SLOW)
+
+    async def _slow_down(self) -> bool:
+        """Change to slow places; False if one of them is taken."""
+        self._places.remember(self._name, Responsiveness.SLOW)
+        if self._responsiveness is Responsiveness.SLOW:
+            return True
+        wanted = self._places.of(Responsiveness.SLOW, self._addresses)
+        if any(place.locked() for place in wanted):
+            return False
+        for place in wanted:
+            await place.acquire()  # at once: all are free, and nothing else runs between
+        self.give_back()
+        self._held = [*wanted]
+        self._responsiveness = Responsiveness.SLOW
+        return True
+
+
+def _network(address: str) -> str:
+    """The network that one party has as a rule: /24 of IPv4, /48 of IPv6."""
+    parsed = ip_address(address)
+    bits = _IPV4_NETWORK_BITS if isinstance(parsed, IPv4Address) else _IPV6_NETWORK_BITS
+    return str(ip_network((parsed, bits), strict=False))
