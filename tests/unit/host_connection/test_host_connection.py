@@ -137,7 +137,15 @@ async def test_a_hello_that_drips_in_has_one_deadline_as_a_whole() -> None:
     host = Host(monotonic=clock)
     hello = msgspec.msgpack.encode(Hello(host.address.token, EDGE))
     reader, writer = await asyncio.open_connection("127.0.0.1", host.address.port)
-    ended = asyncio.create_task(reader.read(1))
+
+    async def end() -> bytes:
+        """What comes before the end; the last byte may have reset the connection."""
+        try:
+            return await reader.read(1)
+        except ConnectionResetError:
+            return b""
+
+    ended = asyncio.create_task(end())
     for byte in HEADER.pack(len(hello), PUSH) + hello:
         look = asyncio.create_task(looked.acquire())
         async with asyncio.timeout(WAIT_S):
