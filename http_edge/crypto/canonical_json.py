@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+import sys
+from decimal import Decimal
+from typing import Any, Final
 
 import orjson
 import rfc8785
 
-from http_edge.crypto.strict_json import INTEGER_MAX
+from http_edge.crypto.strict_json import INTEGER_MAX, kinds_in
+
+_SAME: Final = frozenset({str, bool, type(None), int, dict, list})
+"""Types that orjson writes as RFC 8785 does."""
+_JSON: Final = _SAME | {float}
+_CONTAINERS: Final = frozenset({dict, list})
+_SORTED: Final = orjson.OPT_STRICT_INTEGER | orjson.OPT_SORT_KEYS
+_ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
+"""Begins a character that UTF-16 writes in two units, which sort before some in one."""
+_PLAIN_FROM: Final = 1e-5
+"""From here on orjson, Python and ECMAScript write fractions alike."""
+_SMALL_FROM: Final = 1e-6
+_LARGE_FROM: Final = 1e21
+"""Outside of these ECMAScript, and so RFC 8785, writes an exponent."""
 
 
 class NotCanonical(ValueError):
@@ -17,15 +33,22 @@ class NotCanonical(ValueError):
 def canonical(value: object) -> bytes:
     """The canonical text of a JSON value in UTF-8 (RFC 8785).
 
+    What a stranger says is signed is written before its signature is checked, so all that is JSON
+    is written by orjson, more than ten times as fast as by the library for RFC 8785. That one is
+    left with what merely resembles JSON: tuples, subclasses.
+
     Raises:
         NotCanonical: there is none.
     """
     try:
+        text = orjson.dumps(value, option=_SORTED)
+        kinds = kinds_in(value, len(text))
         # RFC 8785 sorts keys by UTF-16 code units and writes numbers as ECMAScript does; orjson
-        # sorts by UTF-8 bytes and writes floats its own way. For ASCII keys and no floats the
-        # two agree, and orjson is more than ten times as fast.
-        if _is_plain(value):
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        # sorts by UTF-8 bytes and writes floats its own way.
+        if kinds <= _SAME and (text.isascii() or not _ASTRAL.search(text)):
+            return text
+        if kinds <= _JSON:
+            return orjson.dumps(_as_written(value), option=orjson.OPT_STRICT_INTEGER)
         return rfc8785.dumps(value)  # type: ignore[arg-type] # it raises for what is not JSON
     except RecursionError:
         raise NotCanonical("nested too deep") from None
@@ -33,18 +56,46 @@ def canonical(value: object) -> bytes:
         raise NotCanonical(str(error)) from None
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether orjson and RFC 8785 write ``value`` alike; exact types only, no subclasses."""
-    kind = type(value)
-    if kind is str or kind is bool or value is None:
-        return True
-    if kind is dict:
-        for key, member in value.items():
-            if type(key) is not str or not key.isascii():
-                return False
-            if type(member) is not str and not _is_plain(member):
-                return False
-        return True
-    if kind is list:
-        return all(type(element) is str or _is_plain(element) for element in value)
-    return kind is int and -INTEGER_MAX <= value <= INTEGER_MAX
+def _as_written(value: Any) -> Any:
+    """A JSON value with its keys in order, and numbers that orjson writes as ECMAScript does.
+
+    Raises:
+        ValueError: a number is not finite, or a key is no text.
+    """
+    if type(value) is list:
+        return [
+            _number(each)
+            if type(each) is float
+            else _as_written(each)
+            if type(each) in _CONTAINERS
+            else each
+            for each in value
+        ]
+    if type(value) is dict:
+        is_ascii = "".join(value).isascii()
+        names = sorted(value) if is_ascii else sorted(value, key=_utf_16)
+        return {name: _as_written(value[name]) for name in names}
+    return _number(value) if type(value) is float else value
+
+
+def _utf_16(name: str) -> bytes:
+    return name.encode("utf-16-be")
+
+
+def _number(number: float) -> object:
+    """What orjson writes as ECMAScript writes ``number`` (ECMA-262, Number::toString).
+
+    Raises:
+        ValueError: it is not finite.
+    """
+    size = abs(number)
+    if number.is_integer() and size <= INTEGER_MAX:
+        return int(number)
+    if _PLAIN_FROM <= size <= INTEGER_MAX:
+        return number
+    if size < _SMALL_FROM or _LARGE_FROM <= size <= sys.float_info.max:
+        # Python has the same digits, and two of an exponent at least.
+        return orjson.Fragment(repr(number).replace("e-0", "e-").encode())
+    if size < _LARGE_FROM:
+        return orjson.Fragment(f"{Decimal(repr(number)):f}".removesuffix(".0").encode())
+    raise ValueError("number is not finite")

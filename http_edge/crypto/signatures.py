@@ -17,6 +17,8 @@ from http_edge.crypto.encoding import b64decode, b64encode
 SEED_BYTES: Final = 32
 PUBLIC_KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+_TEXT_CHARS_MAX: Final = 88
+"""64 bytes in base64 with its padding."""
 
 
 def public_key(seed: bytes) -> bytes:
@@ -49,6 +51,17 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
     return True
 
 
+def read_signature(text: str) -> bytes | None:
+    """The 64 bytes of a signature in base64 of any form, or None for whatever is none."""
+    if len(text) > _TEXT_CHARS_MAX:
+        return None
+    try:
+        signature = b64decode(text)
+    except ValueError:
+        return None
+    return signature if len(signature) == SIGNATURE_BYTES else None
+
+
 def sign_object(value: object, seed: bytes) -> str:
     """The signature of the canonical JSON of ``value``, in base64 (DCTRL-0004 4.4).
 
@@ -61,11 +74,14 @@ def sign_object(value: object, seed: bytes) -> str:
 
 def verify_object(public_key: bytes, value: object, signature_text: str) -> bool:
     """Whether ``signature_text`` (any base64) signs the canonical JSON of ``value``."""
-    try:
-        signature, message = b64decode(signature_text), canonical(value)
-    except (NotCanonical, ValueError):
+    # First what costs little: the sender has proven nothing yet.
+    signature = read_signature(signature_text)
+    if signature is None:
         return False
-    return verify(public_key, message, signature)
+    try:
+        return verify(public_key, canonical(value), signature)
+    except NotCanonical:
+        return False
 
 
 def _key_pair(seed: bytes) -> tuple[bytes, bytes]:

@@ -8,15 +8,19 @@ UTF-8, deep nesting. Whatever is read has a canonical form, which is read as the
 
 from __future__ import annotations
 
-import json
-import math
-from typing import Any, Final, NoReturn
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
 
 import orjson
 
 INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON reader agrees about (RFC 7493 section 2.2)."""
-_INTEGER_CHARS_MAX: Final = len(str(-INTEGER_MAX))
+_LONG_INTEGER: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{17,}(?![0-9.eE])")
+"""One of more digits than ``INTEGER_MAX``, which orjson may read as a float."""
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_ESCAPED_COLON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
 _EXPONENT_FROM: Final = 1e21
 """From here on ECMAScript, and so canonical JSON, writes a number with an exponent."""
 DEPTH_MAX: Final = 32
@@ -25,6 +29,9 @@ CONTAINERS_MAX: Final = 20_000
 """How many arrays and objects a text may have, brackets within its strings included. A megabyte of
 empty arrays takes almost a second to read; the largest honest command has a few thousand."""
 
+SMALL_BYTES: Final = 4_096
+"""Texts up to this are looked through value by value, which is quick for few; larger ones level by
+level, which costs 0.1 µs for each value instead of 0.4 µs."""
 
 RULES: Final = frozenset(
     {
@@ -49,6 +56,8 @@ class JsonRefused(ValueError):
 def parse(body: bytes) -> object:
     """The value of a JSON text.
 
+    Strangers send the text, so no form of it costs more than about 0.1 ms for each KiB.
+
     Raises:
         JsonRefused: see the module's rules.
     """
@@ -59,43 +68,96 @@ def parse(body: bytes) -> object:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise JsonRefused(error.msg) from None
+    is_small = len(body) <= SMALL_BYTES
+    floats = _has_floats(value, DEPTH_MAX) if is_small else _has_floats_below(value)
     # orjson keeps the last of two equal keys. That it dropped none is shown by the length: what
     # orjson writes is never longer than what it read, token by token. A string is written with
     # the shortest escapes, an integer with its own digits ("-0" as "0"), white space not at all;
     # a dropped member takes at least `"":0,` with it. So where nothing but equal length is
     # found, nothing was dropped. Only floats can grow ("1e5" to "100000.0") and hide a loss.
-    if not _has_floats(value, DEPTH_MAX) and len(orjson.dumps(value)) == len(body):
-        return value
-    return parse_slowly(body)
-
-
-def parse_slowly(body: bytes) -> object:
-    """``parse`` for white space, floats and unusual escapes: same rules, same values.
-
-    Raises:
-        JsonRefused: see the module's rules.
-    """
-    try:
-        value: object = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_constant=_refuse_constant,
-            parse_int=_integer,
-            parse_float=_float,
-        )
-        _has_floats(value, DEPTH_MAX)
-        orjson.dumps(value)
-    except JsonRefused:
-        raise
-    except RecursionError:
-        raise JsonRefused("nested too deep") from None
-    except (TypeError, ValueError) as error:  # TypeError: orjson, of a lone surrogate
-        raise JsonRefused(str(error)) from None
+    if floats or len(orjson.dumps(value)) != len(body):
+        _check_as_written(body, value)
     return value
 
 
+def _check_as_written(body: bytes, value: object) -> None:
+    """Refuse what orjson read otherwise than it stands in the text.
+
+    Raises:
+        JsonRefused: a member that was dropped, or an integer that became a float.
+    """
+    if _LONG_INTEGER.search(body) and _LONG_INTEGER.search(_STRING.sub(b'""', body)):
+        raise JsonRefused("integer out of range")
+    colons = body.count(b":")
+    if not colons:
+        return
+    # A text has one colon for each member, and those in its strings that are not escaped. Of a
+    # member that was dropped at least its own colon is missing in the value.
+    if b"u003" in body:
+        colons += len(_ESCAPED_COLON.findall(body))
+    for level in _levels(value):
+        members = [each for each in level if type(each) is dict]
+        texts = [each for each in level if type(each) is str]
+        colons -= sum(map(len, members)) + "".join(chain(texts, *members)).count(":")
+    if colons:
+        raise JsonRefused("duplicate key")
+
+
+def _levels(value: object) -> Iterator[list[Any]]:
+    """What stands in a value, by how deep it stands: the value itself first."""
+    level = [value]
+    while level:
+        yield level
+        kinds = set(map(type, level))
+        lists = [each for each in level if type(each) is list] if list in kinds else []
+        dicts = [each for each in level if type(each) is dict] if dict in kinds else []
+        level = [
+            *chain.from_iterable(lists),
+            *chain.from_iterable(each.values() for each in dicts),
+        ]
+
+
+def kinds_in(value: object, size_bytes: int) -> set[type]:
+    """The types that occur in a value, whose text has about ``size_bytes``."""
+    kinds: set[type] = set()
+    if size_bytes <= SMALL_BYTES:
+        _add_kinds(value, kinds)
+    else:
+        for level in _levels(value):
+            kinds.update(map(type, level))
+    return kinds
+
+
+def _add_kinds(value: Any, kinds: set[type]) -> None:
+    kind = type(value)
+    kinds.add(kind)
+    children = value.values() if kind is dict else value if kind is list else ()
+    for child in children:
+        if type(child) is not str:
+            _add_kinds(child, kinds)
+
+
+def _has_floats_below(value: object) -> bool:
+    """``_has_floats``, for a value of many parts."""
+    floats = False
+    for depth, level in enumerate(_levels(value)):
+        kinds = set(map(type, level))
+        if depth >= DEPTH_MAX and (list in kinds or dict in kinds):
+            raise JsonRefused("nested too deep")
+        if int in kinds:
+            numbers = [each for each in level if type(each) is int]
+            if max(numbers) > INTEGER_MAX or min(numbers) < -INTEGER_MAX:
+                raise JsonRefused("integer out of range")
+        if float in kinds:
+            floats = True
+            for each in level:
+                if type(each) is float and INTEGER_MAX < abs(each) < _EXPONENT_FROM:
+                    raise JsonRefused("number out of range")
+    return floats
+
+
 def _has_floats(value: Any, room: int) -> bool:
-    """Whether there is a float anywhere; refuses deep nesting and large integers on the way."""
+    """Whether there is a float anywhere; refuses deep nesting and large numbers on the way."""
     kind = type(value)
     if kind is dict:
         children = value.values()
@@ -105,8 +167,13 @@ def _has_floats(value: Any, room: int) -> bool:
         if not -INTEGER_MAX <= value <= INTEGER_MAX:
             raise JsonRefused("integer out of range")
         return False
+    elif kind is float:
+        # "1e16" is refused as 10000000000000000 is, for so its canonical form is written.
+        if INTEGER_MAX < abs(value) < _EXPONENT_FROM:
+            raise JsonRefused("number out of range")
+        return True
     else:
-        return kind is float
+        return False
     if room == 0:
         raise JsonRefused("nested too deep")
     floats = False
@@ -114,29 +181,3 @@ def _has_floats(value: Any, room: int) -> bool:
         if type(child) is not str and _has_floats(child, room - 1):
             floats = True
     return floats
-
-
-def _object(members: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(members)
-    if len(found) != len(members):
-        raise JsonRefused("duplicate key")
-    return found
-
-
-def _integer(digits: str) -> int:
-    # By length first: int() takes quadratic time and has a limit of its own.
-    if len(digits) > _INTEGER_CHARS_MAX:
-        raise JsonRefused("integer out of range")
-    return int(digits)
-
-
-def _float(digits: str) -> float:
-    number = float(digits)
-    # "1e16" is refused as 10000000000000000 is, for that is how its canonical form is written.
-    if math.isinf(number) or INTEGER_MAX < abs(number) < _EXPONENT_FROM:
-        raise JsonRefused("number out of range")
-    return number
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise JsonRefused(f"{name} is not JSON")

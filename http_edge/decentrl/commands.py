@@ -9,11 +9,9 @@ needs the network (a foreign did:web) is fetched only after the nonce was claime
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -30,15 +28,13 @@ from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
+from http_edge.listener.large_bodies import read_apart
 from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
 
-_LARGE_BYTES: Final = 65_536
-"""A body of 1 MiB made of small numbers takes half a second to read and to verify."""
-_T = TypeVar("_T")
 _REPLAYED: Final = refuse(Refusal.DUPLICATE_NONCE)
 _UNPROVEN: Final = frozenset(
     {
@@ -82,7 +78,7 @@ class CommandEndpoint:
     async def handle(self, body: bytes) -> Answer:
         """The answer to a request body, whatever it holds."""
         started_s = perf_counter()
-        command = await _apart(
+        command = await read_apart(
             len(body), partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
         )
         if isinstance(command, Rejected):
@@ -109,7 +105,9 @@ class CommandEndpoint:
             for did in fetch:
                 await self._resolver.resolve(did)
         started_s = perf_counter()
-        result = await _apart(len(body), partial(self._validator.validate, command, now_ms / 1000))
+        result = await read_apart(
+            len(body), partial(self._validator.validate, command, now_ms / 1000)
+        )
         # Without what the network took in between.
         self._measures.decode.observe(read_s + perf_counter() - started_s)
         if isinstance(result, Rejected):
@@ -184,8 +182,3 @@ def _name_of(command: CommandEnvelope) -> str:
         return command.channel
     kind = command.payload.get("type") if isinstance(command.payload, dict) else None
     return kind if isinstance(kind, str) and kind in TYPES else ""
-
-
-async def _apart(size_bytes: int, work: Callable[[], _T]) -> _T:
-    """Do the work here, or beside the event loop when it may take long."""
-    return work() if size_bytes <= _LARGE_BYTES else await asyncio.to_thread(work)

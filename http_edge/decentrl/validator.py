@@ -15,9 +15,8 @@ import msgspec
 
 from actors.core.commands import Command, Page, Read
 from actors.core.refusals import Refusal
-from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.crypto.signatures import verify
+from http_edge.crypto.signatures import read_signature, verify
 from http_edge.decentrl.answers import Answering, Rejected
 from http_edge.decentrl.envelope import CommandEnvelope
 from http_edge.decentrl.payloads import PayloadInvalid, read_payload
@@ -179,11 +178,7 @@ class CommandValidator:
 
 
 def _is_signed(command: CommandEnvelope, public_key: bytes) -> bool:
-    signed = command.signed_bytes()
-    if signed is None:
-        return False
-    try:
-        signature = b64decode(command.signature)
-    except ValueError:
-        return False
-    return verify(public_key, signed, signature)
+    # First what costs little: the sender has proven nothing yet.
+    signature = read_signature(command.signature)
+    signed = None if signature is None else command.signed_bytes()
+    return signature is not None and signed is not None and verify(public_key, signed, signature)

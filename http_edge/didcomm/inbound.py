@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from time import perf_counter
 from typing import Final
@@ -41,6 +41,7 @@ from http_edge.didcomm.protocols.protocol import (
     refusal,
 )
 from http_edge.didcomm.protocols.routing import FORWARD, Forwarding
+from http_edge.listener.large_bodies import read_apart
 from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
@@ -168,6 +169,13 @@ class _ToForward(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+class _NotTaken(msgspec.Struct, frozen=True):
+    """A message that could not be opened or read; ``name`` is ``forward`` if it got that far."""
+
+    reason: RejectionReason
+    name: str = ""
+
+
 _SENDERS_MAX: Final = 64
 """Senders whose wishes for a return route one socket remembers."""
 _THREADS_MAX: Final = 64
@@ -232,20 +240,20 @@ class Inbound:
         """Take one message, whatever it holds."""
         started_s = perf_counter()
         command = blake2b(body, digest_size=_COMMAND_BYTES).digest()
-        opened = self._open(body)
+        opened = await read_apart(len(body), partial(self._open, body))
         self._measures.decode.observe(perf_counter() - started_s)
         match opened:
-            case RejectionReason():
+            case _NotTaken(reason, name):
                 charge_unproven(len(body))
-                return MessageRejection(opened)
+                return MessageRejection(self.refused(reason, name))
             case _ToForward(keys, payload):
                 queued = await self._forward(keys, payload, command, transport)
                 return MessageRejection(queued) if isinstance(queued, RejectionReason) else queued
             case _ForUs(message, sender):
                 return await self._answer(message, sender, command, transport)
 
-    def _open(self, body: bytes) -> _ForUs | _ToForward | RejectionReason:
-        """What is in a message, and whom it is for."""
+    def _open(self, body: bytes) -> _ForUs | _ToForward | _NotTaken:
+        """What is in a message, and whom it is for; counts nothing, for it may run in a thread."""
         depth_max = self._settings.forward_depth_max
         for depth in range(depth_max + 1):
             unpacked = self._envelopes.unpack(body)
@@ -253,10 +261,10 @@ class Inbound:
                 # Not sealed to us but to those that we hold messages for, one or several.
                 return _ToForward(unpacked.recipients, body)
             if isinstance(unpacked, UnpackRefusal):
-                return self.refused(_UNPACK_REFUSALS[unpacked])
+                return _NotTaken(_UNPACK_REFUSALS[unpacked])
             message = self._envelopes.read(unpacked)
             if message is None:
-                return self.refused(RejectionReason.NOT_A_MESSAGE)
+                return _NotTaken(RejectionReason.NOT_A_MESSAGE)
             if not message.is_forward:
                 return _ForUs(message, unpacked.sender)
             if depth == depth_max:
@@ -265,13 +273,13 @@ class Inbound:
                 message, recipients_max=self._settings.forward_recipients_max
             )
             if forward is None:
-                return self.refused(RejectionReason.NOT_A_MESSAGE, FORWARD)
+                return _NotTaken(RejectionReason.NOT_A_MESSAGE, FORWARD)
             if self._envelopes.own_recipient(message) not in forward.recipients:
                 return _ToForward(forward.recipients, forward.payload)
             if len(forward.recipients) > 1:
-                return self.refused(RejectionReason.NOT_A_MESSAGE, FORWARD)
+                return _NotTaken(RejectionReason.NOT_A_MESSAGE, FORWARD)
             body = forward.payload
-        return self.refused(RejectionReason.TOO_DEEP, FORWARD)
+        return _NotTaken(RejectionReason.TOO_DEEP, FORWARD)
 
     def refused(
         self, rejection: RejectionReason, command: str = "", sender_did: str = ""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 
 import pytest
 
 from actors.core.partitioning import Placement
+from http_edge.crypto import strict_json
+from http_edge.listener.large_bodies import LARGE_BYTES
 from tests.edge.conftest import StartMediator
 from tests.edge.identities import Person, contract_request, signed_contract
 from tests.edge.mediator import HandClock, Mediator
@@ -383,3 +386,22 @@ async def test_identities_that_leave_memory_come_back_as_they_were(mediator: Med
         mediator.clock.advance(2)
     for friend in identities[1:]:
         assert await mediator.waiting(friend) == ["0", "1", "2", "3", "4"]
+
+
+async def test_large_bodies_are_read_beside_the_event_loop_one_at_a_time(
+    mediator: Mediator, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    parse = strict_json.parse
+
+    def parsed(body: bytes) -> object:
+        seen.append(threading.current_thread().name)
+        return parse(body)
+
+    monkeypatch.setattr(strict_json, "parse", parsed)
+    command = mediator.command(alice, QUERY)
+    small = {**command, "signature": "A" * 86}
+    large = {**small, "payload": {**QUERY, "x": [1.5] * LARGE_BYTES}}
+    answers = await asyncio.gather(*[mediator.post(large) for _ in range(4)], mediator.post(small))
+    assert {answer.status for answer in answers} <= {401, 429}
+    assert Counter(seen) == {"large-bodies_0": 4, threading.main_thread().name: 1}

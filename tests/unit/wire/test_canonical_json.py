@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.canonical_json import NotCanonical, canonical
-from http_edge.crypto.strict_json import INTEGER_MAX
+from http_edge.crypto.strict_json import INTEGER_MAX, SMALL_BYTES
 from tests.unit.wire.vectors import rows
 
 ascii_text = st.text(st.characters(max_codepoint=127))
@@ -31,6 +32,37 @@ def test_the_fast_path_writes_what_rfc_8785_says(value: Any) -> None:
 @given(mixed)
 def test_floats_and_foreign_keys_are_written_as_rfc_8785_says(value: Any) -> None:
     assert canonical(value) == rfc8785.dumps(value)
+
+
+@given(mixed)
+def test_long_texts_are_written_as_short_ones(value: Any) -> None:
+    padded = [value, "x" * SMALL_BYTES]
+    assert canonical(padded) == rfc8785.dumps(padded)
+
+
+@given(mixed)
+def test_no_json_of_a_stranger_is_written_by_slow_code(value: Any) -> None:
+    """What is signed is written before the signature is checked, 20 times as slowly by Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rfc8785, "dumps", pytest.fail)
+        canonical([value, {"\U0001f600": 1, "\uffff": 1e-6}])
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_every_double_is_written_as_rfc_8785_says(bits: int) -> None:
+    (number,) = struct.unpack(">d", bits.to_bytes(8, "big"))
+    if math.isfinite(number):
+        assert canonical(number) == rfc8785.dumps(number)
+
+
+@given(st.integers(-25, 25), st.floats(1, 10))
+def test_doubles_around_every_border_are_written_as_rfc_8785_says(
+    power: int, digits: float
+) -> None:
+    border = 10.0**power
+    for number in (digits * border, round(digits) * border, math.nextafter(border, digits - 5)):
+        for signed in (number, -number):
+            assert canonical([signed]) == rfc8785.dumps([signed])
 
 
 @pytest.mark.parametrize("row", rows("js_numbers.json"), ids=lambda row: row["double"])

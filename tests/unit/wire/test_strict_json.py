@@ -1,13 +1,73 @@
 from __future__ import annotations
 
 import json
+import math
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from http_edge.crypto.canonical_json import canonical
-from http_edge.crypto.strict_json import DEPTH_MAX, INTEGER_MAX, JsonRefused, parse, parse_slowly
+from http_edge.crypto.strict_json import (
+    DEPTH_MAX,
+    INTEGER_MAX,
+    SMALL_BYTES,
+    JsonRefused,
+    parse,
+)
+
+
+def parse_slowly(body: bytes) -> object:
+    """The same rules by the standard library: the reference that ``parse`` is compared with."""
+    try:
+        value: object = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_int=_integer,
+            parse_float=_float,
+        )
+        _check_depth(value, DEPTH_MAX)
+        orjson.dumps(value)
+    except JsonRefused:
+        raise
+    except (RecursionError, TypeError, ValueError) as error:
+        raise JsonRefused(str(error)) from None
+    return value
+
+
+def _object(members: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(members)
+    if len(found) != len(members):
+        raise JsonRefused("duplicate key")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > len(str(-INTEGER_MAX)) or not -INTEGER_MAX <= int(digits) <= INTEGER_MAX:
+        raise JsonRefused("integer out of range")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number) or INTEGER_MAX < abs(number) < 1e21:
+        raise JsonRefused("number out of range")
+    return number
+
+
+def _refuse_constant(name: str) -> object:
+    raise JsonRefused(f"{name} is not JSON")
+
+
+def _check_depth(value: object, room: int) -> None:
+    if isinstance(value, dict | list):
+        if room == 0:
+            raise JsonRefused("nested too deep")
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_depth(each, room - 1)
+
 
 REFUSED = {
     "duplicate key": b'{"a":1,"a":2}',
@@ -51,6 +111,10 @@ REFUSED = {
     "plus": b"[+1]",
     "bare point": b"[1.]",
     "other white space": b"\xc2\xa0[]",
+    "2^64 and more digits": b"[1" + b"0" * 21 + b"]",
+    "a negative integer of many digits": b'{"a":-1' + b"0" * 30 + b"}",
+    "a long integer beside one in a text": b'["1' + b"0" * 30 + b'",1' + b"0" * 30 + b"]",
+    "duplicate key beside colons": b'{"a:":"\\u003a\\\\u003a:","a:":1}',
     "other digits": '["a",\N{ARABIC-INDIC DIGIT ONE}]'.encode(),
 }
 
@@ -77,6 +141,9 @@ def test_the_slow_path_alone_refuses_the_same(body: bytes) -> None:
         (b"9007199254740991", INTEGER_MAX),
         (b"-9007199254740991", -INTEGER_MAX),
         (b"-0", 0),
+        (b'[ "1' + b"0" * 30 + b'"]', ["1" + "0" * 30]),
+        (b"[1.0000000000000000000000000000, 1E+000000000000000000001]", [1.0, 10.0]),
+        (b'{"a\\u003A:" : "\\\\u003a\\\\\\u003a"}', {"a::": "\\u003a\\:"}),
         (b"1699123456.789", 1699123456.789),
         (b"1e-400", 0.0),
         (b"1e15", 1e15),
@@ -138,6 +205,20 @@ def _outcome(body: bytes, path: object) -> object:
         return "refused"
 
 
+def _padded(body: bytes) -> bytes:
+    """The text as a member of a long one, which is looked through in another way."""
+    return b'["' + b"x" * SMALL_BYTES + b'",' + body + b"]"
+
+
+@given(texts())
+@example(b"1" + b"0" * 30)
+@example(b'{"a":1,"a":2}')
+@example(b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1))
+@example(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX)
+def test_a_long_text_is_read_as_a_short_one(body: bytes) -> None:
+    assert _outcome(_padded(body), parse) == _outcome(_padded(body), parse_slowly)
+
+
 @given(texts())
 @example(b'{"a":1,"a":2}')
 @example(b'{"a":1e5,"a":1e5}')
@@ -145,6 +226,15 @@ def _outcome(body: bytes, path: object) -> object:
 @example(b"[-0,-0.0]")
 def test_the_fast_and_the_slow_path_give_the_same_values_and_refusals(body: bytes) -> None:
     assert _outcome(body, parse) == _outcome(body, parse_slowly)
+
+
+TRICKY = st.text('{}[]",:\\\\u03aA1.-e ').map(str.encode)
+
+
+@given(st.lists(TRICKY | texts(), max_size=6).map(b"".join) | TRICKY.map(lambda t: b'{"' + t))
+def test_colons_and_escapes_of_any_kind_hide_no_second_member(body: bytes) -> None:
+    for text in (body, b'{"a":"' + body + b'","a":1}', b'{"a":"' + body + b'","b:":1}'):
+        assert _outcome(text, parse) == _outcome(text, parse_slowly)
 
 
 @given(st.binary() | st.text().map(str.encode) | st.text('{}[]",:\\u0a1.-e ').map(str.encode))
