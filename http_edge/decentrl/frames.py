@@ -33,6 +33,8 @@ class AuthFailure(Enum):
     SIGNING_KEY_NOT_FOUND = 4005
     INVALID_SIGNATURE = 4006
     NOT_REGISTERED = 4007
+    RATE_LIMITED = 1008
+    """Not the protocol's own: too many frames before the one that counts."""
     TEMPORARILY_UNAVAILABLE = 1013
     """Not the protocol's own: the host did not answer; come back later."""
 

@@ -12,7 +12,7 @@ import contextlib
 from typing import Final
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import WSMessage, WSMsgType, web
 
 from actors.core.commands import OpenSession, Submission
 from actors.core.refusals import Refusal
@@ -94,7 +94,7 @@ class SocketEndpoint:
             timeout=_CLOSE_S_MAX,
             compress=False,
             max_msg_size=self._limits.socket_frame_bytes_max,
-            autoping=True,
+            autoping=False,  # a ping is a frame like any other, and counts
         )
         await socket.prepare(request)
         transport = request.transport
@@ -122,11 +122,14 @@ class SocketEndpoint:
 
     async def _authenticate(self, socket: web.WebSocketResponse) -> Authenticate | AuthFailure:
         """The message of a client that is who it says (10.2)."""
+        frames_taken = self._frame_rate()
         try:
             async with asyncio.timeout(self._protocol.socket_auth_s):
-                frame = await socket.receive()
+                frame = await _first_message(socket, frames_taken)
         except TimeoutError:
             return AuthFailure.AUTH_TIMEOUT
+        if frame is None:
+            return AuthFailure.RATE_LIMITED
         if frame.type is not WSMsgType.TEXT:
             return AuthFailure.INVALID_MESSAGE
         message = frames.read_authenticate(frame.data, did_bytes_max=self._limits.did_bytes_max)
@@ -186,12 +189,15 @@ class SocketEndpoint:
         unknown = getattr(reply, "code", None) is Refusal.TEMPORARILY_UNAVAILABLE
         return AuthFailure.TEMPORARILY_UNAVAILABLE if unknown else AuthFailure.NOT_REGISTERED
 
+    def _frame_rate(self) -> RateLimit:
+        return RateLimit(self._limits.socket_frames_per_s_max, burst_s=2, keys_max=1)
+
     async def _keep(
         self, socket: web.WebSocketResponse, outgoing: Outgoing, session: _Session
     ) -> None:
         """Read until the socket closes; ping it, and watch its registration."""
         loop = asyncio.get_running_loop()
-        frames_taken = RateLimit(self._limits.socket_frames_per_s_max, burst_s=2, keys_max=1)
+        frames_taken = self._frame_rate()
         ping_at = loop.time() + self._protocol.ping_interval_s
         while not socket.closed:
             lapse_s = session.until_s - self._clock() / 1000
@@ -216,10 +222,27 @@ class SocketEndpoint:
                 continue
             if message.type is WSMsgType.TEXT and frames.is_pong(message.data):
                 session.pings_unanswered = 0
+            elif message.type is WSMsgType.PING:
+                outgoing.pong(bytes(message.data))
             if frames_taken.take("", loop.time()) is not None:
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
                 return
+
+
+async def _first_message(
+    socket: web.WebSocketResponse, frames_taken: RateLimit
+) -> WSMessage | None:
+    """The first frame that is neither ping nor pong; None after too many of these."""
+    loop = asyncio.get_running_loop()
+    while frames_taken.take("", loop.time()) is None:
+        frame = await socket.receive()
+        if frame.type is WSMsgType.PING:
+            with contextlib.suppress(ConnectionError):
+                await socket.pong(bytes(frame.data))
+        elif frame.type is not WSMsgType.PONG:
+            return frame
+    return None
 
 
 def _is_signed(message: Authenticate, public_key: bytes) -> bool:

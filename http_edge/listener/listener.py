@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
@@ -37,6 +37,7 @@ from http_edge.listener.routes import (
     RouteGroup,
     SocketRoute,
 )
+from http_edge.listener.socket_frames import CheckedFrames
 from http_edge.settings.settings import Limits, Settings
 from http_edge.telemetry import request_id
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -304,7 +305,7 @@ class HttpListener:
 
 
 class _Connection(RequestHandler):
-    """A connection that answers malformed requests in JSON.
+    """A connection that answers malformed requests in JSON, and looks at the frames of a socket.
 
     aiohttp answers a malformed request itself, in plain text, and logs each with a traceback: any
     client could fill the log. Here it is an error like any other, without a line in the log.
@@ -315,6 +316,10 @@ class _Connection(RequestHandler):
     def __init__(self, server: web.Server, malformed: bytes, **options: Any) -> None:
         self._malformed = malformed
         super().__init__(server, **options)
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """Read a WebSocket from now on."""
+        super().set_parser(CheckedFrames(parser, self._loop.time), data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
 
     def handle_error(
         self,

@@ -1,0 +1,114 @@
+"""What a WebSocket may bring, frame by frame, before any of it is put together (RFC 6455).
+
+aiohttp reads frames that are not masked, which section 5.1 forbids, and hands over messages: it
+does not say how many frames they came in. So the headers are looked at here on their way to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+FRAMES_PER_S_MAX: Final = 20_000
+"""Frames of all kinds on one socket, twice the highest rate that a protocol can be given. This
+bounds what the protocols do not see: fragments, and what comes while a socket is being closed."""
+FRAMES_BURST: Final = 4_096
+"""Frames at once; looking at one takes 1 µs."""
+FRAGMENTS_MIN: Final = 16
+"""Fragments that any message may have, however short."""
+FRAGMENT_BYTES: Final = 256
+"""A message may have one more fragment for so many bytes of it."""
+_MASKED: Final = 0x80
+_FINAL: Final = 0x80
+_CONTROL: Final = 0x8
+_LENGTH: Final = 0x7F
+_MASK_BYTES: Final = 4
+_LONGER: Final = {126: 2, 127: 8}
+"""Bytes of the length behind the two of the header, by what stands there as length."""
+_PROTOCOL_ERROR: Final = b"\xf0\x80\x00\x00\x00\x00"
+"""A header with reserved bits: the reader refuses it, and the socket is closed with 1002."""
+_TOO_BIG: Final = b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"
+"""A header of an impossible length: the reader refuses it, and the socket is closed with 1009."""
+
+
+class Reader(Protocol):
+    """What takes the bytes of a socket (``aiohttp.http_websocket.WebSocketReader``)."""
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Read bytes; whether the connection is over, and what is left then."""
+
+    def feed_eof(self) -> None:
+        """No more bytes come."""
+
+
+class CheckedFrames:
+    """Passes the bytes of a socket on to a reader, as long as their frames may be read.
+
+    It holds no more of them than one header.
+    """
+
+    def __init__(self, reader: Reader, clock_s: Callable[[], float]) -> None:
+        """Frames for ``reader``; the clock runs evenly, in seconds."""
+        self._reader = reader
+        self._clock_s = clock_s
+        self._payload_left = 0
+        self._header = b""
+        self._fragments = 0
+        self._message_bytes = 0
+        self._allowed: float = FRAMES_BURST
+        self._allowed_at_s = clock_s()
+        self._is_refused = False
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Pass bytes on, or have the reader refuse what must not be read."""
+        if self._is_refused:
+            return False, b""
+        data = self._header + data if self._header else bytes(data)
+        start, refusal = self._checked(data)
+        if refusal:
+            self._is_refused = True
+            data, start = data[:start] + refusal, start + len(refusal)
+        self._payload_left = max(0, start - len(data))
+        # A header is passed on whole, so that a refusal can stand in its place.
+        self._header = data[start:]
+        return self._reader.feed_data(data[:start])
+
+    def feed_eof(self) -> None:
+        """No more bytes come."""
+        self._reader.feed_eof()
+
+    def _checked(self, data: bytes) -> tuple[int, bytes]:
+        """Where the first frame begins that is not checked yet, and what refuses it, if so."""
+        start, end = self._payload_left, len(data)
+        if start + 2 > end:
+            return start, b""
+        now_s = self._clock_s()
+        self._allowed += (now_s - self._allowed_at_s) * FRAMES_PER_S_MAX
+        self._allowed = min(self._allowed, FRAMES_BURST)
+        self._allowed_at_s = now_s
+        while start + 2 <= end:
+            first, second = data[start], data[start + 1]
+            if not second & _MASKED:
+                return start, _PROTOCOL_ERROR
+            length = second & _LENGTH
+            longer = _LONGER.get(length, 0)
+            payload = start + 2 + longer + _MASK_BYTES
+            if payload > end:
+                break
+            if longer:
+                length = int.from_bytes(data[start + 2 : start + 2 + longer], "big")
+            self._allowed -= 1
+            if self._allowed < 0 or not self._is_whole_enough(first, length):
+                return start, _TOO_BIG
+            start = payload + length
+        return start, b""
+
+    def _is_whole_enough(self, first: int, length: int) -> bool:
+        """Is a message not cut into more fragments than its bytes are worth?"""
+        if first & _CONTROL:
+            return True
+        if first & ~_FINAL:  # not a continuation: a message begins
+            self._fragments = self._message_bytes = 0
+        self._fragments += 1
+        self._message_bytes += length
+        return self._fragments <= FRAGMENTS_MIN + self._message_bytes // FRAGMENT_BYTES
