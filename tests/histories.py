@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from actors.core import commands as c
 from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.host.host import Host
@@ -361,7 +362,7 @@ class History:
         ahead_ms: int = 0,
     ) -> None:
         key = command_key(sender, f"{self._crowd.name}nonce-{next(self._nonces)}")
-        claim = c.NonceClaim(PLACEMENT.nonce_partition_of(sender), key, self.now_ms + ahead_ms)
+        claim = NonceClaim(PLACEMENT.nonce_partition_of(sender), key, self.now_ms + ahead_ms)
         submission = c.Submission(partition_of(target), target, key, claim, refusal, command)
         self._waiting.append(submission)
         if len(self._waiting) >= self._room:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import RefusedCommands, Seconds
@@ -455,26 +456,18 @@ Command: TypeAlias = (
 )
 
 
-class NonceClaim(msgspec.Struct, frozen=True, array_like=True):
-    """The sender's nonce, to be claimed before anything else (5.4).
-
-    ``key`` is ``eventstore.log.seal.command_key``; ``timestamp_ms`` is the header's.
-    """
-
-    partition: str
-    key: bytes
-    timestamp_ms: float
-
-
 class Submission(msgspec.Struct, frozen=True, array_like=True):
     """One item of a batch from an edge to a host.
 
     Processed in the order of DCTRL-0004 5.4 and 6.2: first ``claim`` (if any), then ``refusal``
     (the edge's stateless validation: resolution, key, signature, payload), then ``command``.
-    A claim alone (no command) answers ``Done``. ``command_key`` is repeated in the events;
-    ``request_id`` is not: it names the request in log lines, and is empty where no request
-    is behind the command. An archive that is kept for ever has no place for a text that a stranger
-    chose; to find the rows of a request, look for their command key beside it in those log lines.
+    A claim alone (no command) answers ``Done``. The nonce of what the edge refused is kept in
+    memory alone, as that of a claim without proof: neither has an effect.
+
+    ``command_key`` is repeated in the events; ``request_id`` is not: it names the request in log
+    lines, and is empty where no request is behind the command. An archive that is kept for ever has
+    no place for a text that a stranger chose; to find the rows of a request, look for their command
+    key beside it in those log lines.
     """
 
     partition: str

@@ -33,6 +33,7 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     timestamp_window_ms: int = 300_000
     nonces_per_shard_max: int = 2_000_000
+    unproven_nonces_max: int = 200_000
     transaction_items_max: int = 1_024
     transaction_bytes_max: int = 32 * 1024 * 1024
     gather_s_max: float = 0.02

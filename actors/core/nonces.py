@@ -1,25 +1,66 @@
-"""The nonces in force of one partition (DCTRL-0004 5.2, 5.3).
+"""The nonces of commands (DCTRL-0004 5.2 to 5.4): those that are proven, and those that are not.
 
-Rules of this file: no clock, no IO. A nonce is kept until ``max(received, timestamp) + window``,
-rounded up to the next bucket: longer than the text asks, never shorter. Buckets make the sweep
-free: a whole bucket is dropped at once.
+Rules of this file: no clock, no IO.
+
+``NonceWindow`` has the nonces of one partition that the log has too. One is kept until
+``max(received, timestamp) + window``, rounded up to the next bucket: longer than the text asks,
+never shorter. Buckets make the sweep free: a whole bucket is dropped at once.
+
+**Clocks may jump and differ.** What a clock that was ahead called expired can be in time again for
+one that is right. So a window that drops nonces remembers which it may have dropped: all of them
+were stamped before ``forgotten_before_ms``, and a command that is stamped before it is refused,
+whatever a clock says. Under clocks that go on together this refuses nothing that the timestamp
+window lets in.
+
+``UnprovenNonces`` has the nonces of commands that had no effect: no signature was found to hold, or
+nothing here knows who sent them. They are in memory alone, and the oldest make room.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
+
+import msgspec
 
 BUCKET_MS: Final = 32_000
 _KEY_BYTES: Final = 16
 
 
-class NonceWindow:
-    """A set of command keys that forgets each one after its expiry."""
+class Proof(IntEnum):
+    """What the edge knows of a command's signature when it claims the nonce."""
 
-    def __init__(self) -> None:
+    HOLDS = 0
+    NOT_YET = 1
+    """It is checked after this; what is kept of the nonce is memory alone."""
+    HOLDS_NOW = 2
+    """The same request claimed the nonce before, as one whose signature was not checked yet."""
+
+
+class NonceClaim(msgspec.Struct, frozen=True, array_like=True):
+    """The sender's nonce, to be claimed before anything else (5.4).
+
+    ``key`` is ``eventstore.log.seal.command_key``; ``timestamp_ms`` is the header's.
+    """
+
+    partition: str
+    key: bytes
+    timestamp_ms: float
+    proof: Proof = Proof.HOLDS
+
+
+class NonceWindow:
+    """A set of command keys that forgets each one after its expiry.
+
+    Attributes:
+        forgotten_before_ms: every nonce that was dropped was of a command stamped before this.
+    """
+
+    def __init__(self, forgotten_before_ms: int = 0) -> None:
         """An empty window."""
         self._buckets: dict[int, set[bytes]] = {}
         self._count = 0
+        self.forgotten_before_ms = forgotten_before_ms
 
     def __len__(self) -> int:
         """How many nonces are kept, a bucket of expired ones not yet swept included."""
@@ -41,22 +82,53 @@ class NonceWindow:
         """All keys, joined, by bucket: the form for a snapshot."""
         return {bucket: b"".join(keys) for bucket, keys in self._buckets.items()}
 
-    def add_packed(self, packed: dict[int, bytes], now_ms: int) -> None:
-        """Add the keys of a snapshot that are still in force."""
-        oldest = now_ms // BUCKET_MS
+    def add_packed(self, packed: dict[int, bytes]) -> None:
+        """Add the keys of a snapshot."""
         for bucket, joined in packed.items():
-            if bucket < oldest:
-                continue
             keys = self._buckets.setdefault(bucket, set())
             before = len(keys)
             keys.update(joined[i : i + _KEY_BYTES] for i in range(0, len(joined), _KEY_BYTES))
             self._count += len(keys) - before
 
-    def sweep(self, now_ms: int) -> None:
-        """Forget what has expired."""
+    def sweep(self, now_ms: int, window_ms: int) -> None:
+        """Forget what has expired, and remember until when that was stamped.
+
+        ``window_ms`` is at most the window that the nonces were added under.
+        """
         oldest = now_ms // BUCKET_MS
         for bucket in [bucket for bucket in self._buckets if bucket < oldest]:
             self._count -= len(self._buckets.pop(bucket))
+            until_ms = (bucket + 1) * BUCKET_MS - window_ms
+            self.forgotten_before_ms = max(self.forgotten_before_ms, until_ms)
+
+
+class UnprovenNonces:
+    """The newest keys of commands without effect: the last ``keys_max / 2`` at least.
+
+    They come in two generations; when the younger one is full, the older one is forgotten.
+    Forgetting one too early lets in again nothing that had an effect.
+    """
+
+    def __init__(self, keys_max: int) -> None:
+        """An empty set; a key takes about 150 bytes of memory."""
+        self._generation_max = max(1, keys_max // 2)
+        self._younger: dict[bytes, int] = {}
+        self._older: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """How many keys are in memory, expired ones included."""
+        return len(self._younger) + len(self._older)
+
+    def holds(self, key: bytes, now_ms: int) -> bool:
+        """Was this key added, not forgotten since, and is it still in force?"""
+        expires_ms = self._younger.get(key) or self._older.get(key)
+        return expires_ms is not None and expires_ms >= now_ms
+
+    def add(self, key: bytes, expires_ms: int) -> None:
+        """Keep a key until ``expires_ms`` (Unix milliseconds); the oldest ones make room."""
+        if len(self._younger) >= self._generation_max:
+            self._older, self._younger = self._younger, {}
+        self._younger[key] = expires_ms
 
 
 def expiry_ms(received_ms: int, timestamp_ms: float, window_ms: int) -> int:

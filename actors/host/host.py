@@ -19,10 +19,11 @@ from uuid import UUID
 
 import msgspec
 
-from actors.core.commands import NonceClaim, Submission
+from actors.core.commands import Submission
 from actors.core.decision import Accepted, DecisionContext, Leasing, Refs
 from actors.core.identity import Identity
 from actors.core.limits import HostLimits
+from actors.core.nonces import Proof
 from actors.core.placement_table import handed_out_id
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
@@ -30,6 +31,7 @@ from actors.core.sessions import Sessions
 from actors.host import owned_partition as partitions
 from actors.host.clock import Clock, NewId
 from actors.host.measures import CommandRates, HostMeasures, HostStats
+from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
 from actors.host.ownership import Ownership
 from actors.host.session_registry import Handover, SessionRegistry
@@ -85,6 +87,7 @@ class Host:
         self._new_id = new_id
         self._cache = StateCache(log, limits)
         self._registry = SessionRegistry()
+        self._nonces = NonceClaims(limits)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
         self._pages = PageReader(log)
         self._is_placed = is_placed
@@ -229,7 +232,7 @@ class Host:
             self._registry.sweep()
             self._expected = {d: until for d, until in self._expected.items() if until > now_ms}
             for partition in self._ownership.owned.values():
-                partition.nonces.sweep(now_ms)
+                partition.nonces.sweep(now_ms, self._limits.timestamp_window_ms)
         return due
 
     def due_pushes(self) -> list[tuple[str, Push]]:
@@ -322,14 +325,26 @@ class Host:
         if partition is not None and not self._belongs(transaction, did, partition):
             return _Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
-            refusal = self._claim_nonce(transaction, shard, claim)
+            refusal = self._nonces.check(transaction, shard, claim)
             if refusal is not None:
                 return _Outcome(Refused(refusal))
-        if submission.refusal is not None:
-            return _Outcome(Refused(submission.refusal))
-        if submission.command is None or partition is None:
-            return _Outcome(Done())
-        # Even an answer that changes nothing needs a seal: it proves that this is the owner.
+        if partition is None:
+            if claim is not None and shard is not None:
+                is_proven = submission.refusal is None and claim.proof is not Proof.NOT_YET
+                self._nonces.keep(transaction, shard, claim, is_durable=is_proven)
+            return _Outcome(Done() if submission.refusal is None else Refused(submission.refusal))
+        return self._act(transaction, submission, partition, shard)
+
+    def _act(
+        self,
+        transaction: Transaction,
+        submission: Submission,
+        partition: OwnedPartition,
+        shard: OwnedPartition | None,
+    ) -> _Outcome:
+        """Let the identity decide on the command; with what it does, the nonce in ``shard``."""
+        assert submission.command is not None
+        did = submission.target_did
         part = transaction.part(partition)
         cached = self._cache.get(did, partition.name, transaction.now_ms)
         self.rates.count(did, is_known=cached.state.is_known)
@@ -345,6 +360,10 @@ class Host:
             self.sessions.implicit_of(did),
         )
         decision = cached.run(submission.command, context, part.record)
+        if submission.claim is not None and shard is not None:
+            # Of those who have nothing here and get nothing, nothing is stored.
+            is_durable = not isinstance(decision, Refusal) or cached.state.version > 0
+            self._nonces.keep(transaction, shard, submission.claim, is_durable=is_durable)
         if isinstance(decision, Refusal):
             return _Outcome(Refused(decision))
         if decision.events:
@@ -368,21 +387,6 @@ class Host:
             self._registry.lease(submission.target_did, submission.partition, decision.leasing)
             transaction.leased.append((submission.target_did, decision.leasing))
 
-    def _claim_nonce(
-        self, transaction: Transaction, partition: OwnedPartition, claim: NonceClaim
-    ) -> Refusal | None:
-        if transaction.now_ms - claim.timestamp_ms > self._limits.timestamp_window_ms:
-            # In time for the edge's clock, but this host may have forgotten the nonce already.
-            return Refusal.TIMESTAMP_OUT_OF_RANGE
-        if partition.nonces.holds(claim.key, transaction.now_ms):
-            return Refusal.DUPLICATE_NONCE
-        if len(partition.nonces) >= self._limits.nonces_per_shard_max:
-            partition.nonces.sweep(transaction.now_ms)
-            if len(partition.nonces) >= self._limits.nonces_per_shard_max:
-                return Refusal.RATE_LIMITED
-        transaction.claim_nonce(partition, claim.key, claim.timestamp_ms)
-        return None
-
     def _partition(self, name: str) -> OwnedPartition | None:
         try:
             return self._ownership.find(name)
@@ -396,6 +400,8 @@ class Host:
 
     def _append(self, transaction: Transaction) -> Refusal | None:
         """Store a transaction; why it was not, or None."""
+        if transaction.is_empty:
+            return self._prove(transaction)
         rows, events = transaction.sealed()
         depths = transaction.depths()
         started = perf_counter()
@@ -428,11 +434,32 @@ class Host:
                 self._due_snapshots.append((cached.stream, snapshot))
         return None
 
+    def _prove(self, transaction: Transaction) -> Refusal | None:
+        """Do the partitions still belong to this host? Then what it says without storing counts.
+
+        Another owner's claim would be the next row of the partition's stream.
+        """
+        try:
+            for partition in transaction.partitions:
+                if self._log.read_stream(partition.stream, after=partition.version, limit=1):
+                    return self._resolve_conflict(transaction)
+        except LogError as error:
+            _LOG.error(
+                "the log cannot be read: %s",
+                type(error).__name__,
+                extra={"request_ids": request_ids(transaction.items)},
+            )
+            self._forget(transaction)
+            return Refusal.TEMPORARILY_UNAVAILABLE
+        return None
+
     def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:
         """Was the conflict with ourselves? Else give up what another owner has claimed."""
         try:
             newest = {p: partitions.newest_seal(self._log, p.name) for p in transaction.partitions}
-            stored = any(partitions.is_sealed(self._log, p) for p in transaction.partitions)
+            stored = not transaction.is_empty and any(
+                partitions.is_sealed(self._log, p) for p in transaction.partitions
+            )
         except LogError:
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE

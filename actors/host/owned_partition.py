@@ -19,7 +19,7 @@ from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import BatchSealed
 
-NONCES_FOLD = 1
+NONCES_FOLD = 2
 """Version of the snapshot's layout: another one is ignored and the seals are read instead."""
 
 _SEALS_PER_READ = 500
@@ -51,7 +51,7 @@ class OwnedPartition:
         """The next seal of this partition, over ``rows``; the partition advances to it.
 
         The times of its seals never go back, whatever the clock does: ``load`` stops at the first
-        one that is too old to matter.
+        one that is too old to matter, by the time of the newest.
         """
         self._at_ms = max(self._at_ms, at_ms)
         sealed = seal.seal(
@@ -76,22 +76,25 @@ class OwnedPartition:
         if self._seals_to_read < max(_SEALS_TO_READ_MIN, len(self.nonces) // 8):
             return None
         self._seals_to_read = 0
-        state = msgspec.msgpack.encode(_Nonces(window_ms, self.nonces.packed()))
+        nonces = _Nonces(window_ms, self.nonces.packed(), self.nonces.forgotten_before_ms)
+        state = msgspec.msgpack.encode(nonces)
         return Snapshot(version=self.version, fold=NONCES_FOLD, state=state)
 
 
 class _Nonces(msgspec.Struct, frozen=True):
-    """A snapshot of nonces in force, claimed under this window."""
+    """A snapshot of nonces, claimed under this window; see ``NonceWindow`` for what it forgot."""
 
     window_ms: int
     packed: dict[int, bytes]
+    forgotten_before_ms: int
 
 
-def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedPartition:
-    """Read a partition's newest seal and the nonces still in force from the log.
+def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
+    """Read a partition's newest seal and the nonces since a while before it from the log.
 
-    A seal written under another window keeps its nonces as long as the wider one needs: a window
-    that grew between restarts re-opens no nonce.
+    What is old follows from the times of the seals alone: no clock that is wrong for a moment can
+    leave a nonce out. A seal written under another window keeps its nonces as long as the wider one
+    needs: a window that grew between restarts re-opens no nonce.
 
     Raises:
         LogUnavailable: the log cannot be read.
@@ -100,32 +103,37 @@ def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedParti
     stream = partition_stream(name)
     known_version, known = _known_nonces(log, stream, window_ms)
     partition: OwnedPartition | None = None
+    newest_ms = 0
     for version, sealed in _seals_newest_first(log, stream):
         if partition is None:
-            partition = OwnedPartition(name, sealed, version)
+            partition, newest_ms = OwnedPartition(name, sealed, version), sealed.at_ms
         if version <= known_version:
-            partition.nonces.add_packed(known, now_ms)
+            partition.nonces.add_packed(known.packed)
+            partition.nonces.forgotten_before_ms = known.forgotten_before_ms
             break
-        if sealed.at_ms + sealed.window_ms + window_ms < now_ms:
+        reach_ms = max(sealed.window_ms, window_ms)
+        if sealed.at_ms + 2 * reach_ms < newest_ms:
+            # Nothing that was accepted by then is stamped more than a window later.
+            partition.nonces.forgotten_before_ms = sealed.at_ms + reach_ms + 1
             break
-        wider_ms = max(0, window_ms - sealed.window_ms)
+        wider_ms = reach_ms - sealed.window_ms
         for key, expires_ms in seal.unpack_nonces(sealed.nonces):
-            if expires_ms + wider_ms >= now_ms:
-                partition.nonces.add(key, expires_ms + wider_ms)
+            partition.nonces.add(key, expires_ms + wider_ms)
     return partition or OwnedPartition(name, None, 0)
 
 
-def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, dict[int, bytes]]:
+def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, _Nonces]:
     """The version of the newest usable snapshot, and its nonces."""
+    none = 0, _Nonces(window_ms, {}, 0)
     snapshot = log.load_snapshot(stream)
     if snapshot is None or snapshot.fold != NONCES_FOLD:
-        return 0, {}
+        return none
     try:
         nonces = msgspec.msgpack.decode(snapshot.state, type=_Nonces)
     except msgspec.DecodeError:
-        return 0, {}
+        return none
     # Nonces that a narrower window let expire would be missing.
-    return (snapshot.version, nonces.packed) if nonces.window_ms >= window_ms else (0, {})
+    return (snapshot.version, nonces) if nonces.window_ms >= window_ms else none
 
 
 def newest_seal(log: EventLog, name: str) -> BatchSealed | None:

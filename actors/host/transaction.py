@@ -9,7 +9,7 @@ from eventsourcing.persistence import StoredEvent
 
 from actors.core.commands import Submission
 from actors.core.decision import Leasing
-from actors.core.nonces import expiry_ms
+from actors.core.nonces import NonceClaim, expiry_ms
 from actors.host.owned_partition import OwnedPartition
 from actors.host.state_cache import CachedIdentity
 from eventstore.log.event_log import QueueDepth
@@ -65,17 +65,26 @@ class Transaction:
         return list(self._parts)
 
     def part(self, partition: OwnedPartition) -> TransactionPart:
-        """The part of a partition; it is sealed, whether or not anything is stored in it."""
+        """The part of a partition, which has to be owned for this transaction to count."""
         part = self._parts.get(partition)
         if part is None:
             part = self._parts[partition] = TransactionPart(self.touched)
         return part
 
-    def claim_nonce(self, partition: OwnedPartition, key: bytes, timestamp_ms: float) -> None:
-        """Take a sender's nonce (DCTRL-0004 5.4 step 3)."""
-        expires_ms = expiry_ms(self.now_ms, timestamp_ms, self._window_ms)
-        partition.nonces.add(key, expires_ms)
-        self.part(partition).nonces.append((key, expires_ms))
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing to store?"""
+        return not any(part.rows or part.nonces for part in self._parts.values())
+
+    def expiry_ms(self, claim: NonceClaim) -> int:
+        """When the nonce of this claim may be forgotten."""
+        return expiry_ms(self.now_ms, claim.timestamp_ms, self._window_ms)
+
+    def claim_nonce(self, partition: OwnedPartition, claim: NonceClaim) -> None:
+        """Take a sender's nonce, with what its command does (DCTRL-0004 5.2)."""
+        expires_ms = self.expiry_ms(claim)
+        partition.nonces.add(claim.key, expires_ms)
+        self.part(partition).nonces.append((claim.key, expires_ms))
 
     def sealed(self) -> tuple[list[StoredEvent], list[Event]]:
         """All rows in log order, each partition's rows directly followed by its seal."""

@@ -15,7 +15,8 @@ from typing import Final
 
 import msgspec
 
-from actors.core.commands import CheckRegistered, NonceClaim, Submission
+from actors.core.commands import CheckRegistered, Submission
+from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Registered
 from actors.host.clock import Clock
@@ -98,10 +99,10 @@ class CommandEndpoint:
             did for did in self._validator.dids_to_resolve(command) if self._needs_network(did)
         ]
         if fetch:
-            reply = await self._gateway.submit(submission)
+            reply = await self._gateway.submit(_claimed(submission, claim, Proof.NOT_YET))
             if not isinstance(reply, Done):
                 return self._counted(_refused(reply), command)
-            submission = msgspec.structs.replace(submission, claim=None)
+            submission = _claimed(submission, claim, Proof.HOLDS_NOW)
             for did in fetch:
                 await self._resolver.resolve(did)
         started_s = perf_counter()
@@ -166,6 +167,11 @@ class CommandEndpoint:
     def _aimed(self, submission: Submission, target_did: str) -> Submission:
         partition = self._gateway.partition_of(target_did)
         return msgspec.structs.replace(submission, partition=partition, target_did=target_did)
+
+
+def _claimed(submission: Submission, claim: NonceClaim, proof: Proof) -> Submission:
+    claim = msgspec.structs.replace(claim, proof=proof)
+    return msgspec.structs.replace(submission, claim=claim)
 
 
 def _refused(reply: object, rejection: Rejected | None = None) -> Answer:

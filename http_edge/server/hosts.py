@@ -43,6 +43,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         limits=HostLimits(
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
             nonces_per_shard_max=limits.nonces_per_shard_max,
+            unproven_nonces_max=limits.unproven_nonces_max,
             transaction_items_max=limits.transaction_items_max,
             transaction_bytes_max=limits.transaction_bytes_max,
             gather_s_max=0.0 if settings.log_dsn.startswith("sqlite:") else limits.gather_s_max,

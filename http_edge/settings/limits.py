@@ -85,8 +85,12 @@ class Limits(Section):
     public_event_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=64 * MIB)
     """Text of one public event. A page of ten stays below 1 MiB."""
     nonces_per_shard_max: int = Field(default=2_000_000, ge=1_000)
-    """Nonces in force in one shard, about 100 bytes of memory each. When full, commands are
-    refused: forgetting a nonce would let a replay in."""
+    """Nonces in force in one shard, about 100 bytes of memory each, of commands with a signature
+    that holds. When full, commands are refused: forgetting a nonce would let a replay in."""
+    unproven_nonces_max: int = Field(default=200_000, ge=1_000)
+    """Nonces of commands without effect that one host remembers, about 150 bytes of memory each:
+    their signature did not hold, or nothing here knows their sender. The oldest make room, so junk
+    fills neither log nor shard, and what it pushes out had no effect."""
     sockets_max: int = Field(default=20_000, ge=1)
     """Open WebSockets of one edge process; needs as many files."""
     sockets_per_identity_max: int = Field(default=32, ge=1)

@@ -9,7 +9,6 @@ from typing import Final
 from actors.core.commands import (
     Command,
     Contract,
-    NonceClaim,
     Page,
     QueryMessages,
     QueueMessage,
@@ -17,6 +16,7 @@ from actors.core.commands import (
     SaveContract,
     Submission,
 )
+from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessagesPage, Refused, Registered, Reply
 from actors.host.clock import system_clock

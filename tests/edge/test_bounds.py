@@ -180,7 +180,7 @@ async def test_a_forwarded_address_is_believed_from_our_own_proxies_alone(
     [
         {
             "limits": {"nonces_per_shard_max": 1_000},
-            "rates": {"per_address_per_s": 0},
+            "rates": {"per_address_per_s": 0, "per_sender_per_s": 0},
             "shards": 1,
         }
     ],
@@ -192,13 +192,49 @@ async def test_a_full_store_of_nonces_refuses_and_forgets_none(
     first = mediator.command(alice, QUERY)
     assert (await mediator.post(first)).status == 200
     flood = [mediator.command(alice, QUERY) for _ in range(1_000)]
-    answers = [await mediator.post({**command, "signature": "A"}) for command in flood]
-    assert Counter(answer.status for answer in answers) == {401: 998, 429: 2}
+    answers = [await mediator.post(command) for command in flood]
+    assert Counter(answer.status for answer in answers) == {200: 998, 429: 2}
     assert answers[-1].refusal == RATE_LIMITED
     assert (await mediator.post(first)).refusal == (401, "DUPLICATE_NONCE")
     clock.advance(700)
     await mediator.get("/status")  # between commands the host sweeps out what has expired
     await mediator.register(alice)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "limits": {"nonces_per_shard_max": 1_000, "unproven_nonces_max": 1_000},
+            "rates": {"per_address_per_s": 0},
+            "shards": 1,
+        }
+    ],
+)
+async def test_junk_in_a_victims_name_fills_neither_its_shard_nor_the_log(
+    mediator: Mediator, alice: Person
+) -> None:
+    await mediator.register(alice)
+    first = mediator.command(alice, QUERY)
+    assert (await mediator.post(first)).status == 200
+    before = mediator.log_position()
+    junk = [{**mediator.command(alice, QUERY), "signature": "A"} for _ in range(1_500)]
+    for command in junk:
+        assert (await mediator.post(command)).refusal == (401, "INVALID_SIGNATURE")
+    assert mediator.log_position() == before
+    assert (await mediator.post(junk[-1])).refusal == (401, "DUPLICATE_NONCE")
+    assert (await mediator.post(first)).refusal == (401, "DUPLICATE_NONCE")
+    assert (await mediator.send(alice, QUERY)).status == 200
+
+
+async def test_signed_commands_of_unknown_senders_leave_nothing_in_the_log(
+    mediator: Mediator, alice: Person
+) -> None:
+    before = mediator.log_position()
+    command = mediator.command(alice, QUERY)
+    assert (await mediator.post(command)).refusal == (401, "UNAUTHORIZED_COMMAND")
+    assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
+    assert mediator.log_position() == before
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"contract_requests_max": 2}}])

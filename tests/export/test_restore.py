@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from actors.core import commands as c
+from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.host.host import Host
@@ -345,7 +346,7 @@ def answers(log: EventLog, now_ms: int) -> list[Any]:
     questions += [(f"invitation:once-{n}", c.UseInvitation(AGENTS[0])) for n in range(6)]
     replies: list[Any] = []
     for number, (did, command) in enumerate(questions):
-        claim = c.NonceClaim(
+        claim = NonceClaim(
             PLACEMENT.nonce_partition_of(did), command_key(did, f"question-{number}"), now_ms
         )
         found, _ = host.execute(
@@ -361,7 +362,7 @@ def replays(log: EventLog, now_ms: int) -> set[Any]:
     host = Host("host-0", log, LIMITS, clock=lambda: now_ms, new_id=lambda: "id")
     host.assign(PARTITIONS)
     claims = [
-        c.NonceClaim(event.partition, key, now_ms)
+        NonceClaim(event.partition, key, now_ms)
         for row in whole_log(log)
         if isinstance(event := decode(row.topic, row.state), BatchSealed)
         for key, expires_ms in unpack_nonces(event.nonces)

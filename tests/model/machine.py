@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from actors.core import commands as c
 from actors.core.evolve import evolve
 from actors.core.identity import Identity
+from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Reply
 from eventstore.log.events import Seconds
@@ -92,7 +93,7 @@ class IdentityMachine(RuleBasedStateMachine):
         """Send a command with a new nonce; it is answered when its batch is full."""
         key = command_key(sender, f"nonce-{len(self.requests)}")
         partition = PLACEMENT.nonce_partition_of(sender)
-        claim = c.NonceClaim(partition, key, self.system.now_ms + ahead_ms)
+        claim = NonceClaim(partition, key, self.system.now_ms + ahead_ms)
         request = c.Submission(PLACEMENT.partition_of(target), target, key, claim, refusal, command)
         self.requests.append(request)
         self.send(request)

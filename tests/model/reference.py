@@ -47,12 +47,14 @@ class Box(Agent):
 class Reference:
     def __init__(self) -> None:
         self.nonces: set[bytes] = set()
+        self.without_effect: set[bytes] = set()
         self.boxes: defaultdict[str, Box] = defaultdict(Box)
         self.held = Held()
 
     def restart(self) -> None:
         """Lose what a host keeps in memory."""
         self.held = Held()
+        self.without_effect = set()
 
     def answer_all(
         self, batch: Sequence[c.Submission], now_ms: int, ids: list[str]
@@ -78,18 +80,23 @@ class Reference:
             self.held.leases.pop(message_id, None)
         if is_stored:
             self.nonces, self.boxes = tried.nonces, tried.boxes
+        self.without_effect = tried.without_effect
 
     def _answer(self, request: c.Submission, now_ms: int, ids: Iterator[str]) -> r.Reply:
         """The answer to one submission; every command that is decided takes a fresh id."""
-        if request.claim is not None and request.claim.key in self.nonces:
+        claim = request.claim
+        if claim is not None and claim.key in self.nonces | self.without_effect:
             return r.Refused(Refusal.DUPLICATE_NONCE)
-        if request.claim is not None:
-            self.nonces.add(request.claim.key)
         if request.refusal is not None or request.command is None:
+            if claim is not None:
+                (self.without_effect if request.refusal else self.nonces).add(claim.key)
             return r.Done() if request.refusal is None else r.Refused(request.refusal)
         did, command, box = request.target_did, request.command, self.boxes[request.target_did]
         box.lapse(now_ms)
         said = self._decide(did, box, command, now_ms, next(ids))
+        if claim is not None:
+            is_unknown = isinstance(said, Refusal) and not box.version
+            (self.without_effect if is_unknown else self.nonces).add(claim.key)
         return r.Refused(said) if isinstance(said, Refusal) else said
 
     def _decide(

@@ -110,7 +110,12 @@ def keep_a_nonce_by_its_receipt_alone(patch: pytest.MonkeyPatch) -> None:
 
 def sweep_nonces_that_are_in_force(patch: pytest.MonkeyPatch) -> None:
     sweep = NonceWindow.sweep
-    patch.setattr(NonceWindow, "sweep", lambda self, now_ms: sweep(self, now_ms + 600_000))
+
+    def early(self: NonceWindow, now_ms: int, window_ms: int) -> None:
+        sweep(self, now_ms + 600_000, window_ms)
+        self.forgotten_before_ms = 0
+
+    patch.setattr(NonceWindow, "sweep", early)
 
 
 def check_the_signature_before_the_nonce(patch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from actors.core.identity import FOLD, Identity
 from actors.core.leases import Leases
 from actors.core.limits import HostLimits
 from actors.core.message_queue import lapsed
-from actors.core.nonces import NonceWindow, expiry_ms
+from actors.core.nonces import NonceClaim, NonceWindow, UnprovenNonces, expiry_ms
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.core.replies import (
@@ -154,12 +154,13 @@ class CoreSystem(System):
 
     def _answer(self, request: Submission, ids: Iterator[str]) -> Reply:
         claim = request.claim
-        if claim is not None:
-            if self._nonces.holds(claim.key, self.now_ms):
-                return Refused(Refusal.DUPLICATE_NONCE)
-            window_ms = HOST_LIMITS.timestamp_window_ms
-            self._nonces.add(claim.key, expiry_ms(self.now_ms, claim.timestamp_ms, window_ms))
+        if claim is not None and (
+            self._nonces.holds(claim.key, self.now_ms)
+            or self._unproven.holds(claim.key, self.now_ms)
+        ):
+            return Refused(Refusal.DUPLICATE_NONCE)
         if request.refusal is not None or request.command is None:
+            self._keep(claim, has_effect=request.refusal is None)
             return Done() if request.refusal is None else Refused(request.refusal)
         did = request.target_did
         state = self._states.get(did) or self.reloaded(did)
@@ -177,6 +178,7 @@ class CoreSystem(System):
         expired = lapsed(state, context)
         self._record(did, state, [] if expired is None else [expired])
         decision = decide(state, request.command, context)
+        self._keep(claim, has_effect=not isinstance(decision, Refusal) or state.version > 0)
         if isinstance(decision, Refusal):
             return Refused(decision)
         self._record(did, state, decision.events)
@@ -184,6 +186,12 @@ class CoreSystem(System):
             self._leases.grant(did, decision.leasing.message_ids, decision.leasing.lease)
             self._granted.append((did, decision.leasing))
         return self._filled(did, decision.reply)
+
+    def _keep(self, claim: NonceClaim | None, *, has_effect: bool) -> None:
+        if claim is not None:
+            window_ms = HOST_LIMITS.timestamp_window_ms
+            expires_ms = expiry_ms(self.now_ms, claim.timestamp_ms, window_ms)
+            (self._nonces if has_effect else self._unproven).add(claim.key, expires_ms)
 
     def _record(self, did: str, state: Identity, events: Sequence[Event]) -> None:
         for event in events:
@@ -261,6 +269,7 @@ class CoreSystem(System):
     def restart(self) -> None:
         self._states.clear()
         self._leases, self._sessions = Leases(), Sessions()
+        self._unproven = UnprovenNonces(HOST_LIMITS.unproven_nonces_max)
         self._granted: list[tuple[str, Leasing]] = []
 
     @override

@@ -22,7 +22,6 @@ from actors.core.commands import (
     Contract,
     DedicateIdentity,
     DedicationReason,
-    NonceClaim,
     Page,
     QueryMessages,
     QueueMessage,
@@ -33,6 +32,7 @@ from actors.core.commands import (
 )
 from actors.core.identity import Identity
 from actors.core.limits import HostLimits
+from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     Dedication,

@@ -259,8 +259,8 @@ def _of_seals(log: EventLog, seals: list[Stored], now_ms: int) -> dict[str, Rows
     heads: Rows = set()
     for name, head in summary.heads.items():
         window_ms = LIMITS.timestamp_window_ms
-        loaded = owned_partition.load(log, name, now_ms=now_ms, window_ms=window_ms)
-        in_force = {
+        loaded = owned_partition.load(log, name, window_ms=window_ms)
+        known = {
             joined[i : i + 16]
             for joined in loaded.nonces.packed().values()
             for i in range(0, len(joined), 16)
@@ -277,7 +277,8 @@ def _of_seals(log: EventLog, seals: list[Stored], now_ms: int) -> dict[str, Rows
                 expiry[packed[:16]] = max(
                     expiry.get(packed[:16], 0), int.from_bytes(packed[16:], "big")
                 )
-        assert in_force == {key for key, until_ms in expiry.items() if until_ms >= now_ms}
+        in_force = {key for key, until_ms in expiry.items() if until_ms >= now_ms}
+        assert in_force <= known <= set(expiry)
         nonces |= {(name, key, when(expiry[key])) for key in in_force}
         last = own[-1]
         assert isinstance(last.event, BatchSealed)

@@ -12,7 +12,6 @@ from actors.core.commands import (
     Connection,
     Contract,
     DeliverMessages,
-    NonceClaim,
     QueueEnvelope,
     Register,
     Submission,
@@ -20,6 +19,7 @@ from actors.core.commands import (
 from actors.core.decision import DecisionContext
 from actors.core.leases import Lease
 from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.nonces import NonceClaim, Proof
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import Push, Reply
@@ -86,18 +86,20 @@ def registration(did: str, expires_at_s: float = NOW_S + 60) -> Register:
     return Register(contract(did, MEDIATOR, expires_at_s))
 
 
-def submission(
+def submission(  # noqa: PLR0913 - each is a side of a command
     target: str,
     command: Command | None,
     *,
     sender: str | None = None,
     nonce: str | None = None,
     refusal: Refusal | None = None,
+    proof: Proof = Proof.HOLDS,
+    timestamp_ms: int = NOW_MS,
 ) -> Submission:
     """A command of ``sender`` (the target itself, if not said) with a nonce of its own."""
     by = sender or target
     key = command_key(by, nonce or f"nonce {next(_nonces)}")
-    claim = NonceClaim(shard_of(by, SHARDS), key, NOW_MS)
+    claim = NonceClaim(shard_of(by, SHARDS), key, timestamp_ms, proof)
     return Submission(shard_of(target, SHARDS), target, key, claim, refusal, command)
 
 

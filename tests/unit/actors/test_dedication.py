@@ -14,7 +14,6 @@ from actors.core.commands import (
     Contract,
     DedicateIdentity,
     DedicationReason,
-    NonceClaim,
     OpenSession,
     Page,
     QueryMessages,
@@ -25,6 +24,7 @@ from actors.core.commands import (
     Submission,
 )
 from actors.core.limits import HostLimits
+from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     Dedication,

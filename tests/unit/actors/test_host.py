@@ -19,6 +19,7 @@ from actors.core.commands import (
     SaveContract,
 )
 from actors.core.limits import HostLimits
+from actors.core.nonces import Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     ContractRequestsPage,
@@ -117,23 +118,76 @@ def test_one_batch_is_one_transaction_with_one_seal_for_each_partition(log: Even
     assert sum(seal.rows for seal in seals if isinstance(seal, BatchSealed)) == 8
 
 
-def test_an_answer_that_changes_nothing_leaves_a_seal_that_proves_ownership(
+def test_an_answer_that_stores_nothing_leaves_no_row_and_counts_for_the_owner_alone(
     log: EventLog,
 ) -> None:
     owner = host(log)
     run(owner, submission(ME, registration(ME)))
     before = log.position()
     assert run(owner, unclaimed(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
-    (row,) = log.read_log(after=before)
-    assert row.topic == "batch-sealed.1"
+    assert log.position() == before
+    host(log, name="host-1")
+    after = log.position()
+    assert run(owner, unclaimed(ME, QueryMessages(ALL))) == [Refused(Refusal.NOT_OWNER)]
+    assert log.position() == after
 
 
 def test_a_query_uses_up_its_nonce_in_the_log(log: EventLog) -> None:
     owner = host(log)
+    run(owner, submission(ME, registration(ME)))
     query = submission(ME, QueryMessages(ALL), nonce="n")
-    assert run(owner, query) == [Refused(Refusal.UNAUTHORIZED_COMMAND)]
+    assert run(owner, query) == [MessagesPage([], 0)]
     assert run(owner, query) == [DUPLICATE]
     assert run(host(log, name="host-1"), query) == [DUPLICATE]
+
+
+def test_a_refused_command_of_one_who_is_registered_uses_up_its_nonce_in_the_log(
+    log: EventLog,
+) -> None:
+    owner = host(log)
+    run(owner, submission(ME, registration(ME)))
+    refused = submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND, nonce="n")
+    assert run(owner, refused) == [Refused(Refusal.COMMUNICATION_CONTRACT_NOT_FOUND)]
+    assert run(host(log, name="host-1"), refused) == [DUPLICATE]
+
+
+def test_what_is_refused_without_state_or_proof_leaves_no_row(log: EventLog) -> None:
+    owner = host(log)
+    before = log.position()
+    unknown = submission(ME, QueryMessages(ALL))
+    forged = submission(ME, None, refusal=Refusal.INVALID_SIGNATURE)
+    early = submission(ME, None, proof=Proof.NOT_YET)
+    assert run(owner, unknown, forged, early) == [
+        Refused(Refusal.UNAUTHORIZED_COMMAND),
+        Refused(Refusal.INVALID_SIGNATURE),
+        Done(),
+    ]
+    assert run(owner, unknown, forged, early) == [DUPLICATE] * 3
+    assert log.position() == before
+
+
+def test_who_claimed_before_the_proof_goes_on_with_the_same_nonce_once(log: EventLog) -> None:
+    owner = host(log)
+    early = submission(ME, None, nonce="n", proof=Proof.NOT_YET)
+    proven = submission(ME, registration(ME), nonce="n", proof=Proof.HOLDS_NOW)
+    assert run(owner, early) == [Done()]
+    assert run(owner, proven) == [Registered(NOW_S + 60)]
+    assert run(owner, proven) == [DUPLICATE]
+    assert run(host(log, name="host-1"), early) == [DUPLICATE]
+
+
+def test_junk_neither_fills_the_store_of_nonces_nor_pushes_out_what_is_proven(
+    log: EventLog,
+) -> None:
+    owner = host(log, limits=HostLimits(nonces_per_shard_max=2, unproven_nonces_max=4))
+    proven = submission(ME, registration(ME))
+    assert run(owner, proven) == [Registered(NOW_S + 60)]
+    before = log.position()
+    junk = [submission(ME, None, refusal=Refusal.INVALID_SIGNATURE) for _ in range(100)]
+    assert run(owner, *junk) == [Refused(Refusal.INVALID_SIGNATURE)] * 100
+    assert log.position() == before
+    assert run(owner, proven, junk[-1]) == [DUPLICATE] * 2
+    assert run(owner, submission(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
 
 
 def test_of_two_commands_with_one_nonce_in_one_batch_the_first_passes(log: EventLog) -> None:
@@ -228,3 +282,43 @@ def test_what_was_in_time_for_the_edge_but_is_late_here_is_refused(log: EventLog
     assert run(owner, sent) == [MessagesPage([], 0)]
     clock.now_ms += window_ms + 1
     assert run(owner, sent) == [Refused(Refusal.TIMESTAMP_OUT_OF_RANGE)]
+
+
+def test_a_clock_that_jumps_an_hour_ahead_and_back_lets_no_nonce_in_again(log: EventLog) -> None:
+    clock = HandClock()
+    owner = host(log, clock=clock)
+    run(owner, submission(ME, registration(ME, NOW_S + 10_000)))
+    sent = submission(ME, QueryMessages(ALL))
+    assert run(owner, sent) == [MessagesPage([], 0)]
+    clock.now_ms += 3_600_000
+    owner.run_housekeeping()
+    clock.now_ms -= 3_600_000
+    assert run(owner, sent) == [Refused(Refusal.TIMESTAMP_OUT_OF_RANGE)]
+    # Others are not kept out for an hour.
+    clock.now_ms += 60_000
+    later = submission(ME, QueryMessages(ALL), timestamp_ms=clock.now_ms)
+    assert run(owner, later) == [MessagesPage([], 0)]
+
+
+def test_an_owner_whose_clock_is_behind_takes_no_nonce_that_the_last_one_forgot(
+    log: EventLog,
+) -> None:
+    ahead, right = HandClock(), HandClock()
+    window_ms = HostLimits().timestamp_window_ms
+    first = host(log, clock=ahead)
+    run(first, submission(ME, registration(ME, NOW_S + 10_000)))
+    sent = submission(ME, QueryMessages(ALL))
+    assert run(first, sent) == [MessagesPage([], 0)]
+    right.now_ms += window_ms
+    ahead.now_ms += window_ms + 60_000
+    first.run_housekeeping()
+    for name in ("shard-0", "shard-1"):
+        partition = first.partition(name)
+        assert partition is not None
+        partition._seals_to_read = 1_000_000  # so that a snapshot is due
+    run(first, submission(ME, QueryMessages(ALL), timestamp_ms=ahead.now_ms))
+    snapshots = first.run_housekeeping()
+    assert snapshots
+    log.save_snapshots(snapshots)
+    second = host(log, clock=right, name="host-1")
+    assert isinstance(run(second, sent)[0], Refused)

@@ -57,6 +57,7 @@ from tests.unit.actors.given import (
     pushed,
     registration,
     run,
+    submission,
     unclaimed,
 )
 
@@ -280,7 +281,8 @@ def test_a_failed_append_ends_no_lease_and_moves_no_session(log: EventLog, fault
     take(owner, delivery("phone", live=True))
     for command in (ReleaseLeases("phone"), StartLive("edge-0", "laptop"), EndLive("phone")):
         faulty.plan(fault)
-        (failed,) = run(owner, unclaimed(ME, command))
+        # With a nonce, which has to be stored.
+        failed, _ = run(owner, unclaimed(ME, command), submission(ME, QueryQueue()))
         # The second claims anew: what it finds in the way may be another owner.
         assert failed in [UNAVAILABLE, NOT_OWNER]
     assert owner.sessions.live_of(ME).session == "phone"

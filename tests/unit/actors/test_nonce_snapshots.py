@@ -51,7 +51,7 @@ def claim_nonces(log: EventLog, partition: OwnedPartition, *, window_ms: int = W
 def test_a_restart_knows_the_nonces_of_the_snapshot_and_of_the_seals_since(log: EventLog) -> None:
     partition = OwnedPartition("shard-0", None, 0)
     assert claim_nonces(log, partition) == 1
-    again = load(log, "shard-0", now_ms=NOW_MS, window_ms=WINDOW_MS)
+    again = load(log, "shard-0", window_ms=WINDOW_MS)
     assert len(again.nonces) == SEALS
     assert all(again.nonces.holds(key(number), NOW_MS) for number in range(SEALS))
     assert (again.version, again.digest) == (partition.version, partition.digest)
@@ -60,7 +60,7 @@ def test_a_restart_knows_the_nonces_of_the_snapshot_and_of_the_seals_since(log: 
 
 def test_only_the_seals_since_the_snapshot_are_read(log: EventLog) -> None:
     claim_nonces(log, OwnedPartition("shard-0", None, 0))
-    whole = load(log, "shard-0", now_ms=NOW_MS, window_ms=WINDOW_MS)
+    whole = load(log, "shard-0", window_ms=WINDOW_MS)
     snapshot = log.load_snapshot(whole.stream)
     assert snapshot is not None
     assert 1_000 <= snapshot.version < SEALS
@@ -68,15 +68,20 @@ def test_only_the_seals_since_the_snapshot_are_read(log: EventLog) -> None:
 
 def test_a_wider_window_reads_all_seals_and_keeps_every_nonce_for_it(log: EventLog) -> None:
     claim_nonces(log, OwnedPartition("shard-0", None, 0))
-    wider = load(log, "shard-0", now_ms=NOW_MS, window_ms=2 * WINDOW_MS)
+    wider = load(log, "shard-0", window_ms=2 * WINDOW_MS)
     late_ms = NOW_MS + 2 * WINDOW_MS
     assert all(wider.nonces.holds(key(number), late_ms) for number in range(SEALS))
 
 
-def test_nonces_that_expired_meanwhile_do_not_come_back(log: EventLog) -> None:
-    claim_nonces(log, OwnedPartition("shard-0", None, 0))
-    later = load(log, "shard-0", now_ms=NOW_MS + 3 * WINDOW_MS, window_ms=WINDOW_MS)
-    assert len(later.nonces) == 0
+def test_a_snapshot_says_until_when_nonces_were_forgotten(log: EventLog) -> None:
+    """A clock that was ahead swept; one that is right, and has only the snapshot, knows it."""
+    partition = OwnedPartition("shard-0", None, 0)
+    partition.nonces.add(b"k" * 16, NOW_MS + WINDOW_MS)
+    partition.nonces.sweep(NOW_MS + 2 * WINDOW_MS, WINDOW_MS)
+    assert claim_nonces(log, partition) == 1
+    again = load(log, "shard-0", window_ms=WINDOW_MS)
+    assert NOW_MS < again.nonces.forgotten_before_ms <= NOW_MS + WINDOW_MS
+    assert again.nonces.forgotten_before_ms == partition.nonces.forgotten_before_ms
 
 
 def test_without_the_snapshot_the_seals_tell_the_same(log: EventLog) -> None:
@@ -86,5 +91,5 @@ def test_without_the_snapshot_the_seals_tell_the_same(log: EventLog) -> None:
     assert snapshot is not None
     unreadable = type(snapshot)(snapshot.version, snapshot.fold, b"not msgpack")
     log.save_snapshots([(partition.stream, unreadable)])
-    again = load(log, "shard-0", now_ms=NOW_MS, window_ms=WINDOW_MS)
+    again = load(log, "shard-0", window_ms=WINDOW_MS)
     assert all(again.nonces.holds(key(number), NOW_MS) for number in range(SEALS))

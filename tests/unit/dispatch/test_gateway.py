@@ -9,7 +9,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from actors.core.commands import CheckRegistered, GrantMediation, NonceClaim, Submission
+from actors.core.commands import CheckRegistered, GrantMediation, Submission
+from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement, dedicated_host_name, host_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal

@@ -1,0 +1,57 @@
+"""The claims of nonces by commands (DCTRL-0004 5): which pass, and where each is kept.
+
+A nonce is stored with the acceptance of its command, in the commit of its effect. What is not
+proven, or refused by an identity without state, has no effect, so its repetition is no replay: its
+nonce is in the memory of this host alone, and the order of 5.4 is kept as long as the host lives.
+"""
+
+from __future__ import annotations
+
+from actors.core.limits import HostLimits
+from actors.core.nonces import NonceClaim, Proof, UnprovenNonces
+from actors.core.refusals import Refusal
+from actors.host.owned_partition import OwnedPartition
+from actors.host.transaction import Transaction
+
+
+class NonceClaims:
+    """Checks and keeps the nonces of the commands that one host is asked."""
+
+    def __init__(self, limits: HostLimits) -> None:
+        """No nonce is known but those of the partitions."""
+        self._window_ms = limits.timestamp_window_ms
+        self._per_shard_max = limits.nonces_per_shard_max
+        self._unproven = UnprovenNonces(limits.unproven_nonces_max)
+
+    def check(
+        self, transaction: Transaction, shard: OwnedPartition, claim: NonceClaim
+    ) -> Refusal | None:
+        """Why a command with this nonce does not pass, or None. Nothing is kept of it yet."""
+        now_ms, nonces = transaction.now_ms, shard.nonces
+        is_in_time = abs(now_ms - claim.timestamp_ms) <= self._window_ms
+        if not is_in_time or claim.timestamp_ms < nonces.forgotten_before_ms:
+            # In time for the edge's clock, but its nonce may be forgotten here, or would be early.
+            return Refusal.TIMESTAMP_OUT_OF_RANGE
+        if nonces.holds(claim.key, now_ms):
+            return Refusal.DUPLICATE_NONCE
+        if claim.proof is not Proof.HOLDS_NOW and self._unproven.holds(claim.key, now_ms):
+            return Refusal.DUPLICATE_NONCE
+        if len(nonces) >= self._per_shard_max:
+            nonces.sweep(now_ms, self._window_ms)
+            if len(nonces) >= self._per_shard_max:
+                return Refusal.RATE_LIMITED
+        return None
+
+    def keep(
+        self,
+        transaction: Transaction,
+        shard: OwnedPartition,
+        claim: NonceClaim,
+        *,
+        is_durable: bool,
+    ) -> None:
+        """Take a nonce that passed: into the transaction, or into memory alone."""
+        if is_durable:
+            transaction.claim_nonce(shard, claim)
+        else:
+            self._unproven.add(claim.key, transaction.expiry_ms(claim))
