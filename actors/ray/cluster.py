@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -64,6 +66,14 @@ NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
 """Ray's shared memory. Batches travel inside the calls, so the store stays almost empty; Ray
 refuses less than 75 MB."""
+_SESSIONS: Final = "s"
+"""Within the folder for Ray: Ray opens to all users what it is given itself."""
+_FOLDER_BYTES_MAX: Final = 107 - len(
+    "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+)
+"""The path of a Unix socket has at most 107 bytes (unix(7)), and this is the longest of Ray's."""
+_OWNER_ALONE: Final = 0o700
+_OTHERS: Final = 0o077
 
 
 class ClusterRefused(Exception):
@@ -74,52 +84,81 @@ class NameTaken(Exception):
     """An actor of this name lives already; the message is the name."""
 
 
-def start(address: str | None, *, node_ip: str | None = None) -> Path | None:
-    """Join the Ray cluster at ``address``, or start a Ray of our own on this machine.
+def private_folder(data_dir: Path) -> Path:
+    """A folder for the sockets and logs of a Ray of our own, which its owner alone can enter.
 
-    ``node_ip`` says which node of the cluster to be on, where this machine runs several. The
-    result is the folder of sockets and logs of a Ray of our own, for ``stop``; None after a join.
+    Ray opens all that it makes there to every user of the machine, and follows links in it. It is
+    ``ray`` in the data directory; where sockets would have too long a path, a fresh one elsewhere.
+    The session before is left for who looks for a fault, older ones are removed.
+
+    Raises:
+        OSError: it cannot be made, or something else has its name.
+    """
+    folder = data_dir / "ray"
+    if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX:
+        folder = Path(tempfile.mkdtemp(prefix="poste-"))
+        _LOG.info(
+            "Ray's folder is not in the data directory, whose path is too long for sockets",
+            extra={"folder": str(folder)},
+        )
+        return folder
+    folder.mkdir(mode=_OWNER_ALONE, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        raise FileExistsError(errno.EEXIST, "belongs to another", str(folder))
+    folder.chmod(_OWNER_ALONE)
+    for older in sorted((folder / _SESSIONS).glob("session_2*"))[:-1]:
+        shutil.rmtree(older, ignore_errors=True)
+    return folder
+
+
+def join(address: str, *, node_ip: str | None = None) -> None:
+    """Join the Ray cluster at ``address``.
+
+    ``node_ip`` says which node of the cluster to be on, where this machine runs several.
 
     Raises:
         ClusterRefused: the cluster cannot be reached, or has no node on this machine.
     """
-    logging.getLogger("ray").setLevel(logging.WARNING)
     # Ray has no public names for the address of a node and for its inner settings.
-    if address is not None:
-        try:
-            ray.init(
-                address=address,
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                configure_logging=False,
-                _node_ip_address=node_ip,
-            )
-        except (ConnectionError, RuntimeError, ValueError, ray_errors.RayError) as error:
-            raise ClusterRefused(str(error).partition("\n")[0]) from error
-        return None
-    context = ray.init(
-        address="local",  # never one that happens to run on this machine
-        namespace=NAMESPACE,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        configure_logging=False,
-        _node_ip_address="127.0.0.1",
-    )
-    return Path(context.address_info["session_dir"])
+    _init(address=address, _node_ip_address=node_ip)
 
 
-def stop(own_session: Path | None = None) -> None:
+def start(folder: Path) -> None:
+    """Start a Ray of our own on this machine, with its sockets and logs in this folder.
+
+    Raises:
+        ClusterRefused: it does not start.
+    """
+    before = os.umask(_OTHERS)
+    try:
+        _init(
+            address="local",  # never one that happens to run on this machine
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder / _SESSIONS),
+        )
+    finally:
+        os.umask(before)
+
+
+def _init(**options: Any) -> None:
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    try:
+        ray.init(namespace=NAMESPACE, log_to_driver=False, configure_logging=False, **options)
+    except Exception as error:
+        # What Ray raises is written nowhere, and differs by the part that did not start in time.
+        raise ClusterRefused(str(error).partition("\n")[0] or type(error).__name__) from error
+
+
+def stop(own_folder: Path | None = None) -> None:
     """Leave Ray; a Ray of our own ends with all its actors, and its folder is removed if named.
 
     Ray itself leaves the folder of every session behind.
     """
     ray.shutdown()
-    if own_session is not None:
-        shutil.rmtree(own_session, ignore_errors=True)
-        latest = own_session.parent / "session_latest"
-        if latest.is_symlink() and not latest.exists():
-            latest.unlink(missing_ok=True)
+    if own_folder is not None:
+        shutil.rmtree(own_folder, ignore_errors=True)
 
 
 def is_lost() -> bool:

@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from http_edge.server.exits import Exit, Stop
 
+_PROBE_BYTES: Final = 64 * 1024
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-def make_data_dir(data_dir: Path) -> None:
-    """Make the directory, for its owner alone, if it is not there.
+
+@contextlib.contextmanager
+def named_disk_faults(data_dir: Path) -> Iterator[None]:
+    """Say what is wrong with the disk of the data directory when something within fails by it.
 
     Raises:
-        Stop: it cannot be made.
+        Stop: it is full, or the directory cannot be made or written.
     """
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield
     except OSError as error:
+        if error.errno in _FULL:
+            raise Stop(
+                Exit.UNREACHABLE,
+                f"The disk of the data directory {data_dir} is full.",
+                "Make room and start again, see deploy/runbooks/disk-full.md. What was accepted is"
+                " kept.",
+            ) from error
         raise Stop(
             Exit.USAGE,
-            f"The data directory {data_dir} cannot be made: {error.strerror}.",
-            "Name another one with --data-dir.",
+            f"The data directory {data_dir} cannot be used: {error.strerror or error}.",
+            "It has to be a directory that this user may write. Name another one with --data-dir.",
         ) from error
+
+
+def make_data_dir(data_dir: Path) -> None:
+    """Make the directory, for its owner alone, if it is not there, and see that it takes bytes.
+
+    Raises:
+        Stop: it cannot be made or written, or its disk is full.
+    """
+    with named_disk_faults(data_dir):
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=data_dir, buffering=0) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            os.fsync(probe.fileno())
 
 
 @contextlib.contextmanager
@@ -36,7 +63,9 @@ def locked(data_dir: Path) -> Iterator[bool]:
     Raises:
         Stop: another mediator, or a restore, works there.
     """
-    with (data_dir / "lock").open("a+") as lock:
+    with named_disk_faults(data_dir):
+        lock = (data_dir / "lock").open("a+")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -25,7 +25,7 @@ from actors.host.clock import system_clock
 from actors.ray import cluster as ray_cluster
 from http_edge.server.address import reserved_address
 from http_edge.server.cluster_node import ClusterNode, node_name
-from http_edge.server.data_dir import locked, make_data_dir
+from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.export_process import ExportProcess
 from http_edge.server.hosts import host_options, placement_of
@@ -75,8 +75,8 @@ def run(loaded: Loaded) -> int:
             settings = settings.on_node(settings.node or node_name())
         if settings.has_placer:
             node = ClusterNode(settings, log_id)
-        session = _start_ray(settings)
         code: int = Exit.INTERNAL
+        folder = _start_ray(settings)
         try:
             mediator = _Mediator(
                 settings,
@@ -88,7 +88,7 @@ def run(loaded: Loaded) -> int:
             code = asyncio.run(mediator.serve())
         finally:
             # After a fault the logs in Ray's folder can say more than ours.
-            ray_cluster.stop(session if code == Exit.OK else None)
+            ray_cluster.stop(folder if code == Exit.OK else None)
             _LOG.info("stopped", extra={"exit_code": int(code)})
         return code
 
@@ -286,16 +286,38 @@ def _edge_question(edge: Any) -> EdgeQuestion:
 
 
 def _start_ray(settings: Settings) -> Path | None:
-    """Start or join Ray; the folder of one that was started."""
+    """Start or join Ray; the folder of one that was started.
+
+    Raises:
+        Stop: it does not start or cannot be joined; says what to do.
+    """
     if settings.ray_address is None:
-        _LOG.info("starting Ray")
-    else:
-        _LOG.info("joining Ray", extra={"address": settings.ray_address})
+        return _start_own_ray(settings.data_dir)
+    _LOG.info("joining Ray", extra={"address": settings.ray_address})
     try:
-        return ray_cluster.start(settings.ray_address, node_ip=settings.ray_node_ip)
+        ray_cluster.join(settings.ray_address, node_ip=settings.ray_node_ip)
     except ray_cluster.ClusterRefused as error:
         raise Stop(
             Exit.UNREACHABLE,
             f"The Ray cluster at {settings.ray_address} cannot be joined: {error}.",
-            "Start a Ray node on this machine with: ray start --address=HOST:PORT.",
+            "Start a Ray node on this machine with: ray start --address=HOST:PORT"
+            " --temp-dir=FOLDER.",
         ) from error
+    return None
+
+
+def _start_own_ray(data_dir: Path) -> Path:
+    _LOG.info("starting Ray")
+    with named_disk_faults(data_dir):
+        folder = ray_cluster.private_folder(data_dir)
+    try:
+        ray_cluster.start(folder)
+    except ray_cluster.ClusterRefused as error:
+        make_data_dir(data_dir)  # Ray does not say that the disk is full
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"Ray did not start: {error}.",
+            "This machine may be too busy, or short of memory or processes: start again. What Ray's"
+            f" processes wrote stands in {folder}.",
+        ) from error
+    return folder

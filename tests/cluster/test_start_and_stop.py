@@ -126,6 +126,8 @@ async def test_a_clean_stop_removes_the_folder_of_its_ray_and_the_log_tells_the_
 ) -> None:
     with Server(tmp_path / "data") as server:
         (folder,) = ray_folders(server)
+        # Ray opens its folder to all: it stands in one that its owner alone can enter.
+        assert folder.parent.parent.stat().st_mode & 0o077 == 0
         assert folder.is_dir()
         async with client(server.url) as mediator:
             writer, _ = [await newcomer(mediator, alias) for alias in ("writer", "reader")]
@@ -135,7 +137,9 @@ async def test_a_clean_stop_removes_the_folder_of_its_ray_and_the_log_tells_the_
         server.wait_until_gone()
         said = (server.data_dir / "stderr").read_text()
     lines = [json.loads(line) for line in said.splitlines()]
-    assert [line["event"] for line in lines if line["level"] == "info"] == [
+    # Paths of tests can be too long for Ray's sockets, which is said then.
+    events = [line["event"] for line in lines if line["level"] == "info"]
+    assert [event for event in events if not event.startswith("Ray's folder")] == [
         "starting",
         "starting Ray",
         "starting hosts and edges",

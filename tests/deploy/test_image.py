@@ -106,6 +106,18 @@ def test_a_node_joins_ray_first_and_nothing_starts_without_it(tmp_path: Path) ->
     assert (alone.returncode, alone.stdout) == (1, "ray start --address=head:6379\n")
 
 
+def test_rays_folder_on_a_node_is_open_to_its_owner_alone(tmp_path: Path) -> None:
+    ray = tmp_path / "ray"
+    ray.write_text('#!/bin/sh\nfor last; do :; done\necho "$last"\numask\n', "utf-8")
+    ray.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    joined = _run("true", PATH=path, RAY_HEAD="head:6379", RAY_TMPDIR=str(tmp_path))
+    option, _, folder = joined.stdout.splitlines()[0].partition("=")
+    assert option == "--temp-dir"
+    assert stat.S_IMODE(Path(folder).parent.stat().st_mode) == 0o700
+    assert joined.stdout.splitlines()[1] == "0077"
+
+
 def test_the_command_takes_the_place_of_the_script() -> None:
     ended = _run("sh", "-c", "echo $PPID; ps -o args= -p $$ | head -c 2", PATH="/usr/bin:/bin")
     assert ended.stdout.split() == [str(os.getpid()), "sh"]

@@ -1,7 +1,10 @@
-"""The folder of a Ray session goes with the Ray that was started for a mediator, and only then."""
+"""Ray's folder is its owner's alone, and goes with the Ray that was started for a mediator."""
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,48 +12,129 @@ import pytest
 import ray
 
 from actors.ray import cluster
+from http_edge.server import serve
+from http_edge.server.exits import Exit, Stop
+
+SESSION = "session_2026-01-01_00-00-00_000000_1"
 
 
-class Context:
-    """What ``ray.init`` returns, as far as it is used."""
+class Ray:
+    """In place of Ray: does with its folder what Ray does, unless it fails."""
 
-    def __init__(self, session: Path) -> None:
-        self.address_info = {"session_dir": str(session)}
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
+        self.options: dict[str, Any] = {}
+
+    def init(self, **options: Any) -> None:
+        self.options = options
+        folder = options.get("_temp_dir")
+        if folder is not None:
+            (Path(folder) / SESSION / "logs").mkdir(parents=True)
+            Path(folder).chmod(0o777)
+            (Path(folder) / SESSION).chmod(0o777)
+            (Path(folder) / SESSION / "logs" / "raylet.out").write_text("started")
+        if self.fault is not None:
+            raise self.fault
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a session; Ray itself neither starts nor ends."""
-    session = tmp_path / "session_1"
-    (session / "logs").mkdir(parents=True)
-    (session / "logs" / "raylet.out").write_text("started")
-    (tmp_path / "session_latest").symlink_to(session)
-
-    def init(**_: Any) -> Context:
-        return Context(session)
-
-    monkeypatch.setattr(ray, "init", init)
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
+    """Ray itself neither starts nor ends."""
+    found = Ray()
+    monkeypatch.setattr(ray, "init", found.init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    return session
+    return found
 
 
-def test_the_folder_of_a_ray_of_its_own_is_removed_with_the_link_to_it(session: Path) -> None:
-    assert cluster.start(None) == session
-    cluster.stop(session)
-    assert list(session.parent.iterdir()) == []
+@pytest.fixture
+def data_dir() -> Any:
+    """A data directory with a short path that others may enter, and that holds something else."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "log.db").touch()
+        yield folder
 
 
-def test_the_folder_of_a_ray_that_was_joined_stays(session: Path) -> None:
-    cluster.stop(cluster.start("192.0.2.1:6379"))
-    assert (session / "logs" / "raylet.out").exists()
-    assert (session.parent / "session_latest").exists()
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_link_to_the_session_of_another_ray_stays(session: Path) -> None:
-    another = session.parent / "session_2"
-    another.mkdir()
-    latest = session.parent / "session_latest"
-    latest.unlink()
-    latest.symlink_to(another)
-    cluster.stop(session)
-    assert {path.name for path in session.parent.iterdir()} == {"session_2", "session_latest"}
+def test_no_other_user_of_the_machine_enters_the_folder_of_ray(
+    data_dir: Path, fake_ray: Ray
+) -> None:
+    (data_dir / "ray").mkdir(mode=0o777)
+    before = os.umask(0o022)
+    try:
+        folder = cluster.private_folder(data_dir)
+        cluster.start(folder)
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    assert folder == data_dir / "ray"
+    assert mode(folder) == 0o700
+    # What Ray opens to all stands below, and its processes open nothing by themselves.
+    sessions = Path(fake_ray.options["_temp_dir"])
+    assert sessions.parent == folder
+    assert mode(sessions / SESSION / "logs" / "raylet.out") == 0o600
+
+
+def test_a_folder_that_another_user_put_there_is_refused(data_dir: Path) -> None:
+    with tempfile.TemporaryDirectory() as elsewhere:
+        (data_dir / "ray").symlink_to(elsewhere)
+        with pytest.raises(OSError, match="belongs to another"):
+            cluster.private_folder(data_dir)
+
+
+def test_where_the_path_is_too_long_for_sockets_a_fresh_folder_is_made(tmp_path: Path) -> None:
+    data_dir = tmp_path / ("d" * 60)
+    data_dir.mkdir()
+    first, second = cluster.private_folder(data_dir), cluster.private_folder(data_dir)
+    try:
+        assert first != second
+        assert {mode(first), mode(second)} == {0o700}
+        assert list(data_dir.iterdir()) == []
+    finally:
+        cluster.stop(first)
+        cluster.stop(second)
+    assert not first.exists()
+
+
+@pytest.mark.usefixtures("fake_ray")
+def test_the_folder_of_a_ray_of_its_own_is_removed_at_the_end(data_dir: Path) -> None:
+    folder = cluster.private_folder(data_dir)
+    cluster.start(folder)
+    cluster.stop(folder)
+    assert [path.name for path in data_dir.iterdir()] == ["log.db"]
+
+
+def test_of_mediators_that_were_killed_the_last_session_is_kept(data_dir: Path) -> None:
+    for number in range(3):
+        (data_dir / "ray" / "s" / f"session_2026-01-0{number + 1}").mkdir(parents=True)
+    folder = cluster.private_folder(data_dir)
+    assert [path.name for path in (folder / "s").iterdir()] == ["session_2026-01-03"]
+
+
+def test_a_ray_that_was_joined_gets_no_folder(fake_ray: Ray) -> None:
+    cluster.join("192.0.2.1:6379")
+    assert "_temp_dir" not in fake_ray.options
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Exception("The current node timed out during startup.\nThis could happen"),
+        TimeoutError(),
+        RuntimeError("Failed to start GCS"),
+    ],
+)
+def test_a_ray_that_does_not_start_is_a_sentence_with_its_remedy(
+    data_dir: Path, fake_ray: Ray, fault: Exception
+) -> None:
+    fake_ray.fault = fault
+    with pytest.raises(Stop) as stopped:
+        serve._start_own_ray(data_dir)
+    assert stopped.value.exit_code == Exit.UNREACHABLE
+    said = str(fault).partition("\n")[0] or type(fault).__name__
+    assert stopped.value.message == f"Ray did not start: {said}."
+    assert str(data_dir / "ray") in stopped.value.remedy

@@ -1,0 +1,61 @@
+"""A data directory that cannot be used is named, with what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from http_edge.server.data_dir import make_data_dir
+from http_edge.server.exits import Exit, Stop
+
+
+def start_refused(data_dir: Path) -> Stop:
+    with pytest.raises(Stop) as stopped:
+        make_data_dir(data_dir)
+    return stopped.value
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing(number))
+    stop = start_refused(tmp_path)
+    assert stop.exit_code == Exit.UNREACHABLE
+    assert stop.message == f"The disk of the data directory {tmp_path} is full."
+    assert "disk-full" in stop.remedy
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_directory_that_cannot_be_written_is_named_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing(number))
+    stop = start_refused(tmp_path)
+    assert stop.exit_code == Exit.USAGE
+    assert str(tmp_path) in stop.message
+    assert os.strerror(number) in stop.message
+    assert "--data-dir" in stop.remedy
+
+
+def test_a_file_in_place_of_the_directory_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    assert str(tmp_path / "data") in start_refused(tmp_path / "data").message
+
+
+def test_a_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    make_data_dir(tmp_path / "new" / "data")
+    assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
+    assert list((tmp_path / "new" / "data").iterdir()) == []
