@@ -317,6 +317,15 @@ class _Connection(RequestHandler):
         self._malformed = malformed
         super().__init__(server, **options)
 
+    def log_exception(
+        self, *args: Any, exc_info: BaseException | None = None, **options: Any
+    ) -> None:
+        """Log a fault of ours; a peer that goes away is none, and any client can do it."""
+        if isinstance(exc_info, ConnectionError):
+            self.log_debug("the peer went away")
+        else:
+            super().log_exception(*args, exc_info=exc_info, **options)
+
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """Read a WebSocket from now on."""
         super().set_parser(CheckedFrames(parser, self._loop.time), data_received_cb)  # type: ignore[arg-type] # it has the methods that are used

@@ -108,7 +108,7 @@ def target(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
         target.close()
 
 
-def _kinds(mediator: Mediator) -> list[tuple[Any, str, str]]:
+def every_command(mediator: Mediator) -> list[tuple[Any, str, str]]:
     """A valid payload of every command, with its channel and recipient."""
     now_s = mediator.clock.now_s
     event = {
@@ -214,7 +214,7 @@ def test_random_json_is_refused(target: Target) -> None:
 
 def test_a_valid_command_with_changed_bytes_is_refused(target: Target) -> None:
     mediator = target.mediator
-    kinds = _kinds(mediator)
+    kinds = every_command(mediator)
 
     @FEW
     @given(st.sampled_from(range(len(kinds))), st.data())
@@ -248,7 +248,7 @@ def _means_the_same(changed: bytes, body: bytes) -> bool:
 def test_a_command_signed_with_random_members_is_answered_by_the_rules(target: Target) -> None:
     """Signed by its sender, so it comes as deep as it can; who is a stranger changes nothing."""
     mediator = target.mediator
-    kinds = _kinds(mediator)
+    kinds = every_command(mediator)
 
     @FEW
     @given(st.sampled_from(range(len(kinds))), st.data())

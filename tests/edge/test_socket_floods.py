@@ -103,3 +103,19 @@ async def test_a_peer_that_goes_away_leaves_no_line_in_the_log(
 async def authenticate(mediator: Mediator, socket: RawSocket) -> None:
     await socket.say(frame(TEXT, orjson.dumps(mediator.authenticate(ALICE))))
     assert await socket.hear() == (TEXT, b'{"type":"AUTH_SUCCESS"}')
+
+
+async def test_a_peer_that_goes_away_before_it_is_answered_leaves_no_line_in_the_log(
+    mediator: Mediator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiohttp writes "100 Continue" itself, and logged that it could not with a traceback."""
+    for _ in range(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nExpect: 100-continue\r\n\r\n"
+        )
+        writer.write_eof()
+        await writer.drain()
+        assert (await mediator.get("/")).status == 200
+        writer.close()
+    assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
