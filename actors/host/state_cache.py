@@ -18,7 +18,7 @@ needed again; so commands for unknown DIDs cost no memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, TypeVar, assert_never
 from uuid import UUID
 
@@ -54,7 +54,13 @@ from actors.core.replies import (
 from eventstore.log.codec import decode, encode, identity_stream
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, QueueDepth, Snapshot
-from eventstore.log.events import ContractRequested, ContractStored, Event, MessageQueued
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    ContractRequested,
+    ContractStored,
+    Event,
+    MessageQueued,
+)
 
 _ROWS_PER_READ = 1_000
 
@@ -245,6 +251,36 @@ def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
             evolve(state, decode(row.topic, row.state))
         if len(rows) < _ROWS_PER_READ:
             return state, snapshot_version
+
+
+def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
+    """The streams whose snapshot was changed, or is not what their events make of an identity.
+
+    Those of nonces and of other releases are held to their digest alone.
+
+    Raises: as ``read_identity``.
+    """
+    after = b""
+    while page := log.read_snapshots(after=after):
+        for stream, snapshot in page:
+            if snapshot is None or (snapshot.fold == FOLD and not _is_fold(log, stream, snapshot)):
+                yield stream
+        after = page[-1][0].bytes
+
+
+def _is_fold(log: EventLog, stream: UUID, snapshot: Snapshot) -> bool:
+    first = log.read_stream(stream, limit=1)
+    if not first or first[0].topic == SEAL_TOPIC:
+        return bool(first)
+    state = Identity()
+    while state.version < snapshot.version:
+        left = snapshot.version - state.version
+        rows = log.read_stream(stream, after=state.version, limit=min(left, _ROWS_PER_READ))
+        if not rows:
+            return False
+        for row in rows:
+            evolve(state, decode(row.topic, row.state))
+    return from_snapshot(snapshot.state) == state
 
 
 def _from_snapshot(log: EventLog, stream: UUID) -> Identity:

@@ -7,6 +7,7 @@ LogError
 ├── LogUnavailable   reading failed; try again
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
+├── ReadModelsMissing  tables that are made from the rows are not there
 ├── LockedElsewhere  another process has the advisory lock that was asked for
 ├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
@@ -14,6 +15,10 @@ LogError
 ├── UnknownTopic     a row names an event type that this release does not know
 └── CorruptRow       a row's state does not decode
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class LogError(Exception):
@@ -46,6 +51,16 @@ class UnsafeLog(LogError):
 
 class LogUnfinished(LogError):
     """A restore into this log has not come to its end: what it holds is a part of something."""
+
+
+class ReadModelsMissing(LogError):
+    """Tables that are made from the rows of the log are not there."""
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        super().__init__(
+            f"its tables {', '.join(tables)} are missing; make them anew from its rows with"
+            " poste log rebuild-read-models"
+        )
 
 
 class LockedElsewhere(LogError):

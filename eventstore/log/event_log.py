@@ -212,7 +212,15 @@ class EventLog(Protocol):
         """A page of one publisher's public events with the exact total, from one snapshot."""
 
     def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        """The newest snapshot of a stream, or None. Snapshots are a cache."""
+        """The newest snapshot of a stream, None if there is none as it was saved: they are a cache.
+
+        Each is stored behind a digest of it, so one that was changed since is not used.
+        """
+
+    def read_snapshots(
+        self, *, after: bytes = b"", limit: int = 100
+    ) -> Sequence[tuple[UUID, Snapshot | None]]:
+        """Snapshots in the order of their streams (16 bytes); None for one that was changed."""
 
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         """Replace the snapshots of these streams; losing them loses nothing."""

@@ -53,6 +53,9 @@ class LogSession(Session, Protocol):
     def clear(self) -> None:
         """Remove all rows, read models and snapshots; constants stay."""
 
+    def keep_out_writers(self) -> None:
+        """Let no other transaction append before this one ends."""
+
 
 class Store(Protocol):
     """A database that holds a log: the library's recorder and transactions beside it.
@@ -69,6 +72,12 @@ class Store(Protocol):
 
     def writing(self) -> AbstractContextManager[LogSession]:
         """A transaction that is durable when the block ends, or undone when it raises."""
+
+    def scratch(self) -> AbstractContextManager[tuple[LogSession, str]]:
+        """A transaction that sees one snapshot, with read models of its own, which end with it.
+
+        They are empty; the schema where the stored ones are comes with it.
+        """
 
     def close(self) -> None:
         """Release all connections."""

@@ -27,7 +27,9 @@ INDEXED: Final = (
     *(IdentityDedicated, IdentityReleased),
 )
 """The events that change a read model; depths of queues come from their owner."""
-READ_MODELS: Final = ("postings", "queue_depths", "dedicated", "snapshots", "heartbeat")
+MADE: Final = ("postings", "queue_depths", "dedicated")
+"""The read models: what they hold follows from the rows of the log."""
+READ_MODELS: Final = (*MADE, "snapshots", "heartbeat")
 """The tables beside ``stored_events`` that can be made anew from it, or forgotten."""
 
 

@@ -30,15 +30,20 @@ def open_log(
     Raises:
         LogUnavailable: the store cannot be opened, or the URL names none.
         LogUnfinished: a restore into it has not come to its end.
+        ReadModelsMissing: it has rows and lacks a table that is made from them.
         UnsafeLog: the store's durability settings are not what acknowledgements rest on.
     """
     return opened(open_store(dsn, allow_unsafe=allow_unsafe, postgres=postgres))
 
 
 def open_store(
-    dsn: str, *, allow_unsafe: bool = False, postgres: PostgresBounds = _BOUNDS
+    dsn: str,
+    *,
+    allow_unsafe: bool = False,
+    postgres: PostgresBounds = _BOUNDS,
+    makes_missing: bool = False,
 ) -> Store:
-    """The store below ``open_log``, whatever it holds.
+    """The store below ``open_log``, whatever it holds; ``makes_missing`` read models, empty.
 
     Raises:
         LogUnavailable, UnsafeLog: as ``open_log``.
@@ -49,9 +54,11 @@ def open_store(
         raise LogUnavailable("not a URL") from error
     match url.scheme:
         case "sqlite" if url.path and not url.netloc:
-            return open_sqlite_store(Path(unquote(url.path)))
+            return open_sqlite_store(Path(unquote(url.path)), makes_missing=makes_missing)
         case "postgresql" | "postgres":
-            return open_postgres_store(dsn, allow_unsafe=allow_unsafe, bounds=postgres)
+            return open_postgres_store(
+                dsn, allow_unsafe=allow_unsafe, bounds=postgres, makes_missing=makes_missing
+            )
         case scheme:
             # The URL itself may hold a password.
             raise LogUnavailable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")

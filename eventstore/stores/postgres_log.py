@@ -15,17 +15,17 @@ from uuid import UUID
 
 from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
-from psycopg import Cursor, ProgrammingError
+from psycopg import Connection, Cursor, ProgrammingError
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
-from eventstore.log.errors import LogUnavailable
+from eventstore.log.errors import LogUnavailable, ReadModelsMissing
 from eventstore.log.event_log import LogRow, QueueDepth
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
-from eventstore.read_models.update import READ_MODELS, update_read_models
+from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
 from eventstore.stores.postgres_connections import PostgresBounds, PostgresConnections
 from eventstore.stores.sql_recorder import SqlRecorder
 
@@ -101,16 +101,25 @@ _IS_CURRENT: Final = "SELECT to_regclass('outbound_queues') IS NOT NULL AS curre
 
 
 def open_postgres_store(
-    conninfo: str, *, allow_unsafe: bool = False, bounds: PostgresBounds = _BOUNDS
+    conninfo: str,
+    *,
+    allow_unsafe: bool = False,
+    bounds: PostgresBounds = _BOUNDS,
+    makes_missing: bool = False,
 ) -> Store:
     """The store in this database (a ``postgresql://`` URL), whose tables are made if missing.
 
+    ``makes_missing``: so are read models of a log that has rows.
+
     Raises:
+        ReadModelsMissing: the log has rows and lacks a read model.
         LogUnavailable: no server can be reached, or it refuses.
         UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
     """
     try:
-        return PostgresStore(conninfo, allow_unsafe=allow_unsafe, bounds=bounds)
+        return PostgresStore(
+            conninfo, allow_unsafe=allow_unsafe, bounds=bounds, makes_missing=makes_missing
+        )
     except (EventSourcingError, ProgrammingError) as error:
         raise LogUnavailable(f"PostgreSQL: {error}") from error
 
@@ -119,11 +128,16 @@ class PostgresStore(Store):
     """A ``Store`` on a pool of connections."""
 
     def __init__(
-        self, conninfo: str, *, allow_unsafe: bool = False, bounds: PostgresBounds = _BOUNDS
+        self,
+        conninfo: str,
+        *,
+        allow_unsafe: bool = False,
+        bounds: PostgresBounds = _BOUNDS,
+        makes_missing: bool = False,
     ) -> None:
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
         try:
-            self._create_tables()
+            self._create_tables(makes_missing=makes_missing)
         except BaseException:
             self._connections.close()
             raise
@@ -143,14 +157,33 @@ class PostgresStore(Store):
             yield _Session(connection.cursor(row_factory=tuple_row))
 
     @override
+    @contextmanager
+    def scratch(self) -> Iterator[tuple[LogSession, str]]:
+        with self._connections.connection() as connection, connection.transaction():
+            connection.answer_s_max = None
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            session = _Session(connection.cursor(row_factory=tuple_row))
+            ((schema,),) = session.rows("SELECT current_schema()")
+            for name in MADE:
+                # A temporary table stands before the one of the same name in any schema.
+                connection.execute(
+                    SQL("CREATE TEMP TABLE {} (LIKE {} INCLUDING ALL) ON COMMIT DROP").format(
+                        Identifier(name), Identifier(schema, name)
+                    )
+                )
+            yield session, schema
+
+    @override
     def close(self) -> None:
         self._connections.close()
 
-    def _create_tables(self) -> None:
+    def _create_tables(self, *, makes_missing: bool) -> None:
         # IF NOT EXISTS does not keep two processes from making the same table at the same time.
         with self._connections.connection() as connection:
             connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
             try:
+                if not makes_missing:
+                    _require_read_models(connection)
                 with connection.transaction():
                     for statement in _TABLES:
                         connection.execute(statement)
@@ -162,6 +195,23 @@ class PostgresStore(Store):
                         connection.execute(statement)
             finally:
                 connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
+
+
+def _require_read_models(connection: Connection[Any]) -> None:
+    """Refuse a log that lacks a read model, which would begin anew as an empty one.
+
+    Raises:
+        ReadModelsMissing: it does.
+    """
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(
+            "SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) AS name",
+            (["public.stored_events", *MADE],),
+        )
+        there: dict[str, bool] = dict(cursor.fetchall())
+    missing = [name for name in MADE if not there[name]]
+    if missing and there["public.stored_events"]:
+        raise ReadModelsMissing(missing)
 
 
 class PostgresRecorder(SqlRecorder):
@@ -314,6 +364,10 @@ class _Session(LogSession):
                 SQL(", ").join(map(Identifier, ("stored_events", *READ_MODELS)))
             )
         )
+
+    @override
+    def keep_out_writers(self) -> None:
+        self._cursor.execute(_LOCK)
 
 
 @lru_cache(maxsize=256)

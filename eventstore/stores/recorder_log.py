@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -29,7 +31,11 @@ from eventstore.log.event_log import (
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Session, Store
 from eventstore.read_models import dedicated_identities, public_events, queue_depths, saved_events
+from eventstore.read_models.remake import Difference, Progress, differences, remake
+from eventstore.read_models.update import MADE
 
+_LOG = logging.getLogger(__name__)
+_DIGEST_BYTES: Final = 32
 UNFINISHED: Final = "unfinished_restore"
 """A constant that a log has as long as a restore into it has not come to its end."""
 
@@ -55,6 +61,30 @@ def stored_settings(session: Session) -> dict[str, str]:
     """All constants of a log."""
     found = session.rows("SELECT name, value FROM settings")
     return {bytes(name).decode(): bytes(value).decode() for name, value in found}
+
+
+def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> None:
+    """Make all read models anew from the rows of the log, in one transaction; drop the snapshots.
+
+    Raises:
+        LogUnavailable: the store failed; all is as it was.
+        CorruptRow, UnknownTopic: a row cannot be understood; all is as it was.
+    """
+    with unavailable(), store.writing() as session:
+        session.keep_out_writers()
+        for table in (*MADE, "snapshots"):
+            session.run_many(f"DELETE FROM {table}", [()])  # noqa: S608 - own text
+        remake(session, progress=progress)
+
+
+def wrong_read_models(store: Store, *, progress: Progress | None = None) -> Sequence[Difference]:
+    """The read models that are not what the rows of the log make of them.
+
+    Raises: as ``rebuild_read_models``.
+    """
+    with unavailable(), store.scratch() as (session, stored_in):
+        remake(session, progress=progress)
+        return list(differences(session, stored_in))
 
 
 class RecorderLog(EventLog):
@@ -168,8 +198,24 @@ class RecorderLog(EventLog):
             for version, fold, state in session.rows(
                 "SELECT version, fold, state FROM snapshots WHERE stream = ?", (stream.bytes,)
             ):
-                return Snapshot(version, fold, bytes(state))
+                return _checked(stream, version, fold, bytes(state))
         return None
+
+    @override
+    def read_snapshots(
+        self, *, after: bytes = b"", limit: int = 100
+    ) -> Sequence[tuple[UUID, Snapshot | None]]:
+        with self._reading() as session:
+            found = session.rows(
+                "SELECT stream, version, fold, state FROM snapshots WHERE stream > ?"
+                " ORDER BY stream LIMIT ?",
+                (after, limit),
+            )
+        streams = [UUID(bytes=bytes(stream)) for stream, *_ in found]
+        return [
+            (stream, _checked(stream, version, fold, bytes(state)))
+            for stream, (_, version, fold, state) in zip(streams, found, strict=True)
+        ]
 
     @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
@@ -178,7 +224,10 @@ class RecorderLog(EventLog):
                 "INSERT INTO snapshots (stream, version, fold, state) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (stream) DO UPDATE SET"
                 " version = excluded.version, fold = excluded.fold, state = excluded.state",
-                [(stream.bytes, s.version, s.fold, s.state) for stream, s in snapshots],
+                [
+                    (stream.bytes, s.version, s.fold, _snapshot_digest(stream, s) + s.state)
+                    for stream, s in snapshots
+                ],
             )
 
     @override
@@ -224,6 +273,21 @@ class RecorderLog(EventLog):
     def _writing(self) -> Iterator[LogSession]:
         with unavailable(), self._store.writing() as session:
             yield session
+
+
+def _snapshot_digest(stream: UUID, snapshot: Snapshot) -> bytes:
+    """SHA-256 over all that a snapshot says, and of which stream."""
+    said = b"%d %d " % (snapshot.version, snapshot.fold)
+    return hashlib.sha256(stream.bytes + said + snapshot.state).digest()
+
+
+def _checked(stream: UUID, version: int, fold: int, stored: bytes) -> Snapshot | None:
+    """The snapshot in a row, None if its digest, which stands first, is not of it."""
+    snapshot = Snapshot(version, fold, stored[_DIGEST_BYTES:])
+    if stored[:_DIGEST_BYTES] == _snapshot_digest(stream, snapshot):
+        return snapshot
+    _LOG.warning("a snapshot without its digest is not used", extra={"stream": str(stream)})
+    return None
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _library_errors() -> Iterator[None]:
+def library_errors() -> Iterator[None]:
     """Errors of the driver as the library's."""
     try:
         yield
@@ -121,7 +121,7 @@ class SqliteReaders:
             OperationalError: the read failed, no connection came free within ``READER_WAIT_S``, or
                 the store was closed.
         """
-        with _library_errors():
+        with library_errors():
             connection = self._take()
             try:
                 with closing(connection.cursor()) as cursor:
@@ -205,7 +205,7 @@ class SqliteWriter:
             IntegrityError: a key is there already.
             OperationalError: the store failed; the commit may have been under way.
         """
-        with _library_errors(), self._turn, closing(self.connection.cursor()) as cursor:
+        with library_errors(), self._turn, closing(self.connection.cursor()) as cursor:
             changed = self.connection.total_changes
             cursor.execute("BEGIN IMMEDIATE")
             try:

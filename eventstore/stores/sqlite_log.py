@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -18,19 +18,21 @@ from uuid import UUID
 from eventsourcing.persistence import OperationalError, StoredEvent
 from typing_extensions import override
 
-from eventstore.log.errors import CorruptRow, LogUnavailable
+from eventstore.log.errors import CorruptRow, LogUnavailable, ReadModelsMissing
 from eventstore.log.event_log import LogRow, QueueDepth
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import INSERT
-from eventstore.read_models.update import READ_MODELS, update_read_models
+from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
 from eventstore.stores.sql_recorder import SqlRecorder
 from eventstore.stores.sqlite_connections import (
     CHECKPOINT_BYTES,
     SqliteReaders,
     SqliteWriter,
+    connect,
     create_file,
+    library_errors,
 )
 
 _TABLES: Final = (
@@ -80,10 +82,13 @@ _OUTBOUND_INDEX: Final = """
     """
 
 
-def open_sqlite_store(path: Path) -> Store:
+def open_sqlite_store(path: Path, *, makes_missing: bool = False) -> Store:
     """The store in this file, which is made (readable by its owner only) if missing.
 
+    ``makes_missing``: so are read models of a log that has rows.
+
     Raises:
+        ReadModelsMissing: the log has rows and lacks a read model.
         LogUnavailable: the file cannot be opened or is not a database.
         UnsafeLog: it cannot be used with WAL and full synchronisation.
     """
@@ -91,15 +96,37 @@ def open_sqlite_store(path: Path) -> Store:
     try:
         if not path.exists():
             create_file(path)
-        return SqliteStore(path)
+        return SqliteStore(path, makes_missing=makes_missing)
     except (OSError, sqlite3.Error, OperationalError) as error:
         raise LogUnavailable(f"{path}: {error}") from error
+
+
+def _require_read_models(path: Path) -> None:
+    """Refuse a log that lacks a read model, which would begin anew as an empty one.
+
+    Raises:
+        ReadModelsMissing: it does.
+    """
+    with closing(connect(path)) as connection:
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    missing = [name for name in MADE if name not in there]
+    if missing and "stored_events" in there:
+        raise ReadModelsMissing(missing)
 
 
 class SqliteStore(Store):
     """A ``Store``: one connection that writes, a pool of connections that read."""
 
-    def __init__(self, path: Path, *, checkpoint_bytes: int = CHECKPOINT_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+        makes_missing: bool = False,
+    ) -> None:
+        if not makes_missing:
+            _require_read_models(path)
+        self._path = path
         self.writer = SqliteWriter(path, checkpoint_bytes=checkpoint_bytes)
         self._readers = SqliteReaders(path)
         self.recorder = SqliteRecorder(self.writer, self._readers)
@@ -123,6 +150,23 @@ class SqliteStore(Store):
     def writing(self) -> Iterator[LogSession]:
         with self.writer.transaction() as cursor:
             yield _Session(cursor)
+
+    @override
+    @contextmanager
+    def scratch(self) -> Iterator[tuple[LogSession, str]]:
+        with (
+            library_errors(),
+            closing(connect(self._path)) as connection,
+            closing(connection.cursor()) as cursor,
+        ):
+            cursor.execute("PRAGMA temp_store = FILE")
+            cursor.execute("BEGIN")
+            for name in MADE:
+                # A temporary table stands before the one of the same name in the file.
+                (table,) = (table for table in _TABLES if f" {name} (" in table)
+                cursor.execute(table.replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
+            yield _Session(cursor), "main"
+            connection.rollback()
 
     @override
     def close(self) -> None:
@@ -260,3 +304,7 @@ class _Session(LogSession):
     def clear(self) -> None:
         for table in ("stored_events", *READ_MODELS):
             self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
+
+    @override
+    def keep_out_writers(self) -> None:
+        """Done already: a transaction that writes begins as the only one."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +12,13 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from actors.host.state_cache import wrong_snapshots
 from eventstore.log import verify as verification
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.session import Store
 from eventstore.log.verify import Finding, Head, Summary
+from eventstore.stores.open_log import open_store
+from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
@@ -41,8 +46,10 @@ def log() -> None:
 def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     """Read the whole log and check every row against the seals.
 
-    Exit code 1 when a row was changed, removed, added or moved; the first such row is named. May
-    run beside a running mediator: it checks up to where the log ends now.
+    Then check what is made from the rows: tables that answer queries, and snapshots. Exit code 1
+    when a row was changed, removed, added or moved, which is named, or when a table or a snapshot
+    is not what the rows say. May run beside a running mediator: it checks up to where the log ends
+    now.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn)
@@ -51,12 +58,20 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     checked = []
     for number, one in enumerate(each):
         findings, summary = _check(one, known_heads[number])
-        checked.append({"summary": _summary(summary), "findings": list(map(_finding, findings))})
+        made = [] if findings else _check_what_is_made(one)
+        checked.append(
+            {
+                "summary": _summary(summary),
+                "findings": list(map(_finding, findings)),
+                "made_from_rows": made,
+            }
+        )
         if not as_json:
             _print(findings, summary, "" if len(each) == 1 else f"Database {number}: ")
+            _print_made(made)
     if as_json:
         print_json(checked[0] if len(checked) == 1 else {"databases": checked})
-    wrong = any(one["findings"] for one in checked)
+    wrong = any(one["findings"] or one["made_from_rows"] for one in checked)
     return Exit.FINDING if wrong else Exit.OK
 
 
@@ -74,6 +89,63 @@ def _check(settings: Settings, known_heads: Mapping[str, Head]) -> tuple[list[Fi
                     pass
     assert summary is not None
     return findings, summary
+
+
+def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
+    """What is wrong with the tables and snapshots that are made from the rows."""
+    with _store(settings) as store, progress_bar("Checking tables") as progress:
+        tables = wrong_read_models(store, progress=progress)
+        snapshots = wrong_snapshots(RecorderLog(store))
+        return [
+            *[{"table": t.table, "missing": t.missing, "surplus": t.surplus} for t in tables],
+            *[{"snapshot": str(stream)} for stream in snapshots],
+        ]
+
+
+def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
+    for one in wrong:
+        if "table" in one:
+            click.echo(
+                f"Table {one['table']}: {one['missing']} rows are missing, {one['surplus']} too"
+                " many. Make it anew: poste log rebuild-read-models"
+            )
+        else:
+            click.echo(f"Snapshot of stream {one['snapshot']}: not what the rows say.")
+
+
+@contextmanager
+def _store(settings: Settings) -> Iterator[Store]:
+    """The store of one database, with empty tables in place of those that are missing."""
+    with closing(
+        open_store(
+            settings.log_dsn,
+            allow_unsafe=True,
+            postgres=settings.postgres.bounds,
+            makes_missing=True,
+        )
+    ) as store:
+        yield store
+
+
+@log.command("rebuild-read-models")
+@with_settings("data_dir", "log")
+def rebuild(loaded: Loaded) -> int:
+    """Make the tables that answer queries anew from the rows of the log.
+
+    These are saved and public events, depths of queues, and dedicated identities; snapshots are
+    dropped. All of it or nothing is done. Stop the mediator first: it would wait for the end.
+    """
+    settings = loaded.settings
+    require_existing(settings.log_dsn)
+    for one in settings.each_database():
+        with _store(one) as store, progress_bar("Rebuilding") as progress:
+            try:
+                rebuild_read_models(store, progress=progress)
+            except (CorruptRow, UnknownTopic) as error:
+                remedy = "poste log verify names it. Bring the log back from a backup."
+                raise Stop(Exit.UNSAFE, f"a row cannot be read: {error}", remedy) from error
+    click.echo("The tables are as the rows of the log say.")
+    return Exit.OK
 
 
 def require_existing(dsn: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import base58
 
@@ -37,10 +38,14 @@ def check_log(settings: Settings) -> str:
             for dsn in dsns
         ]
         databases.agree(logs, own, new_id=new_id())
+        _check_emptiness(settings, logs[0])
         for log in logs:
             _check_constants(log, settings)
         _check_keys(settings, logs[0])
-        return logs[0].setting("log_id", new_id())
+        log_id = logs[0].setting("log_id", new_id())
+        with contextlib.suppress(OSError):  # a node may have keys and log elsewhere, and no folder
+            _served(settings).write_text(log_id + "\n")
+        return log_id
 
 
 @contextlib.contextmanager
@@ -66,6 +71,24 @@ def _explained() -> Iterator[None]:
         raise Stop(
             Exit.UNREACHABLE, f"The event log cannot be opened: {error}.", "See --log."
         ) from error
+
+
+def _served(settings: Settings) -> Path:
+    """The file with the id of the log that was served from this data directory."""
+    return settings.data_dir / "log-id"
+
+
+def _check_emptiness(settings: Settings, log: EventLog) -> None:
+    """Refuse a log without a row where another one was served: it was lost, and is not new."""
+    path = _served(settings)
+    if path.exists() and not log.position() and "log_id" not in log.settings():
+        raise Stop(
+            Exit.UNSAFE,
+            "The log is empty, and another one was served from this data directory: "
+            f"{path.read_text(errors='replace').strip()}.",
+            "Bring it back from a backup, or with poste restore. To begin a new log all the same,"
+            f" remove {path}.",
+        )
 
 
 def _check_constants(log: EventLog, settings: Settings) -> None:

@@ -171,6 +171,12 @@ class FaultyLog(EventLog):
         return self._log.load_snapshot(stream)
 
     @override
+    def read_snapshots(
+        self, *, after: bytes = b"", limit: int = 100
+    ) -> Sequence[tuple[UUID, Snapshot | None]]:
+        return self._log.read_snapshots(after=after, limit=limit)
+
+    @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         self._log.save_snapshots(snapshots)
 

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from eventstore.log.codec import encode, identity_stream, partition_stream
+from eventstore.log.event_log import Snapshot
 from eventstore.log.events import MessageQueued
 from eventstore.log.seal import GENESIS, seal
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
+from tests.log.raw_sql import run_sql
+from tests.unit.actors.given import host, registration, submission
+from tests.unit.actors.given import run as replies
 from tests.unit.cli.conftest import Run
 
 BATCHES = 3
@@ -99,3 +103,32 @@ def test_a_log_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> None:
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
     assert f"there is no log at {tmp_path}/data/log.db" in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_and_snapshots_that_were_changed_are_named_and_made_anew(
+    run: Run, tmp_path: Path
+) -> None:
+    url = f"sqlite:{tmp_path}/made.db"
+    with closing(open_log(url)) as log:
+        owner = host(log)
+        replies(owner, submission("did:x:me", registration("did:x:me")))
+        log.save_snapshots([(identity_stream("did:x:me"), Snapshot(1, 1, b"of another release"))])
+    assert run("log", "verify", "--log", url).code == Exit.OK
+    run_sql(url, "DELETE FROM queue_depths")
+    run_sql(url, "UPDATE snapshots SET version = 2")
+    ran = run("log", "verify", "--log", url)
+    assert ran.code == Exit.FINDING
+    assert "Table queue_depths: 1 rows are missing, 0 too many." in ran.out
+    assert f"Snapshot of stream {identity_stream('did:x:me')}" in ran.out
+    made = json.loads(run("log", "verify", "--log", url, "--json").out)["made_from_rows"]
+    assert made[0] == {"table": "queue_depths", "missing": 1, "surplus": 0}
+    run_sql(url, "DROP TABLE postings")
+    assert run("log", "rebuild-read-models", "--log", url).code == Exit.OK
+    assert run("log", "verify", "--log", url).code == Exit.OK
+
+
+def test_a_log_with_a_row_that_cannot_be_read_is_not_made_anew(run: Run, path: Path) -> None:
+    run_sql(f"sqlite:{path}", "UPDATE stored_events SET state = x'c1' WHERE rowid = 1")
+    ran = run("log", "rebuild-read-models", "--log", f"sqlite://{path}")
+    assert ran.code == Exit.UNSAFE
+    assert "poste log verify names it" in ran.err

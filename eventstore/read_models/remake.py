@@ -1,0 +1,95 @@
+"""The read models made anew from the rows of the log: to repair them, and to check them.
+
+Both do what an append does, in the order of the log and in bounded memory; depths of queues come
+from ``QueueFold``, over the log as often as it takes. What a check makes are tables of its own
+(``Store.scratch``), which are compared with the stored ones row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, TypeAlias
+from uuid import UUID
+
+import msgspec
+from eventsourcing.persistence import StoredEvent
+
+from eventstore.log.codec import decode
+from eventstore.log.events import TOPIC_BY_TYPE
+from eventstore.log.session import LogSession
+from eventstore.read_models import queue_depths
+from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
+from eventstore.read_models.update import INDEXED, MADE, update_read_models
+
+_ROWS: Final = 2_000
+_BYTES: Final = 32 * 1024 * 1024
+_DEPTHS_AT_ONCE: Final = 10_000
+_FOLDED: Final = {TOPIC_BY_TYPE[kind] for kind in FOLDED}
+_INDEXED: Final = {TOPIC_BY_TYPE[kind] for kind in INDEXED}
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the position reached and the position of the newest row."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A read model that is not what the log says: rows that it lacks, and rows too many."""
+
+    table: str
+    missing: int
+    surplus: int
+
+
+def remake(
+    session: LogSession, *, progress: Progress | None = None, entries_max: int = ENTRIES_MAX
+) -> None:
+    """Fill empty read models from all rows of the log.
+
+    Raises:
+        CorruptRow, UnknownTopic: a row cannot be understood; ``poste log verify`` names it.
+    """
+    ((end,),) = session.rows("SELECT count(*) FROM stored_events")
+    fold, reached, done = QueueFold(entries_max=entries_max), 0, 0
+    while rows := session.log_rows(reached, _ROWS, _BYTES):
+        stored: list[StoredEvent] = []
+        for row in rows:
+            if row.topic in _FOLDED:
+                fold.take(row.stream, decode(row.topic, row.state))
+            if row.topic in _INDEXED:
+                stream = UUID(bytes=row.stream)
+                stored.append(StoredEvent(stream, row.version, row.topic, row.state))
+        update_read_models(session, stored, [decode(row.topic, row.state) for row in stored])
+        reached, done = rows[-1].position, done + len(rows)
+        if progress is not None:
+            progress(done, end)
+    while True:
+        depths = fold.depths()
+        while some := list(islice(depths, _DEPTHS_AT_ONCE)):
+            queue_depths.save(session, some)
+        if fold.rest is None:
+            return
+        fold = _folded_again(session, fold.rest, entries_max)
+
+
+def _folded_again(session: LogSession, start: bytes, entries_max: int) -> QueueFold:
+    """The queues of the streams from ``start`` on."""
+    fold, reached = QueueFold(start, entries_max=entries_max), 0
+    while rows := session.log_rows(reached, _ROWS, _BYTES):
+        for row in rows:
+            if row.topic in _FOLDED and row.stream >= start:
+                fold.take(row.stream, decode(row.topic, row.state))
+        reached = rows[-1].position
+    return fold
+
+
+def differences(session: LogSession, stored_in: str) -> Iterator[Difference]:
+    """What the stored read models lack or have too much, by those made in a scratch session.
+
+    ``stored_in`` is the schema of the stored ones.
+    """
+    for table in MADE:
+        made, stored = f"SELECT * FROM {table}", f"SELECT * FROM {stored_in}.{table}"  # noqa: S608 - own text
+        ((missing,),) = session.rows(f"SELECT count(*) FROM ({made} EXCEPT {stored}) AS d")  # noqa: S608 - own text
+        ((surplus,),) = session.rows(f"SELECT count(*) FROM ({stored} EXCEPT {made}) AS d")  # noqa: S608 - own text
+        if missing or surplus:
+            yield Difference(table, missing, surplus)

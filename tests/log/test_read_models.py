@@ -1,0 +1,174 @@
+"""Read models are what the rows of the log say, or are named and made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from actors.core.commands import (
+    AcknowledgeMessages,
+    DedicateIdentity,
+    DedicationReason,
+    DeletePublicEvents,
+    NewSavedEvent,
+    Page,
+    PublishPublicEvent,
+    QueryMessages,
+    QueueMessage,
+    SaveContract,
+    SaveEvents,
+    TagUpdate,
+    UpdateEventTags,
+)
+from actors.core.replies import MessagesPage
+from actors.host.state_cache import wrong_snapshots
+from eventstore.log.codec import identity_stream
+from eventstore.log.errors import ReadModelsMissing
+from eventstore.log.session import Store
+from eventstore.read_models.remake import Difference, remake
+from eventstore.stores.open_log import open_log, open_store
+from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
+from tests.log.raw_sql import run_sql
+from tests.unit.actors.given import contract, host, registration, run, submission, unclaimed
+
+ME, FRIEND, THIRD = "did:x:me", "did:x:friend", "did:x:third"
+
+
+def fill(url: str) -> None:
+    """Something in each read model, in all states that commands give them."""
+    with closing(open_log(url)) as log:
+        owner = host(log)
+        saved = [NewSavedEvent(ME, to, None, n, "text", ["a", "b"]) for n, to in enumerate("xy")]
+        run(
+            owner,
+            *[submission(did, registration(did)) for did in (ME, FRIEND, THIRD)],
+            submission(ME, SaveContract(contract(FRIEND, ME))),
+            submission(ME, SaveEvents(saved)),
+            *[submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND) for _ in range(3)],
+            *[
+                submission(ME, PublishPublicEvent(channel, "text", ["a"], 1, "sig", True))
+                for channel in ("news", "chess")
+            ],
+        )
+        (page,) = run(owner, unclaimed(ME, QueryMessages(Page(0, 1))))
+        assert isinstance(page, MessagesPage)
+        run(
+            owner,
+            submission(ME, AcknowledgeMessages([page.messages[0].message_id])),
+            submission(ME, UpdateEventTags([TagUpdate("host-0-5.0", ["c"])])),
+            submission(ME, DeletePublicEvents(["host-0-9"])),
+            submission(THIRD, DedicateIdentity(DedicationReason.OPERATOR)),
+        )
+        log.save_snapshots(owner.run_housekeeping())
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A log that is filled."""
+    url = f"sqlite:{tmp_path}/log.db"
+    fill(url)
+    return url
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with closing(open_store(url)) as store:
+        yield store
+
+
+TABLES = ("postings", "queue_depths", "dedicated")
+
+
+def counts(url: str) -> dict[str, int]:
+    """How many rows each table has."""
+    return {table: run_sql(url, f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
+
+
+def test_what_appends_wrote_is_what_the_rows_say(url: str, store: Store) -> None:
+    assert all(counts(url).values())
+    assert wrong_read_models(store) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "table"),
+    [
+        ("DELETE FROM postings", "postings"),
+        ("DELETE FROM postings WHERE rowid_of = 1", "postings"),
+        ("UPDATE postings SET own = 1 - own WHERE version = 4", "postings"),
+        ("UPDATE queue_depths SET messages = messages + 1 WHERE messages > 0", "queue_depths"),
+        ("DELETE FROM queue_depths", "queue_depths"),
+        ("UPDATE dedicated SET reason = x'61'", "dedicated"),
+        ("DELETE FROM dedicated", "dedicated"),
+    ],
+)
+def test_what_was_changed_is_named_and_made_anew(
+    url: str, store: Store, change: str, table: str
+) -> None:
+    before = counts(url)
+    run_sql(url, change.replace("rowid_of = 1", "list = (SELECT min(list) FROM postings)"))
+    (wrong,) = wrong_read_models(store)
+    assert wrong.table == table
+    assert wrong.missing > 0
+    rebuild_read_models(store)
+    assert wrong_read_models(store) == []
+    assert counts(url) == before
+
+
+def test_a_row_too_many_is_named(url: str, store: Store) -> None:
+    run_sql(url, "INSERT INTO dedicated VALUES (x'00', x'61', x'61')")
+    assert wrong_read_models(store) == [Difference("dedicated", 0, 1)]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_log_without_a_read_model_is_not_opened_until_it_is_made_anew(
+    url: str, table: str
+) -> None:
+    before = counts(url)
+    run_sql(url, f"DROP TABLE {table}")
+    for _ in range(2):
+        with pytest.raises(ReadModelsMissing, match="poste log rebuild-read-models"):
+            open_log(url)
+    with closing(open_store(url, makes_missing=True)) as store:
+        assert [wrong.table for wrong in wrong_read_models(store)] == [table]
+        rebuild_read_models(store)
+    open_log(url).close()
+    assert counts(url) == before
+
+
+def test_a_check_changes_nothing(url: str, store: Store) -> None:
+    run_sql(url, "DELETE FROM postings")
+    wrong_read_models(store)
+    assert counts(url)["postings"] == 0
+
+
+def test_queues_that_do_not_fit_into_memory_are_folded_in_several_passes(
+    url: str, store: Store
+) -> None:
+    with store.scratch() as (session, stored_in):
+        remake(session, entries_max=1)
+        ((same,),) = session.rows(
+            f"SELECT count(*) FROM (SELECT * FROM queue_depths"
+            f" INTERSECT SELECT * FROM {stored_in}.queue_depths)"
+        )
+    assert same == counts(url)["queue_depths"]
+
+
+def test_a_snapshot_that_its_events_do_not_make_is_named(url: str, store: Store) -> None:
+    log = RecorderLog(store)
+    owner = host(log, name="host-1")
+    run(owner, submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND))
+    cached = owner._cache._cached[ME]
+    cached.snapshot_version = -1_000
+    snapshot = owner._cache.snapshot_if_due(cached)
+    assert snapshot is not None
+    log.save_snapshots([(identity_stream(ME), snapshot)])
+    assert list(wrong_snapshots(log)) == []
+    cached.state.messages.popitem()
+    cached.snapshot_version = -1_000
+    wrong = owner._cache.snapshot_if_due(cached)
+    assert wrong is not None
+    log.save_snapshots([(identity_stream(ME), wrong)])
+    assert list(wrong_snapshots(log)) == [identity_stream(ME)]
