@@ -10,8 +10,8 @@ from tests.attacks.target import Target
 
 Program: TypeAlias = Callable[[Target], AsyncIterator[None]]
 """Prepares until its ``yield``, and attacks afterwards, until ``Target.is_over``."""
-Pair: TypeAlias = Literal["messages", "endpoint"]
-"""Which honest pair measures: a sender and a socket of Decentrl, or a wallet with an endpoint."""
+Pair: TypeAlias = Literal["messages", "live", "endpoint"]
+"""Who measures: a sender and a socket of Decentrl, or a wallet in live mode or with an endpoint."""
 
 P99_TIMES_MAX: Final = 3.0
 MEMORY_MIB_MAX: Final = 512.0

@@ -209,6 +209,7 @@ ATTACKS: Final = (
         about="PONG frames on 4 sockets of wallets",
         rate="5 MB/s",
         program=pong_frames,
+        pair="live",
     ),
     Attack(
         name="one-byte-fragments",
@@ -221,6 +222,7 @@ ATTACKS: Final = (
         about="messages of 380 KB that are no envelopes on 4 sockets of wallets",
         rate="8 MB/s",
         program=large_messages,
+        pair="live",
     ),
     Attack(
         name="malformed-frames",

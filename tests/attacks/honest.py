@@ -29,7 +29,14 @@ from http_edge.clients.decentrl import (
     Reconnected,
     Sources,
 )
-from http_edge.clients.didcomm import Recipient, Wallet, fetch_invitation
+from http_edge.clients.didcomm import (
+    ConnectionLost,
+    Live,
+    Recipient,
+    Wallet,
+    WalletError,
+    fetch_invitation,
+)
 from http_edge.clients.didcomm.transport import MEDIA_TYPE
 from http_edge.clients.load import MESSAGE_BYTES, REGISTERED_S, DecentrlAgents
 from http_edge.crypto.key_agreement import new_key_pair
@@ -210,14 +217,57 @@ async def endpoint_pair(url: str) -> AsyncIterator[HonestPair]:
             invitation, session=session, endpoint=endpoint, label="honest"
         )
         recipient = await wallet.new_recipient()
-
-        def make(number: int) -> bytes:
-            text = str(number).ljust(MESSAGE_BYTES, ".")
-            return recipient.address.seal({"@type": _BASIC_MESSAGE, "@id": "1", "content": text})
-
-        honest = HonestPair(recipient.address.endpoint, MEDIA_TYPE, make)
+        honest = _forwarding(recipient)
         await stack.enter_async_context(_beside(_open(got, recipient, honest)))
         yield honest
+
+
+@asynccontextmanager
+async def live_pair(url: str) -> AsyncIterator[HonestPair]:
+    """A stranger that forwards, and a wallet in live mode at a socket. Raises: WalletError."""
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        wallet = await Wallet.connect(
+            await fetch_invitation(session, f"{url}/invitation"), session=session, label="honest"
+        )
+        recipient = await wallet.new_recipient()
+        live = await stack.enter_async_context(wallet.live())
+        honest = _forwarding(recipient)
+        await stack.enter_async_context(_beside(_take_live(live, recipient, honest)))
+        yield honest
+
+
+def _forwarding(recipient: Recipient) -> HonestPair:
+    """A pair whose messages are forwards for this recipient."""
+
+    def make(number: int) -> bytes:
+        text = str(number).ljust(MESSAGE_BYTES, ".")
+        return recipient.address.seal({"@type": _BASIC_MESSAGE, "@id": "1", "content": text})
+
+    return HonestPair(recipient.address.endpoint, MEDIA_TYPE, make)
+
+
+def _read(recipient: Recipient, envelope: bytes, honest: HonestPair) -> None:
+    """Open a message that arrived, and say so."""
+    honest.arrived(int(str(recipient.unpack(envelope).message["content"]).rstrip(".")))
+
+
+async def _take_live(live: Live, recipient: Recipient, honest: HonestPair) -> None:
+    """Take what is delivered and acknowledge it, without waiting for that."""
+
+    async def acknowledged(message_id: str) -> None:
+        try:
+            await live.received([message_id])
+        except WalletError as error:
+            honest.hurt(f"acknowledgement: {type(error).__name__}")
+
+    async with asyncio.TaskGroup() as acknowledging:
+        try:
+            async for picked in live:
+                _read(recipient, picked.envelope, honest)
+                acknowledging.create_task(acknowledged(picked.id))
+        except ConnectionLost:
+            honest.hurt("socket lost")
 
 
 _BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
@@ -247,8 +297,7 @@ async def _open(got: asyncio.Queue[bytes], recipient: Recipient, honest: HonestP
     while True:
         envelope = await got.get()
         if orjson.loads(envelope).get("@type") is None:
-            opened = recipient.unpack(envelope)
-            honest.arrived(int(str(opened.message["content"]).rstrip(".")))
+            _read(recipient, envelope, honest)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Final
 from tests.attacks.attack import Attack
 from tests.attacks.attacker import Job, prepared
 from tests.attacks.figures import Row
-from tests.attacks.honest import endpoint_pair, message_pair
+from tests.attacks.honest import endpoint_pair, live_pair, message_pair
 from tests.attacks.target import Options
 from tests.bench.processes import forget_peak, peak_memory_bytes
 from tests.cluster.server import EDGE, HOST, Server
@@ -22,7 +22,7 @@ _WARM_UP_S: Final = 2.0
 _GATHERS_S: Final = 1.0
 """The attack is under way for so long before the honest pair is measured beside it."""
 _FIRST_ADDRESS: Final = 2
-_PAIRS: Final = {"messages": message_pair, "endpoint": endpoint_pair}
+_PAIRS: Final = {"messages": message_pair, "live": live_pair, "endpoint": endpoint_pair}
 
 
 class AttackedServer(Server):

@@ -206,8 +206,12 @@ class Target:
             connection = (
                 free.pop() if free else await connect(endpoint, media_type, self.next_source())
             )
-            async with asyncio.timeout(_ANSWER_S_MAX):
-                refusal = await connection.post(body)
+            try:
+                async with asyncio.timeout(_ANSWER_S_MAX):
+                    refusal = await connection.post(body)
+            except BaseException:
+                connection.close()
+                raise
             self.answers[refusal or ACCEPTED] += 1
             free.append(connection)
 
