@@ -369,7 +369,8 @@ class HostClient(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._number = PUSH
-        self._unread = b""
+        self._unread = bytearray()
+        self._wanted = 0
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
 
     @property
@@ -425,16 +426,24 @@ class HostClient(asyncio.Protocol):
     @override
     def data_received(self, data: bytes) -> None:
         """Settle the calls whose answers are whole."""
-        unread = self._unread + data if self._unread else data
-        start = 0
-        while len(unread) - start >= HEADER.size:
-            length, number = HEADER.unpack_from(unread, start)
+        if self._unread:
+            # In place: a page of megabytes comes in very many pieces, and is copied once.
+            self._unread += data
+            if len(self._unread) < self._wanted:
+                return
+            data = bytes(self._unread)
+            self._unread.clear()
+        start, self._wanted = 0, HEADER.size
+        while len(data) - start >= HEADER.size:
+            length, number = HEADER.unpack_from(data, start)
             end = start + HEADER.size + length
-            if end > len(unread):
+            if end > len(data):
+                self._wanted += length
                 break
-            self._take(number, unread[start + HEADER.size : end])
+            self._take(number, data[start + HEADER.size : end])
             start = end
-        self._unread = unread[start:]
+        if start < len(data):
+            self._unread += data[start:]
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -18,7 +20,7 @@ from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Push, Refused, Reply
 from actors.host.port import HostPort, HostUnavailable, ReadPages
-from eventstore.log.event_log import PublicEventsPage, SavedEventsPage
+from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage, SavedEventsPage
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
 from http_edge.dispatch.routes import Routes
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -73,6 +75,7 @@ class Gateway:
         self._on_new_incarnation = on_new_incarnation
         self._measures = measures or EdgeMeasures()
         self._reads = asyncio.Semaphore(limits.reads_in_flight_max)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._outboxes: dict[str, Outbox] = {}
         self._incarnations: dict[str, str] = {}
         self._running = 0
@@ -187,12 +190,21 @@ class Gateway:
         while (host := owner()) is None:
             if not await self._changed(lambda: owner() is not None, ends_at, asks_again=False):
                 return _UNAVAILABLE
-        async with self._reads:
+        async with self._turn_of(read), self._reads:
             try:
                 (page,) = await self.port(host).ask(ReadPages([read]))
             except HostUnavailable:
                 return _UNAVAILABLE
         return _PAGE_DECODER.decode(page) if page else _UNAVAILABLE
+
+    def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
+        """Its owner's turn to read a history: one page after the other, for each may be large.
+
+        Public events are read by strangers, of whom none waits for another.
+        """
+        if isinstance(read.where, PublicEventsFilter):
+            return nullcontext()
+        return self._turns.setdefault(read.owner_did, asyncio.Lock())
 
     @property
     def waiting_items(self) -> int:

@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
-from http_edge.clients.decentrl import Account, Channel, Identity, signed_command
+from http_edge.clients.decentrl import Account, Channel, CommandRefused, Identity, signed_command
 from http_edge.clients.decentrl.records import EventToSave
+from http_edge.clients.load import DecentrlAgents
 from http_edge.settings.settings import Settings
 from tests.attacks.attack import Attack
 from tests.attacks.target import SOURCES, Target
@@ -203,7 +204,29 @@ async def reading_large_pages(target: Target) -> AsyncIterator[None]:
     }
     bodies = await made_ready(account, cycle([query]), _number(target, per_s))
     yield
-    await target.flood(per_s, bodies, at_once=16)
+    await target.read_pages(per_s, bodies)
+
+
+async def reading_large_queues(target: Target) -> AsyncIterator[None]:
+    """Ask for all that waits for oneself, some 50 MB of what one wrote oneself."""
+    agents = await DecentrlAgents.registered(await target.client(), 1)
+    (pair,) = agents.pairs
+    recipient, per_s = pair.recipient, 20
+    for _ in range(700):
+        message = agents.message(pair, "x" * _EVENT_BYTES)
+        try:
+            await recipient.mediator.transport.post(message)
+        except CommandRefused as refused:
+            target.answers[f"prepared less: {refused.code}"] += 1
+            break
+    query: dict[str, object] = {
+        "type": "QUERY_PENDING_EVENTS",
+        "filter": {},
+        "pagination": {"page": 0, "page_size": _EVENTS},
+    }
+    bodies = await made_ready(recipient, cycle([query]), _number(target, per_s))
+    yield
+    await target.read_pages(per_s, bodies)
 
 
 async def filling_a_queue(target: Target) -> AsyncIterator[None]:
@@ -259,6 +282,12 @@ ATTACKS: Final = (
         about="a registered stranger reads pages of 32 MiB of its history",
         rate="20/s",
         program=reading_large_pages,
+    ),
+    Attack(
+        name="large-queue-pages",
+        about="a registered stranger reads all of a queue of some 50 MB",
+        rate="20/s",
+        program=reading_large_queues,
     ),
     Attack(
         name="contract-requests",

@@ -79,6 +79,7 @@ class Target:
         self.answers: Counter[str] = Counter()
         self.sent = 0
         self.sent_bytes = 0
+        self.read_bytes = 0
         self._began_s = 0.0
         self._stack = AsyncExitStack()
         self._sources = (sources[number % len(sources)] for number in count())
@@ -216,6 +217,18 @@ class Target:
             free.append(connection)
 
         await self.repeat(per_s, once, at_once=at_once)
+
+    async def read_pages(self, per_s: float, bodies: Iterator[bytes]) -> None:
+        """Post so often in a second, and read whatever comes without keeping it."""
+        session = await self.session()
+
+        async def once() -> None:
+            async with session.post(self.url, data=next(bodies)) as answer:
+                async for chunk in answer.content.iter_any():
+                    self.read_bytes += len(chunk)
+            self.answers[ACCEPTED if answer.ok else str(answer.status)] += 1
+
+        await self.repeat(per_s, once)
 
     async def counted(self, work: Awaitable[None]) -> None:
         """Wait for it; a failure of the connection or a refusal is an answer that counts."""

@@ -9,13 +9,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from actors.core.commands import CheckRegistered, GrantMediation, Submission
+from actors.core.commands import CheckRegistered, GrantMediation, Page, Read, Submission
 from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement, dedicated_host_name, host_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, ContractsUpdated, Done, Push, Refused, Reply
-from actors.host.port import A, HostQuestion, HostUnavailable
+from actors.host.port import A, HostQuestion, HostUnavailable, ReadPages
+from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
@@ -273,3 +274,41 @@ async def test_the_first_registration_is_one_line_of_the_log_and_a_refused_one_i
     (line,) = caplog.records
     assert line.getMessage() == "first registration since the start"
     assert vars(line)["did"] == "did:a:1"
+
+
+class Library(RecordingHost):
+    """A host whose reads wait until a test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading: list[str] = []
+        self.answer = asyncio.Event()
+
+    async def ask(self, question: HostQuestion[A]) -> A:
+        assert isinstance(question, ReadPages)
+        self.reading += [read.owner_did for read in question.reads]
+        await self.answer.wait()
+        return [msgspec.msgpack.encode(SavedEventsPage([], 0))]  # type: ignore[return-value]
+
+
+async def test_pages_of_one_history_are_read_one_after_the_other() -> None:
+    setting = Setting()
+    library = setting.hosts["host-0"] = Library()
+
+    def read(did: str, where: SavedEventsFilter | PublicEventsFilter) -> asyncio.Task[object]:
+        return asyncio.create_task(setting.gateway.read(Read(did, Page(0, 1), where)))
+
+    reads = [read(did, SavedEventsFilter()) for did in ("did:a:1", "did:a:1", "did:a:2")]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert library.reading == ["did:a:1", "did:a:2"]
+    library.answer.set()
+    assert await asyncio.gather(*reads) == [SavedEventsPage([], 0)] * 3
+    library.answer.clear()
+    library.reading.clear()
+    public = [read("did:a:1", PublicEventsFilter()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert library.reading == ["did:a:1", "did:a:1"]
+    library.answer.set()
+    await asyncio.gather(*public)
