@@ -24,6 +24,7 @@ from actors.core.decision import Accepted, ContractRefs, Decision, DecisionConte
 from actors.core.identity import ContractRecord, Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import ContractsUpdated, Done, Registered
+from actors.core.stored_bytes import stored_bytes
 from eventstore.log.events import (
     ContractRequested,
     ContractRequestsAcknowledged,
@@ -51,7 +52,10 @@ def request_contract(
     state: Identity, command: RequestContract, context: DecisionContext
 ) -> Decision:
     """Keep an encrypted contract request for the recipient (8.1, forwarded)."""
-    if len(state.requests) >= context.limits.contract_requests_max:
+    limits, waiting = context.limits, len(state.requests)
+    of_sender = state.requests_by_sender.get(command.sender_did, 0)
+    share = limits.contract_requests_max * limits.queue_sender_share_max
+    if waiting >= limits.contract_requests_max or (of_sender and of_sender >= share):
         return Refusal.RECIPIENT_QUEUE_FULL
     requested = ContractRequested(
         at_ms=context.now_ms,
@@ -61,6 +65,8 @@ def request_contract(
         encrypted_contract_request=command.encrypted_contract_request,
         requestor_ephemeral_public_key=command.requestor_ephemeral_public_key,
     )
+    if state.request_bytes + stored_bytes(requested) > limits.contract_requests_bytes_max:
+        return Refusal.RECIPIENT_QUEUE_FULL
     return Accepted(Done(), [requested], ContractsUpdated())
 
 
@@ -103,6 +109,13 @@ def _keep(
         digest=contract.digest,
         contract=contract.signed,
     )
+    size_bytes, limits = stored_bytes(stored), context.limits
+    if state.contract_bytes + size_bytes > limits.contracts_bytes_max:
+        return when_full
+    # What others send has caps of its own: they cannot be refused for the owner's history.
+    own = when_full is Refusal.QUOTA_EXCEEDED
+    if own and state.stored_bytes + size_bytes > limits.identity_bytes_max:
+        return when_full
     return Accepted(Done(), [stored], ContractsUpdated())
 
 

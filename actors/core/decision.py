@@ -95,7 +95,7 @@ class Leasing(msgspec.Struct, frozen=True):
     lease: Lease
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """Accepted: store ``events``, then answer ``reply``, then push ``notice`` to the identity.
 
     A reply of ``Refs`` is filled from the log after the commit. ``leasing`` holds from now on.

@@ -27,8 +27,9 @@ from actors.core.commands import (
 )
 from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs, Leasing
 from actors.core.evolve import DIDCOMM, retry_key
-from actors.core.identity import Identity, KeyDepth, QueuedMessage
+from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.leases import Lease
+from actors.core.limits import IdentityLimits
 from actors.core.message_queue import REMOVED_MAX, is_full
 from actors.core.refusals import Refusal
 from actors.core.replies import (
@@ -53,7 +54,7 @@ from eventstore.log.events import (
 
 PURGED = "purged"
 _Waiting: TypeAlias = tuple[str, QueuedMessage]
-_NOTHING: Final = KeyDepth(0, 0)
+_NOTHING: Final = Depth(0, 0)
 _NO_POLICY = QueuePolicy(
     will_queue=True, age_s_max=0, messages_max=0, message_bytes_max=0, bytes_max=0
 )
@@ -227,27 +228,40 @@ def queue_state(
         last_added_ms=state.last_added_ms,
         last_delivered_ms=state.last_delivered_ms,
         last_removed_ms=state.last_removed_ms,
-        policy=_in_force(own or state.policy or _NO_POLICY, context),
+        policy=_in_force(own or state.policy or _NO_POLICY, context.limits),
         live=bool(context.live.session) if live is None else live,
         version=state.version,
     )
 
 
 def _refusal(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Refusal | None:
-    rules = _in_force(state.policy or _NO_POLICY, context)
-    size_bytes = len(command.payload)
+    limits, size_bytes = context.limits, len(command.payload)
+    rules = _in_force(state.policy or _NO_POLICY, limits)
     if size_bytes > rules.message_bytes_max:
         return Refusal.MESSAGE_TOO_LARGE
-    if is_full(state, size_bytes, rules.messages_max, rules.bytes_max):
+    # The sender is anonymous: the key that it names has a share of the operator's bounds.
+    bounds = (limits.queue_messages_max, limits.queue_bytes_max)
+    share, key = limits.queue_sender_share_max, command.recipient_key
+    if is_full(state, state.by_key, key, size_bytes, *bounds, share) or (
+        state.policy is not None
+        and is_full(state, state.by_key, key, size_bytes, rules.messages_max, rules.bytes_max, 1.0)
+    ):
         return Refusal.RECIPIENT_QUEUE_FULL
     if not rules.will_queue and not context.listening:
         return Refusal.NOT_QUEUING
     return None
 
 
-def _in_force(own: QueuePolicy, context: DecisionContext) -> QueuePolicy:
+def _in_force(own: QueuePolicy, limits: IdentityLimits) -> QueuePolicy:
     """The owner's rules within the operator's bounds."""
-    limits = context.limits
+    if own is _NO_POLICY:
+        return QueuePolicy(
+            own.will_queue,
+            limits.queue_age_s_max,
+            limits.queue_messages_max,
+            limits.message_bytes_max,
+            limits.queue_bytes_max,
+        )
     return QueuePolicy(
         own.will_queue,
         _stricter(own.age_s_max, limits.queue_age_s_max),
@@ -326,9 +340,9 @@ def _since(state: Identity, version: int) -> list[_Waiting]:
     return found
 
 
-def _depth(state: Identity, recipient_key: str | None) -> KeyDepth:
+def _depth(state: Identity, recipient_key: str | None) -> Depth:
     if recipient_key is None:
-        return KeyDepth(state.envelopes, state.envelope_bytes)
+        return Depth(state.envelopes, state.envelope_bytes)
     return state.by_key.get(recipient_key, _NOTHING)
 
 

@@ -16,12 +16,14 @@ from actors.core.identity import (
     RECENT_COUNTS_MAX,
     RECENT_MAX,
     ContractRecord,
+    Depth,
     Identity,
-    KeyDepth,
+    PublicEvent,
     QueuedMessage,
     WaitingRequest,
 )
 from actors.core.replies import QueuePolicy
+from actors.core.stored_bytes import stored_bytes
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
     ConnectionEstablished,
@@ -76,46 +78,54 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
         case ContractStored():
             _keep_contract(state, event, version)
         case ContractRequested():
-            state.requests[event.request_id] = WaitingRequest(event.sender_did, version)
+            _keep_request(state, event, version)
         case ContractRequestsAcknowledged():
-            for request_id in event.request_ids:
-                state.requests.pop(request_id, None)
+            _drop_requests(state, event)
         case EventSaved():
             state.saved_events += 1
+            state.saved_bytes += stored_bytes(event)
         case EventTagsUpdated():
-            pass
+            # The log keeps the tags that were replaced.
+            state.saved_bytes += stored_bytes(event)
         case PublicEventPublished():
-            state.public_events[event.event_id] = event.channel_id
+            published = PublicEvent(event.channel_id, stored_bytes(event))
+            state.public_events[event.event_id] = published
+            state.public_bytes += published.stored_bytes
         case PublicEventsDeleted():
             for event_id in event.event_ids:
-                state.public_events.pop(event_id, None)
+                withdrawn = state.public_events.pop(event_id, None)
+                state.public_bytes -= 0 if withdrawn is None else withdrawn.stored_bytes
         case _:
             _evolve_agent(state, event, version)
     state.version = version
 
 
 def _queue(state: Identity, event: MessageQueued, version: int) -> None:
-    size_bytes, is_envelope = len(event.payload), event.protocol == DIDCOMM
-    # Interned: thousands of messages name the same few keys and senders.
-    state.messages[event.message_id] = QueuedMessage(
-        intern(event.sender_did),
-        version,
-        size_bytes,
-        event.at_ms,
-        is_envelope,
-        intern(event.recipient_key),
-    )
+    size_bytes, at_ms = len(event.payload), event.at_ms
     state.queue_bytes += size_bytes
-    state.last_added_ms = event.at_ms
+    state.last_added_ms = at_ms
+    # Interned: thousands of messages name the same few keys and senders.
+    is_envelope = event.protocol == DIDCOMM
     if is_envelope:
+        key, depths = intern(event.recipient_key), state.by_key
+        state.messages[event.message_id] = QueuedMessage(
+            event.sender_did, version, size_bytes, at_ms, is_envelope, key
+        )
         state.envelopes += 1
         state.envelope_bytes += size_bytes
-        depth = state.by_key.setdefault(intern(event.recipient_key), KeyDepth(0, 0))
-        depth.messages += 1
-        depth.bytes += size_bytes
-        if event.command and event.recipient_key:
-            key = retry_key(event.command, event.recipient_key)
-            _remember(state, key, event.message_id, RECENT_MAX)
+        depth = depths.get(key)
+        if depth is None:
+            depth = depths[key] = Depth(0, 0)
+        if event.command and key:
+            _remember(state, retry_key(event.command, key), event.message_id, RECENT_MAX)
+    else:
+        sender, depths = intern(event.sender_did), state.by_sender
+        state.messages[event.message_id] = QueuedMessage(sender, version, size_bytes, at_ms)
+        depth = depths.get(sender)
+        if depth is None:
+            depth = depths[sender] = Depth(0, 0)
+    depth.messages += 1
+    depth.bytes += size_bytes
 
 
 def _remember(state: Identity, key: bytes, message_id: str, recent_max: int) -> None:
@@ -132,7 +142,9 @@ def _remove(state: Identity, event: MessagesRemoved) -> None:
             if removed.is_envelope:
                 state.envelopes -= 1
                 state.envelope_bytes -= removed.size_bytes
-                _leave_key(state, removed)
+                _leave(state.by_key, removed.recipient_key, removed.size_bytes)
+            else:
+                _leave(state.by_sender, removed.sender_did, removed.size_bytes)
     state.last_removed_ms = event.at_ms
     state.refusing = False
 
@@ -142,12 +154,32 @@ def retry_key(command: bytes, recipient_key: str) -> bytes:
     return command + recipient_key.encode()
 
 
-def _leave_key(state: Identity, removed: QueuedMessage) -> None:
-    depth = state.by_key[removed.recipient_key]
+def _leave(depths: dict[str, Depth], origin: str, size_bytes: int) -> None:
+    depth = depths[origin]
     depth.messages -= 1
-    depth.bytes -= removed.size_bytes
+    depth.bytes -= size_bytes
     if not depth.messages:
-        del state.by_key[removed.recipient_key]
+        del depths[origin]
+
+
+def _keep_request(state: Identity, event: ContractRequested, version: int) -> None:
+    sender, size_bytes = event.sender_did, stored_bytes(event)
+    state.requests[event.request_id] = WaitingRequest(sender, version, size_bytes)
+    state.requests_by_sender[sender] = state.requests_by_sender.get(sender, 0) + 1
+    state.request_bytes += size_bytes
+
+
+def _drop_requests(state: Identity, event: ContractRequestsAcknowledged) -> None:
+    for request_id in event.request_ids:
+        dropped = state.requests.pop(request_id, None)
+        if dropped is None:
+            continue
+        state.request_bytes -= dropped.stored_bytes
+        left = state.requests_by_sender[dropped.sender_did] - 1
+        if left:
+            state.requests_by_sender[dropped.sender_did] = left
+        else:
+            del state.requests_by_sender[dropped.sender_did]
 
 
 def _evolve_agent(  # noqa: C901 - one arm per event
@@ -203,6 +235,7 @@ def _keep_contract(state: Identity, event: ContractStored, version: int) -> None
         event.requestor_did, event.recipient_did, event.expires_at_s, version
     )
     state.contract_ids[event.digest] = event.contract_id
+    state.contract_bytes += stored_bytes(event)
     for did in (event.requestor_did, event.recipient_did):
         known = state.correspondents.get(did, 0)
         state.correspondents[did] = max(known, event.expires_at_s)

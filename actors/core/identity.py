@@ -14,15 +14,16 @@ from actors.core.commands import Connection
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 3
+FOLD = 4
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
 _MESSAGE_BYTES = 360
 _REQUEST_BYTES = 480
 _CONTRACT_BYTES = 900
-_PUBLIC_EVENT_BYTES = 220
+_PUBLIC_EVENT_BYTES = 270
 _KEY_BYTES = 190
+_SENDER_BYTES = 190
 _RECENT_BYTES = 200
 RECENT_MAX = 256
 """Envelopes whose retry is known. Senders retry within seconds, mostly after a restart of ours,
@@ -47,18 +48,22 @@ class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     recipient_key: str = ""
 
 
-class KeyDepth(msgspec.Struct, array_like=True, gc=False):
-    """How many envelopes of one recipient key wait, and their bytes."""
+class Depth(msgspec.Struct, array_like=True, gc=False):
+    """How many messages of one sender, or envelopes of one recipient key, wait; their bytes."""
 
     messages: int
     bytes: int
 
 
 class WaitingRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One waiting contract request: its content stands in the log at ``version``."""
+    """One waiting contract request: its content stands in the log at ``version``.
+
+    ``stored_bytes``, here and below, as in ``actors.core.stored_bytes``.
+    """
 
     sender_did: str
     version: int
+    stored_bytes: int
 
 
 class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -70,6 +75,13 @@ class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int
 
 
+class PublicEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One public event that was not withdrawn; its text stands in the log."""
+
+    channel_id: str
+    stored_bytes: int
+
+
 class Identity(msgspec.Struct):
     """All that is known of one identity.
 
@@ -77,6 +89,9 @@ class Identity(msgspec.Struct):
     ``correspondents`` maps each contract partner to the latest expiry of a contract with it.
     ``contract_ids`` maps the digest of a signed contract to its id: one record per digest.
     ``registered_until_s`` is the latest expiry of a contract with the mediator, 0 for none.
+    ``by_sender`` and ``requests_by_sender`` are what waits of each sender of Decentrl messages and
+    of contract requests. The counters ``request_bytes``, ``contract_bytes``, ``saved_bytes`` and
+    ``public_bytes`` say what is stored of a kind (``actors.core.stored_bytes``).
 
     Of a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
     base58, in order, each with the number of its claim), its own ``policy`` for the queue, how
@@ -97,19 +112,25 @@ class Identity(msgspec.Struct):
     registered_until_s: Seconds = 0
     messages: dict[str, QueuedMessage] = {}
     queue_bytes: int = 0
+    by_sender: dict[str, Depth] = {}
     requests: dict[str, WaitingRequest] = {}
+    requests_by_sender: dict[str, int] = {}
+    request_bytes: int = 0
     contracts: dict[str, ContractRecord] = {}
+    contract_bytes: int = 0
     contract_ids: dict[bytes, str] = {}
     correspondents: dict[str, Seconds] = {}
     saved_events: int = 0
-    public_events: dict[str, str] = {}
+    saved_bytes: int = 0
+    public_events: dict[str, PublicEvent] = {}
+    public_bytes: int = 0
     connection: Connection | None = None
     mediated: bool = False
     keylist: dict[str, int] = {}
     policy: QueuePolicy | None = None
     envelopes: int = 0
     envelope_bytes: int = 0
-    by_key: dict[str, KeyDepth] = {}
+    by_key: dict[str, Depth] = {}
     last_added_ms: int = 0
     last_delivered_ms: int = 0
     last_removed_ms: int = 0
@@ -125,6 +146,17 @@ class Identity(msgspec.Struct):
         """Has it ever registered, or connected as a DIDComm agent?"""
         return bool(self.registered_until_s) or self.connection is not None
 
+    @property
+    def stored_bytes(self) -> int:
+        """What the identity has stored of every kind, what waits for it included."""
+        return (
+            self.queue_bytes
+            + self.request_bytes
+            + self.contract_bytes
+            + self.saved_bytes
+            + self.public_bytes
+        )
+
     def weight_bytes(self) -> int:
         """Roughly what this state takes in memory, for the host's bound."""
         return (
@@ -134,6 +166,7 @@ class Identity(msgspec.Struct):
             + _CONTRACT_BYTES * len(self.contracts)
             + _PUBLIC_EVENT_BYTES * len(self.public_events)
             + _KEY_BYTES * (len(self.keylist) + len(self.by_key))
+            + _SENDER_BYTES * (len(self.by_sender) + len(self.requests_by_sender))
             + _RECENT_BYTES * len(self.recent)
             + _text_bytes(self.connection)
         )

@@ -8,15 +8,22 @@ import msgspec
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently.
 
-    ``message_bytes_max`` is of envelopes; ``queue_age_s_max`` 0 is no limit.
+    ``message_bytes_max`` is of envelopes; ``queue_age_s_max`` 0 is no limit. Bytes other than those
+    of the queue are as in ``actors.core.stored_bytes``; ``identity_bytes_max`` is of all kinds.
     """
 
     queue_messages_max: int = 10_000
     queue_bytes_max: int = 64 * 1024 * 1024
+    queue_sender_share_max: float = 0.5
     contract_requests_max: int = 1_000
+    contract_requests_bytes_max: int = 16 * 1024 * 1024
     contracts_max: int = 10_000
+    contracts_bytes_max: int = 64 * 1024 * 1024
     saved_events_max: int = 5_000_000
+    saved_events_bytes_max: int = 4 * 1024 * 1024 * 1024
     public_events_max: int = 10_000
+    public_events_bytes_max: int = 128 * 1024 * 1024
+    identity_bytes_max: int = 5 * 1024 * 1024 * 1024
     message_bytes_max: int = 512 * 1024
     queue_age_s_max: int = 0
     keylist_keys_max: int = 10_000

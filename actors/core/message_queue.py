@@ -12,7 +12,7 @@ from itertools import islice
 
 from actors.core.commands import AcknowledgeMessages, QueryMessages, QueueMessage
 from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs
-from actors.core.identity import Identity
+from actors.core.identity import Depth, Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
 from eventstore.log.events import MessageQueued, MessagesRemoved
@@ -24,9 +24,29 @@ REMOVED_MAX = 10_000
 """Messages that one event of this server's own making removes: a row has a bound too."""
 
 
-def is_full(state: Identity, size_bytes: int, messages_max: int, bytes_max: int) -> bool:
-    """Has the queue, all protocols together, no room for one more message of this size?"""
-    return len(state.messages) >= messages_max or state.queue_bytes + size_bytes > bytes_max
+def is_full(  # noqa: PLR0913, PLR0917 - asked for each message: no room for a record of these
+    state: Identity,
+    depths: dict[str, Depth],
+    origin: str,
+    size_bytes: int,
+    messages_max: int,
+    bytes_max: int,
+    share: float,
+) -> bool:
+    """Has the queue, all protocols together, no room for one more message of this size?
+
+    Of the room one sender, or one recipient key, gets no more than ``share``, but one message in
+    any case. ``depths`` is what waits by sender or by key, and ``origin`` whose the message is.
+    """
+    waiting, waiting_bytes = len(state.messages), state.queue_bytes + size_bytes
+    if waiting < messages_max * share and waiting_bytes <= bytes_max * share:
+        return False  # none has more than all together
+    if waiting >= messages_max or waiting_bytes > bytes_max:
+        return True
+    depth = depths.get(origin)
+    return depth is not None and (
+        depth.messages >= messages_max * share or depth.bytes + size_bytes > bytes_max * share
+    )
 
 
 def lapsed(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
@@ -59,24 +79,33 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
     The contract must be owned by the recipient and name exactly these two parties, so a message
     to oneself finds none.
     """
-    contract_until_s = state.correspondents.get(command.sender_did, 0)
-    if command.sender_did == context.target or contract_until_s <= context.now_s:
+    sender, payload, now_ms = command.sender_did, command.payload, context.now_ms
+    contract_until_s = state.correspondents.get(sender, 0)
+    if sender == context.target or contract_until_s <= now_ms / 1000:
         return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
     limits = context.limits
-    size_bytes = len(command.payload)
-    if is_full(state, size_bytes, limits.queue_messages_max, limits.queue_bytes_max):
+    if is_full(
+        state,
+        state.by_sender,
+        sender,
+        len(payload),
+        limits.queue_messages_max,
+        limits.queue_bytes_max,
+        limits.queue_sender_share_max,
+    ):
         return Refusal.RECIPIENT_QUEUE_FULL
+    message_id = context.fresh_id
     queued = MessageQueued(
-        at_ms=context.now_ms,
+        at_ms=now_ms,
         command=context.command,
-        message_id=context.fresh_id,
+        message_id=message_id,
         protocol=DECENTRL,
-        sender_did=command.sender_did,
+        sender_did=sender,
         recipient_key="",
-        payload=command.payload,
+        payload=payload,
     )
-    waiting = WaitingMessage(context.fresh_id, command.sender_did, command.payload)
-    return Accepted(MessageAccepted(context.fresh_id), [queued], MessageArrived(waiting))
+    waiting = WaitingMessage(message_id, sender, payload)
+    return Accepted(MessageAccepted(message_id), [queued], MessageArrived(waiting))
 
 
 def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Accepted:

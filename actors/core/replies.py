@@ -14,7 +14,7 @@ from actors.core.refusals import Refusal
 from eventstore.log.events import Seconds
 
 
-class _Reply(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class _Reply(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """Base of all replies: a tagged array on the wire between host and edge."""
 
 
@@ -76,7 +76,7 @@ class ContractsPage(_Reply, frozen=True):
     total: int
 
 
-class WaitingMessage(msgspec.Struct, frozen=True, array_like=True):
+class WaitingMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One waiting message (8.7) or pushed message (10.5)."""
 
     message_id: str

@@ -6,6 +6,8 @@ read model answers queries; ids of public events are kept, since only their owne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from actors.core.commands import (
     DeletePublicEvents,
     PublishPublicEvent,
@@ -17,8 +19,8 @@ from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, PublicEventAccepted, ReadAllowed
+from actors.core.stored_bytes import stored_bytes
 from eventstore.log.events import (
-    Event,
     EventSaved,
     EventTagsUpdated,
     PublicEventPublished,
@@ -30,7 +32,7 @@ def save_events(state: Identity, command: SaveEvents, context: DecisionContext) 
     """Save all events or none; what the owner wrote itself is processed already (8.9)."""
     if state.saved_events + len(command.events) > context.limits.saved_events_max:
         return Refusal.QUOTA_EXCEEDED
-    saved: list[Event] = [
+    saved = [
         EventSaved(
             at_ms=context.now_ms,
             command=context.command,
@@ -45,7 +47,7 @@ def save_events(state: Identity, command: SaveEvents, context: DecisionContext) 
         )
         for index, event in enumerate(command.events)
     ]
-    return Accepted(Done(), saved)
+    return _within_quota(state, saved, context)
 
 
 def query_saved_events(
@@ -56,14 +58,14 @@ def query_saved_events(
 
 
 def update_event_tags(
-    _state: Identity, command: UpdateEventTags, context: DecisionContext
-) -> Accepted:
+    state: Identity, command: UpdateEventTags, context: DecisionContext
+) -> Decision:
     """Replace tags; the last of several updates of one event counts (8.11).
 
     Recorded as asked: the read model skips ids that the owner does not have.
     """
     last = {update.event_id: update.encrypted_tags for update in command.updates}
-    updated: list[Event] = [
+    updated = [
         EventTagsUpdated(
             at_ms=context.now_ms,
             command=context.command,
@@ -72,7 +74,20 @@ def update_event_tags(
         )
         for event_id, encrypted_tags in last.items()
     ]
-    return Accepted(Done(), updated)
+    return _within_quota(state, updated, context)
+
+
+def _within_quota(
+    state: Identity, events: Sequence[EventSaved | EventTagsUpdated], context: DecisionContext
+) -> Decision:
+    """Store them all if the bytes of the history and of everything stay within their bounds."""
+    limits, size_bytes = context.limits, sum(map(stored_bytes, events))
+    if (
+        state.saved_bytes + size_bytes > limits.saved_events_bytes_max
+        or state.stored_bytes + size_bytes > limits.identity_bytes_max
+    ):
+        return Refusal.QUOTA_EXCEEDED
+    return Accepted(Done(), list(events))
 
 
 def publish_public_event(
@@ -81,7 +96,8 @@ def publish_public_event(
     """Publish an event whose own signature holds (DCTRL-0007)."""
     if not command.signature_valid:
         return Refusal.INVALID_SIGNATURE
-    if len(state.public_events) >= context.limits.public_events_max:
+    limits = context.limits
+    if len(state.public_events) >= limits.public_events_max:
         return Refusal.QUOTA_EXCEEDED
     published = PublicEventPublished(
         at_ms=context.now_ms,
@@ -93,6 +109,12 @@ def publish_public_event(
         timestamp_s=command.timestamp_s,
         event_signature=command.event_signature,
     )
+    size_bytes = stored_bytes(published)
+    if (
+        state.public_bytes + size_bytes > limits.public_events_bytes_max
+        or state.stored_bytes + size_bytes > limits.identity_bytes_max
+    ):
+        return Refusal.QUOTA_EXCEEDED
     return Accepted(PublicEventAccepted(context.fresh_id), [published])
 
 
@@ -104,7 +126,7 @@ def delete_public_events(
         event_id
         for event_id in dict.fromkeys(command.event_ids)
         if event_id in state.public_events
-        and command.channel_id in (None, state.public_events[event_id])
+        and command.channel_id in (None, state.public_events[event_id].channel_id)
     ]
     if not mine:
         return Accepted(Done())

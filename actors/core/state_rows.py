@@ -192,8 +192,8 @@ def state_rows(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
         yield (
             "public_events",
             [
-                PublicEventRow(event_id, place, channel_id)
-                for place, (event_id, channel_id) in enumerate(state.public_events.items())
+                PublicEventRow(event_id, place, kept.channel_id)
+                for place, (event_id, kept) in enumerate(state.public_events.items())
             ],
         )
     yield from _agent(state)

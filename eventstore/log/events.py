@@ -56,7 +56,7 @@ class NamesStream(NamedTuple):
     prefix: str = ""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What every event carries: when it was decided and which command caused it."""
 
     at_ms: int

@@ -54,13 +54,31 @@ class Limits(Section):
     queue_bytes_max: int = Field(default=64 * MIB, ge=KIB)
     """Payload bytes waiting for one identity. They stay in the log; one page of them is the most
     that is read at once."""
+    queue_sender_share_max: float = Field(default=0.5, gt=0, le=1)
+    """Part of a queue, in number and in bytes, that one sender fills, and of the places for
+    contract requests; a DIDComm sender is anonymous, so there it is one recipient key. One contact
+    cannot keep all others out, and a large backup still finds half of the room."""
     contract_requests_max: int = Field(default=1_000, ge=1)
     """Contract requests waiting for one identity. Strangers may send these, so the cap is lower
     than that of messages."""
+    contract_requests_bytes_max: int = Field(default=16 * MIB, ge=64 * KIB)
+    """Bytes of contract requests waiting for one identity: five times what as many of the usual
+    size take."""
     contracts_max: int = Field(default=10_000, ge=1)
     """Contracts that one identity stores: its contacts."""
+    contracts_bytes_max: int = Field(default=64 * MIB, ge=64 * KIB)
+    """Bytes of contracts that one identity stores. They stay when they have expired; contracts_max
+    of the usual 2 KiB need a third."""
     saved_events_max: int = Field(default=5_000_000, ge=1)
     """Saved events of one identity; they stand in indexed tables, not in memory."""
+    saved_events_bytes_max: int = Field(default=4_096 * MIB, ge=MIB)
+    """Bytes of the saved events of one identity and of all tags that they ever got, with 256 for
+    the row of each event and for the index rows of each tag: saved_events_max of them with 600
+    bytes of text. Nothing of it is ever erased."""
+    identity_bytes_max: int = Field(default=5_120 * MIB, ge=MIB)
+    """Bytes of everything that one identity stores, what waits for it included; beyond, it stores
+    no more itself. What others send it has the caps of its kind alone, so that a full history
+    keeps no message out."""
     saved_events_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
     """Events in one SAVE_EVENTS or UPDATE_EVENT_TAGS: stored all or none in one transaction, which
     others wait for."""
@@ -82,6 +100,9 @@ class Limits(Section):
     """One tag. An encrypted tag is a signature in base64: 88 bytes."""
     public_events_max: int = Field(default=10_000, ge=1)
     """Public events of one identity; their ids stand in memory while it is active."""
+    public_events_bytes_max: int = Field(default=128 * MIB, ge=MIB)
+    """Bytes of the public events of one identity, counted as those of saved events:
+    public_events_max of 12 KiB each. What is withdrawn does not count any more."""
     public_event_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=64 * MIB)
     """Text of one public event. A page of ten stays below 1 MiB."""
     nonces_per_shard_max: int = Field(default=2_000_000, ge=1_000)

@@ -237,7 +237,9 @@ async def test_signed_commands_of_unknown_senders_leave_nothing_in_the_log(
     assert mediator.log_position() == before
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"contract_requests_max": 2}}])
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"contract_requests_max": 2, "queue_sender_share_max": 1}}]
+)
 async def test_contract_requests_have_a_cap(mediator: Mediator, alice: Person, bob: Person) -> None:
     await mediator.register(bob)
     payload = contract_request(alice, bob.pre_public, {})

@@ -255,7 +255,9 @@ async def test_one_finds_only_messages_to_oneself(
     assert await mediator.waiting(carol) == []
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"queue_messages_max": 2}}])
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"queue_messages_max": 2, "queue_sender_share_max": 1}}]
+)
 async def test_a_queue_that_is_full_by_number_refuses_and_drops_nothing(
     mediator: Mediator, alice: Person, bob: Person
 ) -> None:
@@ -271,7 +273,9 @@ async def test_a_queue_that_is_full_by_number_refuses_and_drops_nothing(
     assert await mediator.waiting(bob) == ["two", "three"]
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"queue_bytes_max": 2**20}}])
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"queue_bytes_max": 2**20, "queue_sender_share_max": 1}}]
+)
 async def test_a_queue_that_is_full_by_bytes_refuses_and_drops_nothing(
     mediator: Mediator, alice: Person, bob: Person
 ) -> None:

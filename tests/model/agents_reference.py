@@ -16,6 +16,7 @@ from actors.core.refusals import Refusal
 LIMITS: Final = IdentityLimits(
     queue_messages_max=4,
     queue_bytes_max=50,
+    queue_sender_share_max=0.6,
     contract_requests_max=3,
     contracts_max=4,
     saved_events_max=6,
@@ -78,9 +79,19 @@ class Agent:
     def queue_bytes(self) -> int:
         return sum(len(m.payload) for m in self.messages)
 
-    def has_room(self, size_bytes: int, rules: r.QueuePolicy) -> bool:
+    def has_room(self, size_bytes: int, rules: r.QueuePolicy, sender: str, key: str | None) -> bool:
         fits = self.queue_bytes + size_bytes <= rules.bytes_max
-        return fits and len(self.messages) < rules.messages_max
+        alike = [
+            len(m.payload)
+            for m in self.messages
+            if m.key == key and (key is not None or m.sender_did == sender)
+        ]
+        share = LIMITS.queue_sender_share_max
+        within = not alike or (
+            len(alike) < share * LIMITS.queue_messages_max
+            and sum(alike) + size_bytes <= share * LIMITS.queue_bytes_max
+        )
+        return fits and within and len(self.messages) < rules.messages_max
 
     def rules(self) -> r.QueuePolicy:
         """The owner's rules within the operator's bounds."""
@@ -308,7 +319,7 @@ def _queue(
     refusal = None
     if not rules.will_queue and did not in held.listening:
         refusal = Refusal.NOT_QUEUING
-    if not agent.has_room(len(payload), rules):
+    if not agent.has_room(len(payload), rules, "", key):
         refusal = Refusal.RECIPIENT_QUEUE_FULL
     if len(payload) > rules.message_bytes_max:
         refusal = Refusal.MESSAGE_TOO_LARGE

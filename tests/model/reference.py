@@ -126,12 +126,14 @@ def _on_decentrl(  # noqa: C901 - one arm per command
         case c.QueueMessage(sender, payload):
             if not any(_allows(k, did, sender, now_s) for _, k in box.contracts):
                 return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
-            if not box.has_room(len(payload), Agent().rules()):
+            if not box.has_room(len(payload), Agent().rules(), sender, None):
                 return Refusal.RECIPIENT_QUEUE_FULL
             box.add(Message(new, sender, None, payload, now_ms, box.version + 1))
             return r.MessageAccepted(new)
         case c.RequestContract(sender, request, key):
-            if len(box.requests) == LIMITS.contract_requests_max:
+            of_sender = sum(waiting.sender_did == sender for waiting in box.requests)
+            share = LIMITS.queue_sender_share_max * LIMITS.contract_requests_max
+            if len(box.requests) == LIMITS.contract_requests_max or of_sender >= share:
                 return Refusal.RECIPIENT_QUEUE_FULL
             box.version += 1
             box.requests.append(r.WaitingContractRequest(new, sender, request, key))

@@ -84,7 +84,9 @@ async def test_sockets_of_both_protocols_are_notified_each_of_its_own(
     assert await bob.drained() == ["message"]
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"queue_messages_max": 4}}])
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"queue_messages_max": 4, "queue_sender_share_max": 0.75}}]
+)
 async def test_the_caps_of_a_queue_are_for_both_together(
     network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
 ) -> None:

@@ -204,7 +204,9 @@ async def test_a_forward_to_an_unknown_key_is_refused_where_the_operator_wants_i
     assert await bob.drained() == ["one", "two"]
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"queue_messages_max": 2}}])
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"queue_messages_max": 2, "queue_sender_share_max": 1}}]
+)
 async def test_a_full_queue_is_answered_with_a_time_to_come_back(network: WalletNetwork) -> None:
     bob, carol = await network.bobs(2)
     await network.write(bob, "one", "two")
@@ -225,7 +227,9 @@ async def test_a_full_queue_is_answered_with_a_time_to_come_back(network: Wallet
     assert await bob.drained() == ["three", "four"]
 
 
-@pytest.mark.parametrize("settings", [{"limits": {"queue_bytes_max": 2_000_000}}])
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"queue_bytes_max": 2_000_000, "queue_sender_share_max": 1}}]
+)
 async def test_a_queue_is_bounded_in_bytes(network: WalletNetwork, bob: Bob) -> None:
     await network.write(bob, *["x" * 250_000] * 5)
     assert (await network.forward_text(bob.key, "x" * 250_000)).status == 429

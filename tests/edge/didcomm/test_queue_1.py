@@ -160,7 +160,12 @@ async def test_an_update_changes_only_what_it_names(bob: Bob) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"limits": {"queue_messages_max": 3}, "didcomm": {"queue_age_s_max": 600}}],
+    [
+        {
+            "limits": {"queue_messages_max": 3, "queue_sender_share_max": 1},
+            "didcomm": {"queue_age_s_max": 600},
+        }
+    ],
 )
 async def test_the_owners_rules_stay_within_the_operators(
     network: WalletNetwork, bob: Bob, clock: HandClock

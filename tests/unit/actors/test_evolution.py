@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from actors.core.commands import Connection
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
-from actors.core.identity import Identity, KeyDepth, QueuedMessage
+from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.replies import QueuePolicy
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
@@ -201,9 +201,9 @@ def test_the_state_agrees_with_itself_after_every_event(history: list[Event]) ->
         assert state.weight_bytes() > 0
 
 
-def _depth(envelopes: list[QueuedMessage], key: str) -> KeyDepth:
+def _depth(envelopes: list[QueuedMessage], key: str) -> Depth:
     sizes = [m.size_bytes for m in envelopes if m.recipient_key == key]
-    return KeyDepth(len(sizes), sum(sizes))
+    return Depth(len(sizes), sum(sizes))
 
 
 def test_the_latest_end_of_a_registration_and_of_a_contract_counts() -> None:

@@ -128,9 +128,26 @@ def test_there_is_room_again_when_something_left() -> None:
     assert len(me.queue(b"5678", limits=limits)) == 1
 
 
+def test_no_key_takes_all_of_a_queue_that_another_one_needs() -> None:
+    me, limits = agent(keys=(KEY, "another")), IdentityLimits(queue_messages_max=4)
+    for payload in (b"1", b"2"):
+        me.queue(payload, key=KEY, limits=limits)
+    refused = me.do(QueueEnvelope(KEY, b"3"), limits=limits, command=b"3" * 16)
+    assert isinstance(refused, Accepted)
+    assert refused.reply == Refused(FULL)
+    for payload in (b"4", b"5"):
+        assert len(me.queue(payload, key="another", limits=limits)) == 1
+
+
+def test_an_owners_own_rules_bound_the_whole_queue_alone() -> None:
+    me = agent()
+    me.do(SetQueuePolicy(messages_max=2))
+    assert len(me.queue(b"1", b"2")) == 2
+
+
 def test_decentrl_and_didcomm_share_their_caps() -> None:
     both = on_both_protocols()
-    limits = IdentityLimits(queue_messages_max=3, queue_bytes_max=10)
+    limits = IdentityLimits(queue_messages_max=3, queue_bytes_max=10, queue_sender_share_max=1)
     both.do(QueueMessage(FRIEND, b"1234"), limits=limits)
     (envelope,) = both.queue(b"5678", limits=limits)
     assert both.do(QueueMessage(FRIEND, b"901"), limits=limits) is FULL

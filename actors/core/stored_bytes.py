@@ -1,0 +1,56 @@
+"""How many bytes of disk a record counts for in the quotas of its identity.
+
+Rules of this file: pure, and of the event's own fields alone, so that a log of any age folds to
+the same counters. What counts is what the log and the read models keep: the texts, a fixed part for
+the row and the lists that every record stands in, and one for each tag, which is up to four rows
+of an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias, assert_never
+
+from eventstore.log.events import (
+    ContractRequested,
+    ContractStored,
+    EventSaved,
+    EventTagsUpdated,
+    PublicEventPublished,
+)
+
+_RECORD_BYTES: Final = 256
+_TAG_BYTES: Final = 256
+
+Stored: TypeAlias = (
+    ContractRequested | ContractStored | EventSaved | EventTagsUpdated | PublicEventPublished
+)
+"""The events that add to a quota in bytes; of waiting messages the payload alone counts."""
+
+
+def stored_bytes(event: Stored) -> int:
+    """What the record of this event counts for."""
+    match event:
+        case EventSaved():
+            texts = [event.sender_did, event.recipient_did, event.contract_id or "", event.payload]
+            return _of(texts, event.encrypted_tags)
+        case EventTagsUpdated():
+            return _of([], event.encrypted_tags)
+        case PublicEventPublished():
+            return _of([event.channel_id, event.event, event.event_signature], event.tags)
+        case ContractRequested():
+            sealed = [event.encrypted_contract_request, event.requestor_ephemeral_public_key]
+            return _of([event.sender_did, *sealed])
+        case ContractStored():
+            return _of([event.requestor_did, event.recipient_did]) + len(event.contract)
+        case _:
+            assert_never(event)
+
+
+def _of(texts: Sequence[str], tags: Sequence[str] = ()) -> int:
+    return _RECORD_BYTES + _TAG_BYTES * len(tags) + _utf8_bytes(texts) + _utf8_bytes(tags)
+
+
+def _utf8_bytes(texts: Iterable[str]) -> int:
+    # Nearly all texts are ASCII, which a string knows of itself.
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
