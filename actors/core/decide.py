@@ -134,6 +134,37 @@ RULES: Final[dict[type[Command], Rule]] = dict(
 )
 
 
+ADDING: Final[frozenset[type[Command]]] = frozenset(
+    [
+        commands.Register,
+        commands.RequestContract,
+        commands.StoreContract,
+        commands.SaveContract,
+        commands.QueueMessage,
+        commands.SaveEvents,
+        commands.UpdateEventTags,
+        commands.PublishPublicEvent,
+        commands.Connect,
+        commands.UseInvitation,
+        commands.GrantMediation,
+        commands.ClaimKey,
+        commands.UpdateKeylist,
+        commands.QueueEnvelope,
+        commands.SetQueuePolicy,
+    ]
+)
+"""What stores something for a client. The rest frees space, reads, or adds a row of a few bytes."""
+
+
+def adds(command: Command) -> bool:
+    """Does the command store something for a client, so that it is refused when the disk is short?
+
+    A keylist from which keys are only removed becomes smaller.
+    """
+    removes = isinstance(command, commands.UpdateKeylist) and not command.add
+    return type(command) in ADDING and not removes
+
+
 def decide(state: Identity, command: Command, context: DecisionContext) -> Decision:
     """The decision of the identity ``context.target`` on one command."""
     sender, function = RULES[type(command)]

@@ -49,5 +49,6 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     active_bytes_max: int = 256 * 1024 * 1024
     identity_idle_s: float = 300.0
     snapshot_after_events: int = 200
+    free_bytes_min: int = 512 * 1024 * 1024
     dedicate_above_commands_per_s: float = 0
     identity: IdentityLimits = IdentityLimits()

@@ -72,6 +72,7 @@ class HostHoldings(msgspec.Struct, frozen=True, array_like=True):
     ``PartitionOwner``). One that it could not claim yet is among them, one that it lost to another
     owner is not. ``node`` is as in ``HostOptions``; ``incarnation`` changes when the host starts
     anew. ``rates`` are commands per second of the identities that are asked most.
+    ``short_of_disk``: it takes only what adds next to nothing.
     """
 
     name: str
@@ -80,3 +81,4 @@ class HostHoldings(msgspec.Struct, frozen=True, array_like=True):
     draining: bool
     shards: dict[str, str]
     rates: Mapping[str, float] = {}
+    short_of_disk: bool = False

@@ -29,6 +29,8 @@ class Refusal(Enum):
     """The sender's own stored records are at their cap."""
     RATE_LIMITED = "RATE_LIMITED"
     """Too many commands in a short time, or too many nonces in force."""
+    INSUFFICIENT_STORAGE = "INSUFFICIENT_STORAGE"
+    """The disk of the log is nearly full: only what frees some is taken. Nothing was changed."""
     TEMPORARILY_UNAVAILABLE = "TEMPORARILY_UNAVAILABLE"
     """Outcome unknown: retry with a new nonce."""
 

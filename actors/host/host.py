@@ -17,26 +17,26 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from uuid import UUID
 
-import msgspec
-
 from actors.core.commands import Submission
-from actors.core.decision import Accepted, DecisionContext, Leasing, Refs
+from actors.core.decide import adds
+from actors.core.decision import Accepted, DecisionContext, Refs
 from actors.core.identity import Identity
 from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
 from actors.core.placement_table import handed_out_id
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, EnvelopesWaiting, Notice, Push, Refused, Reply
+from actors.core.replies import Done, EnvelopesWaiting, Push, Refused, Reply
 from actors.core.sessions import Sessions
 from actors.host import owned_partition as partitions
 from actors.host.clock import Clock, NewId
+from actors.host.disk_floor import DiskFloor, MeasureDisk, unknown_disk
 from actors.host.measures import CommandRates, HostMeasures, HostStats
 from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
 from actors.host.ownership import Ownership
 from actors.host.session_registry import Handover, SessionRegistry
-from actors.host.state_cache import CachedIdentity, PageReader, StateCache, read_identity
-from actors.host.transaction import Transaction, request_ids
+from actors.host.state_cache import PageReader, StateCache, read_identity
+from actors.host.transaction import Outcome, Transaction, request_ids
 from eventstore.log.codec import identity_stream
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log.event_log import EventLog, Snapshot
@@ -49,24 +49,10 @@ _MEASURE_MS = 3_000
 _EXPECTED_MS = 5_000
 
 
-class _Outcome(msgspec.Struct):
-    """A command on its way to the commit: what will be answered if the append succeeds."""
-
-    reply: Reply | Refs
-    cached: CachedIdentity | None = None
-    notice: Notice | None = None
-    leasing: Leasing | None = None
-
-    @property
-    def page_bytes(self) -> int:
-        """Roughly what the answer takes, if it is a page."""
-        return self.reply.size_bytes if isinstance(self.reply, Refs) else 0
-
-
 class Host:
     """The single writer of its partitions."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a host works with, each part by itself
         self,
         name: str,
         log: EventLog,
@@ -75,11 +61,13 @@ class Host:
         clock: Clock,
         new_id: NewId,
         is_placed: bool = False,
+        measure_disk: MeasureDisk = unknown_disk,
     ) -> None:
         """A host that owns nothing yet; see ``assign``.
 
         ``is_placed``: a placer says what is whose, so an identity may leave its shard and come
         back. It is then served under the partition that it says itself, and under no other.
+        ``measure_disk`` is asked once a second for the disk of the log.
         """
         self._log = log
         self._limits = limits
@@ -97,6 +85,7 @@ class Host:
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
         self.stats = HostStats(name)
         self.measures = HostMeasures()
+        self.disk = DiskFloor(measure_disk, limits.free_bytes_min)
         self.rates = CommandRates(limits.dedicate_above_commands_per_s)
 
     def assign(self, names: Sequence[str]) -> None:
@@ -181,6 +170,7 @@ class Host:
         self._registry.expire(now_ms)
         transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
         transaction.items = items
+        transaction.is_short_of_disk = self.disk.look(now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
         failed = self._append(transaction) if transaction.partitions else None
@@ -270,6 +260,8 @@ class Host:
         self.stats.leases = len(self._registry.leases)
         self.stats.sessions = len(self.sessions)
         self.stats.live_sessions = self.sessions.live
+        self.stats.short_of_disk = self.disk.look(self._clock())
+        self.stats.free_bytes = self.disk.free_bytes
         return self.stats
 
     # For ``actors.host.inspection``, on the writer's thread as everything here.
@@ -299,9 +291,9 @@ class Host:
         """The timestamp window that nonces are kept for."""
         return self._limits.timestamp_window_ms
 
-    def _run(self, transaction: Transaction, submission: Submission) -> _Outcome:
+    def _run(self, transaction: Transaction, submission: Submission) -> Outcome:
         if transaction.log_failed:
-            return _Outcome(_UNAVAILABLE)
+            return Outcome(_UNAVAILABLE)
         try:
             return self._decide(transaction, submission)
         except LogError as error:
@@ -311,28 +303,28 @@ class Host:
                 extra={"request_id": submission.request_id},
             )
             transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
-            return _Outcome(_UNAVAILABLE)
+            return Outcome(_UNAVAILABLE)
 
-    def _decide(self, transaction: Transaction, submission: Submission) -> _Outcome:
+    def _decide(self, transaction: Transaction, submission: Submission) -> Outcome:
         claim = submission.claim
         runs = submission.refusal is None and submission.command is not None
         # Both owners before the nonce is used up: what is refused here can be sent again.
         shard = None if claim is None else self._partition(claim.partition)
         partition = self._partition(submission.partition) if runs else None
         if (claim is not None and shard is None) or (runs and partition is None):
-            return _Outcome(_NOT_OWNER)
+            return Outcome(_NOT_OWNER)
         did = submission.target_did
         if partition is not None and not self._belongs(transaction, did, partition):
-            return _Outcome(_NOT_OWNER)
+            return Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
             refusal = self._nonces.check(transaction, shard, claim)
             if refusal is not None:
-                return _Outcome(Refused(refusal))
+                return Outcome(Refused(refusal))
         if partition is None:
             if claim is not None and shard is not None:
                 is_proven = submission.refusal is None and claim.proof is not Proof.NOT_YET
                 self._nonces.keep(transaction, shard, claim, is_durable=is_proven)
-            return _Outcome(Done() if submission.refusal is None else Refused(submission.refusal))
+            return Outcome(Done() if submission.refusal is None else Refused(submission.refusal))
         return self._act(transaction, submission, partition, shard)
 
     def _act(
@@ -341,10 +333,13 @@ class Host:
         submission: Submission,
         partition: OwnedPartition,
         shard: OwnedPartition | None,
-    ) -> _Outcome:
+    ) -> Outcome:
         """Let the identity decide on the command; with what it does, the nonce in ``shard``."""
         assert submission.command is not None
         did = submission.target_did
+        if transaction.is_short_of_disk and adds(submission.command):
+            # Before anything is kept, the nonce too: the same command may be sent again.
+            return Outcome(Refused(Refusal.INSUFFICIENT_STORAGE))
         part = transaction.part(partition)
         cached = self._cache.get(did, partition.name, transaction.now_ms)
         self.rates.count(did, is_known=cached.state.is_known)
@@ -365,11 +360,11 @@ class Host:
             is_durable = not isinstance(decision, Refusal) or cached.state.version > 0
             self._nonces.keep(transaction, shard, submission.claim, is_durable=is_durable)
         if isinstance(decision, Refusal):
-            return _Outcome(Refused(decision))
+            return Outcome(Refused(decision))
         if decision.events:
             self._belongs(transaction, did, partition)
         self._lease(transaction, submission, decision)
-        return _Outcome(decision.reply, cached, decision.notice, decision.leasing)
+        return Outcome(decision.reply, cached, decision.notice, decision.leasing)
 
     def _belongs(self, transaction: Transaction, did: str, partition: OwnedPartition) -> bool:
         """Is the identity of this partition? If of another, it is forgotten after the commit."""
@@ -480,7 +475,7 @@ class Host:
             self._ownership.forget(partition.name)
             self._cache.drop_partition(partition.name)
 
-    def _reply(self, transaction: Transaction, outcome: _Outcome, request_id: str) -> Reply:
+    def _reply(self, transaction: Transaction, outcome: Outcome, request_id: str) -> Reply:
         reply = outcome.reply
         if not isinstance(reply, Refs):
             return reply

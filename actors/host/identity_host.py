@@ -19,6 +19,7 @@ from actors.core.commands import Read
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.host.clock import Clock, NewId, new_id, system_clock
+from actors.host.disk_floor import disk_of, unknown_disk
 from actors.host.host import Host
 from actors.host.inspection import Inspector
 from actors.host.measures import HostReport, HostStats, LogWatch, families
@@ -46,7 +47,7 @@ from actors.host.writer import PushOut, Writer
 from eventstore.log.codec import identity_stream
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log.event_log import EventLog, PublicEventsFilter, PublicEventsPage, SavedEventsPage
-from eventstore.stores.open_log import open_log
+from eventstore.stores.open_log import folder_of, open_log
 from eventstore.stores.postgres_connections import PostgresBounds
 
 _T = TypeVar("_T")
@@ -104,6 +105,7 @@ class IdentityHost:
         self._name, self._node = options.name, options.node
         self._draining = False
         self._incarnation = new_id()
+        folder = folder_of(options.dsn)
         self._host = Host(
             options.name,
             self._log,
@@ -111,6 +113,7 @@ class IdentityHost:
             clock=clock,
             new_id=new_id,
             is_placed=options.is_placed,
+            measure_disk=unknown_disk if folder is None else disk_of(folder),
         )
         try:
             self._host.assign(options.partitions)
@@ -279,6 +282,7 @@ class IdentityHost:
             self._draining,
             dict(self._host.holdings),
             self._host.rates.reported,
+            self._host.disk.is_short,
         )
 
     def release(self, shards: Sequence[str]) -> bytes:

@@ -238,7 +238,8 @@ class HostStats(msgspec.Struct):
     """Counters of a host since its start, and what it holds now.
 
     Rates are of the last few seconds. ``sockets`` counts the open sockets of each edge; ``log``
-    is the state of the whole log. ``node`` is empty where there is only one.
+    is the state of the whole log. ``node`` is empty where there is only one. ``free_bytes`` is of
+    the disk of the log, None where that is not known.
     """
 
     name: str
@@ -258,6 +259,8 @@ class HostStats(msgspec.Struct):
     leases: int = 0
     sessions: int = 0
     live_sessions: int = 0
+    short_of_disk: bool = False
+    free_bytes: int | None = None
     sockets: dict[str, int] = {}
     log: LogFigures | None = None
 

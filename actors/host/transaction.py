@@ -5,17 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from eventsourcing.persistence import StoredEvent
 
 from actors.core.commands import Submission
-from actors.core.decision import Leasing
+from actors.core.decision import Leasing, Refs
 from actors.core.nonces import NonceClaim, expiry_ms
+from actors.core.replies import Notice, Reply
 from actors.host.owned_partition import OwnedPartition
 from actors.host.state_cache import CachedIdentity
 from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import Event
 
 _REQUESTS_NAMED_MAX: Final = 20
+
+
+class Outcome(msgspec.Struct):
+    """A command on its way to the commit: what will be answered if the append succeeds."""
+
+    reply: Reply | Refs
+    cached: CachedIdentity | None = None
+    notice: Notice | None = None
+    leasing: Leasing | None = None
+
+    @property
+    def page_bytes(self) -> int:
+        """Roughly what the answer takes, if it is a page."""
+        return self.reply.size_bytes if isinstance(self.reply, Refs) else 0
 
 
 class TransactionPart:
@@ -44,6 +60,7 @@ class Transaction:
     Attributes:
         log_failed: Could the log not be read or written? Then nothing more is asked of it: each
             question may take as long as the log's time-out, and all clients wait for the sum.
+        is_short_of_disk: Does it take only what adds next to nothing?
     """
 
     def __init__(self, now_ms: int, window_ms: int) -> None:
@@ -56,6 +73,7 @@ class Transaction:
         self.items: Sequence[tuple[str, Submission]] = ()
         """What is run in it, each with the edge that asks."""
         self.log_failed = False
+        self.is_short_of_disk = False
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once this is committed."""
 

@@ -36,6 +36,12 @@ def open_log(
     return opened(open_store(dsn, allow_unsafe=allow_unsafe, postgres=postgres))
 
 
+def folder_of(dsn: str) -> Path | None:
+    """The folder that a log in a file stands in; None for a log on a server, whose disk is its."""
+    url = urlsplit(dsn)
+    return Path(unquote(url.path)).absolute().parent if url.scheme == "sqlite" else None
+
+
 def open_store(
     dsn: str,
     *,

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from actors.host.clock import Clock
 from actors.host.measures import HostStats
-from actors.host.port import HostUnavailable, Ping, QueryStats
+from actors.host.port import HostUnavailable, Ping, QueryHoldings, QueryStats
 from http_edge.admin.operators import on_loopback
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.whole_log import logs_by_database, total
@@ -28,6 +28,13 @@ Figures: TypeAlias = dict[str, Any]
 _CACHE_MS: Final = 1_000
 """A check writes to the log: strangers asking for health must not be able to keep it busy."""
 _CHECK_S_MAX: Final = 5.0
+
+
+class _HostProblem(msgspec.Struct, frozen=True):
+    """What is wrong with a host; ``works``: it still does a part of its work."""
+
+    detail: str
+    works: bool = False
 
 
 class Health:
@@ -60,8 +67,8 @@ class Health:
             if abs(self._clock() - self._checked_ms) >= _CACHE_MS:
                 hosts = self._gateway.routes.hosts()
                 found = await asyncio.gather(*[self._problem(host) for host in hosts])
-                self._problems = [problem for problem in found if problem is not None]
-                self._working = len(hosts) - len(self._problems)
+                self._problems = [problem.detail for problem in found if problem is not None]
+                self._working = sum(problem is None or problem.works for problem in found)
                 unowned = self._gateway.routes.unowned()
                 if unowned:
                     self._problems.append(f"{unowned} shards have no host")
@@ -105,13 +112,17 @@ class Health:
         ]
         return figures
 
-    async def _problem(self, host: str) -> str | None:
+    async def _problem(self, host: str) -> _HostProblem | None:
+        port = self._gateway.port(host)
         try:
             async with asyncio.timeout(_CHECK_S_MAX):
-                await self._gateway.port(host).ask(Ping())
+                await port.ask(Ping())
+                holdings = await port.ask(QueryHoldings())
         except (HostUnavailable, TimeoutError):
-            return f"{host} does not answer or its log takes no writes"
-        return None
+            return _HostProblem(f"{host} does not answer or its log takes no writes")
+        if not holdings.short_of_disk:
+            return None
+        return _HostProblem(f"{host} is short of disk and takes only what frees some", works=True)
 
     async def _stats_of(self, hosts: Sequence[str]) -> list[HostStats]:
         found = await asyncio.gather(*[self._stats(host) for host in hosts])

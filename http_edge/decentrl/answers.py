@@ -2,7 +2,8 @@
 
 An error is ``{"type": "ERROR", "code": …, "detail": …}``. The first eleven codes are those of
 11.2; the rest are extensions in the same form: RECIPIENT_QUEUE_FULL, QUOTA_EXCEEDED, RATE_LIMITED,
-TEMPORARILY_UNAVAILABLE, NOT_FOUND, METHOD_NOT_ALLOWED, UPGRADE_REQUIRED, INTERNAL_ERROR.
+INSUFFICIENT_STORAGE, TEMPORARILY_UNAVAILABLE, NOT_FOUND, METHOD_NOT_ALLOWED, UPGRADE_REQUIRED,
+INTERNAL_ERROR.
 ``detail`` is an extension too, for a human reader: ``<member>: <rule that it breaks>``, never a
 value that was sent. The codes of the protocol have one, also where the listener sends them.
 """
@@ -36,6 +37,7 @@ HTTP_STATUS: Final[dict[Refusal, HTTPStatus]] = {
     Refusal.RECIPIENT_QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
     Refusal.QUOTA_EXCEEDED: HTTPStatus.TOO_MANY_REQUESTS,
     Refusal.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
+    Refusal.INSUFFICIENT_STORAGE: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.TEMPORARILY_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
@@ -43,6 +45,7 @@ RETRY_AFTER_S: Final[dict[Refusal, int]] = {
     Refusal.RECIPIENT_QUEUE_FULL: 60,
     Refusal.QUOTA_EXCEEDED: 3_600,
     Refusal.RATE_LIMITED: 1,
+    Refusal.INSUFFICIENT_STORAGE: 60,
     Refusal.TEMPORARILY_UNAVAILABLE: 1,
 }
 """Seconds after which a retry may succeed: a queue empties when its owner comes back, a quota when
@@ -64,6 +67,7 @@ DETAILS: Final[dict[Refusal, str]] = {
     Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: (
         "header.recipient_did: has no contract in force with the sender"
     ),
+    Refusal.INSUFFICIENT_STORAGE: "mediator: is short of disk and takes only what frees some",
 }
 """What is said where no check knows it more exactly."""
 

@@ -42,6 +42,7 @@ STATUS: Final[Mapping[RejectionReason, HTTPStatus]] = {
     RejectionReason.MESSAGE_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     RejectionReason.NOT_QUEUING: HTTPStatus.CONFLICT,
     RejectionReason.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
+    RejectionReason.INSUFFICIENT_STORAGE: HTTPStatus.SERVICE_UNAVAILABLE,
     RejectionReason.TRY_AGAIN: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 _CLOSE_CODES_FROM: Final = 4_000
@@ -51,6 +52,7 @@ _SENT_S_MAX: Final = 2.0
 _RETRY_AFTER_S: Final = {
     RejectionReason.QUEUE_FULL: 60,
     RejectionReason.RATE_LIMITED: 1,
+    RejectionReason.INSUFFICIENT_STORAGE: 60,
     RejectionReason.TRY_AGAIN: 1,
 }
 

@@ -8,7 +8,6 @@ WebSocket both come through here, so a message means the same on both.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property, partial
@@ -66,6 +65,8 @@ class RejectionReason(Enum):
     MESSAGE_TOO_LARGE = "message-too-large"
     NOT_QUEUING = "not-queuing"
     RATE_LIMITED = "rate-limited"
+    INSUFFICIENT_STORAGE = "insufficient-storage"
+    """The mediator is short of disk: what is stored is refused until some is free."""
     TRY_AGAIN = "try-again"
     """The outcome is unknown, or there is too much to do."""
 
@@ -184,6 +185,7 @@ _REJECTION_REASONS: Final = {
     Refusal.RECIPIENT_QUEUE_FULL: RejectionReason.QUEUE_FULL,
     Refusal.MESSAGE_TOO_LARGE: RejectionReason.MESSAGE_TOO_LARGE,
     Refusal.NOT_QUEUING: RejectionReason.NOT_QUEUING,
+    Refusal.INSUFFICIENT_STORAGE: RejectionReason.INSUFFICIENT_STORAGE,
 }
 _UNPACK_REFUSALS: Final = {
     UnpackRefusal.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
@@ -194,6 +196,7 @@ _REPORTED: Final = {
     RejectionReason.QUEUE_FULL: Problem.QUEUE_FULL,
     RejectionReason.MESSAGE_TOO_LARGE: Problem.MESSAGE_TOO_LARGE,
     RejectionReason.NOT_QUEUING: Problem.NOT_QUEUING,
+    RejectionReason.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
     RejectionReason.RATE_LIMITED: Problem.RATE_LIMITED,
 }
 """What a message that was not taken is answered with in an envelope, if its sender is proven."""
@@ -306,15 +309,15 @@ class Inbound:
     async def _forward(
         self, keys: Sequence[str], payload: bytes, command: bytes, transport: InboundTransport
     ) -> ReceivedMessage | RejectionReason:
-        """Queue an envelope for each of its recipients, independently of one another."""
+        """Queue an envelope for each owner among its recipients, independently of one another."""
         if len(keys) > self._settings.forward_recipients_max:
             return self.refused(RejectionReason.NOT_A_MESSAGE, FORWARD)
         if len(keys) == 1:
             replies = [await self._forwarding.forward(keys[0], payload, command)]
         else:
-            replies = await asyncio.gather(
-                *[self._forwarding.forward(key, payload, command) for key in keys]
-            )
+            for _ in keys[1:]:
+                charge_unproven(len(payload))
+            replies = await self._forwarding.forward_to_all(keys, payload, command)
         return self._forwarded(replies, transport)
 
     def _forwarded(

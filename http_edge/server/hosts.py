@@ -52,6 +52,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
             active_bytes_max=limits.active_bytes_max,
             identity_idle_s=limits.identity_idle_s,
             snapshot_after_events=limits.snapshot_after_events,
+            free_bytes_min=limits.free_bytes_min,
             dedicate_above_commands_per_s=dedicate_above_per_s(settings),
             identity=IdentityLimits(
                 queue_messages_max=limits.queue_messages_max,

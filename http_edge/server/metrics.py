@@ -79,6 +79,8 @@ _HOST_GAUGES: Final = {
     "leases": ("poste_leases", "Messages that are handed out and not acknowledged."),
     "sessions": ("poste_sessions", "Identities that a client listens for at an edge."),
     "live_sessions": ("poste_live_sessions", "Identities in live mode."),
+    "free_bytes": ("poste_log_disk_free_bytes", "Free bytes of the disk of log.db."),
+    "short_of_disk": ("poste_short_of_disk", "1 if only what frees disk is taken."),
 }
 _LOG_GAUGES: Final = {
     "log_position": ("poste_log_position", "Position of the newest row of the log."),
@@ -255,7 +257,9 @@ def _of_hosts(hosts: Mapping[str, HostStats]) -> Iterator[Metric]:
         for field, (metric, text) in figures.items():
             family = kind(metric, text, None, [_BY])
             for name, stats in hosts.items():
-                family.add_metric([name], getattr(stats, field))
+                value = getattr(stats, field)
+                if value is not None:
+                    family.add_metric([name], value)
             yield family
     owners = GaugeMetricFamily(
         "poste_shard_owner", "1 for the host that owns the shard.", None, ["shard", "host"]

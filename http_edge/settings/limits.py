@@ -105,6 +105,10 @@ class Limits(Section):
     public_events_max of 12 KiB each. What is withdrawn does not count any more."""
     public_event_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=64 * MIB)
     """Text of one public event. A page of ten stays below 1 MiB."""
+    free_bytes_min: int = Field(default=512 * MIB, ge=0)
+    """Free bytes of the disk of log.db below which only what frees some is taken, such as
+    acknowledgements, and what reads; the rest is refused with INSUFFICIENT_STORAGE. At most a tenth
+    of the disk; 0 is no floor. Of a PostgreSQL server nothing is known: watch its disk."""
     nonces_per_shard_max: int = Field(default=2_000_000, ge=1_000)
     """Nonces in force in one shard, about 100 bytes of memory each, of commands with a signature
     that holds. When full, commands are refused: forgetting a nonce would let a replay in."""

@@ -105,8 +105,9 @@ class DidComm(Section):
     forward_depth_max: int = Field(default=3, ge=1, le=16)
     """Forwards within one another that are unwrapped. Each costs a decryption, and no sender
     needs more than one for each mediator on the way."""
-    forward_recipients_max: int = Field(default=16, ge=1, le=64)
-    """Recipients of one message that it is queued for."""
+    forward_recipients_max: int = Field(default=4, ge=1, le=64)
+    """Recipient keys of one message, which is stored once for each owner of some. Wallets write to
+    one; each further one costs its sender's address as much as a message that proves nothing."""
     unknown_recipient: Literal["accept", "refuse"] = "accept"
     """A forward to a key that no agent registered. accept: answered like any other, so that no
     sender learns which keys are registered. refuse: 404, for debugging."""

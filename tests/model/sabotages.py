@@ -27,10 +27,10 @@ from actors.core.nonces import NonceWindow
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.host import transaction
-from actors.host.host import Host, _Outcome
+from actors.host.host import Host
 from actors.host.owned_partition import OwnedPartition
 from actors.host.state_cache import CachedIdentity, StateCache
-from actors.host.transaction import Transaction
+from actors.host.transaction import Outcome, Transaction
 from eventstore.log import seal
 from eventstore.log.events import ContractStored, Event, MessagesRemoved
 from eventstore.read_models import queue_depths, saved_events
@@ -121,9 +121,9 @@ def sweep_nonces_that_are_in_force(patch: pytest.MonkeyPatch) -> None:
 def check_the_signature_before_the_nonce(patch: pytest.MonkeyPatch) -> None:
     decide = Host._decide
 
-    def hasty(self: Host, gathered: Transaction, request: Submission) -> _Outcome:
+    def hasty(self: Host, gathered: Transaction, request: Submission) -> Outcome:
         if request.refusal is not None:
-            return _Outcome(Refused(request.refusal))
+            return Outcome(Refused(request.refusal))
         return decide(self, gathered, request)
 
     patch.setattr(Host, "_decide", hasty)

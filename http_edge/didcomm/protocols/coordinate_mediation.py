@@ -88,8 +88,8 @@ class CoordinateMediation:
         granted = await self._identities.ask(
             request.sender.did, GrantMediation(), request.command, Done
         )
-        if granted is Refusal.TEMPORARILY_UNAVAILABLE:
-            return _report(Problem.TRY_AGAIN)
+        if granted in {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.INSUFFICIENT_STORAGE}:
+            return _report(problem_of(granted))
         if isinstance(granted, Refusal):
             return Outcome(
                 reply=Reply("mediate-deny"),

@@ -47,6 +47,8 @@ class Problem(Enum):
     """The answer has to wait, and the sender wants no messages to wait for it."""
     RATE_LIMITED = "rate-limited"
     """The sender sent more messages than it may."""
+    INSUFFICIENT_STORAGE = "insufficient-storage"
+    """The mediator is short of disk and stores nothing until some is free; nothing was changed."""
     TRY_AGAIN = "try-again"
     """The outcome is unknown, or there was too much to do."""
 
@@ -66,7 +68,14 @@ class Problem(Enum):
         return "you" if self in _TO_RETRY else "none"
 
 
-_TO_RETRY: Final = frozenset({Problem.QUEUE_FULL, Problem.RATE_LIMITED, Problem.TRY_AGAIN})
+_TO_RETRY: Final = frozenset(
+    {
+        Problem.QUEUE_FULL,
+        Problem.RATE_LIMITED,
+        Problem.INSUFFICIENT_STORAGE,
+        Problem.TRY_AGAIN,
+    }
+)
 _SENTENCES: Final = {
     Problem.UNKNOWN_MESSAGE_TYPE: "This type of message is not supported",
     Problem.VERSION_NOT_SUPPORTED: "This version of the protocol is not supported",
@@ -78,6 +87,7 @@ _SENTENCES: Final = {
     Problem.MESSAGE_TOO_LARGE: "The answer is too large for the queue of the sender",
     Problem.NOT_QUEUING: "The sender wants no answer to wait for it",
     Problem.RATE_LIMITED: "Too many messages, please wait",
+    Problem.INSUFFICIENT_STORAGE: "The mediator is short of disk and stores nothing new",
     Problem.TRY_AGAIN: "The outcome is unknown, please try again",
 }
 _BY_REFUSAL: Final = {
@@ -85,6 +95,7 @@ _BY_REFUSAL: Final = {
     Refusal.NOT_MEDIATED: Problem.NOT_MEDIATED,
     Refusal.TEMPORARILY_UNAVAILABLE: Problem.TRY_AGAIN,
     Refusal.RATE_LIMITED: Problem.TRY_AGAIN,
+    Refusal.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
 }
 
 

@@ -7,7 +7,8 @@ message for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from cachetools import LRUCache
@@ -54,6 +55,37 @@ class Forwarding:
         reply = await self.queue(found.owner_did, key, payload, command)
         if not isinstance(reply, Refusal):
             self._owners[key] = found.owner_did
+        return reply
+
+    async def forward_to_all(
+        self, keys: Sequence[str], payload: bytes, command: bytes
+    ) -> list[EnvelopeQueued | Refusal]:
+        """Queue an envelope for the owners of these keys, once for each, whatever number it has.
+
+        One answer for each owner, and one for each key without an owner that is known.
+        """
+        # Asked anew: of two keys with one owner, one that changed hands would get nothing.
+        found = await asyncio.gather(
+            *[self._identities.ask(key_target(k), FindKeyOwner(), command, KeyOwner) for k in keys]
+        )
+        keys_of: dict[str, list[str]] = {}
+        for key, owner in zip(keys, found, strict=True):
+            if isinstance(owner, KeyOwner):
+                keys_of.setdefault(owner.owner_did, []).append(key)
+        queued = await asyncio.gather(
+            *[self._queue_once(did, own, payload, command) for did, own in keys_of.items()]
+        )
+        return [*queued, *(owner for owner in found if isinstance(owner, Refusal))]
+
+    async def _queue_once(
+        self, did: str, keys: Sequence[str], payload: bytes, command: bytes
+    ) -> EnvelopeQueued | Refusal:
+        """Queue an envelope for the first of the keys of one owner that is in its keylist."""
+        reply: EnvelopeQueued | Refusal = Refusal.KEY_UNKNOWN
+        for key in keys:
+            reply = await self.queue(did, key, payload, command)
+            if reply is not Refusal.KEY_UNKNOWN:
+                break
         return reply
 
     async def queue(

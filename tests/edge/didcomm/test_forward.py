@@ -145,6 +145,22 @@ async def test_a_message_for_several_waits_for_each_independently(
 
 
 @pytest.mark.parametrize("shape", ["list", "envelope"])
+async def test_an_envelope_for_several_keys_of_one_wallet_is_stored_once(
+    network: WalletNetwork, shape: str
+) -> None:
+    bob, carol = await network.bobs(2)
+    second = await bob.wallet.new_recipient()
+    recipients = [bob.key, carol.key, second.key.public]
+    message = fresh(**{"@type": NEW_PREFIX + "basicmessage/1.0/message", "content": "to both"})
+    envelope = pack(orjson.dumps(message), recipients, SENDER)
+    body = forwarded([base58(key) for key in recipients], orjson.loads(envelope))
+    for _ in range(2):  # a sender that tries again makes no second one
+        assert (await network.post(body if shape == "list" else envelope)).status == 202
+    assert await bob.drained() == ["to both"]
+    assert await carol.drained() == ["to both"]
+
+
+@pytest.mark.parametrize("shape", ["list", "envelope"])
 async def test_who_is_named_twice_gets_one_message(
     network: WalletNetwork, bob: Bob, shape: str
 ) -> None:

@@ -57,12 +57,15 @@ def test_every_section_is_described() -> None:
             assert field.annotation.__doc__
 
 
+_LIMIT_ENDS = ("_max", "_min", "_s", "_default", "_after_events")
+
+
 def test_every_number_has_a_lower_bound_and_every_limit_a_unit() -> None:
     for setting in every_setting().values():
         if setting.kind["type"] in {"integer", "number"}:
             assert setting.kind.keys() & {"minimum", "exclusiveMinimum"}, setting.name
         if setting.section == "limits":
-            assert setting.field.endswith(("_max", "_s", "_default", "_after_events")), setting.name
+            assert setting.field.endswith(_LIMIT_ENDS), setting.name
 
 
 def test_the_tables_name_every_setting_and_its_variable() -> None:

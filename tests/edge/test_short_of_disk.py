@@ -1,0 +1,59 @@
+"""A disk that is nearly full, as clients and operators see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.host import identity_host
+from actors.host.disk_floor import DiskSpace, MeasureDisk
+from tests.edge.identities import Person
+from tests.edge.mediator import HandClock, Mediator
+
+TOTAL = 10**12
+ACKNOWLEDGE = "ACKNOWLEDGE_PENDING_EVENTS"
+
+
+class Disk:
+    """The disk of the log, whose free bytes a test says."""
+
+    free_bytes = TOTAL
+
+    def of(self, _folder: Path) -> MeasureDisk:
+        return lambda: DiskSpace(self.free_bytes, TOTAL)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    monkeypatch.setattr(identity_host, "disk_of", disk.of)
+    return disk
+
+
+@pytest.fixture(autouse=True)
+def _disk_first(disk: Disk) -> None:
+    """The disk stands before the mediator does."""
+
+
+@pytest.mark.usefixtures("friends")
+async def test_a_short_disk_is_said_and_takes_what_frees_some(
+    disk: Disk, mediator: Mediator, clock: HandClock, alice: Person, bob: Person
+) -> None:
+    message = await mediator.delivered(alice, bob, "one")
+    disk.free_bytes = 0
+    clock.advance(2)
+    refused = await mediator.write(alice, bob, "two")
+    assert refused.refusal == (503, "INSUFFICIENT_STORAGE")
+    assert refused.json["detail"].startswith("mediator: ")
+    assert refused.headers["Retry-After"] == "60"
+    assert await mediator.waiting(bob) == ["one"]
+    await mediator.do(bob, ACKNOWLEDGE, event_ids=[message])
+    health = await mediator.get("/health")
+    assert health.status == 503
+    assert "short of disk" in health.json["detail"]
+    assert (await mediator.get("/readyz")).status == 200
+    disk.free_bytes = TOTAL
+    clock.advance(2)
+    assert (await mediator.write(alice, bob, "two")).status == 200
+    assert (await mediator.get("/health")).status == 200
