@@ -96,6 +96,9 @@ def _number(number: float) -> object:
     if size < _SMALL_FROM or _LARGE_FROM <= size <= sys.float_info.max:
         # Python has the same digits, and two of an exponent at least.
         return orjson.Fragment(repr(number).replace("e-0", "e-").encode())
+    if size < _PLAIN_FROM:
+        digits = repr(size).partition("e")[0].replace(".", "")
+        return orjson.Fragment(f"{'-' if number < 0 else ''}0.00000{digits}".encode())
     if size < _LARGE_FROM:
         return orjson.Fragment(f"{Decimal(repr(number)):f}".removesuffix(".0").encode())
     raise ValueError("number is not finite")

@@ -29,6 +29,9 @@ CONTAINERS_MAX: Final = 20_000
 """How many arrays and objects a text may have, brackets within its strings included. A megabyte of
 empty arrays takes almost a second to read; the largest honest command has a few thousand."""
 
+FLOATS_MAX: Final = 4_000
+"""How many numbers with a fraction or an exponent a text may have. Each takes 1 µs to write in
+the canonical form; the largest honest command has one for each of its 1,000 events."""
 SMALL_BYTES: Final = 4_096
 """Texts up to this are looked through value by value, which is quick for few; larger ones level by
 level, which costs 0.1 µs for each value instead of 0.4 µs."""
@@ -138,8 +141,8 @@ def _add_kinds(value: Any, kinds: set[type]) -> None:
 
 
 def _has_floats_below(value: object) -> bool:
-    """``_has_floats``, for a value of many parts."""
-    floats = False
+    """``_has_floats``, for a value of many parts; refuses too many floats besides."""
+    floats = 0
     for depth, level in enumerate(_levels(value)):
         kinds = set(map(type, level))
         if depth >= DEPTH_MAX and (list in kinds or dict in kinds):
@@ -149,11 +152,13 @@ def _has_floats_below(value: object) -> bool:
             if max(numbers) > INTEGER_MAX or min(numbers) < -INTEGER_MAX:
                 raise JsonRefused("integer out of range")
         if float in kinds:
-            floats = True
-            for each in level:
-                if type(each) is float and INTEGER_MAX < abs(each) < _EXPONENT_FROM:
-                    raise JsonRefused("number out of range")
-    return floats
+            found = [abs(each) for each in level if type(each) is float]
+            floats += len(found)
+            if floats > FLOATS_MAX:
+                raise JsonRefused("too many parts")
+            if any(INTEGER_MAX < each < _EXPONENT_FROM for each in found):
+                raise JsonRefused("number out of range")
+    return floats > 0
 
 
 def _has_floats(value: Any, room: int) -> bool:

@@ -439,7 +439,7 @@ async def test_large_bodies_are_read_beside_the_event_loop_one_at_a_time(
     monkeypatch.setattr(strict_json, "parse", parsed)
     command = mediator.command(alice, QUERY)
     small = {**command, "signature": "A" * 86}
-    large = {**small, "payload": {**QUERY, "x": [1.5] * LARGE_BYTES}}
+    large = {**small, "payload": {**QUERY, "x": [1] * LARGE_BYTES}}
     answers = await asyncio.gather(*[mediator.post(large) for _ in range(4)], mediator.post(small))
     assert {answer.status for answer in answers} <= {401, 429}
     assert Counter(seen) == {"large-bodies_0": 4, threading.main_thread().name: 1}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.strict_json import (
     DEPTH_MAX,
+    FLOATS_MAX,
     INTEGER_MAX,
     SMALL_BYTES,
     JsonRefused,
@@ -203,6 +204,15 @@ def _outcome(body: bytes, path: object) -> object:
         return repr(path(body))
     except JsonRefused:
         return "refused"
+
+
+def test_floats_have_a_number() -> None:
+    """They are written in canonical form before the signature is checked."""
+    assert parse(json.dumps([0.5] * FLOATS_MAX).encode()) == [0.5] * FLOATS_MAX
+    assert parse(json.dumps([1] * 4 * FLOATS_MAX).encode())
+    for value in ([0.5] * (FLOATS_MAX + 1), [[0.5] * FLOATS_MAX, [[{"a": 0.5}]]]):
+        with pytest.raises(JsonRefused, match="too many parts"):
+            parse(json.dumps(value).encode())
 
 
 def _padded(body: bytes) -> bytes:
