@@ -50,9 +50,13 @@ class Contract(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Register(_Command, frozen=True):
-    """Store a contract between the target and the mediator (8.1, registration)."""
+    """Store a contract between the target and the mediator (8.1, registration).
+
+    ``admitted``: the mediator takes it as a new identity; without that it may only renew.
+    """
 
     contract: Contract
+    admitted: bool = True
 
 
 class RequestContract(_Command, frozen=True):

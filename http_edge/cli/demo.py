@@ -33,8 +33,11 @@ _PROTOCOLS: Final = ("decentrl", "didcomm")
 @click.argument("protocol", type=click.Choice(_PROTOCOLS), default="decentrl")
 @click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The mediator.")
 @click.option("--peer", help="A second mediator: Bob lives there, Alice at the first.")
+@click.option("--invitation", help="Id of an invitation for many, where Decentrl asks for one.")
 @json_option
-def demo(protocol: str, url: str, peer: str | None, *, as_json: bool) -> Exit:
+def demo(
+    protocol: str, url: str, peer: str | None, invitation: str | None, *, as_json: bool
+) -> Exit:
     """Walk Alice and Bob through a whole protocol against a running mediator.
 
     decentrl, which is the default: they register, agree on a contract, exchange a private
@@ -44,7 +47,7 @@ def demo(protocol: str, url: str, peer: str | None, *, as_json: bool) -> Exit:
     every proof held.
     """
     console = Console(highlight=False, quiet=as_json)
-    walk = _didcomm if protocol == "didcomm" else _decentrl
+    walk = _didcomm if protocol == "didcomm" else partial(_decentrl, invitation=invitation)
     try:
         proofs = asyncio.run(_run(walk(url, peer or url), partial(_show, console)))
     except (ValueError, UnusableInvitation) as error:
@@ -68,7 +71,7 @@ async def _run(walk: AsyncIterator[Proof], show: Callable[[Proof], None]) -> lis
     return proofs
 
 
-async def _decentrl(url: str, peer: str) -> AsyncIterator[Proof]:
+async def _decentrl(url: str, peer: str, *, invitation: str | None = None) -> AsyncIterator[Proof]:
     addresses: dict[str, str] = {}
 
     async def resolver(did: str) -> str | None:
@@ -80,7 +83,7 @@ async def _decentrl(url: str, peer: str) -> AsyncIterator[Proof]:
     ):
         for mediator, address in ((alices, url), (bobs, peer)):
             addresses[(await mediator.document()).did] = address
-        async for proof in walk_decentrl(alices, bobs):
+        async for proof in walk_decentrl(alices, bobs, invitation):
             yield proof
 
 

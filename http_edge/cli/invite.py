@@ -107,6 +107,8 @@ def invite(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Make an invitation to this mediator, as a URL and a QR code for wallets.
 
+    A Decentrl identity registers with its id, where protocol.registration asks for one.
+
     It is valid for the server that has the same key file, at once and without a word to it. It
     cannot be taken back; give an expiry to what is handed to strangers.
 
@@ -128,7 +130,12 @@ def invite(  # noqa: PLR0913 - one argument for each option
     if as_json:
         print_json(_record(invitation, protocol, base))
         return
-    words = {"label": invitation.label, "terms": invitation.terms.in_words(), "protocol": protocol}
+    words = {
+        "label": invitation.label,
+        "terms": invitation.terms.in_words(),
+        "protocol": protocol,
+        "id": invitation.terms.id,
+    }
     print_record("Invitation", words)
     click.echo(f"{long_url}\n\nIn short, where the mediator can be reached:\n{short_url}")
     if qr or sys.stdout.isatty():
@@ -157,6 +164,8 @@ def _check(settings: Settings) -> None:
         Stop: says which setting is the reason.
     """
     didcomm = settings.didcomm
+    if settings.protocol.registration == "invitation":
+        return  # its id is of use to Decentrl identities
     if not didcomm.enabled:
         raise Stop(Exit.USAGE, "didcomm.enabled is off: there is nothing to invite to")
     if didcomm.registration == "closed":

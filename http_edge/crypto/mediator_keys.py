@@ -54,6 +54,14 @@ class MediatorKeys:
         return key_agreement.public_key(self.pre_private)
 
 
+def service_seed(keys: MediatorKeys) -> bytes:
+    """The 32-byte seed of the DIDComm key and of the MACs of invitations.
+
+    Derived from the signing seed, so that it outlives restarts and is in every backup of it.
+    """
+    return blake2b(digest_size=32, key=keys.signing_seed, person=b"poste-didcomm").digest()
+
+
 def operator_token(keys: MediatorKeys) -> str:
     """The token of the operators of the mediator with these keys.
 

@@ -15,13 +15,14 @@ from typing import Final
 
 import msgspec
 
-from actors.core.commands import CheckRegistered, Submission
+from actors.core.commands import CheckRegistered, Register, Submission, UseInvitation
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Registered
 from actors.host.clock import Clock
 from eventstore.log.seal import command_key
 from http_edge.decentrl import envelope
+from http_edge.decentrl.admission import USED
 from http_edge.decentrl.answers import Answer, Rejected, refuse, reject
 from http_edge.decentrl.command_table import TYPES
 from http_edge.decentrl.envelope import CommandEnvelope
@@ -153,6 +154,15 @@ class CommandEndpoint:
             if not isinstance(reply, Registered):
                 return _refused(reply)
             submission = msgspec.structs.replace(submission, claim=None)
+        if result.invitation_id:
+            used = await self._use_invitation(submission, result)
+            if used is not None and used.code is not Refusal.INVITATION_USED:
+                return refuse(used.code)
+            if used is not None and isinstance(result.command, Register):
+                # Who has registered before may renew all the same.
+                renewal = msgspec.structs.replace(result.command, admitted=False)
+                result = msgspec.structs.replace(result, command=renewal, rejection=USED)
+            submission = msgspec.structs.replace(submission, claim=None)
         aimed = self._aimed(submission, result.target_did)
         reply = await self._gateway.submit(
             msgspec.structs.replace(aimed, command=result.command), size_bytes
@@ -163,6 +173,15 @@ class CommandEndpoint:
             return result.answer(reply, result.page)
         found = await self._gateway.read(result.read)
         return _refused(found) if isinstance(found, Refused) else result.answer(found, result.page)
+
+    async def _use_invitation(
+        self, submission: Submission, result: ValidatedCommand
+    ) -> Refused | None:
+        """Use up the invitation of a registration, with the nonce; what is against it, or None."""
+        use = self._aimed(submission, f"invitation:{result.invitation_id}")
+        command = UseInvitation(result.target_did)
+        reply = await self._gateway.submit(msgspec.structs.replace(use, command=command))
+        return reply if isinstance(reply, Refused) else None
 
     def _aimed(self, submission: Submission, target_did: str) -> Submission:
         partition = self._gateway.partition_of(target_did)

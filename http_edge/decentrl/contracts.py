@@ -18,6 +18,7 @@ from actors.core.commands import (
 )
 from actors.core.refusals import Refusal
 from http_edge.crypto.encoding import b64decode
+from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.decentrl.answers import Rejected, success
 from http_edge.decentrl.payloads import REQUEST_BYTES
 from http_edge.decentrl.validator import CommandRequest, ValidatedCommand
@@ -29,10 +30,15 @@ _SIGNED = "payload.signed_communication_contract"
 
 
 class RequestPayload(msgspec.Struct, frozen=True):
-    """REQUEST_COMMUNICATION_CONTRACT (8.1): what it means depends on the recipient."""
+    """REQUEST_COMMUNICATION_CONTRACT (8.1): what it means depends on the recipient.
+
+    ``invitation`` is the id of an invitation of the mediator, for a registration where one is asked
+    for: a member of our own, since 8.1 has none.
+    """
 
     encrypted_contract_request: Annotated[str, REQUEST_BYTES]
     requestor_ephemeral_public_key: Annotated[str, REQUEST_BYTES]
+    invitation: Annotated[str, REQUEST_BYTES] | None = None
 
 
 class SignedContract(msgspec.Struct, frozen=True):
@@ -83,7 +89,16 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
         code="MEDIATOR_REGISTRATION_SUCCESS",
         payload={"signed_communication_contract": accepted.signed},
     )
-    return ValidatedCommand(sender, Register(_stored(contract)), lambda _reply, _page: answer)
+    admitted = request.mediator.registrations.admit(sender, payload.invitation, request.now_s)
+    rejection = admitted if isinstance(admitted, Rejected) else None
+    single_use = isinstance(admitted, InvitationTerms) and admitted.single_use
+    return ValidatedCommand(
+        sender,
+        Register(_stored(contract), admitted=rejection is None),
+        lambda _reply, _page: answer,
+        rejection=rejection,
+        invitation_id=payload.invitation or "" if single_use else "",
+    )
 
 
 def respond_contract(

@@ -17,6 +17,7 @@ from actors.core.commands import Command, Page, Read
 from actors.core.refusals import Refusal
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import read_signature, verify
+from http_edge.decentrl.admission import RegistrationControl
 from http_edge.decentrl.answers import Answering, Rejected
 from http_edge.decentrl.envelope import CommandEnvelope
 from http_edge.decentrl.payloads import PayloadInvalid, read_payload
@@ -48,6 +49,7 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
     ``read`` follows once the identity gave leave. ``registered_first`` names an identity, other
     than the target, that must be registered before the command counts (6.2 step 4). ``rejection``
     stands in the command itself and counts only after authorization; the details are here.
+    ``invitation_id`` names an invitation for one use that the sender has to use up before.
     """
 
     target_did: str
@@ -57,6 +59,7 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
     read: Read | None = None
     registered_first: str | None = None
     rejection: Rejected | None = None
+    invitation_id: str = ""
 
 
 class Dependencies(msgspec.Struct, frozen=True):
@@ -65,6 +68,7 @@ class Dependencies(msgspec.Struct, frozen=True):
     settings: Settings
     keys: MediatorKeys
     resolver: Resolver
+    registrations: RegistrationControl
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
@@ -117,7 +121,8 @@ class CommandValidator:
         self, settings: Settings, keys: MediatorKeys, resolver: Resolver, table: CommandTable
     ) -> None:
         """A validator of the commands of ``table``; the keys open registration requests."""
-        self._mediator = Dependencies(settings, keys, resolver)
+        registrations = RegistrationControl(settings.protocol, keys)
+        self._mediator = Dependencies(settings, keys, resolver, registrations)
         self._table = table
 
     def dids_to_resolve(self, command: CommandEnvelope) -> list[str]:

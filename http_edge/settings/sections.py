@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, IPvAnyNetwork, model_validator
 
-from http_edge.settings.value_types import KIB, MIB, Origin, Section, Verkey, at_most
+from http_edge.settings.value_types import KIB, MIB, Did, Origin, Section, Verkey, at_most
 
 if TYPE_CHECKING:
     from eventstore.stores.postgres_connections import PostgresBounds
@@ -30,6 +30,12 @@ class Protocol(Section):
     require_mediator_in_did: bool = False
     """Register only a did:decentrl that names this mediator. Off: an identity may change its
     mediator and keep its DID (DCTRL-0001)."""
+    registration: Literal["open", "invitation", "allow_list", "closed"] = "open"
+    """Who may register. open: any identity. invitation: those that bring the id of an invitation
+    made by poste invite. allow_list: the DIDs in allowed_dids. closed: no new one. Who has
+    registered once may always renew. Of DIDComm wallets didcomm.registration says it."""
+    allowed_dids: tuple[Did, ...] = ()
+    """Identities that may register with registration allow_list."""
     cors_allowed_origin: Origin = "*"
     """Access-Control-Allow-Origin (3.4). Commands carry their own signature and no cookie, so *
     gives no page more than it has."""

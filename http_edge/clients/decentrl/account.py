@@ -40,8 +40,10 @@ class Account(Commands):
 
     # Registration: 8.1.
 
-    async def register(self, *, expires_at_s: Seconds) -> Contract:
+    async def register(self, *, expires_at_s: Seconds, invitation: str | None = None) -> Contract:
         """Sign a contract with the mediator: registered until then. Repeating is harmless.
+
+        ``invitation`` is the id of an invitation, where the mediator asks for one.
 
         Raises:
             NotAuthentic: the contract that came back is not the one of the request.
@@ -55,6 +57,7 @@ class Account(Commands):
             b64encode(ephemeral.public),
             at=self.mediator,
             repeat=True,
+            invitation=invitation,
         )
         payload = member(answer, "payload", dict[str, object])
         signed = member(payload, "signed_communication_contract", dict[str, object])

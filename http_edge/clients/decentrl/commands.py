@@ -93,17 +93,21 @@ class Commands:
         *,
         at: Mediator | None = None,
         repeat: bool = False,
+        invitation: str | None = None,
     ) -> Mapping[str, object]:
         """Ask the mediator (registration) or an identity for a contract (8.1): the answer.
 
         Sent to ``at``, else to the recipient's mediator. Repeated only on request, since each
-        forwarded request waits as a record of its own.
+        forwarded request waits as a record of its own. ``invitation`` is the id of one, for a
+        registration where the mediator asks for it.
         """
         payload = {
             "type": "REQUEST_COMMUNICATION_CONTRACT",
             "encrypted_contract_request": encrypted_contract_request,
             "requestor_ephemeral_public_key": requestor_ephemeral_public_key,
         }
+        if invitation is not None:
+            payload["invitation"] = invitation
         where = at or await self.mediator.of(recipient_did)
         return await self._direct(payload, recipient_did=recipient_did, at=where, repeat=repeat)
 

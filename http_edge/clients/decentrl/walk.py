@@ -39,6 +39,7 @@ class Walk:
 
     alice: Account
     bob: Account
+    invitation: str | None = None
     alice_notices: AsyncIterator[Notice] = field(init=False, repr=False)
     bob_notices: AsyncIterator[Notice] = field(init=False, repr=False)
     contract: Contract | None = None
@@ -49,7 +50,7 @@ class Walk:
         """Both get a contract with their mediator; the client verifies both signatures."""
         until_s = self._now_s() + REGISTERED_S
         for account in (self.alice, self.bob):
-            await account.register(expires_at_s=until_s)
+            await account.register(expires_at_s=until_s, invitation=self.invitation)
         return f"two contracts, each signed by both sides, until {until_s}"
 
     async def listen(self, stack: AsyncExitStack) -> str:
@@ -175,8 +176,12 @@ class Walk:
         return self.alice.mediator.sources.now_ms() // 1000
 
 
-async def walk(alices: MediatorClient, bobs: MediatorClient) -> AsyncIterator[Proof]:
+async def walk(
+    alices: MediatorClient, bobs: MediatorClient, invitation: str | None = None
+) -> AsyncIterator[Proof]:
     """Run the steps; the last proof is the first that does not hold, if one does not.
+
+    ``invitation`` is the id of one for many, where the mediator asks for one to register.
 
     Raises:
         MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer: before the first step, when one
@@ -184,7 +189,7 @@ async def walk(alices: MediatorClient, bobs: MediatorClient) -> AsyncIterator[Pr
     """
     alice = alices.as_(Identity.create("alice", (await alices.document()).did))
     bob = bobs.as_(Identity.create("bob", (await bobs.document()).did))
-    state = Walk(alice, bob)
+    state = Walk(alice, bob, invitation)
     async with AsyncExitStack() as stack:
         steps: list[Step] = [
             ("Alice and Bob register", "an identity needs nothing but its keys", state.register),

@@ -11,7 +11,6 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Final
 
 from base58 import b58decode, b58encode
@@ -24,9 +23,8 @@ from nacl.bindings import (
 from nacl.exceptions import CryptoError
 
 from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, multibase_decode, multibase_encode
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
 
-_SERVICE_PERSON: Final = b"poste-didcomm"
 _DID_KEY: Final = "did:key:"
 _TEXT_CHARS_MAX: Final = 160
 """did:key and its fragment have 105 characters; whatever is much longer is not looked at."""
@@ -69,8 +67,7 @@ def service_key(keys: MediatorKeys) -> KeyPair:
 
     Derived from the signing seed, so that it outlives restarts and is in every backup of it.
     """
-    derived = blake2b(digest_size=KEY_BYTES, key=keys.signing_seed, person=_SERVICE_PERSON)
-    return KeyPair.from_seed(derived.digest())
+    return KeyPair.from_seed(service_seed(keys))
 
 
 def read_key(text: object) -> bytes | None:

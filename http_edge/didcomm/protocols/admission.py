@@ -17,9 +17,10 @@ from actors.core.commands import QueryConnection, UseInvitation
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, Done
 from actors.host.clock import Clock
+from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.didcomm.envelopes.keys import did_key, read_key
 from http_edge.didcomm.identities import Identities, invitation_target
-from http_edge.didcomm.protocols.invitations import Invitations, InvitationTerms
+from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.settings.settings import DidComm
 

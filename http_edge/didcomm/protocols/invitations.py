@@ -4,17 +4,13 @@ Nothing is stored of an invitation. Its id carries its terms (for one use or man
 a MAC made with the service key's seed, so every process that has the key file knows an invitation
 of ours by its id; what is not ours looks like what never was.
 
-An id is the base64url of 36 bytes: a byte of flags, 5 bytes of expiry in Unix seconds (0: never),
-8 bytes that make it unique (0: the public invitation), 6 bytes of MAC of the label, so that no one
-else puts words on the mediator's page, and 16 bytes of MAC of all these.
+What an id is: ``http_edge.crypto.invitation_ids``.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias, TypeGuard
 from urllib.parse import urlencode
@@ -23,6 +19,12 @@ import msgspec
 
 from actors.host.clock import NewId
 from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.invitation_ids import (
+    PUBLIC,
+    UNIQUE_BYTES,
+    InvitationIds,
+    InvitationTerms,
+)
 from http_edge.crypto.strict_json import parse
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, NewMessage
@@ -54,39 +56,6 @@ _KINDS: Final[dict[Protocol, str]] = {
     "out-of-band": "out-of-band/1.1/invitation",
     "connections": "connections/1.0/invitation",
 }
-_VERSION: Final = 0x10
-_SINGLE_USE: Final = 0x01
-_EXPIRY_BYTES: Final = 5
-_UNIQUE_BYTES: Final = 8
-_MAC_BYTES: Final = 16
-_LABEL_BYTES: Final = 6
-_TERMS_BYTES: Final = 1 + _EXPIRY_BYTES + _UNIQUE_BYTES + _LABEL_BYTES
-_ID_CHARS: Final = (_TERMS_BYTES + _MAC_BYTES) * 4 // 3
-_PERSON: Final = b"poste-invitation"
-_LABEL_PERSON: Final = b"poste-inv-label"
-_PUBLIC: Final = bytes(_UNIQUE_BYTES)
-_UNIQUE: Final = slice(1 + _EXPIRY_BYTES, 1 + _EXPIRY_BYTES + _UNIQUE_BYTES)
-_LABEL: Final = slice(_TERMS_BYTES - _LABEL_BYTES, _TERMS_BYTES)
-
-
-class InvitationTerms(msgspec.Struct, frozen=True):
-    """What an invitation grants; ``expires_at_s`` is Unix seconds, or None for never."""
-
-    id: str
-    single_use: bool
-    expires_at_s: int | None
-
-    def has_expired(self, now_ms: int) -> bool:
-        """Is it over at this time, in Unix milliseconds?"""
-        return self.expires_at_s is not None and now_ms >= self.expires_at_s * 1000
-
-    def in_words(self) -> str:
-        """For how many it is and until when, as a sentence."""
-        number = "one wallet" if self.single_use else "any number of wallets"
-        if self.expires_at_s is None:
-            return f"For {number}, without expiry."
-        until = datetime.fromtimestamp(self.expires_at_s, UTC)
-        return f"For {number}, until {until:%Y-%m-%d %H:%M} UTC."
 
 
 class MediatorInvitation(msgspec.Struct, frozen=True):
@@ -168,6 +137,7 @@ class Invitations:
         one is as good as unknown, wherever it was once printed.
         """
         self._key = key
+        self._ids = InvitationIds(key.seed, public=public)
         self._label = label
         self._endpoint = endpoint
         self._public = public
@@ -184,33 +154,21 @@ class Invitations:
             raise ValueError("an invitation ends between the years 1970 and 9999")
         if label is not None and not is_label(label):
             raise ValueError(f"a label has 1 to {LABEL_CHARS_MAX} printable characters")
-        unique = blake2b(new_id().encode("utf-8"), digest_size=_UNIQUE_BYTES).digest()
+        unique = blake2b(new_id().encode("utf-8"), digest_size=UNIQUE_BYTES).digest()
         return self._invitation(
             unique, label or self._label, single_use=single_use, expires_at_s=expires_at_s
         )
 
     def public(self) -> MediatorInvitation | None:
         """The public invitation, always the same, or None where there is none."""
-        return self._invitation(_PUBLIC, self._label) if self._public else None
+        return self._invitation(PUBLIC, self._label) if self._public else None
 
     def read_id(self, text: str) -> InvitationTerms | None:
         """The terms of an invitation of ours by its id; None for any other text.
 
         Whether it has expired or is used up is not looked at.
         """
-        if len(text) != _ID_CHARS:
-            return None
-        try:
-            whole = b64decode(text)
-        except ValueError:
-            return None
-        terms, mac = whole[:_TERMS_BYTES], whole[_TERMS_BYTES:]
-        if b64encode(whole) != text or not hmac.compare_digest(self._mac(terms), mac):
-            return None
-        if terms[_UNIQUE] == _PUBLIC and not self._public:
-            return None
-        expires_at_s = int.from_bytes(terms[1 : 1 + _EXPIRY_BYTES], "big")
-        return InvitationTerms(text, bool(terms[0] & _SINGLE_USE), expires_at_s or None)
+        return self._ids.read(text)
 
     def read(self, protocol: Protocol, encoded: str) -> MediatorInvitation | None:
         """An invitation of ours from its URL's parameter; None for anything else.
@@ -235,7 +193,7 @@ class Invitations:
         terms = self.read_id(invitation_id)
         if terms is None or not isinstance(label, str):
             return None
-        if not hmac.compare_digest(self._label_mac(label), b64decode(terms.id)[_LABEL]):
+        if not self._ids.has_label(terms, label):
             return None
         return MediatorInvitation(terms, label, self._key.public, self._endpoint)
 
@@ -247,20 +205,8 @@ class Invitations:
         single_use: bool = False,
         expires_at_s: int | None = None,
     ) -> MediatorInvitation:
-        flags = _VERSION | (_SINGLE_USE if single_use else 0)
-        expiry = (expires_at_s or 0).to_bytes(_EXPIRY_BYTES, "big")
-        written = bytes([flags]) + expiry + unique + self._label_mac(label)
-        text = b64encode(written + self._mac(written))
-        terms = InvitationTerms(text, single_use, expires_at_s)
+        terms = self._ids.make(unique, label, single_use=single_use, expires_at_s=expires_at_s)
         return MediatorInvitation(terms, label, self._key.public, self._endpoint)
-
-    def _mac(self, terms: bytes) -> bytes:
-        seed = self._key.seed
-        return blake2b(terms, digest_size=_MAC_BYTES, key=seed, person=_PERSON).digest()
-
-    def _label_mac(self, label: str) -> bytes:
-        seed, text = self._key.seed, label.encode("utf-8")
-        return blake2b(text, digest_size=_LABEL_BYTES, key=seed, person=_LABEL_PERSON).digest()
 
 
 def is_label(value: object) -> TypeGuard[str]:

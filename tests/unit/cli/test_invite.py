@@ -67,6 +67,7 @@ def test_an_invitation_is_for_any_number_of_wallets_for_ever(run: Run, tmp_path:
     assert not invitation.terms.single_use
     assert invitation.terms.expires_at_s is None
     assert "For any number of wallets, without expiry." in ran.out
+    assert invitation.terms.id in ran.out
     assert "Poste" in ran.out
     assert ran.err == ""
 

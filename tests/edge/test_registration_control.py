@@ -1,0 +1,105 @@
+"""Who may register: open, by invitation, by list, or closed; who has registered may renew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.host.clock import new_id
+from http_edge.crypto.invitation_ids import InvitationIds
+from http_edge.crypto.mediator_keys import service_seed
+from tests.edge.identities import Person
+from tests.edge.mediator import DAY_S, KEYS, Answer, Mediator
+
+UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
+# Nonce and effect fall on the same host and on two.
+pytestmark = pytest.mark.parametrize("layout", ["two hosts"])
+
+
+def invitation(*, single_use: bool = False, expires_at_s: int | None = None) -> str:
+    """The id of a new invitation of the mediator."""
+    ids = InvitationIds(service_seed(KEYS), public=False)
+    unique = new_id().encode()[-8:]
+    return ids.make(unique, "Poste", single_use=single_use, expires_at_s=expires_at_s).id
+
+
+async def register(mediator: Mediator, person: Person, token: str | None = None) -> Answer:
+    """Ask for a registration, with an invitation or without one."""
+    more = {} if token is None else {"invitation": token}
+    return await mediator.send(person, mediator.registration(person) | more)
+
+
+def registration(word: str, **more: Any) -> pytest.MarkDecorator:
+    """Settings with this registration control."""
+    return pytest.mark.parametrize("settings", [{"protocol": {"registration": word, **more}}])
+
+
+@registration("closed")
+async def test_a_closed_mediator_takes_none_whatever_it_brings(
+    mediator: Mediator, alice: Person
+) -> None:
+    for token in (None, "unknown", invitation()):
+        assert (await register(mediator, alice, token)).refusal == UNAUTHORIZED
+
+
+@registration("allow_list", allowed_dids=[Person("alice").did])
+async def test_a_list_admits_who_is_on_it(mediator: Mediator, alice: Person, bob: Person) -> None:
+    assert (await register(mediator, alice)).status == 200
+    refused = await register(mediator, bob, invitation())
+    assert refused.refusal == UNAUTHORIZED
+    assert refused.json["detail"].startswith("header.sender_did: ")
+
+
+@registration("invitation")
+async def test_an_invitation_for_many_admits_many(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    token = invitation()
+    for person in (alice, bob):
+        assert (await register(mediator, person)).refusal == UNAUTHORIZED
+        assert (await register(mediator, person, token[:-1] + "x")).refusal == UNAUTHORIZED
+        assert (await register(mediator, person, token)).status == 200
+
+
+@registration("invitation")
+async def test_an_invitation_for_one_use_admits_one_who_may_repeat(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    token = invitation(single_use=True)
+    for _ in range(2):
+        assert (await register(mediator, alice, token)).status == 200
+    refused = await register(mediator, bob, token)
+    assert refused.refusal == UNAUTHORIZED
+    assert refused.json["detail"].startswith("payload.invitation: ")
+    await mediator.restart()
+    assert (await register(mediator, bob, token)).refusal == UNAUTHORIZED
+
+
+@registration("invitation")
+async def test_an_invitation_ends(mediator: Mediator, alice: Person) -> None:
+    over = int(mediator.clock.now_s)
+    assert (await register(mediator, alice, invitation(expires_at_s=over))).refusal == UNAUTHORIZED
+    token = invitation(expires_at_s=over + 60)
+    assert (await register(mediator, alice, token)).status == 200
+
+
+@pytest.mark.parametrize("settings", [{}])
+async def test_an_open_mediator_takes_all_but_a_used_up_invitation(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    token = invitation(single_use=True)
+    assert (await register(mediator, alice, token)).status == 200
+    assert (await register(mediator, bob, token)).refusal == UNAUTHORIZED
+    assert (await register(mediator, bob, "of another mediator")).status == 200
+
+
+@pytest.mark.parametrize("settings", [{}])
+async def test_who_has_registered_renews_though_registration_was_closed(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    await mediator.register(alice)
+    mediator.clock.advance(2 * DAY_S)
+    await mediator.restart({"protocol": {"registration": "closed"}})
+    assert (await register(mediator, alice)).status == 200
+    assert (await register(mediator, bob)).refusal == UNAUTHORIZED
