@@ -1,6 +1,7 @@
 """Is the mediator able to do its work, and what does it hold now.
 
-``/health``, ``/livez`` and ``/readyz`` answer every client, ``/status`` on loopback alone.
+``/health``, ``/livez`` and ``/readyz`` answer every client yes or no; operators hear why, and have
+``/status``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aiohttp import web
 from actors.host.clock import Clock
 from actors.host.measures import HostStats
 from actors.host.port import HostUnavailable, Ping, QueryHoldings, QueryStats
-from http_edge.admin.operators import on_loopback
+from http_edge.admin.operators import OperatorAccess
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.whole_log import logs_by_database, total
 from http_edge.listener.in_flight import InFlight
@@ -28,6 +29,8 @@ Figures: TypeAlias = dict[str, Any]
 _CACHE_MS: Final = 1_000
 """A check writes to the log: strangers asking for health must not be able to keep it busy."""
 _CHECK_S_MAX: Final = 5.0
+_UNEXPLAINED: Final = "not all of this mediator works now"
+"""What strangers hear, because DCTRL-0004 3.3 asks for a description."""
 
 
 class _HostProblem(msgspec.Struct, frozen=True):
@@ -160,17 +163,24 @@ class HealthEndpoint:
         self._export = export
 
     def routes(self) -> Sequence[Route]:
-        """``/health``, ``/livez``, ``/readyz`` and ``/status``."""
+        """``/health``, ``/livez`` and ``/readyz`` for every client: without what is wrong."""
         return [
             PlainRoute("GET", "/health", self._check_health),
             PlainRoute("GET", "/livez", self._check_alive),
             PlainRoute("GET", "/readyz", self._check_ready),
-            PlainRoute("GET", "/status", on_loopback(self._status)),
+        ]
+
+    def operator_routes(self, access: OperatorAccess) -> Sequence[Route]:
+        """``/health`` and ``/readyz`` with what is wrong, and ``/status``."""
+        return [
+            PlainRoute("GET", "/health", access.authorized(self._explain_health)),
+            PlainRoute("GET", "/readyz", access.authorized(self._explain_ready)),
+            PlainRoute("GET", "/status", access.authorized(self._status)),
         ]
 
     async def _check_health(self, _: web.Request) -> web.Response:
         """The health of the whole mediator (DCTRL-0004 3.3)."""
-        return _check(self._draining() or await self._health.detail())
+        return _check(await self._health_fault())
 
     async def _check_alive(self, _: web.Request) -> web.Response:
         """This process takes requests; a supervisor would restart it otherwise."""
@@ -178,7 +188,19 @@ class HealthEndpoint:
 
     async def _check_ready(self, _: web.Request) -> web.Response:
         """Requests are worth sending here: some of them, at least, can be answered."""
-        return _check(self._draining() or await self._health.unready())
+        return _check(await self._ready_fault())
+
+    async def _explain_health(self, _: web.Request) -> web.Response:
+        return _check(await self._health_fault(), explained=True)
+
+    async def _explain_ready(self, _: web.Request) -> web.Response:
+        return _check(await self._ready_fault(), explained=True)
+
+    async def _health_fault(self) -> str | None:
+        return self._draining() or await self._health.detail()
+
+    async def _ready_fault(self) -> str | None:
+        return self._draining() or await self._health.unready()
 
     async def _status(self, _: web.Request) -> web.Response:
         """What the hosts and this edge hold and have done."""
@@ -194,8 +216,10 @@ class HealthEndpoint:
         return "draining" if self._in_flight.draining else None
 
 
-def _check(fault: str | None) -> web.Response:
-    """The answer to a check of health: what is wrong, if anything is."""
-    found = {"status": "ok"} if fault is None else {"status": "error", "detail": fault}
+def _check(fault: str | None, *, explained: bool = False) -> web.Response:
+    """The answer to a check of health: whether anything is wrong, and what if it is to be said."""
+    found = {"status": "ok"}
+    if fault is not None:
+        found = {"status": "error", "detail": fault if explained else _UNEXPLAINED}
     status = HTTPStatus.OK if fault is None else HTTPStatus.SERVICE_UNAVAILABLE
     return web.Response(status=status, body=orjson.dumps(found), content_type=JSON)

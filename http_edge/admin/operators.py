@@ -1,7 +1,7 @@
-"""What operators may see and do: on loopback, with a token that follows from the keys.
+"""What operators may see and do: on a listener of their own, with the token of the data directory.
 
-A process that can read the key file can make the token. No other user of the machine learns who
-has a queue here, and no page in a browser of this machine can empty one.
+A process that can read the token's file passes. No other user of the machine learns who has a queue
+here, no page in a browser of this machine can empty one, and no proxy leads here.
 """
 
 from __future__ import annotations
@@ -22,47 +22,38 @@ from actors.host.port import HostUnavailable
 from eventstore.log.event_log import WaitingQueue
 from eventstore.log.seal import command_key
 from http_edge.admin.memory import Memory, QuestionRefused
-from http_edge.crypto.mediator_keys import MediatorKeys, operator_token
 from http_edge.didcomm.identities import Identities
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.routes import JSON, Handler, PlainRoute, Route
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+_OF_PROXIES: Final = (hdrs.FORWARDED, hdrs.X_FORWARDED_FOR, hdrs.X_FORWARDED_HOST, "X-Real-IP")
+"""Who sends one of these is a proxy, or wants to be taken for another."""
 QUEUES_MAX: Final = 10_000
 """Queues in one answer; an operator looks at those that wait longest."""
 
 
 class OperatorAccess:
-    """Lets operators alone pass: on loopback, not through a proxy, and with their token."""
+    """Lets operators alone pass: with their token, and not through a proxy."""
 
-    def __init__(self, keys: MediatorKeys) -> None:
-        self._authorization = f"Bearer {operator_token(keys)}".encode()
+    def __init__(self, token: str) -> None:
+        self._authorization = f"Bearer {token}".encode()
 
     def authorized(self, handle: Handler) -> Handler:
         """The handler for operators alone.
 
-        It raises HTTPNotFound elsewhere than on loopback, and HTTPUnauthorized without the token.
+        It raises HTTPNotFound for what a proxy forwards, and HTTPUnauthorized without the token.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:
+            if any(header in request.headers for header in _OF_PROXIES):
+                raise web.HTTPNotFound
             given = request.headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, self._authorization):
                 raise web.HTTPUnauthorized
             return await handle(request)
 
-        return on_loopback(answer)
-
-
-def on_loopback(handle: Handler) -> Handler:
-    """The handler on loopback alone, and not through a proxy; elsewhere the path is unknown."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if request.remote not in _LOOPBACK or hdrs.X_FORWARDED_FOR in request.headers:
-            raise web.HTTPNotFound
-        return await handle(request)
-
-    return answer
+        return answer
 
 
 class OperatorEndpoint:

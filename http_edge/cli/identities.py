@@ -41,14 +41,14 @@ _REFUSALS: Final = {
 def identities() -> None:
     """Give identities of a cluster dedicated hosts, and back to their shards.
 
-    It answers on loopback only, and only with its key file at hand.
+    It answers its operators alone: run this with its data directory at hand.
     """
 
 
 @identities.command("list")
 @json_option
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show the identities with dedicated hosts: by whose order, on which host and node."""
     answer = ask_as_operator("GET", loaded.settings, url, "/shards")
@@ -62,7 +62,7 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 @identities.command()
 @click.argument("did")
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
     """Give the identity DID a dedicated host, a process on the node with the fewest.
 
@@ -77,7 +77,7 @@ def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
 @identities.command()
 @click.argument("did")
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def release(loaded: Loaded, *, did: str, url: str | None) -> None:
     """Give the identity DID back to its shard. Commands wait meanwhile and none is refused."""
     already = "It has no dedicated host: it is with its shard already."

@@ -22,7 +22,7 @@ import segno
 from actors.host.clock import new_id, system_clock
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, print_json, print_record
-from http_edge.cli.running_mediator import exchange, url_option
+from http_edge.cli.running_mediator import exchange
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.didcomm.envelopes.keys import service_key
@@ -89,7 +89,7 @@ def _checked_label(_: click.Context, param: click.Parameter, value: str | None) 
 @click.option(
     "--long", is_flag=True, help="A QR code of the long URL, which a wallet reads without network."
 )
-@url_option
+@click.option("--url", help="The mediator to ask; else the one that the settings describe.")
 @json_option
 @with_settings("data_dir", "listen", "public_url")
 def invite(  # noqa: PLR0913 - one argument for each option

@@ -48,8 +48,7 @@ from http_edge.cli.live_dump import DumpWriter
 from http_edge.cli.log import require_existing
 from http_edge.cli.output import progress_bar
 from http_edge.cli.projections_program import answer_of_program
-from http_edge.cli.running_mediator import exchange, refuse_unless_ok
-from http_edge.crypto.mediator_keys import operator_token
+from http_edge.cli.running_mediator import exchange, operators_access, refuse_unless_ok
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import OtherExporter, exporter_of, opened_to_read
 from http_edge.settings.settings import Settings
@@ -75,9 +74,9 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class LiveOptions(NamedTuple):
-    """Where the mediator answers, and how Spark is started."""
+    """Where operators are answered, None as the data directory says, and how Spark is started."""
 
-    url: str
+    url: str | None
     spark: Sequence[str]
 
 
@@ -159,13 +158,13 @@ def compare_live(each: Sequence[Settings], target: str, options: LiveOptions) ->
     return compared
 
 
-def _dump(each: Sequence[Settings], url: str, folder: Path) -> None:
-    token = operator_token(existing_keys(each[0]))
+def _dump(each: Sequence[Settings], url: str | None, folder: Path) -> None:
+    address, token = operators_access(each[0], url)
 
     def ask(question: bytes) -> bytes:
         status, answer = exchange(
             "POST",
-            url,
+            address,
             "/memory",
             token=token,
             body=question,
@@ -173,8 +172,8 @@ def _dump(each: Sequence[Settings], url: str, folder: Path) -> None:
             bytes_max=_ANSWER_BYTES_MAX,
         )
         if status in {http.client.SERVICE_UNAVAILABLE, http.client.TOO_MANY_REQUESTS}:
-            raise NotNow(f"{url}/memory answered {status}")
-        refuse_unless_ok(status, url, "/memory")
+            raise NotNow(f"{address}/memory answered {status}")
+        refuse_unless_ok(status, address, "/memory")
         return answer
 
     with ExitStack() as stack:

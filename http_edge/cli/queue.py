@@ -22,7 +22,7 @@ _COLUMNS = ("did", "messages", "bytes", "oldest_age_s", "outbound")
 def queue() -> None:
     """Show what waits for whom in a running mediator; empty a queue.
 
-    It answers on loopback only, and only with its key file at hand.
+    It answers its operators alone: run this with its data directory at hand.
     """
 
 
@@ -33,7 +33,7 @@ def queue() -> None:
 )
 @json_option
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_json: bool) -> None:
     """Show the queues that wait longest, or all about the one of DID.
 
@@ -59,7 +59,7 @@ def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_jso
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool) -> None:
     """Remove everything that waits for DID: its owner never gets it.
 

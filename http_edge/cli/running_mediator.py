@@ -1,6 +1,6 @@
-"""Requests to the mediator that runs on this machine, which answers operators on loopback alone.
+"""Requests to a mediator that runs: as its operator, or as any client.
 
-What only operators may see or do carries a token that follows from the mediator's keys.
+Where operators are answered, and the token that they need, stand in the mediator's data directory.
 """
 
 from __future__ import annotations
@@ -13,21 +13,27 @@ from urllib.parse import urlsplit
 
 import click
 
-from http_edge.cli.keys import existing_keys
-from http_edge.crypto.mediator_keys import operator_token
+from http_edge.crypto.mediator_keys import load_operators_token
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
 
 url_option = click.option(
-    "--url", help="The mediator to ask; else the one that the settings describe."
+    "--url",
+    help="Where operators are answered; else what the mediator's data directory says.",
 )
 
 _ANSWER_S_MAX: Final = 5
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
-_NO_SUCH: Final = "The status is for loopback: run this on the machine of the mediator."
+_NO_SUCH: Final = (
+    "Name where the mediator answers operators (operators.listen) with --url, or its data directory"
+    " with --data-dir; no proxy leads there."
+)
 _REMEDIES: Final = {
     http.client.NOT_FOUND: _NO_SUCH,
-    http.client.UNAUTHORIZED: "It runs with other keys: name its data directory with --data-dir.",
+    http.client.UNAUTHORIZED: (
+        "It has another token: name its data directory with --data-dir, or the file of the token"
+        " with --set operators.token_file=PATH."
+    ),
     http.client.SERVICE_UNAVAILABLE: "A host does not answer: see poste status.",
 }
 
@@ -68,13 +74,39 @@ def ask_as_operator(
     *,
     seconds_max: float = _ANSWER_S_MAX,
 ) -> dict[str, Any]:
-    """As ``ask``, of the mediator at ``url``, else of the one that the settings describe.
+    """As ``ask``, where ``url`` or the data directory says that operators are answered.
 
     Raises:
-        Stop: as ``ask``, or there are no keys in the data directory.
+        Stop: as ``ask``, or no mediator runs there, or it has no token.
     """
-    token = operator_token(existing_keys(settings))
-    return ask(method, url or settings.local_url, path, token=token, seconds_max=seconds_max)
+    address, token = operators_access(settings, url)
+    return ask(method, address, path, token=token, seconds_max=seconds_max)
+
+
+def operators_access(settings: Settings, url: str | None = None) -> tuple[str, str]:
+    """Where the mediator of these settings answers operators, and the token that it asks for.
+
+    Raises:
+        Stop: none runs there, or there is no token yet.
+        KeyFileRefused: the file of the token cannot be used as it is.
+    """
+    path = settings.operators_token_path
+    if not path.exists():
+        raise Stop(
+            Exit.USAGE,
+            f"there is no token of operators at {path}",
+            "Name the mediator's data directory with --data-dir. A mediator makes its token at its"
+            " first start: poste serve.",
+        )
+    address = settings.operators_address_path
+    if url is None and not address.exists():
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"no mediator runs on {settings.data_dir}",
+            "Start it with: poste serve. If another one is meant, name its data directory with"
+            " --data-dir.",
+        )
+    return url or address.read_text().strip(), load_operators_token(path)
 
 
 def exchange(  # noqa: PLR0913 - each is a part of the request
@@ -106,7 +138,9 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
             response = connection.getresponse()
             return response.status, response.read(bytes_max)
     except (OSError, http.client.HTTPException) as error:
-        remedy = "Start it with: poste serve. If it listens elsewhere, name it with --url."
+        remedy = (
+            "Start it with: poste serve. If it listens elsewhere, name it with --url or --data-dir."
+        )
         raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
 
 

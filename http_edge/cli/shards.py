@@ -37,14 +37,14 @@ _REFUSALS: Final = {
 def shards() -> None:
     """Show where the shards of a running mediator are; move them.
 
-    It answers on loopback only, and only with its key file at hand.
+    It answers its operators alone: run this with its data directory at hand.
     """
 
 
 @shards.command("list")
 @json_option
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show the host and node of every shard, and the shards of every host."""
     answer = _places(loaded.settings, url)
@@ -60,7 +60,7 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 @click.argument("shard")
 @click.argument("host")
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
     """Move SHARD to HOST, or to the emptiest host of the node HOST.
 
@@ -73,7 +73,7 @@ def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
 @shards.command()
 @click.argument("node")
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
     """Move all shards and dedicated identities of NODE away; wait until it is empty.
 
@@ -89,7 +89,7 @@ def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
 @shards.command()
 @click.argument("node")
 @url_option
-@with_settings("listen", "data_dir")
+@with_settings("data_dir")
 def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
     """Give NODE its part of the shards again."""
     _order(loaded.settings, url, f"undrain?node={quote(node, safe='')}")

@@ -8,21 +8,22 @@ from typing import Any
 import click
 
 from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.running_mediator import ask, url_option
+from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
+from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
 
 @click.command()
 @json_option
 @url_option
-@with_settings("listen")
+@with_settings("data_dir")
 def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show what a running mediator holds and does.
 
-    It answers on loopback only: run this on the machine of the mediator.
+    It answers its operators alone: run this with its data directory at hand.
     """
-    answer = fetch_status(url or loaded.settings.local_url)
+    answer = fetch_status(loaded.settings, url)
     if as_json:
         print_json(answer)
         return
@@ -33,13 +34,13 @@ def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
             print_table(name.capitalize(), *_table(records))
 
 
-def fetch_status(url: str) -> dict[str, Any]:
-    """The JSON object at ``/status`` of the mediator at ``url``.
+def fetch_status(settings: Settings, url: str | None = None) -> dict[str, Any]:
+    """The JSON object at ``/status`` of the mediator of these settings, or at ``url``.
 
     Raises:
         Stop: it cannot be reached, or does not answer with a status.
     """
-    return ask("GET", url, "/status")
+    return ask_as_operator("GET", settings, url, "/status")
 
 
 def _is_table(value: object) -> bool:

@@ -74,7 +74,7 @@ class _Found(NamedTuple):
 @click.option("--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine.")
 @click.option("--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512))
 @json_option
-@with_settings("listen", "data_dir", "log")
+@with_settings("data_dir", "log")
 def verify(  # noqa: PLR0913 - one for each option
     loaded: Loaded,
     *,
@@ -108,7 +108,7 @@ def verify(  # noqa: PLR0913 - one for each option
             export_rest(each)
         found = _check_all(settings, target, known)
         if live and found.is_sound:
-            options = LiveOptions(url or settings.local_url, spark)
+            options = LiveOptions(url, spark)
             compared = compare_live(each, target, options)
     if not all(one.summary.key_is_trusted for one in found.checked):
         click.echo(

@@ -1,4 +1,4 @@
-"""The mediator's own long-lived keys and the one file that they live in.
+"""The mediator's own long-lived keys, the token of its operators, and the files they live in.
 
 Contracts are bound to these keys: losing them loses every registration, leaking them lets
 another server pose as this one. They never enter the log.
@@ -7,6 +7,7 @@ another server pose as this one. They never enter the log.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -21,8 +22,8 @@ import msgspec
 from http_edge.crypto import key_agreement, signatures
 from http_edge.crypto.encoding import b64decode, b64encode
 
-_OPERATOR_PERSON: Final = b"poste-operator"
-_OPERATOR_TOKEN_BYTES: Final = 32
+_TOKEN_BYTES: Final = 32
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -62,17 +63,6 @@ def service_seed(keys: MediatorKeys) -> bytes:
     return blake2b(digest_size=32, key=keys.signing_seed, person=b"poste-didcomm").digest()
 
 
-def operator_token(keys: MediatorKeys) -> str:
-    """The token of the operators of the mediator with these keys.
-
-    A process that can read the key file can make it.
-    """
-    token = blake2b(
-        digest_size=_OPERATOR_TOKEN_BYTES, key=keys.signing_seed, person=_OPERATOR_PERSON
-    )
-    return token.hexdigest()
-
-
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The key file; both members are base64."""
 
@@ -105,11 +95,7 @@ def load_or_create(path: Path) -> MediatorKeys:
 
 def load(path: Path) -> MediatorKeys:
     """The keys in the file ``path``. Raises as ``load_or_create``."""
-    with path.open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & _OTHERS:
-            raise KeyFileRefused(f"{path} is open to others (mode {mode:04o}): chmod 600 {path}")
-        content = file.read()
+    content = read_private(path)
     try:
         members = msgspec.json.decode(content, type=_File)
         return MediatorKeys(
@@ -133,6 +119,48 @@ def create(path: Path, keys: MediatorKeys) -> None:
             x25519_private_key=b64encode(keys.pre_private),
         )
     )
+    create_private(path, content)
+
+
+def operators_token(path: Path) -> str:
+    """The token of operators in the file ``path``, which is made with a fresh one as keys are.
+
+    Raises:
+        KeyFileRefused: the file can be read by others, or holds none.
+        OSError: it cannot be read or made.
+    """
+    if not path.exists():
+        create_private(path, secrets.token_hex(_TOKEN_BYTES).encode())
+    return load_operators_token(path)
+
+
+def load_operators_token(path: Path) -> str:
+    """The token in the file ``path``. Raises as ``operators_token``."""
+    token = read_private(path).decode("ascii", "replace").strip()
+    if not _TOKEN.fullmatch(token):
+        raise KeyFileRefused(
+            f"{path} holds no token of operators, 16 to 512 letters, digits and -._~+/=:"
+            " remove it, and the next start makes one"
+        )
+    return token
+
+
+def read_private(path: Path) -> bytes:
+    """The content of a file that its owner alone may read.
+
+    Raises:
+        KeyFileRefused: others may read it.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & _OTHERS:
+            raise KeyFileRefused(f"{path} is open to others (mode {mode:04o}): chmod 600 {path}")
+        return file.read()
+
+
+def create_private(path: Path, content: bytes) -> None:
+    """Write a file for its owner alone, whole and durable, unless there is one already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:

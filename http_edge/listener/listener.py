@@ -64,8 +64,9 @@ class HttpListener:
         new_id: NewId,
         refusals: RefusalCounts,
         measures: EdgeMeasures,
+        cors: bool = True,
     ) -> None:
-        """A listener for these route groups.
+        """A listener for these route groups; pages of other origins may read its answers by CORS.
 
         A path without a route is answered in the form of the first group, and counted there.
         ``refusals`` counts what is rejected before a handler sees it.
@@ -78,6 +79,7 @@ class HttpListener:
         self._new_id = new_id
         self._refusals = refusals
         self._measures = measures
+        self._cors = cors
         self._address = ClientAddress(settings.rates.trusted_proxies)
         self._requests = self._rate(settings.rates.per_address_per_s)
         self._upgrades = self._rate(settings.rates.sockets_auth_per_address_per_s)
@@ -148,7 +150,7 @@ class HttpListener:
         if limited is not None:
             return limited
         charged_by(partial(self._charge, self._address.of(request)))
-        if request.method == hdrs.METH_OPTIONS:
+        if request.method == hdrs.METH_OPTIONS and self._cors:
             # Of every path, and without a route: one that matches any path would make an
             # unknown path a 405.
             return _preflight()
@@ -172,9 +174,9 @@ class HttpListener:
     async def _add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
         response.headers[request_id.HEADER] = request_id.current()
         response.headers[hdrs.SERVER] = "poste"  # not what runs it, in which version
-        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = (
-            self._settings.protocol.cors_allowed_origin
-        )
+        if self._cors:
+            origin = self._settings.protocol.cors_allowed_origin
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
 
     def _rated(self, route: PlainRoute) -> Handler:
         if route.per_address_per_s is None:

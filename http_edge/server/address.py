@@ -1,4 +1,4 @@
-"""The public address of a mediator: reserved by its main process, shared by its edges."""
+"""The addresses of a mediator: reserved by its main process, shared by its edges."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from collections.abc import Iterator
 from typing import Final
 
 from http_edge.server.exits import Exit, Stop
-from http_edge.settings.settings import Settings
+from http_edge.settings.settings import split_listen
 
 _RETRY_S: Final = 0.2
 _ADDRESS_S_MAX: Final = 20.0
 
 
 @contextlib.contextmanager
-def reserved_address(settings: Settings, *, patient: bool) -> Iterator[int]:
-    """Keep the address for the edges, which share it, within the block; its port.
+def reserved_address(address: str, option: str, *, patient: bool) -> Iterator[int]:
+    """Keep an address for the edges, which share it, within the block; its port.
 
-    The processes of a mediator that was killed need some time to end: ``patient`` waits for them.
+    ``option`` names another one. The processes of a mediator that was killed need some time to end:
+    ``patient`` waits for them.
 
     Raises:
         Stop: another process listens there, or the address is none of this machine.
     """
-    family = _family(settings.listen_host)
+    host, port = split_listen(address)
     deadline = time.monotonic() + (_ADDRESS_S_MAX if patient else 0)
     while True:
         try:
-            reserved = _reserve(family, settings.listen_host, settings.listen_port)
+            reserved = _reserve(_family(host), host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                 time.sleep(_RETRY_S)
                 continue
             raise Stop(
                 Exit.USAGE,
-                f"The address {settings.listen} cannot be used: {error.strerror}.",
-                "Stop what listens there, or name another address with --listen.",
+                f"The address {address} cannot be used: {error.strerror}.",
+                f"Stop what listens there, or name another address with {option}.",
             ) from error
         with reserved:
             yield reserved.getsockname()[1]
@@ -61,9 +62,9 @@ def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socke
     return reserved
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(address: str) -> socket.socket:
     """A listening socket that several edges may share (SO_REUSEPORT)."""
-    host, port = settings.listen_host, settings.listen_port
+    host, port = split_listen(address)
     listener = socket.socket(_family(host), socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

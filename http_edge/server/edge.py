@@ -28,7 +28,8 @@ from actors.placement.port import PlacerPort
 from http_edge.admin.health import Figures, Health, HealthEndpoint
 from http_edge.admin.operators import OperatorAccess, OperatorEndpoint
 from http_edge.admin.shards import FixedPlaces, PlacementEndpoint
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.mediator_keys import MediatorKeys, operators_token
+from http_edge.decentrl.answers import rejection_body
 from http_edge.decentrl.command_table import TABLE
 from http_edge.decentrl.commands import CommandEndpoint
 from http_edge.decentrl.public_events import PublicEventsEndpoint
@@ -52,7 +53,7 @@ from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.rate_limits import RateLimit
-from http_edge.listener.routes import RouteGroup
+from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server import export_status
 from http_edge.server.address import listen
 from http_edge.server.home_page import home_page
@@ -112,24 +113,28 @@ class Edge:
         self._placer = placer or FixedPlaces(self._gateway.routes)
         self._in_flight = InFlight(limits)
         self._mediation = self._didcomm(keys, identities, clock)
-        self._listener = HttpListener(
+        listener = partial(
+            HttpListener,
             settings,
-            self._routes(keys, resolver, identities, clock),
-            self._in_flight,
             clock=clock,
             new_id=new_id,
             refusals=counts,
             measures=self._measures,
         )
+        self._listener = listener(self._routes(keys, resolver, clock), self._in_flight)
+        self._operators = listener(
+            [RouteGroup(DECENTRL, self._operator_routes(identities, clock), rejection_body)],
+            InFlight(limits),
+            cors=False,
+        )
+        self.operators_port = 0
         self._show_state()
         self._watching: list[asyncio.Task[None]] = []
         self._reached: frozenset[str] = frozenset()
         self._reaching: set[asyncio.Task[None]] = set()
 
-    def _routes(
-        self, keys: MediatorKeys, resolver: Resolver, identities: Identities, clock: Clock
-    ) -> list[RouteGroup]:
-        """What each protocol family and the operators have to be served."""
+    def _routes(self, keys: MediatorKeys, resolver: Resolver, clock: Clock) -> list[RouteGroup]:
+        """What each protocol family has to be served, and whether all is well."""
         settings, gateway, hub = self._settings, self._gateway, self._hub
         refusals = self._refusals.counts
         commands = CommandEndpoint(
@@ -153,16 +158,13 @@ class Edge:
             refusals=refusals,
         )
         mediation = self._mediation
-        access = OperatorAccess(keys)
-        health = HealthEndpoint(
+        self._health = HealthEndpoint(
             Health(gateway, clock=clock),
             self._in_flight,
             refused=lambda: refusals.total,
             outbound=None if mediation is None else mediation.outbound,
             export=None if settings.export.to is None else _export_figures(settings, clock),
         )
-        operators = OperatorEndpoint(access, gateway, identities, clock=clock, new_id=new_id)
-        placement = PlacementEndpoint(access, self._placer)
         groups = [
             decentrl_routes(
                 orjson.dumps(mediator_document(settings.mediator_did, settings.url, keys)),
@@ -173,9 +175,16 @@ class Edge:
                 settings.rates,
             ),
             # Counted and answered as those of Decentrl.
-            RouteGroup(DECENTRL, [*health.routes(), *operators.routes(), *placement.routes()]),
+            RouteGroup(DECENTRL, self._health.routes()),
         ]
         return groups if mediation is None else [*groups, mediation.routes()]
+
+    def _operator_routes(self, identities: Identities, clock: Clock) -> list[Route]:
+        """What operators have to be served, on a listener of their own."""
+        access = OperatorAccess(operators_token(self._settings.operators_token_path))
+        queues = OperatorEndpoint(access, self._gateway, identities, clock=clock, new_id=new_id)
+        placement = PlacementEndpoint(access, self._placer)
+        return [*self._health.operator_routes(access), *queues.routes(), *placement.routes()]
 
     def _didcomm(
         self, keys: MediatorKeys, identities: Identities, clock: Clock
@@ -197,8 +206,14 @@ class Edge:
         return DidCommMediator(keys, didcomm)
 
     async def start(self, listener: socket.socket | None = None) -> int:
-        """Listen, on ``listener`` or on the configured address; the port."""
-        listener = listener or listen(self._settings)
+        """Listen, on ``listener`` or on the configured address; the port.
+
+        Operators are listened to at ``operators_port`` then.
+        """
+        operators = listen(self._settings.operators.listen)
+        self.operators_port = operators.getsockname()[1]
+        await self._operators.start(operators)
+        listener = listener or listen(self._settings.listen)
         await self._listener.start(listener)
         loop = asyncio.get_running_loop()
         self._watching = [loop.create_task(self._probe_hosts())]
@@ -225,6 +240,7 @@ class Edge:
                 if self._settings.audit.refusals_period_s:
                     await self._refusals.record()
         await self._listener.stop()
+        await self._operators.stop()
         if self._web is not None:
             await self._web.close()
 

@@ -1,6 +1,6 @@
 """``/metrics``: the measures of every process of one ``poste serve``, as Prometheus reads them.
 
-It has a listener of its own, apart from the public one: what it shows is for the operator. A
+It has a listener of its own and asks for the token of operators: what it shows is theirs. A
 process that does not answer is shown as down, and delays the answer by 3 s at most.
 
 Labels are closed: names of our processes, shards, stages and protocols, and what a command is and
@@ -39,6 +39,7 @@ from actors.core.partitioning import is_shard
 from actors.host.clock import Clock
 from actors.host.measures import HostReport, HostStats, MetricFamily
 from eventstore.log.event_log import LogFigures
+from http_edge.admin.operators import OperatorAccess
 from http_edge.dispatch.whole_log import logs_by_database, total
 from http_edge.server import export_status
 from http_edge.server.exits import Exit, Stop
@@ -323,8 +324,10 @@ def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
 
 
 @contextlib.asynccontextmanager
-async def metrics_served(scrape: Scrape, on: socket.socket | None) -> AsyncIterator[None]:
-    """Answer ``GET /metrics`` on a socket within the block; without one, nothing happens."""
+async def metrics_served(
+    scrape: Scrape, on: socket.socket | None, access: OperatorAccess
+) -> AsyncIterator[None]:
+    """Answer ``GET /metrics`` of operators on a socket within the block; without one, nothing."""
     if on is None:
         yield
         return
@@ -335,7 +338,7 @@ async def metrics_served(scrape: Scrape, on: socket.socket | None) -> AsyncItera
         return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
     app = web.Application()
-    app.router.add_get(PATH, show)
+    app.router.add_get(PATH, access.authorized(show))
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
     try:

@@ -23,6 +23,8 @@ from ray import exceptions as ray_errors
 
 from actors.host.clock import system_clock
 from actors.ray import cluster as ray_cluster
+from http_edge.admin.operators import OperatorAccess
+from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.address import reserved_address
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
@@ -65,10 +67,13 @@ def run(loaded: Loaded) -> int:
     make_data_dir(settings.data_dir)
     with (
         locked(settings.data_dir) as was_killed,
-        reserved_address(settings, patient=was_killed) as port,
+        reserved_address(settings.listen, "--listen", patient=was_killed) as port,
+        reserved_address(
+            settings.operators.listen, "--set operators.listen", patient=was_killed
+        ) as operators_port,
         metrics_socket(settings.metrics_listen) as metrics,
     ):
-        settings = settings.bound_to(port)
+        settings = settings.bound_to(port, operators_port)
         log_id = check_log(settings)
         node = None
         if settings.ray_address is not None:
@@ -76,11 +81,14 @@ def run(loaded: Loaded) -> int:
         if settings.has_placer:
             node = ClusterNode(settings, log_id)
         code: int = Exit.INTERNAL
+        access = OperatorAccess(operators_token(settings.operators_token_path))
         folder = _start_ray(settings)
         try:
+            settings.operators_address_path.write_text(settings.operators_url)
             mediator = _Mediator(
                 settings,
                 metrics,
+                access,
                 node,
                 name_s_max=_NAME_S_MAX if was_killed else _NAME_S,
                 started_s=started_s,
@@ -88,6 +96,7 @@ def run(loaded: Loaded) -> int:
             code = asyncio.run(mediator.serve())
         finally:
             # After a fault the logs in Ray's folder can say more than ours.
+            settings.operators_address_path.unlink(missing_ok=True)
             ray_cluster.stop(folder if code == Exit.OK else None)
             _LOG.info("stopped", extra={"exit_code": int(code)})
         return code
@@ -110,6 +119,7 @@ class _Mediator:
         self,
         settings: Settings,
         metrics: socket.socket | None,
+        access: OperatorAccess,
         node: ClusterNode | None,
         *,
         name_s_max: float,
@@ -122,6 +132,7 @@ class _Mediator:
         """
         self._settings = settings
         self._metrics = metrics
+        self._access = access
         self._node = node
         self._name_s_max = name_s_max
         self._started_s = started_s
@@ -142,7 +153,7 @@ class _Mediator:
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         exporting = asyncio.create_task(self._keep_exporting())
         try:
-            async with metrics_served(self._scrape(), self._metrics):
+            async with metrics_served(self._scrape(), self._metrics, self._access):
                 if await self._is_ready():
                     self._announce()
                     await self._stopping.wait()

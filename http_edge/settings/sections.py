@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, IPvAnyNetwork, model_validator
 
-from http_edge.settings.value_types import KIB, MIB, Did, Origin, Section, Verkey, at_most
+from http_edge.settings.value_types import (
+    KIB,
+    MIB,
+    Did,
+    Listen,
+    Origin,
+    Section,
+    Verkey,
+    at_most,
+)
 
 if TYPE_CHECKING:
     from eventstore.stores.postgres_connections import PostgresBounds
@@ -252,6 +262,18 @@ class Postgres(Section):
             answer_s_max=self.answer_s_max,
             idle_s_max=self.idle_s_max,
         )
+
+
+class Operators(Section):
+    """What operators see and order: figures, queues, shards, identities, memory."""
+
+    listen: Listen = "127.0.0.1:0"
+    """Address and port of a listener of their own, which no proxy should lead to. Port 0 takes a
+    free one; the commands of this machine find it in data_dir. A port that is known beforehand
+    could be taken by another user of the machine, who would be sent the token."""
+    token_file: Path | None = None
+    """File of the token that every request there and to metrics_listen has to carry
+    (Authorization: Bearer). Unset: operators-token in data_dir, made at the first start."""
 
 
 class Export(Section):

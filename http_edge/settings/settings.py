@@ -23,6 +23,7 @@ from http_edge.settings.sections import (
     DidComm,
     DidWeb,
     Export,
+    Operators,
     Outbound,
     Postgres,
     Protocol,
@@ -47,6 +48,7 @@ __all__ = [
     "DidWeb",
     "Export",
     "Limits",
+    "Operators",
     "Outbound",
     "Postgres",
     "Protocol",
@@ -103,9 +105,9 @@ class Settings(Section):
     """File of the mediator's keys. Unset: mediator-keys.json in data_dir. In a cluster every node
     needs the same keys: give each the same file."""
     metrics_listen: Listen | None = None
-    """Where Prometheus asks for metrics (GET /metrics, no password), for example 127.0.0.1:9464;
-    port 0 takes a free one. Unset: nowhere. A default port would keep a second mediator on one
-    machine from starting, and show how busy this one is to all users of the machine."""
+    """Where Prometheus asks for metrics (GET /metrics, with the token of operators), for example
+    127.0.0.1:9464; port 0 takes a free one. Unset: nowhere. A default port would keep a second
+    mediator on one machine from starting."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level of the lines on stderr."""
     limits: Limits = Limits()
@@ -114,6 +116,7 @@ class Settings(Section):
     did_web: DidWeb = DidWeb()
     didcomm: DidComm = DidComm()
     outbound: Outbound = Outbound()
+    operators: Operators = Operators()
     postgres: Postgres = Postgres()
     export: Export = Export()
     audit: Audit = Audit()
@@ -164,8 +167,7 @@ class Settings(Section):
     @property
     def local_url(self) -> str:
         """Where this machine reaches the mediator; a wildcard address is reached as localhost."""
-        wildcard = self.listen_host in WILDCARDS
-        return f"http://localhost:{self.listen_port}" if wildcard else f"http://{self.listen}"
+        return _reached(self.listen)
 
     @property
     def url(self) -> str:
@@ -206,11 +208,40 @@ class Settings(Section):
         """The file of the mediator's keys."""
         return self.keys_file or self.data_dir / "mediator-keys.json"
 
+    @property
+    def operators_url(self) -> str:
+        """Where this machine reaches the listener of operators."""
+        return _reached(self.operators.listen)
+
+    @property
+    def operators_address_path(self) -> Path:
+        """The file that names ``operators_url`` while the mediator runs."""
+        return self.data_dir / "operators-address"
+
+    @property
+    def operators_token_path(self) -> Path:
+        """The file of the operators' token."""
+        return self.operators.token_file or self.data_dir / "operators-token"
+
     def on_node(self, name: str) -> Settings:
         """These settings on the node of this name."""
         return self.model_copy(update={"node": name})
 
-    def bound_to(self, port: int) -> Settings:
-        """These settings after port 0 was bound to ``port``."""
-        host, _ = self.listen.rsplit(":", 1)
-        return self.model_copy(update={"listen": f"{host}:{port}"})
+    def bound_to(self, port: int, operators_port: int | None = None) -> Settings:
+        """These settings after the ports 0 of clients and of operators were bound to these."""
+        bound = self.model_copy(update={"listen": _at_port(self.listen, port)})
+        if operators_port is None:
+            return bound
+        listen = _at_port(self.operators.listen, operators_port)
+        operators = self.operators.model_copy(update={"listen": listen})
+        return bound.model_copy(update={"operators": operators})
+
+
+def _at_port(listen: str, port: int) -> str:
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _reached(listen: str) -> str:
+    """Where this machine reaches an address; a wildcard is reached as localhost."""
+    host, port = split_listen(listen)
+    return f"http://localhost:{port}" if host in WILDCARDS else f"http://{listen}"

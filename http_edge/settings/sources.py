@@ -117,7 +117,13 @@ def load_settings(
             sources[given.name] = given.source
     settings = _validated(values, sources)
     paths = {"data_dir": settings.data_dir, "keys_file": settings.keys_file}
-    absolute = {name: path and path.expanduser().absolute() for name, path in paths.items()}
+    absolute: dict[str, Any] = {
+        name: path and path.expanduser().absolute() for name, path in paths.items()
+    }
+    token = settings.operators.token_file
+    absolute["operators"] = settings.operators.model_copy(
+        update={"token_file": token and token.expanduser().absolute()}
+    )
     return Loaded(settings.model_copy(update=absolute), sources, tuple(notes))
 
 

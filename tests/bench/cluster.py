@@ -25,7 +25,6 @@ from actors.core.partitioning import shard_name
 from actors.placement.port import Placed
 from http_edge.cli.running_mediator import ask
 from http_edge.clients.load import Agents, LoadResult, Post, closed_loop
-from http_edge.crypto.mediator_keys import load_or_create, operator_token
 from http_edge.server.exits import Stop
 from tests.bench.agents import AGENTS, decentrl_agents, didcomm_agents
 from tests.bench.load import Run, connected, run_apart
@@ -131,10 +130,10 @@ class Cluster:
 
     async def order(self, method: str, path: str, **query: str) -> dict[str, object]:
         """What the cluster answers an operator. Raises: Stop: it does not."""
-        token = operator_token(load_or_create(self.nodes.keys_file))
+        address, token = self.first.operators()
         order = f"{path}?{urlencode(query)}" if query else path
         return await asyncio.to_thread(
-            ask, method, self.first.url, order, token=token, seconds_max=_MOVE_S_MAX
+            ask, method, address, order, token=token, seconds_max=_MOVE_S_MAX
         )
 
     async def owners(self) -> dict[str, str | None]:

@@ -95,7 +95,7 @@ async def serve(settings: Settings) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     host = EchoHost()
-    listener = listen(settings)
+    listener = listen(settings.listen)
     settings = settings.bound_to(listener.getsockname()[1])
     edge = Edge("echo", settings, load_or_create(settings.keys_path), lambda _: host)
     await edge.start(listener)

@@ -15,6 +15,8 @@ from typing import IO, Final, Self
 
 from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
+from http_edge.cli.running_mediator import operators_access
+from http_edge.settings.settings import Settings
 
 READY_S_MAX: Final = 120.0
 GONE_S_MAX: Final = 30.0
@@ -62,6 +64,10 @@ class Server:
         """The main process."""
         assert self._process is not None
         return self._process.pid
+
+    def operators(self) -> tuple[str, str]:
+        """Where it answers operators, and their token."""
+        return operators_access(Settings(data_dir=self.data_dir))
 
     @property
     def dsn(self) -> str:

@@ -101,9 +101,9 @@ async def test_people_of_two_databases_meet_and_are_restored_database_by_databas
             assert (await post(mediator, sent))[0] == 200
             assert await there.send(here.identity.did, "to the first")
             assert await waiting_payloads(there) == ["to the second"]
-        queues = poste("queue", "show", "--url", server.url, "--data-dir", data_dir)["queues"]
+        queues = poste("queue", "show", "--data-dir", data_dir)["queues"]
         assert {queue["did"] for queue in queues} == {here.identity.did, there.identity.did}
-        status = poste("status", "--url", server.url)
+        status = poste("status", "--data-dir", data_dir)
         assert (status["identities"], status["queue_messages"]) == (2, 2)
         assert {row["shard"]: row["host"] for row in status["shards"]} == {
             "shard-0": "host-0-0",

@@ -75,7 +75,7 @@ async def poste(
     cluster: RayCluster, command: click.Group, *words: str, code: Exit = Exit.OK
 ) -> str:
     """A command as an operator on the first node runs it."""
-    options = [f"--set=keys_file={cluster.keys_file}", f"--url={cluster.servers[1].url}"]
+    options = [f"--data-dir={cluster.servers[1].data_dir}"]
     done = await asyncio.to_thread(CliRunner().invoke, command, [*words, *options])
     assert done.exit_code == code, done.output
     return done.stdout

@@ -90,7 +90,8 @@ class Page:
 
 async def scraped(server: Server) -> Page:
     (url,) = [line["url"] for line in lines(server) if line["event"] == "metrics are served"]
-    async with aiohttp.ClientSession() as session, session.get(url) as response:
+    headers = {"Authorization": f"Bearer {server.operators()[1]}"}
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
         assert response.status == 200
         assert response.content_type == "text/plain"
         return Page(await response.text())

@@ -60,7 +60,7 @@ async def second(cluster: RayCluster) -> AsyncIterator[MediatorClient]:
 
 async def poste(cluster: RayCluster, *words: str) -> str:
     """``poste shards`` as an operator on the first node runs it."""
-    options = [f"--set=keys_file={cluster.keys_file}", f"--url={cluster.servers[1].url}"]
+    options = [f"--data-dir={cluster.servers[1].data_dir}"]
     done = await asyncio.to_thread(CliRunner().invoke, shards, [*words, *options])
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -137,7 +137,7 @@ async def _a_node_comes_and_goes(cluster: RayCluster) -> None:
     assert (await counts(cluster))["node-3"] == 0
     await poste(cluster, "move", "shard-0", "node-3")
     assert (await counts(cluster))["node-3"] == 1
-    options = [f"--set=keys_file={cluster.keys_file}", f"--url={cluster.servers[1].url}"]
+    options = [f"--data-dir={cluster.servers[1].data_dir}"]
     for order in (["move", "shard-99", "node-1"], ["move", "shard-0", "x"], ["drain", "x"]):
         refused = await asyncio.to_thread(CliRunner().invoke, shards, [*order, *options])
         assert refused.exit_code == Exit.USAGE

@@ -13,6 +13,7 @@ import pytest
 
 from http_edge.cli.status import fetch_status
 from http_edge.clients.decentrl import MediatorClient
+from http_edge.settings.settings import Settings
 from tests.cluster.accounts import (
     befriend,
     client,
@@ -40,7 +41,9 @@ def _poste(*arguments: str | Path) -> None:
 
 async def _exported(server: Server, *, in_trouble: bool) -> dict[str, Any] | None:
     """What the status says of the export, if it has a fault or has caught up."""
-    status: dict[str, Any] = (await asyncio.to_thread(fetch_status, server.url))["export"]
+    status: dict[str, Any] = (
+        await asyncio.to_thread(fetch_status, Settings(data_dir=server.data_dir))
+    )["export"]
     if in_trouble:
         return status if status["trouble_age_s"] is not None else None
     return status if status["caught_up_age_s"] is not None and not status["trouble"] else None

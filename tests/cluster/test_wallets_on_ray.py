@@ -27,7 +27,7 @@ from http_edge.clients.didcomm import (
     Socket,
     Wallet,
 )
-from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.exits import Exit
 from tests.cluster.server import DEDICATED, HOST, Server, own_environment, send
 from tests.cluster.test_placement import noting
@@ -126,7 +126,7 @@ async def is_empty(wallet: Wallet) -> bool:
 
 def reaching(server: Server) -> list[str]:
     """The options by which an operator's command finds a server."""
-    return [f"--url={server.url}", f"--data-dir={server.data_dir}"]
+    return [f"--data-dir={server.data_dir}"]
 
 
 async def test_an_operator_sees_a_queue_and_empties_it(
@@ -157,11 +157,11 @@ async def test_queues_are_shown_with_the_keys_alone(
     (listed,) = [row for row in rows(server) if row["did"] == bob.did]
     assert listed["messages"] == len(TEXTS)
     for method, path in (("GET", "/queues"), ("POST", f"/queues/purge?did={bob.did}")):
-        async with session.request(method, server.url + path) as response:
+        async with session.request(method, server.operators()[0] + path) as response:
             assert response.status == 401
-    others = [f"--url={server.url}", f"--data-dir={tmp_path}"]
+    others = [f"--url={server.operators()[0]}", f"--data-dir={tmp_path}"]
     poste("queue", "purge", bob.did, "--yes", *others, code=Exit.USAGE)
-    load_or_create(tmp_path / "mediator-keys.json")
+    operators_token(tmp_path / "operators-token")
     poste("queue", "purge", bob.did, "--yes", *others, code=Exit.UNREACHABLE)
     assert await bob.drained() == TEXTS
 

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Final
 
 from http_edge.cli.running_mediator import ask
-from http_edge.crypto.mediator_keys import load_or_create, operator_token
 from http_edge.server.exits import Stop
 from tests.cluster.namespace import Namespace
 from tests.cluster.ray_nodes import RayCluster
@@ -130,14 +129,14 @@ class Harm:
             case _:
                 pass
 
-    def token(self) -> str:
-        """What an operator shows."""
-        return operator_token(load_or_create(self._nodes.keys_file))
+    def operators(self) -> tuple[str, str]:
+        """Where the first node answers operators, and their token."""
+        return self._nodes.servers[FIRST].operators()
 
     async def counts(self) -> Counter[str]:
         """How many shards each node has; nothing as long as that is unknown."""
-        url, token = self._nodes.url(FIRST), self.token()
         try:
+            url, token = self.operators()
             listed = await asyncio.to_thread(ask, "GET", url, "/shards", token=token)
         except Stop:
             return Counter()

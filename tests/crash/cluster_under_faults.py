@@ -116,7 +116,7 @@ class Cluster:
 
     def memory(self) -> Memory:
         """What its hosts have in memory."""
-        return Memory(self.nodes.url(FIRST), self.harm.token())
+        return Memory(*self.harm.operators())
 
     def fenced(self) -> int:
         """How many partitions its hosts found to have another owner."""

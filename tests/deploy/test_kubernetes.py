@@ -132,11 +132,11 @@ def test_a_pod_has_the_secrets_that_it_needs_and_no_other() -> None:
         for name, template in pod_templates()
     }
     assert given == {
-        RELEASE: {"mediator-keys.json", "postgres-ca.pem", "ray-token"},
+        RELEASE: {"mediator-keys.json", "postgres-ca.pem", "ray-token", "operators-token"},
         f"{RELEASE}-head": {"ray-token"},
         f"{RELEASE}-export": {"mediator-keys.json", "postgres-ca.pem"},
         "kuberay head": set(),
-        "kuberay nodes": {"mediator-keys.json", "postgres-ca.pem"},
+        "kuberay nodes": {"mediator-keys.json", "postgres-ca.pem", "operators-token"},
     }
 
 

@@ -131,7 +131,17 @@ def test_proxies_close_idle_connections_first_and_take_bodies_of_our_size() -> N
 def test_proxies_tell_the_clients_address_and_keep_the_operators_view_to_themselves() -> None:
     nginx = NGINX.read_text("utf-8")
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in nginx
-    for path in ("status", "metrics", "queues", "memory", "shards"):
+    for path in (
+        "status",
+        "metrics",
+        "queues",
+        "memory",
+        "shards",
+        "identities",
+        "readyz",
+        "livez",
+    ):
         assert re.search(rf"location ~ \^/\([\w|]*\b{path}\b", nginx), path
         for file in CADDY.values():
-            assert f"/{path} " in file.read_text("utf-8").partition("@private path")[2], path
+            (private,) = re.findall(r"@private path (.*)", file.read_text("utf-8"))
+            assert f"/{path}" in private.split(), path

@@ -19,7 +19,7 @@ from yarl import URL
 from eventstore.log.codec import decode
 from eventstore.log.events import RefusalsCounted, RefusedCommands
 from eventstore.stores.open_log import open_log
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.mediator_keys import MediatorKeys, load_operators_token
 from http_edge.dispatch.routes import Routes
 from http_edge.server.edge import Edge
 from http_edge.settings.settings import Settings
@@ -102,6 +102,7 @@ class Mediator:
         self.hosts = LocalHosts(self.settings, clock=clock, new_id=self._new_id)
         self.edges: list[Edge] = []
         self.ports: list[int] = []
+        self.token = ""
         self._session: aiohttp.ClientSession | None = None
 
     # ---- its life
@@ -116,6 +117,7 @@ class Mediator:
             self.hosts.attach(name, edge.take_push)
             self.edges.append(edge)
             self.ports.append(await edge.start())
+        self.token = load_operators_token(self.settings.operators_token_path)
         self._session = aiohttp.ClientSession(auto_decompress=False)
 
     def routes(self) -> Routes | None:
@@ -188,6 +190,17 @@ class Mediator:
         """Any request; the path is sent as it is."""
         target = URL(self.url(path, edge), encoded=True)
         async with self.http.request(method, target, **options) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    async def operate(
+        self, path: str, method: str = "GET", *, token: str | None = None, **options: Any
+    ) -> Answer:
+        """A request of an operator, where they are answered, with their token or another."""
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        headers |= options.pop("headers", {})
+        url = f"http://127.0.0.1:{self.edges[0].operators_port}{path}"
+        target = URL(url, encoded=True)
+        async with self.http.request(method, target, headers=headers, **options) as response:
             return Answer(response.status, response.headers, await response.read())
 
     async def get(self, path: str, **options: Any) -> Answer:

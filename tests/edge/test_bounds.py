@@ -197,7 +197,7 @@ async def test_a_full_store_of_nonces_refuses_and_forgets_none(
     assert answers[-1].refusal == RATE_LIMITED
     assert (await mediator.post(first)).refusal == (401, "DUPLICATE_NONCE")
     clock.advance(700)
-    await mediator.get("/status")  # between commands the host sweeps out what has expired
+    await mediator.operate("/status")  # between commands the host sweeps out what has expired
     await mediator.register(alice)
 
 

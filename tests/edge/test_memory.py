@@ -25,7 +25,6 @@ from eventstore.stores.open_log import open_log
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
 from tests.edge.identities import Person
 from tests.edge.mediator import LAYOUTS, Mediator
-from tests.edge.test_operators import AS_OPERATOR
 from tests.log.raw_sql import run_sql
 
 UNKNOWN = "did:example:unknown"
@@ -33,7 +32,7 @@ UNKNOWN = "did:example:unknown"
 
 async def post(mediator: Mediator, question: InspectionQuestion | bytes, **headers: str) -> Any:
     body = question if isinstance(question, bytes) else msgspec.msgpack.encode(question)
-    return await mediator.request("POST", "/memory", data=body, headers={**AS_OPERATOR, **headers})
+    return await mediator.operate("/memory", "POST", data=body, headers=headers)
 
 
 async def ask(mediator: Mediator, question: InspectionQuestion) -> InspectionAnswer:
@@ -127,13 +126,13 @@ async def test_what_has_no_bound_or_no_sense_is_refused(mediator: Mediator) -> N
         assert (await post(mediator, question)).status == 400
 
 
-async def test_memory_is_seen_with_the_keys_alone(mediator: Mediator) -> None:
+async def test_memory_is_seen_with_the_token_alone(mediator: Mediator) -> None:
     for authorization in ("", "Bearer x"):
         answer = await post(mediator, ListCachedIdentities(), Authorization=authorization)
         assert answer.refusal == (401, "UNAUTHORIZED")
     answer = await post(mediator, ListCachedIdentities(), **{"X-Forwarded-For": "203.0.113.9"})
     assert answer.status == 404
-    assert (await mediator.get("/memory", headers=AS_OPERATOR)).status == 405
+    assert (await mediator.operate("/memory")).status == 405
 
 
 async def test_a_host_that_does_not_answer_is_unavailable(mediator: Mediator) -> None:

@@ -199,7 +199,7 @@ async def test_a_flood_of_refusals_is_one_small_event_for_each_edge(
 async def test_the_status_says_how_much_was_refused(mediator: Mediator) -> None:
     for _ in range(3):
         await mediator.post(b"no command")
-    assert (await mediator.get("/status")).json["refusals_of_this_edge"] == 3
+    assert (await mediator.operate("/status")).json["refusals_of_this_edge"] == 3
 
 
 async def test_a_client_that_keeps_to_the_rules_is_not_in_the_record(

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pytest
 
 from http_edge.cli.main import main
+from http_edge.crypto.mediator_keys import create_private
 from http_edge.settings.reference import PREFIX
 
 
@@ -55,6 +56,16 @@ def answering(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+TOKEN = "0123456789abcdef"
+
+
+def data_dir_of(folder: Path, listen: str) -> str:
+    """The data directory of a mediator that answers operators at this address."""
+    (folder / "operators-address").write_text(f"http://{listen}")
+    create_private(folder / "operators-token", TOKEN.encode())
+    return str(folder)
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ def test_keys_that_are_made_say_so_and_where_else_they_may_be(run: Run, tmp_path
 @pytest.mark.parametrize(
     "args",
     [
-        ["invite", "--public-url", "https://mediator.example"],
         ["queue", "show"],
         ["queue", "purge", "did:x:y", "--yes"],
         ["shards", "list"],
@@ -44,10 +43,18 @@ def test_keys_that_are_made_say_so_and_where_else_they_may_be(run: Run, tmp_path
         ["identities", "dedicate", "did:x:y"],
     ],
 )
-def test_a_command_that_needs_the_keys_of_a_mediator_makes_none(
+def test_a_command_that_needs_the_token_of_operators_makes_none(
     run: Run, tmp_path: Path, args: list[str]
 ) -> None:
     ran = run(*args)
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert f"there is no token of operators at {tmp_path}/data/operators-token" in ran.err
+    assert "--data-dir" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_needs_the_keys_of_a_mediator_makes_none(run: Run, tmp_path: Path) -> None:
+    ran = run("invite", "--public-url", "https://mediator.example")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert f"there are no keys of a mediator at {tmp_path}/data/mediator-keys.json" in ran.err
     assert "--data-dir" in ran.err

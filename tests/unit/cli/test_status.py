@@ -4,12 +4,13 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
 from http_edge.server.exits import Exit
-from tests.unit.cli.conftest import Run, answering
+from tests.unit.cli.conftest import Run, answering, data_dir_of
 
 Serve: TypeAlias = Callable[[int, bytes], str]
 
@@ -26,15 +27,20 @@ ANSWER = {
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    """A server that gives every GET /status the same answer."""
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """The data directory of a server that gives every GET /status the same answer."""
     with ExitStack() as servers:
-        yield lambda status, body: servers.enter_context(answering({"/status": (status, body)}))
+
+        def start(status: int, body: bytes) -> str:
+            answers = {"/status": (status, body)}
+            return data_dir_of(tmp_path, servers.enter_context(answering(answers)))
+
+        yield start
 
 
 def test_every_key_of_the_answer_is_shown(run: Run, serve: Serve) -> None:
-    listen = serve(200, json.dumps(ANSWER).encode())
-    ran = run("status", "--listen", listen)
+    data_dir = serve(200, json.dumps(ANSWER).encode())
+    ran = run("status", "--data-dir", data_dir)
     assert ran.code == Exit.OK
     for shown in ("identities", "12_345", "1.5", "log.position", "log.commits_per_s", "2.25"):
         assert shown in ran.out
@@ -46,15 +52,18 @@ def test_every_key_of_the_answer_is_shown(run: Run, serve: Serve) -> None:
 
 
 def test_json_is_passed_on_whole(run: Run, serve: Serve) -> None:
-    listen = serve(200, json.dumps(ANSWER).encode())
-    assert json.loads(run("status", "--url", f"http://{listen}/", "--json").out) == ANSWER
+    data_dir = serve(200, json.dumps(ANSWER).encode())
+    assert json.loads(run("status", "--data-dir", data_dir, "--json").out) == ANSWER
+    url = (Path(data_dir) / "operators-address").read_text()
+    ran = run("status", "--data-dir", data_dir, "--url", f"{url}/", "--json")
+    assert json.loads(ran.out) == ANSWER
 
 
 def test_proxies_of_the_environment_are_not_asked(
     run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert run("status", "--listen", serve(200, b"{}")).code == Exit.OK
+    assert run("status", "--data-dir", serve(200, b"{}")).code == Exit.OK
 
 
 @pytest.mark.parametrize(
@@ -69,18 +78,50 @@ def test_proxies_of_the_environment_are_not_asked(
 def test_an_answer_that_is_no_status_is_named(
     run: Run, serve: Serve, status: int, body: bytes, why: str
 ) -> None:
-    ran = run("status", "--listen", serve(status, body))
+    ran = run("status", "--data-dir", serve(status, body))
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
     assert why in ran.err
 
 
-def test_no_server_is_exit_code_3_and_the_remedy(run: Run, serve: Serve) -> None:
-    ran = run("status", "--listen", "127.0.0.1:1")
+def test_no_server_is_exit_code_3_and_the_remedy(run: Run, tmp_path: Path) -> None:
+    ran = run("status", "--data-dir", data_dir_of(tmp_path, "127.0.0.1:1"))
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
     assert "no mediator answers at http://127.0.0.1:1" in ran.err
     assert "poste serve" in ran.err
 
 
+def test_a_directory_on_which_none_runs_is_exit_code_3_and_the_remedy(
+    run: Run, tmp_path: Path
+) -> None:
+    data_dir = data_dir_of(tmp_path, "127.0.0.1:1")
+    (tmp_path / "operators-address").unlink()
+    ran = run("status", "--data-dir", data_dir)
+    assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+    assert f"no mediator runs on {data_dir}" in ran.err
+    assert "poste serve" in ran.err
+
+
+def test_without_a_token_its_place_and_the_remedy_are_named(run: Run, tmp_path: Path) -> None:
+    ran = run("status", "--url", "http://127.0.0.1:1", "--data-dir", str(tmp_path))
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert str(tmp_path / "operators-token") in ran.err
+    assert "--data-dir" in ran.err
+
+
+@pytest.mark.parametrize(("mode", "token"), [(0o640, "0123456789abcdef"), (0o600, "short\r\n")])
+def test_a_token_that_others_read_or_that_is_none_is_refused(
+    run: Run, tmp_path: Path, mode: int, token: str
+) -> None:
+    (tmp_path / "operators-token").write_text(token)
+    (tmp_path / "operators-token").chmod(mode)
+    ran = run("status", "--url", "http://127.0.0.1:1", "--data-dir", str(tmp_path))
+    assert (ran.code, ran.out) == (Exit.UNSAFE, "")
+    assert str(tmp_path / "operators-token") in ran.err
+    assert "short" not in ran.err
+
+
 @pytest.mark.parametrize("url", ["ftp://h", "localhost:8080", ""])
-def test_a_url_of_another_kind_is_a_mistake_of_usage(run: Run, url: str) -> None:
-    assert run("status", "--url", url or "http://").code == Exit.USAGE
+def test_a_url_of_another_kind_is_a_mistake_of_usage(run: Run, tmp_path: Path, url: str) -> None:
+    data_dir = data_dir_of(tmp_path, "127.0.0.1:1")
+    ran = run("status", "--data-dir", data_dir, "--url", url or "http://")
+    assert ran.code == Exit.USAGE

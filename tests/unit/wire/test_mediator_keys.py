@@ -9,7 +9,15 @@ import pytest
 
 from http_edge.crypto import key_agreement, signatures
 from http_edge.crypto.encoding import b64encode
-from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys, load_or_create, new_keys
+from http_edge.crypto.mediator_keys import (
+    KeyFileRefused,
+    MediatorKeys,
+    create_private,
+    load_operators_token,
+    load_or_create,
+    new_keys,
+    operators_token,
+)
 
 SEED, PRIVATE = b64encode(bytes(range(32))), b64encode(bytes(range(32, 64)))
 
@@ -111,3 +119,17 @@ def test_keys_do_not_show_their_secrets() -> None:
 def test_keys_of_another_length_are_refused(seed: int, private: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         MediatorKeys(bytes(seed), bytes(private))
+
+
+def test_the_token_of_operators_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "operators-token"
+    token = operators_token(path)
+    assert operators_token(path) == load_operators_token(path) == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert operators_token(tmp_path / "another") != token
+    assert len(token) == 64
+
+
+def test_a_token_with_a_line_end_is_read_without_it(tmp_path: Path) -> None:
+    create_private(tmp_path / "token", b"0123456789abcdef\n")
+    assert load_operators_token(tmp_path / "token") == "0123456789abcdef"
