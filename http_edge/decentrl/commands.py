@@ -147,6 +147,9 @@ class CommandEndpoint:
     async def _submit(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
     ) -> Answer:
+        if isinstance(result.command, Register):
+            # The next identity costs a stranger a key: its rate per sender bounds nothing.
+            charge_unproven(0)
         if result.registered_first is not None:
             check = self._aimed(submission, result.registered_first)
             check = msgspec.structs.replace(check, command=CheckRegistered())

@@ -61,7 +61,8 @@ class Rates(Section):
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs besides its own when it proves nothing: no
     valid signature, no envelope, an unknown recipient; and as many again for each
-    16 KiB of it. An address sends 117 of them a second, of 64 KiB 25."""
+    16 KiB of it. So does a registration or a handshake, whose next identity costs a stranger a key
+    alone. An address sends 117 of them a second, of 64 KiB 25."""
     per_sender_per_s: float = Field(default=200, ge=0)
     """Commands of one sender, counted after its signature was verified: no sender spends
     another's tokens. A person's devices need a few; an import needs hundreds."""

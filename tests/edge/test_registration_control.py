@@ -103,3 +103,15 @@ async def test_who_has_registered_renews_though_registration_was_closed(
     await mediator.restart({"protocol": {"registration": "closed"}})
     assert (await register(mediator, alice)).status == 200
     assert (await register(mediator, bob)).refusal == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "unproven_tokens": 4}}])
+async def test_an_address_registers_fewer_identities_than_it_sends_requests(
+    mediator: Mediator,
+) -> None:
+    people = [Person(f"person {number}") for number in range(11)]
+    answers = [await register(mediator, person) for person in people]
+    assert [answer.status for answer in answers] == [200] * 10 + [429]
+    assert answers[-1].refusal == (429, "RATE_LIMITED")
+    mediator.clock.advance(1)
+    assert (await register(mediator, people[-1])).status == 200

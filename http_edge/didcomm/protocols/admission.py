@@ -22,6 +22,7 @@ from http_edge.didcomm.envelopes.keys import did_key, read_key
 from http_edge.didcomm.identities import Identities, invitation_target
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
+from http_edge.listener.rate_limits import charge_unproven
 from http_edge.settings.settings import DidComm
 
 
@@ -62,8 +63,10 @@ class Admission:
         """May the sender connect with this invitation (empty for none)?
 
         A single-use invitation is used up by a sender that is admitted; the same sender may use it
-        again, so a repeated request gets the same answer.
+        again, so a repeated request gets the same answer. Each try costs the sender's address: the
+        next identity costs a stranger a key.
         """
+        charge_unproven(0)
         rejection = await self._rejection(request, invitation_id)
         if rejection is NotAdmitted.UNAVAILABLE:
             return rejection
