@@ -311,6 +311,7 @@ class Inbound:
     ) -> ReceivedMessage | RejectionReason:
         """Queue an envelope for each owner among its recipients, independently of one another."""
         if len(keys) > self._settings.forward_recipients_max:
+            charge_unproven(len(payload))
             return self.refused(RejectionReason.NOT_A_MESSAGE, FORWARD)
         if len(keys) == 1:
             replies = [await self._forwarding.forward(keys[0], payload, command)]

@@ -8,7 +8,8 @@ import pytest
 
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
-from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, keys
 from tests.edge.mediator import KEYS, WAIT_S
 
 
@@ -56,3 +57,14 @@ def test_a_text_of_very_many_parts_is_not_read() -> None:
     )
     with pytest.raises(JsonRefused):
         parse(b"[" + b",".join([b"[]"] * CONTAINERS_MAX) + b"]")
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
+@pytest.mark.parametrize(("recipients", "taken"), [(1, 6), (17, 5)])
+async def test_envelopes_for_unknown_recipients_cost_their_address_more(
+    network: WalletNetwork, recipients: int, taken: int
+) -> None:
+    """Of 100 tokens each takes its own, 16 because it proves nothing, and some for its bytes."""
+    envelope = pack(b"{}", list(keys(recipients)), None)
+    answers = [(await network.post(envelope)).status for _ in range(taken + 1)]
+    assert answers == [400 if recipients > 16 else 202] * taken + [429]
