@@ -74,11 +74,12 @@ async def _pour(target: Target, pieces: Iterable[bytes], mb_per_s: float, path: 
                 await writer.drain()
                 await asyncio.sleep(len(piece) / (mb_per_s * _MB))
             target.answers["closed" if reading.done() else "open at the end"] += 1
-        except OSError:
+        except (OSError, RuntimeError):  # uvloop's, of a connection that is closed
             target.answers["closed"] += 1
         finally:
             reading.cancel()
-            writer.close()
+            with suppress(RuntimeError):
+                writer.close()
 
 
 async def _read_all(reader: asyncio.StreamReader) -> None:
