@@ -472,6 +472,9 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     lines, and is empty where no request is behind the command. An archive that is kept for ever has
     no place for a text that a stranger chose; to find the rows of a request, look for their command
     key beside it in those log lines.
+
+    ``source`` is whose turn it takes (``actors.core.cost.source_key``; empty for the mediator
+    itself), ``cost`` the work for the writer, ``charge`` what the rate of ``source`` is charged.
     """
 
     partition: str
@@ -481,6 +484,9 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     refusal: Refusal | None = None
     command: Command | None = None
     request_id: str = ""
+    source: bytes = b""
+    cost: float = 1.0
+    charge: float = 0.0
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True):

@@ -35,14 +35,18 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per host process: what is kept in memory and how much one transaction takes.
 
     When several commands came lately, a transaction waits for more as long as the last one took,
-    and no longer than ``gather_s_max``.
+    and no longer than ``gather_s_max``. Work is in the units of ``actors.core.cost``: that of one
+    transaction, and that of one sender (0 without a limit), for as many as ``keys_max``.
     """
 
     timestamp_window_ms: int = 300_000
     nonces_per_shard_max: int = 2_000_000
     unproven_nonces_max: int = 200_000
-    transaction_items_max: int = 1_024
-    transaction_bytes_max: int = 32 * 1024 * 1024
+    transaction_work_max: float = 1_024
+    costly_work_max: float = 400
+    per_sender_per_s: float = 200
+    burst_s: float = 5
+    keys_max: int = 50_000
     gather_s_max: float = 0.02
     pages_bytes_max: int = 64 * 1024 * 1024
     active_identities_max: int = 20_000

@@ -23,9 +23,13 @@ class Done(_Reply, frozen=True):
 
 
 class Refused(_Reply, frozen=True):
-    """Refused; nothing was changed but the nonce being used up."""
+    """Refused; nothing was changed but the nonce being used up.
+
+    RATE_LIMITED uses up none, and says after how many seconds the same will be taken.
+    """
 
     code: Refusal
+    retry_after_s: float = 0.0
 
 
 class MessageAccepted(_Reply, frozen=True):

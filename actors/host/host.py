@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from uuid import UUID
 
+from actors.core.charges import Charges
 from actors.core.commands import Submission
 from actors.core.decide import adds
 from actors.core.decision import Accepted, DecisionContext, Refs
@@ -78,6 +79,7 @@ class Host:
         self._nonces = NonceClaims(limits)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
         self._pages = PageReader(log)
+        self._charges = Charges(limits)
         self._is_placed = is_placed
         self._expected: dict[str, int] = {}
         self._swept_ms = 0
@@ -189,6 +191,7 @@ class Host:
                 replies.append(_UNAVAILABLE)
             else:
                 replies.append(self._reply(transaction, outcome, submission.request_id))
+            self._charges.add_page(submission, outcome.reply, now_ms)
             if outcome.leasing is not None and isinstance(replies[-1], Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing)
             self._registry.follow(submission, replies[-1])
@@ -320,6 +323,9 @@ class Host:
             refusal = self._nonces.check(transaction, shard, claim)
             if refusal is not None:
                 return Outcome(Refused(refusal))
+        limited = self._charges.refusal(submission, transaction.now_ms)
+        if limited is not None:
+            return Outcome(limited)
         if partition is None:
             if claim is not None and shard is not None:
                 is_proven = submission.refusal is None and claim.proof is not Proof.NOT_YET

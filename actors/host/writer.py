@@ -1,7 +1,12 @@
 """Group commit: one thread per host takes all that waits and runs it as one transaction.
 
 While a transaction commits, new batches gather; the next transaction takes them together. An idle
-host answers at once, and transactions grow with the load.
+host answers at once, and transactions grow with the load up to a bound of work. Beyond it senders
+are served in turn and not as they came.
+
+Everybody in a transaction waits for all of it, so costly commands have transactions of their own,
+with a bound of their own: what is cheap never waits for more than one of those, and as long as
+something cheap waits, costly commands get half of the time at most.
 
 The one timer is the commit delay: a commit costs the same for one command as for many, so when
 several clients send at once, a short wait brings more of their commands into the transaction, and
@@ -22,9 +27,11 @@ from uuid import UUID
 import msgspec
 
 from actors.core.commands import Submission
+from actors.core.cost import COSTLY
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, Push, Refused, Reply
+from actors.core.replies import BatchResult, Done, Push, Refused, Reply
+from actors.core.turns import Turns
 from actors.host.host import Host
 from actors.host.host_connection import Answer
 from actors.host.transaction import request_ids
@@ -39,6 +46,7 @@ DONE: Final = "done"
 _CLAIM: Final = "NonceClaim"
 _EDGE_REFUSAL: Final = "EdgeRefusal"
 """What has no command: a nonce alone, and what the edge had refused already."""
+_UNANSWERED: Final = Done()
 
 SubmissionsDecoder: Final = msgspec.msgpack.Decoder(list[Submission])
 _RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
@@ -54,6 +62,12 @@ class _Batch(msgspec.Struct):
     answer: Answer
     incarnation: str
     arrived_s: float
+    replies: list[Reply]
+    unanswered: int
+
+
+_Item: TypeAlias = tuple[_Batch, int]
+"""A submission, by its place in its batch."""
 
 
 class _Call(msgspec.Struct):
@@ -85,6 +99,9 @@ class Writer:
         self._limits = limits
         self._on_defect = on_defect
         self._commit_delay = CommitDelay(limits.gather_s_max)
+        self._cheap: Turns[_Item] = Turns()
+        self._costly: Turns[_Item] = Turns()
+        self._costly_from_s = 0.0
         self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
@@ -106,8 +123,12 @@ class Writer:
         """
         submissions = SubmissionsDecoder.decode(batch)
         named = incarnation or self._incarnation
+        count = len(submissions)
+        replies: list[Reply] = [_UNANSWERED] * count
         arrived_s = perf_counter()
-        self._inbox.put(_Batch(edge, submissions, len(batch), answer, named, arrived_s))
+        self._inbox.put(
+            _Batch(edge, submissions, len(batch), answer, named, arrived_s, replies, count)
+        )
 
     def call(self, run: Callable[[], None]) -> None:
         """Run something on the writer's thread, between batches."""
@@ -132,9 +153,16 @@ class Writer:
     def _serve(self) -> None:
         stopping = False
         while not stopping:
-            batches, calls, stopping = self._take()
-            if batches:
-                self._run(batches)
+            calls, stopping = self._gather()
+            cheap = self._cheap.take(self._limits.transaction_work_max)
+            self._run(cheap)
+            if not cheap or perf_counter() >= self._costly_from_s:
+                self._run(self._costly.take(self._limits.costly_work_max))
+            # What a call undoes, such as the sessions of an edge that is gone, was done before it.
+            while self._cheap and (calls or stopping):
+                self._run(self._cheap.take(self._limits.transaction_work_max))
+            while self._costly and stopping:
+                self._run(self._costly.take(self._limits.costly_work_max))
             for call in calls:
                 call.run()
             due = self._host.run_housekeeping()
@@ -142,44 +170,48 @@ class Writer:
                 self._snapshots.put(due)
             self._send(self._host.due_pushes())
 
-    def _take(self) -> tuple[list[_Batch], list[_Call], bool]:
-        """Wait for work, then take what else waits, up to the bound of a transaction."""
-        batches: list[_Batch] = []
-        calls: list[_Call] = []
-        items = size_bytes = 0
+    def _gather(self) -> tuple[list[_Call], bool]:
+        """Wait for work, then take in all that there is: whose turn it is depends on it.
+
+        Edges bound how much that can be, each by the calls that it has under way.
+        """
         try:
-            work = self._inbox.get(timeout=_HOUSEKEEPING_S)
+            waits = self._cheap or self._costly
+            work = self._inbox.get_nowait() if waits else self._inbox.get(timeout=_HOUSEKEEPING_S)
             since_s = perf_counter()
             while True:
                 if work is None:
-                    return batches, calls, True
+                    return [], True
                 if isinstance(work, _Call):
-                    calls.append(work)
-                    break
-                batches.append(work)
-                items += len(work.submissions)
-                size_bytes += work.size_bytes
-                if (
-                    items >= self._limits.transaction_items_max
-                    or size_bytes >= self._limits.transaction_bytes_max
-                ):
-                    break
-                work = self._next(items, since_s)
+                    return [work], False
+                self._put(work)
+                work = self._more(since_s)
         except queue.Empty:
             pass
-        return batches, calls, False
+        return [], False
 
-    def _next(self, items: int, since_s: float) -> _Batch | _Call | None:
-        """What else waits, or comes while it is worth to wait for it.
+    def _put(self, batch: _Batch) -> None:
+        if not batch.submissions:
+            self._answer(batch, [])
+        for index, submission in enumerate(batch.submissions):
+            turns = self._cheap if submission.cost <= COSTLY else self._costly
+            turns.put(submission.source, submission.cost, (batch, index))
+
+    def _more(self, since_s: float) -> _Batch | _Call | None:
+        """What else there is, or comes while it is worth to wait for it.
 
         Raises:
             queue.Empty: nothing.
         """
-        wait_s = self._commit_delay.wait_s(items, perf_counter() - since_s)
+        wait_s = 0.0
+        if self._cheap.cost < self._limits.transaction_work_max:
+            wait_s = self._commit_delay.wait_s(len(self._cheap), perf_counter() - since_s)
         return self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
 
-    def _run(self, batches: Sequence[_Batch]) -> None:
-        items = [(batch.edge, s) for batch in batches for s in batch.submissions]
+    def _run(self, taken: Sequence[_Item]) -> None:
+        if not taken:
+            return
+        items = [(batch.edge, batch.submissions[index]) for batch, index in taken]
         started_s = perf_counter()
         try:
             replies, pushes = self._host.execute(items)
@@ -188,19 +220,28 @@ class Writer:
             _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
             self._host.forget_everything()
             replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
-        took_s = perf_counter() - started_s
-        self._commit_delay.committed(len(items), took_s)
-        self._measure(batches, items, replies, started_s, took_s)
+        ended_s = perf_counter()
+        if items[0][1].cost > COSTLY:
+            self._costly_from_s = ended_s + (ended_s - started_s)
+        else:
+            self._commit_delay.committed(len(items), ended_s - started_s)
         by_edge = _by_edge(pushes)
-        start = 0
-        for batch in batches:
-            end = start + len(batch.submissions)
-            mine: list[Reply] = list(replies[start:end])
-            start = end
-            result = BatchResult(batch.incarnation, mine, by_edge.pop(batch.edge, []))
-            batch.answer(_RESULT_ENCODER.encode(result))
+        answered = []
+        for (batch, index), reply in zip(taken, replies, strict=True):
+            batch.replies[index] = reply
+            batch.unanswered -= 1
+            if not batch.unanswered:
+                answered.append(batch)
+        self._measure(answered, items, replies, started_s, ended_s - started_s)
+        for batch in answered:
+            self._answer(batch, by_edge.pop(batch.edge, []))
         for edge, rest in by_edge.items():
             self._push_out(edge, rest)
+
+    @staticmethod
+    def _answer(batch: _Batch, pushes: list[Push]) -> None:
+        result = BatchResult(batch.incarnation, batch.replies, pushes)
+        batch.answer(_RESULT_ENCODER.encode(result))
 
     def _measure(
         self,

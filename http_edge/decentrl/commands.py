@@ -16,9 +16,10 @@ from typing import Final
 import msgspec
 
 from actors.core.commands import CheckRegistered, Register, Submission, UseInvitation
+from actors.core.cost import cost, parts, source_key, turn_cost
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, Refused, Registered
+from actors.core.replies import Done, Refused, Registered, Reply
 from actors.host.clock import Clock
 from eventstore.log.seal import command_key
 from http_edge.decentrl import envelope
@@ -30,14 +31,13 @@ from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
+from http_edge.listener.address_charge import charge_unproven
 from http_edge.listener.large_bodies import read_apart
-from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
 
-_REPLAYED: Final = refuse(Refusal.DUPLICATE_NONCE)
 _UNPROVEN: Final = frozenset(
     {
         Refusal.SENDER_NOT_FOUND,
@@ -59,21 +59,16 @@ class CommandEndpoint:
         gateway: Gateway,
         *,
         clock: Clock,
-        senders: RateLimit,
         refusals: RefusalCounts,
         measures: EdgeMeasures,
     ) -> None:
-        """An endpoint of one mediator.
-
-        ``senders`` limits verified commands by sender; ``refusals`` counts what is refused.
-        """
+        """An endpoint of one mediator; ``refusals`` counts what is refused."""
         self._did_bytes_max = settings.limits.did_bytes_max
         self._window_ms = settings.protocol.timestamp_window_ms
         self._validator = validator
         self._resolver = resolver
         self._gateway = gateway
         self._clock = clock
-        self._senders = senders
         self._refusals = refusals
         self._measures = measures
 
@@ -113,21 +108,19 @@ class CommandEndpoint:
         # Without what the network took in between.
         self._measures.decode.observe(read_s + perf_counter() - started_s)
         if isinstance(result, Rejected):
-            refused = msgspec.structs.replace(submission, refusal=result.code)
-            answer = _refused(await self._gateway.submit(refused), result)
             by = command.sender_did
             if result.code in _UNPROVEN:
                 by = ""
                 charge_unproven(len(body))
+            refused = msgspec.structs.replace(
+                submission, refusal=result.code, source=source_key(by), charge=1.0 if by else 0.0
+            )
+            answer = _refused(await self._gateway.submit(refused), result)
             return self._counted(answer, command, by)
-        wait_s = self._senders.take(command.sender_did, now_ms / 1000)
-        if wait_s is not None:
-            limited = refuse(Refusal.RATE_LIMITED, wait_s)
-            return self._counted(limited, command, command.sender_did)
-        answer = await self._submit(submission, result, len(body))
-        if answer is _REPLAYED:
-            # A replay by another client must not spend the sender's rate.
-            self._senders.give_back(command.sender_did)
+        charged = msgspec.structs.replace(
+            submission, source=source_key(command.sender_did), charge=cost(result.command)
+        )
+        answer = await self._submit(charged, result, len(body))
         return self._counted(answer, command, command.sender_did)
 
     def _counted(self, answer: Answer, command: CommandEnvelope, sender_did: str = "") -> Answer:
@@ -153,25 +146,28 @@ class CommandEndpoint:
         if result.registered_first is not None:
             check = self._aimed(submission, result.registered_first)
             check = msgspec.structs.replace(check, command=CheckRegistered())
-            reply = await self._gateway.submit(check)
-            if not isinstance(reply, Registered):
-                return _refused(reply)
-            submission = msgspec.structs.replace(submission, claim=None)
+            checked = await self._gateway.submit(check)
+            if not isinstance(checked, Registered):
+                return _refused(checked)
+            submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         if result.invitation_id:
             used = await self._use_invitation(submission, result)
             if used is not None and used.code is not Refusal.INVITATION_USED:
-                return refuse(used.code)
+                return _refused(used)
             if used is not None and isinstance(result.command, Register):
                 # Who has registered before may renew all the same.
                 renewal = msgspec.structs.replace(result.command, admitted=False)
                 result = msgspec.structs.replace(result, command=renewal, rejection=USED)
-            submission = msgspec.structs.replace(submission, claim=None)
-        aimed = self._aimed(submission, result.target_did)
-        reply = await self._gateway.submit(
-            msgspec.structs.replace(aimed, command=result.command), size_bytes
-        )
-        if isinstance(reply, Refused):
-            return _refused(reply, result.rejection)
+            submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
+        reply: Reply = Done()
+        for part in parts(result.command):
+            aimed = self._aimed(submission, result.target_did)
+            reply = await self._gateway.submit(
+                msgspec.structs.replace(aimed, command=part, cost=turn_cost(part)), size_bytes
+            )
+            if isinstance(reply, Refused):
+                return _refused(reply, result.rejection)
+            submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         if result.read is None:
             return result.answer(reply, result.page)
         found = await self._gateway.read(result.read)
@@ -201,7 +197,7 @@ def _refused(reply: object, rejection: Rejected | None = None) -> Answer:
     assert isinstance(reply, Refused), f"{type(reply).__name__} is no refusal"
     if rejection is not None and reply.code is rejection.code:
         return reject(rejection)
-    return refuse(reply.code)
+    return refuse(reply.code, reply.retry_after_s or None)
 
 
 def _name_of(command: CommandEnvelope) -> str:

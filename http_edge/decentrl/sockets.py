@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import WSMessage, WSMsgType, web
 
 from actors.core.commands import OpenSession, Submission
+from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import Notice, Registered, Reply
 from actors.host.clock import Clock
@@ -25,8 +26,8 @@ from http_edge.decentrl.frames import Authenticate, AuthFailure
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.hub import Hub
+from http_edge.listener.address_charge import charge_unproven
 from http_edge.listener.outgoing import Outgoing
-from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import Limits, Protocol
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
+from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.didcomm.delivery.waiting import Waiting
@@ -39,7 +40,6 @@ from http_edge.didcomm.protocols.routing import FAMILY as ROUTING
 from http_edge.didcomm.protocols.routing import Forwarding
 from http_edge.didcomm.sockets import DidCommSockets
 from http_edge.dispatch.hub import Hub
-from http_edge.listener.rate_limits import RateLimit
 from http_edge.listener.routes import BodyRoute, PlainRoute, RouteGroup, SocketRoute
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures

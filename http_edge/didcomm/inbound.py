@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from actors.core.commands import RemoveMessages
+from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, QueueState
 from actors.host.clock import Clock, NewId
@@ -40,8 +41,8 @@ from http_edge.didcomm.protocols.protocol import (
     refusal,
 )
 from http_edge.didcomm.protocols.routing import FORWARD, Forwarding
+from http_edge.listener.address_charge import charge_unproven
 from http_edge.listener.large_bodies import read_apart
-from http_edge.listener.rate_limits import RateLimit, charge_unproven
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts

@@ -15,10 +15,10 @@ from typing import Final
 
 from aiohttp import WebSocketError, WSCloseCode, WSMessage, WSMsgType, web
 
+from actors.core.rate_limits import RateLimit
 from http_edge.didcomm.inbound import RejectionReason
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
 from http_edge.listener.outgoing import Outgoing
-from http_edge.listener.rate_limits import RateLimit
 
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008

@@ -126,7 +126,7 @@ class Gateway:
                 if is_last and reply != _NOT_OWNER:
                     return reply
                 if isinstance(reply, Done):
-                    submission = msgspec.structs.replace(submission, claim=None)
+                    submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
                     continue
                 if reply != _NOT_OWNER:
                     return reply
@@ -145,7 +145,7 @@ class Gateway:
         claim_host = self.routes.host_of(claim.partition)
         if claim_host == host:
             return _Step(host, (partition, claim.partition), submission)
-        alone = msgspec.structs.replace(submission, command=None)
+        alone = msgspec.structs.replace(submission, command=None, cost=1.0)
         return _Step(claim_host, (claim.partition,), alone)
 
     def _aimed(self, submission: Submission) -> Submission:

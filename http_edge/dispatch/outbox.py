@@ -4,6 +4,9 @@ While a call to a host is in flight, new submissions wait in its outbox and leav
 next call; when many wait, a second call leaves beside the first. An idle edge sends at once,
 batches grow with load; only what can linger is kept for the next batch. Any failure of a call is
 "outcome unknown" for every submission in it.
+
+A batch is answered as a whole, so a costly submission travels alone and nothing waits for it. Of
+those a few are under way at once, taken from their senders in turn.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from typing import Final
 import msgspec
 
 from actors.core.commands import Submission
+from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused, Reply
+from actors.core.turns import Turns
 from actors.host.port import HostPort, HostUnavailable
 from actors.host.transaction import request_ids
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -30,6 +35,8 @@ _CALLS_IN_FLIGHT_MAX: Final = 2
 _SECOND_CALL_ITEMS: Final = 24
 """A second call leaves beside the first only when it is worth its cost. Measured: a call costs
 about a millisecond of CPU on both sides together, whatever it carries, and an item 0.1 ms."""
+_COSTLY_CALLS_MAX: Final = 4
+"""Enough that the host never waits for the next of them; each may be a megabyte there."""
 _LINGER_S: Final = 0.004
 """A call and its commit take about this long: what can linger is not answered much later, and most
 of the time shares both with something else."""
@@ -77,6 +84,8 @@ class Outbox:
         self._measures = measures
         self._on_result = on_result
         self._waiting: deque[_Waiting] = deque()
+        self._costly: Turns[_Waiting] = Turns()
+        self._costly_calls: set[asyncio.Task[None]] = set()
         self._lingering: deque[_Waiting] = deque()
         self._linger: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -85,7 +94,7 @@ class Outbox:
 
     def __len__(self) -> int:
         """How many submissions wait for a call."""
-        return len(self._waiting) + len(self._lingering)
+        return len(self._waiting) + len(self._lingering) + len(self._costly)
 
     async def submit(
         self, submission: Submission, size_bytes: int, *, can_linger: bool = False
@@ -99,6 +108,10 @@ class Outbox:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()
         waiting = _Waiting(submission, reply, size_bytes, perf_counter())
+        if submission.cost > COSTLY:
+            self._costly.put(submission.source, submission.cost, waiting)
+            self._send_costly()
+            return await reply
         if can_linger:
             self._lingering.append(waiting)
             if self._linger is None:
@@ -113,14 +126,14 @@ class Outbox:
     @property
     def is_idle(self) -> bool:
         """Does nothing wait and is nothing in flight?"""
-        return not self._calls and not self._waiting and not self._lingering
+        return not self._calls and not self._costly_calls and not len(self)
 
     async def drained(self) -> None:
         """Return when nothing waits and nothing is in flight."""
         while not self.is_idle:
             self._stop_lingering()
-            if self._calls:
-                await asyncio.wait(self._calls)
+            if calls := self._calls | self._costly_calls:
+                await asyncio.wait(calls)
             else:
                 await asyncio.sleep(0)
 
@@ -138,11 +151,22 @@ class Outbox:
             self._stop_lingering()
             return
         while self._waiting and len(self._calls) < self._calls_max():
-            call = self._call(self._next_batch())
-            # Of no request: the batch holds many.
-            task = asyncio.get_running_loop().create_task(call, context=Context())
-            self._calls.add(task)
-            task.add_done_callback(self._called, context=Context())
+            self._start(self._next_batch(), self._calls, self._called)
+
+    def _send_costly(self) -> None:
+        while self._costly and len(self._costly_calls) < _COSTLY_CALLS_MAX:
+            self._start(self._costly.take(0), self._costly_calls, self._called_costly)
+
+    def _start(
+        self,
+        batch: list[_Waiting],
+        calls: set[asyncio.Task[None]],
+        called: Callable[[asyncio.Task[None]], None],
+    ) -> None:
+        # Of no request: the batch holds many.
+        task = asyncio.get_running_loop().create_task(self._call(batch), context=Context())
+        calls.add(task)
+        task.add_done_callback(called, context=Context())
 
     def _calls_max(self) -> int:
         return _CALLS_IN_FLIGHT_MAX if len(self._waiting) >= _SECOND_CALL_ITEMS else 1
@@ -150,6 +174,10 @@ class Outbox:
     def _called(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         self._flush()
+
+    def _called_costly(self, task: asyncio.Task[None]) -> None:
+        self._costly_calls.discard(task)
+        self._send_costly()
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []

@@ -20,10 +20,11 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
 
+from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
+from http_edge.listener.address_charge import charged_by
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.in_flight import InFlight
-from http_edge.listener.rate_limits import RateLimit, charged_by
 from http_edge.listener.routes import (
     JSON,
     RETRY_AFTER_S,

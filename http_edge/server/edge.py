@@ -20,6 +20,7 @@ import orjson
 
 from actors.core.partitioning import identity_of_host, is_shard
 from actors.core.placement_table import PlacementTable
+from actors.core.rate_limits import RateLimit
 from actors.core.replies import Push
 from actors.host.clock import Clock, new_id, system_clock
 from actors.host.measures import MetricFamily, families
@@ -52,7 +53,6 @@ from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
 from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
-from http_edge.listener.rate_limits import RateLimit
 from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server import export_status
 from http_edge.server.address import listen
@@ -143,7 +143,6 @@ class Edge:
             resolver,
             gateway,
             clock=clock,
-            senders=_senders(settings.rates),
             refusals=refusals,
             measures=self._measures,
         )

@@ -142,11 +142,13 @@ class Limits(Section):
     batch_bytes_max: int = Field(default=MIB, ge=KIB, le=3 * MIB)
     """Bytes in one call to a host; a larger command travels alone. Below the 4 MiB up to which Ray
     carries arguments inside the call."""
-    transaction_items_max: int = Field(default=1_024, ge=1, le=100_000)
-    """Commands in one transaction of a host, from all calls that wait. More share one sync of the
-    disk, and wait for the slowest among them."""
-    transaction_bytes_max: int = Field(default=32 * MIB, ge=MIB, le=128 * MIB)
-    """Bytes of the calls that one transaction takes together; a larger call is one alone."""
+    transaction_work_max: int = Field(default=1_024, ge=1, le=100_000)
+    """Work of one transaction of a host, from all calls that wait, where 1 is a message of 1 KiB.
+    More share one sync of the disk, and wait for the slowest among them: 1,024 take 70 ms."""
+    costly_work_max: int = Field(default=400, ge=1, le=100_000)
+    """Work of one transaction of commands that cost more than 16 of these each, but one such
+    command at least: 400 take 30 ms. All others wait for it that long, and it takes half of the
+    time at most while others wait."""
     gather_s_max: float = Field(default=0.02, ge=0, le=1)
     """Time that a transaction in PostgreSQL waits at most for more commands when several came
     lately: as long as the last one took, and no longer than this; one client alone never waits. A

@@ -52,7 +52,12 @@ class Protocol(Section):
 
 
 class Rates(Section):
-    """Token buckets of each edge process; 0 switches a rate off."""
+    """Token buckets; 0 switches a rate off.
+
+    Work is counted in units of about 70 us of a host: a message of 1 KiB is 1, each further KiB
+    0.1, a saved event 0.8, one of its tags 0.8, a public event's 0.4, a contract 3, a record of a
+    page 0.1.
+    """
 
     per_address_per_s: float = Field(default=2_000, ge=0)
     """Requests of one client address (IPv6: one /64). High, because one address may be another
@@ -64,8 +69,9 @@ class Rates(Section):
     16 KiB of it. So does a registration or a handshake, whose next identity costs a stranger a key
     alone. An address sends 117 of them a second, of 64 KiB 25."""
     per_sender_per_s: float = Field(default=200, ge=0)
-    """Commands of one sender, counted after its signature was verified: no sender spends
-    another's tokens. A person's devices need a few; an import needs hundreds."""
+    """Work of one sender at all edges together, counted after its signature was verified: no
+    sender spends another's tokens. A person's devices need a few units; an import of events without
+    tags gets 250 a second, and all of it is 1.5 % of a host."""
     public_reads_per_address_per_s: float = Field(default=100, ge=0)
     """GET /public of one client address. Unsigned, and each is a query of the log (DCTRL-0007
     10)."""

@@ -54,7 +54,13 @@ async def test_an_address_that_proves_nothing_is_refused_sooner(
     assert {(await mediator.send(alice, QUERY)).status for _ in range(80)} == {200}
 
 
-@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 2}}])
+REGISTERED = 3
+"""What a registration costs: a command and the two signatures of its contract."""
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"per_sender_per_s": 1, "burst_s": REGISTERED + 1}}]
+)
 async def test_a_sender_that_commands_too_often_waits_and_others_do_not(
     mediator: Mediator, alice: Person, bob: Person, clock: HandClock
 ) -> None:
@@ -69,7 +75,9 @@ async def test_a_sender_that_commands_too_often_waits_and_others_do_not(
     assert (await mediator.post(command)).status == 200  # its nonce was not used up
 
 
-@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 2}}])
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"per_sender_per_s": 1, "burst_s": REGISTERED + 1}}]
+)
 async def test_no_client_spends_anothers_rate_without_its_key(
     mediator: Mediator, alice: Person
 ) -> None:
@@ -80,7 +88,9 @@ async def test_no_client_spends_anothers_rate_without_its_key(
     assert (await mediator.send(alice, QUERY)).status == 200
 
 
-@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 3}}])
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"per_sender_per_s": 1, "burst_s": REGISTERED + 2}}]
+)
 async def test_a_replay_costs_the_sender_no_token(mediator: Mediator, alice: Person) -> None:
     await mediator.register(alice)
     command = mediator.command(alice, QUERY)
@@ -88,6 +98,23 @@ async def test_a_replay_costs_the_sender_no_token(mediator: Mediator, alice: Per
     for _ in range(10):
         assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
     assert (await mediator.send(alice, QUERY)).status == 200
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
+async def test_a_sender_is_charged_for_the_work_of_its_commands_not_for_their_number(
+    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+) -> None:
+    await mediator.register(alice, bob)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1, "payload": "x"}
+    tagged = {**event, "encrypted_tags": [f"tag {number}" for number in range(50)]}
+    assert (await mediator.do(alice, "SAVE_EVENTS", events=[tagged])).status == 200
+    limited = await mediator.do(alice, "SAVE_EVENTS", events=[tagged])
+    assert limited.refusal == RATE_LIMITED
+    assert 20 < int(limited.headers["Retry-After"]) <= 40
+    assert (await mediator.do(alice, "SAVE_EVENTS", events=[event])).status == 200
+    assert (await mediator.do(bob, "SAVE_EVENTS", events=[tagged])).status == 200
+    clock.advance(60)
+    assert (await mediator.do(alice, "SAVE_EVENTS", events=[tagged])).status == 200
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"contract_bytes_max": 4096}}])

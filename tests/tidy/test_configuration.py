@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from actors.core.limits import HostLimits, IdentityLimits
 from http_edge.settings.reference import every_setting
-from http_edge.settings.settings import DidComm, Limits, Protocol
+from http_edge.settings.settings import DidComm, Limits, Protocol, Rates
 from tests.tidy.modules import PRODUCT, ROOT, modules
 
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -58,7 +58,8 @@ def test_every_setting_is_used_somewhere() -> None:
 
 
 def test_the_core_and_the_configuration_agree_on_defaults() -> None:
-    configured = Limits().model_dump() | Protocol().model_dump() | DidComm().model_dump()
+    sections = (Limits(), Protocol(), DidComm(), Rates())
+    configured = {name: value for each in sections for name, value in each.model_dump().items()}
     for limits in (IdentityLimits(), HostLimits()):
         for name in set(limits.__struct_fields__) - {"identity"}:
             assert getattr(limits, name) == configured[name], name

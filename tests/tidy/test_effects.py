@@ -48,7 +48,6 @@ PURE_BESIDES = (
     "actors/placement/assignment.py",
     "actors/placement/dedication.py",
     "eventstore/log/events.py",
-    "http_edge/listener/rate_limits.py",
     "http_edge/telemetry/refusal_counts.py",
 )
 EFFECTS = {"aiohttp", "asyncio", "logging", "os", "psycopg", "ray", "socket", "sqlite3", "time"}

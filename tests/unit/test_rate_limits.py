@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.listener.rate_limits import RateLimit
+from actors.core.rate_limits import RateLimit
 
 KEYS = st.sampled_from([f"key-{number}" for number in range(8)])
 STEPS_S = st.integers(0, 400).map(lambda hundredths: hundredths / 100)

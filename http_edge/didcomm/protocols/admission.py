@@ -22,7 +22,7 @@ from http_edge.didcomm.envelopes.keys import did_key, read_key
 from http_edge.didcomm.identities import Identities, invitation_target
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
-from http_edge.listener.rate_limits import charge_unproven
+from http_edge.listener.address_charge import charge_unproven
 from http_edge.settings.settings import DidComm
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import chain
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +25,7 @@ from actors.core.commands import (
 )
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, EnvelopesWaiting, Push, Refused, Registered
+from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push, Refused, Registered
 from actors.host.host import Host
 from actors.host.writer import Writer
 from eventstore.log.codec import identity_stream
@@ -49,7 +52,7 @@ class Running:
     """A writer that runs, and its answers."""
 
     def __init__(
-        self, owner: Host, log: EventLog, items_max: int = 100, gather_s_max: float = 0.0
+        self, owner: Host, log: EventLog, work_max: float = 100, gather_s_max: float = 0.0
     ) -> None:
         self.pushed_out: list[tuple[str, list[Push]]] = []
         self.writer = Writer(
@@ -57,7 +60,7 @@ class Running:
             log,
             incarnation="first",
             push_out=lambda edge, pushes: self.pushed_out.append((edge, pushes)),
-            limits=HostLimits(transaction_items_max=items_max, gather_s_max=gather_s_max),
+            limits=HostLimits(transaction_work_max=work_max, gather_s_max=gather_s_max),
         )
 
     def submit(self, *items: Submission, edge: str = "edge-0") -> Future[bytes]:
@@ -93,8 +96,8 @@ def test_batches_that_wait_go_into_one_transaction(log: EventLog, owner: Host) -
     assert log.position() > before
 
 
-def test_a_transaction_takes_no_more_batches_than_its_bound(log: EventLog, owner: Host) -> None:
-    running = Running(owner, log, items_max=2)
+def test_a_transaction_takes_no_more_work_than_its_bound(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log, work_max=2)
     answers = [running.submit(submission(ME, registration(ME))) for _ in range(5)]
     running.writer.start()
     assert len([result(answered) for answered in answers]) == 5
@@ -194,3 +197,75 @@ def test_work_on_the_host_runs_on_its_own_thread_between_batches(
     running.writer.start()
     assert ran_on.result(WAIT_S) == "writer"
     running.writer.stop()
+
+
+def costing(cost: float, source: bytes = b"", payload: bytes = b"hi") -> Submission:
+    """A message to me that is said to be so much work."""
+    item = submission(ME, QueueMessage(FRIEND, payload), sender=FRIEND)
+    return msgspec.structs.replace(item, cost=cost, source=source)
+
+
+def transactions_of(running: Running, owner: Host) -> list[list[float]]:
+    """What each transaction of this writer costs, from now on."""
+    taken: list[list[float]] = []
+    execute = owner.execute
+
+    def watched(items: Sequence[tuple[str, Submission]]) -> Any:
+        taken.append([item.cost for _, item in items])
+        return execute(items)
+
+    owner.execute = watched  # type: ignore[method-assign]
+    return taken
+
+
+def test_what_is_cheap_is_never_in_a_transaction_with_what_is_costly(
+    log: EventLog, owner: Host
+) -> None:
+    running = Running(owner, log)
+    taken = transactions_of(running, owner)
+    answers = [running.submit(costing(cost, cost.hex().encode())) for cost in (500.0, 1.0, 300.0)]
+    answers.append(running.submit(costing(2.0)))
+    running.writer.start()
+    for answered in answers:
+        result(answered)
+    running.writer.stop()
+    assert taken == [[1.0, 2.0], [500.0], [300.0]]
+
+
+def test_costly_commands_of_one_transaction_have_a_bound(log: EventLog, owner: Host) -> None:
+    running = Running(owner, log)
+    taken = transactions_of(running, owner)
+    answers = [running.submit(costing(150.0)) for _ in range(5)]
+    running.writer.start()
+    for answered in answers:
+        result(answered)
+    running.writer.stop()
+    assert taken == [[150.0, 150.0], [150.0, 150.0], [150.0]]
+
+
+def test_a_sender_that_comes_late_does_not_wait_for_all_that_another_has_sent(
+    log: EventLog, owner: Host
+) -> None:
+    running = Running(owner, log, work_max=10)
+    taken = transactions_of(running, owner)
+    flood = [running.submit(*[costing(1.0, b"flood") for _ in range(10)]) for _ in range(5)]
+    late = running.submit(costing(1.5, b"late"))
+    running.writer.start()
+    assert not isinstance(result(late).replies[0], Done)
+    for answered in flood:
+        assert len(result(answered).replies) == 10
+    running.writer.stop()
+    assert 1.5 in chain(*taken[:3])
+
+
+def test_a_batch_is_answered_in_its_own_order_when_it_is_run_in_several_transactions(
+    log: EventLog, owner: Host
+) -> None:
+    running = Running(owner, log, work_max=2)
+    running.writer.start()
+    unknown = submission("did:x:unknown", QueryMessages(Page(0, 10)))
+    items = [unclaimed(ME, OpenSession("edge-0")), costing(50.0), unknown, costing(1.0)]
+    replies = running.ask(submission(ME, registration(ME)), *items).replies
+    running.writer.stop()
+    assert [type(reply) for reply in replies] == [Registered, Registered, *[Refused] * 3]
+    assert replies[3] == Refused(Refusal.UNAUTHORIZED_COMMAND)

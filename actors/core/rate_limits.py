@@ -8,28 +8,13 @@ loses nothing. That is the only kind of forgetting here.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Final
+from typing import Final, TypeAlias
 
 _ROUNDING_S: Final = 1e-6
 """Slack for times as floats: a client that waits as long as it should must not be refused."""
+Key: TypeAlias = str | bytes
 _SHARED: Final = ""
 """The bucket of the keys that find no room."""
-
-
-_CHARGE: Final[ContextVar[Callable[[int], None] | None]] = ContextVar("charge", default=None)
-
-
-def charged_by(charge: Callable[[int], None]) -> None:
-    """A request begins whose address pays by ``charge`` for so many bytes that prove nothing."""
-    _CHARGE.set(charge)
-
-
-def charge_unproven(size_bytes: int) -> None:
-    """The current request proved nothing: its address pays for having it read."""
-    if (charge := _CHARGE.get()) is not None:
-        charge(size_bytes)
 
 
 class RateLimit:
@@ -48,13 +33,13 @@ class RateLimit:
         self._interval_s = 1 / per_s if per_s else 0.0
         self._depth_s = max(burst_s, self._interval_s)
         self._keys_max = keys_max
-        self._full_at_s: OrderedDict[str, float] = OrderedDict()  # by time of the last token
+        self._full_at_s: OrderedDict[Key, float] = OrderedDict()  # by time of the last token
 
     def __len__(self) -> int:
         """Buckets in memory: ``keys_max`` and the shared one at most."""
         return len(self._full_at_s)
 
-    def take(self, key: str, now_s: float, tokens: float = 1) -> float | None:
+    def take(self, key: Key, now_s: float, tokens: float = 1) -> float | None:
         """Take tokens of ``key`` at ``now_s``; more than a bucket holds take all of a full one.
 
         After the clock was set back buckets count as full: no client waits until it has caught up.
@@ -63,11 +48,11 @@ class RateLimit:
         """
         return self._spend(key, now_s, tokens, owing=False)
 
-    def charge(self, key: str, now_s: float, tokens: float) -> None:
+    def charge(self, key: Key, now_s: float, tokens: float) -> None:
         """Take tokens for what was done already; of those that are missing none is owed."""
         self._spend(key, now_s, tokens, owing=True)
 
-    def _spend(self, key: str, now_s: float, tokens: float, *, owing: bool) -> float | None:
+    def _spend(self, key: Key, now_s: float, tokens: float, *, owing: bool) -> float | None:
         if not self._interval_s:
             return None
         buckets = self._full_at_s
@@ -85,13 +70,6 @@ class RateLimit:
         buckets[key] = full_at_s
         buckets.move_to_end(key)
         return None
-
-    def give_back(self, key: str) -> None:
-        """Return the token taken last: what it was taken for turned out not to count."""
-        if self._interval_s:
-            key = key if key in self._full_at_s else _SHARED
-            if key in self._full_at_s:
-                self._full_at_s[key] -= self._interval_s
 
     def _in_use(self, full_at_s: float, now_s: float) -> bool:
         return now_s < full_at_s <= now_s + self._depth_s + _ROUNDING_S

@@ -1,0 +1,103 @@
+"""Costs: every command has one, it grows with what is in it, and nothing is lost in parts."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from actors.core.commands import (
+    AcknowledgeMessages,
+    Command,
+    DeletePublicEvents,
+    NewSavedEvent,
+    Page,
+    PublishPublicEvent,
+    QueryMessages,
+    QuerySavedEvents,
+    QueueEnvelope,
+    QueueMessage,
+    SaveEvents,
+    TagUpdate,
+    UpdateEventTags,
+)
+from actors.core.cost import COSTLY, cost, page_cost, parts, turn_cost
+from actors.core.decide import RULES
+from eventstore.log.event_log import SavedEventsFilter
+
+KIB = 1_024
+
+
+def saved(events: int, tags: int = 0, payload: str = "x") -> SaveEvents:
+    names = [f"tag {number}" for number in range(tags)]
+    return SaveEvents([NewSavedEvent("a", "b", None, 1, payload, names)] * events)
+
+
+def retagged(events: int, tags: int = 0) -> UpdateEventTags:
+    return UpdateEventTags([TagUpdate(str(number), ["tag"] * tags) for number in range(events)])
+
+
+def published(tags: int) -> PublishPublicEvent:
+    return PublishPublicEvent("c", "x", [f"tag {number}" for number in range(tags)], 1, "s", True)
+
+
+def test_a_message_of_a_kibibyte_is_the_unit() -> None:
+    assert cost(QueueMessage("a", bytes(KIB))) == cost(QueueEnvelope("k", bytes(KIB))) == 1
+    assert cost(QueryMessages(Page(0, 1_000))) == cost(AcknowledgeMessages(["id"])) == cost(None)
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        (QueueMessage("a", bytes(KIB)), QueueMessage("a", bytes(64 * KIB))),
+        (saved(1), saved(2)),
+        (saved(1), saved(1, tags=1)),
+        (saved(1), saved(1, payload="x" * 64 * KIB)),
+        (retagged(1), retagged(2)),
+        (retagged(1), retagged(1, tags=1)),
+        (published(0), published(1)),
+        (AcknowledgeMessages(["id"]), AcknowledgeMessages(["id"] * 1_000)),
+        (
+            QuerySavedEvents(Page(0, 1), SavedEventsFilter()),
+            QuerySavedEvents(Page(0, 100), SavedEventsFilter()),
+        ),
+    ],
+)
+def test_more_of_anything_costs_more(small: Command, large: Command) -> None:
+    assert 1 <= cost(small) < cost(large)
+
+
+def test_an_empty_page_costs_no_more_than_the_question() -> None:
+    assert page_cost(0, 0) == 0
+    assert 0 < page_cost(10, 10 * KIB) < page_cost(1_000, KIB * KIB)
+
+
+def test_what_people_send_is_not_costly_and_what_imports_send_is() -> None:
+    assert turn_cost(saved(1, tags=8)) <= COSTLY
+    assert turn_cost(retagged(1, tags=4)) <= COSTLY
+    assert turn_cost(QueueMessage("a", bytes(64 * KIB))) <= COSTLY
+    assert turn_cost(saved(100, tags=1)) > COSTLY
+    assert turn_cost(QueueMessage("a", bytes(512 * KIB))) > COSTLY
+
+
+def test_a_turn_may_cost_more_than_the_command_says_but_for_reads() -> None:
+    """Tags that an event loses stand in no command."""
+    for command in (saved(9), retagged(9), published(9), DeletePublicEvents(["a"] * 9)):
+        assert turn_cost(command) >= cost(command)
+    reading = QuerySavedEvents(Page(0, 1_000), SavedEventsFilter())
+    assert turn_cost(reading) == 1
+
+
+def test_the_parts_of_a_command_are_the_command() -> None:
+    large, withdrawn = retagged(1_000, tags=1), DeletePublicEvents([str(n) for n in range(99)], "c")
+    updates = [part.updates for part in parts(large) if isinstance(part, UpdateEventTags)]
+    assert list(chain(*updates)) == large.updates
+    ids = [part.event_ids for part in parts(withdrawn) if isinstance(part, DeletePublicEvents)]
+    assert list(chain(*ids)) == withdrawn.event_ids
+    assert all(part.channel_id == "c" for part in parts(withdrawn))  # type: ignore[union-attr]
+    assert max(map(turn_cost, parts(large))) < 400
+
+
+def test_what_is_all_or_nothing_has_no_parts() -> None:
+    assert parts(saved(1_000)) == [saved(1_000)]
+    assert len(RULES) > len(parts(published(64))) == 1

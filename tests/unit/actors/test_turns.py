@@ -1,0 +1,66 @@
+"""Turns: each sender gets its share of what is taken, in its own order, and not as they came."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.core.turns import Turns
+
+SENDERS = st.sampled_from("abcd")
+COSTS = st.sampled_from([1.0, 3.0, 40.0])
+STEPS = st.lists(
+    st.one_of(st.tuples(SENDERS, COSTS), st.sampled_from([0.0, 1.0, 10.0, 100.0])), max_size=80
+)
+
+
+def test_one_that_comes_late_is_not_behind_all_that_another_has_sent() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(100):
+        turns.put("flood", 10, f"flood {number}")
+    assert turns.take(20) == ["flood 0", "flood 1"]
+    turns.put("late", 10, "late")
+    assert "late" in turns.take(20)
+
+
+def test_work_counts_and_not_the_number_of_commands() -> None:
+    turns: Turns[str] = Turns()
+    for _ in range(50):
+        turns.put("large", 10, "large")
+        for _ in range(10):
+            turns.put("small", 1, "small")
+    taken = Counter(item for _ in range(20) for item in turns.take(10))
+    assert 8 <= taken["large"] <= 12
+    assert 80 <= taken["small"] <= 120
+
+
+def test_what_costs_more_than_may_be_taken_is_taken_alone() -> None:
+    turns: Turns[str] = Turns()
+    turns.put("a", 900, "large")
+    turns.put("b", 900, "other")
+    assert [turns.take(400), turns.take(400), turns.take(400)] == [["large"], ["other"], []]
+
+
+@given(STEPS)
+def test_everything_is_taken_once_and_that_of_one_sender_in_its_order(
+    steps: list[tuple[str, float] | float],
+) -> None:
+    turns: Turns[tuple[str, int]] = Turns()
+    put: list[tuple[str, int]] = []
+    taken: list[tuple[str, int]] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, tuple):
+            put.append((step[0], number))
+            turns.put(*step, put[-1])
+        else:
+            taken += turns.take(step)
+        assert len(turns) == len(put) - len(taken)
+    while turns:
+        taken += turns.take(1)
+    assert sorted(taken) == sorted(put)
+    for _, mine in groupby(sorted(taken, key=lambda item: item[0]), key=lambda item: item[0]):
+        numbers = [number for _, number in mine]
+        assert numbers == sorted(numbers)
