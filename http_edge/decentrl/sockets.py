@@ -27,6 +27,7 @@ from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.address_charge import charge_unproven
+from http_edge.listener.connections import peer_of
 from http_edge.listener.outgoing import Outgoing
 from http_edge.settings.settings import Limits, Protocol
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
@@ -94,15 +95,15 @@ class SocketEndpoint:
         socket = web.WebSocketResponse(
             timeout=_CLOSE_S_MAX,
             compress=False,
+            writer_limit=0,  # a frame is written before the next, so that it counts
             max_msg_size=self._limits.socket_frame_bytes_max,
             autoping=False,  # a ping is a frame like any other, and counts
         )
         await socket.prepare(request)
-        transport = request.transport
         outgoing = Outgoing(
             socket,
+            peer=peer_of(request),
             bytes_max=self._limits.socket_buffer_bytes_max,
-            abort=transport.abort if transport is not None else _nothing,
         )
         message = await self._authenticate(socket)
         if isinstance(message, AuthFailure):
@@ -251,7 +252,3 @@ def _is_signed(message: Authenticate, public_key: bytes) -> bool:
         return verify_object(public_key, message.signed(), message.signature)
     except NotCanonical:
         return False
-
-
-def _nothing() -> None:
-    """The connection is gone already."""

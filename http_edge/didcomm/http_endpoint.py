@@ -143,10 +143,9 @@ class DidCommEndpoint:
 
         These protocols have no acknowledgement; this is as near to one as HTTP comes.
         """
-        if http_request.transport is not None:
-            # "Written" shall mean that the kernel has it: it sends that even if we are killed.
-            http_request.transport.set_write_buffer_limits(high=0)
         try:
+            # The listener's connections take it for written when the kernel has it: that sends it
+            # even if we are killed.
             await response.prepare(http_request)
             await response.write_eof()
             arrived = await all_sent(http_request.transport, seconds_max=_SENT_S_MAX)

@@ -18,6 +18,7 @@ from aiohttp import WebSocketError, WSCloseCode, WSMessage, WSMsgType, web
 from actors.core.rate_limits import RateLimit
 from http_edge.didcomm.inbound import RejectionReason
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
+from http_edge.listener.connections import peer_of
 from http_edge.listener.outgoing import Outgoing
 
 PONGS_MISSED: Final = 1011
@@ -47,16 +48,16 @@ class DidCommSockets:
         socket = web.WebSocketResponse(
             timeout=_CLOSE_S_MAX,
             compress=False,
+            writer_limit=0,  # a frame is written before the next, so that it counts
             # aiohttp refuses a message of exactly this size, which is disclosed as allowed.
             max_msg_size=self._dependencies.settings.message_bytes_max + 1,
             autoping=False,
         )
         await socket.prepare(request)
-        transport = request.transport
         outgoing = Outgoing(
             socket,
+            peer=peer_of(request),
             bytes_max=self._dependencies.buffer_bytes_max,
-            abort=transport.abort if transport is not None else _nothing,
             kind=WSMsgType.BINARY,
         )
         writing = asyncio.get_running_loop().create_task(outgoing.run())
@@ -159,7 +160,3 @@ def _is_too_large(message: WSMessage) -> bool:
     """Did the socket end because a message was too large?"""
     error = message.data
     return isinstance(error, WebSocketError) and error.code == WSCloseCode.MESSAGE_TOO_BIG
-
-
-def _nothing() -> None:
-    """The connection is gone already."""

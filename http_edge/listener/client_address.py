@@ -34,6 +34,11 @@ class ClientAddress:
                     break
         return self._key(address)
 
+    def of_connection(self, host: str) -> str | None:
+        """The same of a connection by its other end's host; None of a proxy: it is of many."""
+        address = _plain(host)
+        return None if self._proxies and self._is_trusted(address) else self._key(address)
+
     def _trusted(self, address: str) -> bool:
         try:
             parsed = ipaddress.ip_address(address)

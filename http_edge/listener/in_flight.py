@@ -11,55 +11,63 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Final
 
+from http_edge.listener.transfers import Pace, Transfer, Transfers
 from http_edge.settings.settings import Limits
 
 
 class InFlight:
-    """Requests that are being worked on, bodies that arrive, sockets that are open.
+    """Requests that are being worked on, bodies, sockets that are open.
 
     ``draining`` is set when the edge stops: from then on there is room for nothing.
-    ``requests`` and ``size_bytes`` are the requests that are worked on and the bytes of their
-    bodies; ``sockets`` are the open sockets by protocol.
+    ``requests`` are those that are worked on; ``bodies`` holds their bodies and those that still
+    arrive; ``sockets`` are the open sockets by protocol.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.draining = False
         self.requests = 0
-        self.size_bytes = 0
+        self.bodies = Transfers(
+            bytes_max=limits.bodies_bytes_max,
+            bytes_per_address_max=limits.bodies_bytes_per_address_max,
+            pace=Pace(
+                limits.transfer_grace_s, limits.transfer_bytes_per_s_min, limits.body_read_s_max
+            ),
+        )
         self.sockets: Counter[str] = Counter()
         self._limits = limits
         self._bodies_of: Counter[str] = Counter()
         self._sockets_of: Counter[str] = Counter()
 
-    def has_room(self, body_bytes: int) -> bool:
-        """Is there room for one more request with a body of this size?"""
-        return (
-            not self.draining
-            and self.requests < self._limits.commands_in_flight_max
-            and self.size_bytes + body_bytes <= self._limits.bodies_bytes_max
-        )
+    @property
+    def has_room(self) -> bool:
+        """Is there room for one more request?"""
+        return not self.draining and self.requests < self._limits.commands_in_flight_max
 
-    def begin(self, body_bytes: int) -> Token[InFlight | None]:
-        """A request is worked on from now until ``end`` gets this token and the same size."""
+    def begin(self) -> Token[InFlight | None]:
+        """A request is worked on from now until ``end`` gets this token."""
         self.requests += 1
-        self.size_bytes += body_bytes
         return _CURRENT.set(self)
 
-    def end(self, token: Token[InFlight | None], body_bytes: int) -> None:
+    def end(self, token: Token[InFlight | None]) -> None:
         """The request that ``begin`` gave this token for is answered or has failed."""
         _CURRENT.reset(token)
         self.requests -= 1
-        self.size_bytes -= body_bytes
 
     def has_room_for_body(self, address: str) -> bool:
         """May one more body of this client address arrive beside those that do?"""
         return self._bodies_of[address] < self._limits.bodies_per_address_max
 
     @contextmanager
-    def body_of(self, address: str) -> Iterator[None]:
-        """Within the block a body of this client address arrives."""
-        with _counted(self._bodies_of, address):
-            yield
+    def body_of(self, body: Transfer) -> Iterator[None]:
+        """Within the block a body arrives; its bytes are held after it, if it became whole."""
+        with _counted(self._bodies_of, body.address):
+            self.bodies.begin(body)
+            try:
+                yield
+            except BaseException:
+                self.bodies.end(body)
+                raise
+            self.bodies.settle(body)
 
     def has_room_for_socket(self, address: str) -> bool:
         """May this client address open one more socket?"""

@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import hdrs, web
-from aiohttp.web_protocol import RequestHandler
 
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from http_edge.listener.address_charge import charged_by
 from http_edge.listener.client_address import ClientAddress
+from http_edge.listener.connections import Connections, peer_of
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.routes import (
     JSON,
@@ -38,7 +38,7 @@ from http_edge.listener.routes import (
     RouteGroup,
     SocketRoute,
 )
-from http_edge.listener.socket_frames import CheckedFrames
+from http_edge.listener.transfers import Cut, Transfer
 from http_edge.settings.settings import Limits, Settings
 from http_edge.telemetry import request_id
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -46,10 +46,28 @@ from http_edge.telemetry.refusal_counts import RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG: Final = 1_024
+_ACCEPTED_AT_ONCE: Final = 64
 _UNPROVEN_BYTES: Final = 16_384
 """So many bytes that prove nothing cost as much again as the request that brought them."""
-_LINGER_S: Final = 1.0
-"""How long the rest of a refused body is read, so that the client sees the answer."""
+_KERNEL_BYTES: Final = 64 * 1024
+"""Bytes that the kernel keeps for each direction of a connection; it doubles this for itself."""
+_SHUTDOWN_S: Final = 1.0
+"""How long clients may take to read their last answers once the edge has drained."""
+
+
+_CUT_BODY: Final[dict[Cut, Rejection]] = {
+    Cut.SLOW: Rejection.BODY_TIMEOUT,
+    Cut.BYTES_PER_ADDRESS: Rejection.RATE_LIMITED,
+    Cut.BYTES: Rejection.TOO_BUSY,
+}
+
+
+class _CutBody(Exception):
+    """A body that is read no further, and how its client is answered."""
+
+    def __init__(self, rejection: Rejection) -> None:
+        super().__init__(rejection.value)
+        self.rejection = rejection
 
 
 class HttpListener:
@@ -82,6 +100,12 @@ class HttpListener:
         self._measures = measures
         self._cors = cors
         self._address = ClientAddress(settings.rates.trusted_proxies)
+        self.connections = Connections(
+            settings.limits,
+            in_flight.bodies,
+            address_of=self._address.of_connection,
+            on_cut=measures.cuts.add,
+        )
         self._requests = self._rate(settings.rates.per_address_per_s)
         self._upgrades = self._rate(settings.rates.sockets_auth_per_address_per_s)
         self._group_of = {route.path: group for group in groups for route in group.routes}
@@ -92,13 +116,23 @@ class HttpListener:
 
     async def start(self, listening: socket.socket) -> None:
         """Accept connections on a listening socket, within the limits."""
-        runner = web.AppRunner(self._application(), access_log=None, handle_signals=False)
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_SHUTDOWN_S,
+        )
         await runner.setup()
         assert runner.server is not None
         self._runner = runner
-        self._server = await _serve(
-            runner.server, self._limits, listening, self._error_body()(Rejection.MALFORMED.value)
-        )
+        _bound_kernel(listening, self._limits)
+        loop = asyncio.get_running_loop()
+        malformed = self._error_body()(Rejection.MALFORMED.value)
+        connect = partial(self.connections.connection, runner.server, malformed, loop)
+        # So many are accepted before the first of them is counted.
+        self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
+        listening.listen(_BACKLOG)
+        self.connections.start()
 
     async def stop(self) -> None:
         """Accept no more connections, and end those that there are."""
@@ -106,6 +140,7 @@ class HttpListener:
             self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        self.connections.stop()
 
     def _application(self) -> web.Application:
         app = web.Application(
@@ -147,6 +182,7 @@ class HttpListener:
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Rates before the handler; any failure after it becomes a JSON error."""
+        peer_of(request).address = self._address.of(request)
         limited = self._take(self._requests, request)
         if limited is not None:
             return limited
@@ -202,41 +238,78 @@ class HttpListener:
             body = await self._body(request)
             if isinstance(body, web.Response):
                 return body
-            # Only what has arrived counts: an announced body keeps no other client out.
-            if not in_flight.has_room(len(body)):
-                return self._reject(request, Rejection.TOO_BUSY)
-            started_s = perf_counter()
-            token = in_flight.begin(len(body))
+            address = peer_of(request).address
             try:
-                return await handle(request, body)
+                if not in_flight.has_room:
+                    return self._reject(request, Rejection.TOO_BUSY)
+                started_s = perf_counter()
+                token = in_flight.begin()
+                try:
+                    return await handle(request, body)
+                finally:
+                    in_flight.end(token)
+                    answered.observe(perf_counter() - started_s)
             finally:
-                in_flight.end(token, len(body))
-                answered.observe(perf_counter() - started_s)
+                in_flight.bodies.release(address, len(body))
 
         return received
 
     async def _body(self, request: web.Request) -> bytes | web.Response:
+        """The body, whose bytes are held from now on, or why it is not read."""
         if hdrs.CONTENT_ENCODING in request.headers:
             # A compressed body could be a bomb, and no client of these protocols sends one.
             return self._reject(request, Rejection.BODY_ENCODED)
         if (request.content_length or 0) > self._limits.body_bytes_max:
             return self._reject(request, Rejection.BODY_TOO_LARGE)
+        address = peer_of(request).address
         if request.content.is_eof():
-            return await request.read()  # it came with the head: nothing to wait for
-        address = self._address.of(request)
+            body = request.content.read_nowait()  # it came with the head: nothing to wait for
+            if len(body) > self._limits.body_bytes_max:
+                return self._reject(request, Rejection.BODY_TOO_LARGE)
+            refused = self._in_flight.bodies.take(address, len(body))
+            return body if refused is None else self._reject(request, _CUT_BODY[refused])
         if not self._in_flight.has_room_for_body(address):
             return self._reject(request, Rejection.RATE_LIMITED)
         try:
-            with self._in_flight.body_of(address):
-                async with asyncio.timeout(self._limits.body_read_s_max):
-                    return await request.read()
-        except TimeoutError:
-            response = self._reject(request, Rejection.BODY_TIMEOUT)
+            return await self._arriving(request, address)
+        except _CutBody as cut:
+            response = self._reject(request, cut.rejection)
         except ConnectionError:
             # The client went away; this is read by no one, and not worth a line in the log.
             response = self._error(Rejection.BODY_INCOMPLETE, request)
         response.force_close()
         return response
+
+    async def _arriving(self, request: web.Request, address: str) -> bytes:
+        """A body that is read as it comes: each byte counts from then on.
+
+        Raises:
+            _CutBody: it is too large or too slow, or makes this edge hold too much.
+        """
+        bodies, chunks, causes = self._in_flight.bodies, list[bytes](), list[Cut]()
+        loop = asyncio.get_running_loop()
+
+        def cut(cause: Cut) -> None:
+            causes.append(cause)
+            deadline.reschedule(loop.time())
+
+        body = Transfer(address, loop.time(), cut)
+        try:
+            async with asyncio.timeout(self._limits.body_read_s_max) as deadline:
+                with self._in_flight.body_of(body):
+                    while chunk := await request.content.readany():
+                        body.moved_bytes += len(chunk)
+                        if body.moved_bytes > self._limits.body_bytes_max:
+                            raise _CutBody(Rejection.BODY_TOO_LARGE)
+                        chunks.append(chunk)
+                        bodies.grow(body, len(chunk))
+                        if causes:
+                            break
+                    if causes:
+                        raise TimeoutError
+        except TimeoutError:
+            raise _CutBody(_CUT_BODY[causes[0] if causes else Cut.SLOW]) from None
+        return b"".join(chunks)
 
     def _upgrading(self, route: SocketRoute, group: RouteGroup) -> Handler:
         """Serve a socket, within the bounds of how many there may be."""
@@ -253,7 +326,7 @@ class HttpListener:
             limited = self._take(self._upgrades, request)
             if limited is not None:
                 return limited
-            address = self._address.of(request)
+            address = peer_of(request).address
             if not in_flight.has_room_for_socket(address):
                 return self._reject(request, Rejection.TOO_BUSY)
             with in_flight.socket_of(address, group.protocol):
@@ -267,7 +340,7 @@ class HttpListener:
 
     def _take(self, rate: RateLimit, request: web.Request) -> web.Response | None:
         """Take a token of the client's address; an answer where there is none."""
-        wait_s = rate.take(self._address.of(request), self._clock() / 1000)
+        wait_s = rate.take(peer_of(request).address, self._clock() / 1000)
         return None if wait_s is None else self._reject(request, Rejection.RATE_LIMITED, wait_s)
 
     def _charge(self, address: str, size_bytes: int) -> None:
@@ -307,71 +380,14 @@ class HttpListener:
         return self._group_of.get(request.path, self._groups[0])
 
 
-class _Connection(RequestHandler):
-    """A connection that answers malformed requests in JSON, and looks at the frames of a socket.
-
-    aiohttp answers a malformed request itself, in plain text, and logs each with a traceback: any
-    client could fill the log. Here it is an error like any other, without a line in the log.
-    """
-
-    __slots__ = ("_malformed",)
-
-    def __init__(self, server: web.Server, malformed: bytes, **options: Any) -> None:
-        self._malformed = malformed
-        super().__init__(server, **options)
-
-    def log_exception(
-        self, *args: Any, exc_info: BaseException | None = None, **options: Any
-    ) -> None:
-        """Log a fault of ours; a peer that goes away is none, and any client can do it."""
-        if isinstance(exc_info, ConnectionError):
-            self.log_debug("the peer went away")
-        else:
-            super().log_exception(*args, exc_info=exc_info, **options)
-
-    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        """Read a WebSocket from now on."""
-        super().set_parser(CheckedFrames(parser, self._loop.time), data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """The answer to a request that never reached the application."""
-        if status >= 500:  # noqa: PLR2004 - a fault of ours: aiohttp logs it
-            return super().handle_error(request, status, exc, message)
-        response = web.Response(
-            status=status,
-            body=self._malformed,
-            content_type=JSON,
-            headers={hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", hdrs.SERVER: "poste"},
-        )
-        response.force_close()
-        return response
-
-
-async def _serve(
-    server: web.Server, limits: Limits, listening: socket.socket, malformed: bytes
-) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
-
-    def connection() -> _Connection:
-        return _Connection(
-            server,
-            malformed,
-            loop=loop,
-            access_log=None,
-            keepalive_timeout=limits.keepalive_s,
-            lingering_time=_LINGER_S,
-            max_line_size=limits.header_bytes_max,
-            max_field_size=limits.header_bytes_max,
-            auto_decompress=False,
-        )
-
-    return await loop.create_server(connection, sock=listening, backlog=_BACKLOG)
+def _bound_kernel(listening: socket.socket, limits: Limits) -> None:
+    """Bound what the kernel keeps for each connection that will be accepted, and for how long."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # It holds for connections that this edge has closed, too.
+        timeout_ms = round(limits.answer_write_s_max * 1000)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 
 
 def _preflight() -> web.Response:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import math
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from aiohttp import WSMsgType, web
+
+from http_edge.listener.connections import Peer
+from http_edge.listener.transfers import Cut, Transfer
 
 _FRAME_BYTES: Final = 64
 """What a frame takes besides its payload: empty ones must not be for free."""
@@ -30,16 +33,18 @@ class Outgoing:
         self,
         socket: web.WebSocketResponse,
         *,
+        peer: Peer,
         bytes_max: int,
-        abort: Callable[[], None],
         kind: WSMsgType = WSMsgType.TEXT,
     ) -> None:
-        """A writer that holds frames back until ``run``; ``abort`` drops the connection.
+        """A writer to ``peer`` that holds frames back until ``run``.
 
         ``kind`` is that of the frames: text or binary.
         """
         self._socket = socket
-        self._abort = abort
+        self._peer = peer
+        # Its pace is that of the connection; these bytes have not got there yet.
+        self._waiting = Transfer(peer.address, math.inf, self._drop)
         self._kind = kind
         self._bytes_max = bytes_max
         self._frames: deque[tuple[bytes, WSMsgType]] = deque()
@@ -66,14 +71,28 @@ class Outgoing:
         if self._close_code is not None:
             return
         self._frames.append((frame, kind))
-        self._bytes += len(frame) + _FRAME_BYTES
+        self._count(len(frame) + _FRAME_BYTES)
         self._idle.clear()
         if self._bytes > self._bytes_max:
-            # A close frame would wait behind what the reader does not read.
-            self._frames.clear()
-            self._close_code = 0
-            self._abort()
+            self._drop(Cut.BYTES_PER_SOCKET)
         self._wake.set()
+
+    def _count(self, more_bytes: int) -> None:
+        """So many more bytes wait, or fewer; they count for the client's address too."""
+        leaving = self._peer.leaving
+        if not self._bytes:
+            leaving.begin(self._waiting)
+        self._bytes += more_bytes
+        leaving.grow(self._waiting, more_bytes)
+        if not self._bytes:
+            leaving.end(self._waiting)
+
+    def _drop(self, cause: Cut) -> None:
+        """Drop the connection: a close frame would wait behind what the reader does not read."""
+        self._frames.clear()
+        self._count(-self._bytes)
+        self._close_code = 0
+        self._peer.cut(cause)
 
     async def written(self) -> None:
         """Wait until everything that was put has been handed to the network."""
@@ -82,7 +101,7 @@ class Outgoing:
     def put_first(self, frame: bytes) -> None:
         """Queue a frame before those that wait: AUTH_SUCCESS precedes every push."""
         self._frames.appendleft((frame, self._kind))
-        self._bytes += len(frame) + _FRAME_BYTES
+        self._count(len(frame) + _FRAME_BYTES)
         self._wake.set()
 
     def close(self, code: int, last: bytes | None = None, *, reason: str = "") -> None:
@@ -94,7 +113,7 @@ class Outgoing:
             return
         if last is not None:
             self._frames.append((last, self._kind))
-            self._bytes += len(last) + _FRAME_BYTES
+            self._count(len(last) + _FRAME_BYTES)
         self._close_code = code
         self._close_reason = reason.encode()
         self._wake.set()
@@ -108,9 +127,11 @@ class Outgoing:
         self._wake.set()
         _, stuck = await asyncio.wait({running}, timeout=seconds_max)
         if stuck:
-            self._abort()
+            self._peer.cut(Cut.SLOW)
             running.cancel()
             await asyncio.wait({running})
+        self._frames.clear()
+        self._count(-self._bytes)
 
     async def run(self) -> None:
         """Write until the socket is closed, from here or from the other side."""
@@ -120,7 +141,7 @@ class Outgoing:
                 self._wake.clear()
                 while self._frames:
                     frame, kind = self._frames.popleft()
-                    self._bytes -= len(frame) + _FRAME_BYTES
+                    self._count(-len(frame) - _FRAME_BYTES)
                     await self._socket.send_frame(frame, kind)
                 self._idle.set()
                 if self._close_code:

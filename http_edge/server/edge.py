@@ -252,7 +252,7 @@ class Edge:
         measures, in_flight = self._measures, self._in_flight
         measures.listeners.set_function(lambda: len(self._hub))
         measures.in_flight.set_function(lambda: in_flight.requests)
-        measures.in_flight_bytes.set_function(lambda: in_flight.size_bytes)
+        measures.in_flight_bytes.set_function(lambda: in_flight.bodies.size_bytes)
         measures.outbox_items.set_function(lambda: self._gateway.waiting_items)
         for protocol in in_flight.sockets:
             count = partial(in_flight.sockets.__getitem__, protocol)

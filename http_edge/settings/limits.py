@@ -15,21 +15,51 @@ class Limits(Section):
     body_bytes_max: int = Field(default=MIB, ge=KIB, le=16 * MIB)
     """Request body. Holds a message of 1 MiB less its envelope; each command in flight may need
     this much memory several times over."""
+    head_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=MIB)
+    """All of a request that is not its body: request line and headers, what frames the chunks of a
+    body (an eighth of it more), trailers. Above it the connection is cut."""
+    head_s_max: float = Field(default=15, gt=0, le=600)
+    """Time for a new connection to send the head of its first request."""
+    connections_max: int = Field(default=24_000, ge=16)
+    """Connections of one edge process, WebSockets included: sockets_max and some thousands. Never
+    more than the process may open files (ulimit -n) less 512. When there are so many, the longest
+    idle of them are closed for newcomers; newcomers are refused when none is idle."""
+    connections_per_address_max: int = Field(default=2_500, ge=1)
+    """The same of one client address, or half of all where that is less: sockets_per_address_max
+    and some hundreds. The proxies in rates.trusted_proxies may have any number."""
     header_bytes_max: int = Field(default=16 * KIB, ge=KIB, le=256 * KIB)
     """Request line, and each header field. Holds GET /public/ with the longest DID percent-encoded
     and a few tags."""
-    bodies_bytes_max: int = Field(default=256 * MIB, ge=MIB)
-    """Request bodies that one edge process holds at once; above it 503 with Retry-After. Without
-    it, commands_in_flight_max bodies of body_bytes_max would fill 4 GiB."""
+    bodies_bytes_max: int = Field(default=128 * MIB, ge=MIB)
+    """Request bodies that one edge process holds at once, those that still arrive included. Beyond
+    it the newest that arrives of the address that holds the most is cut, or the request is
+    answered 503 with Retry-After. A command that is worked on needs this up to three times."""
+    bodies_bytes_per_address_max: int = Field(default=32 * MIB, ge=KIB)
+    """The same of one client address; above it 429. Thirty of the largest, or thousands of
+    messages at once."""
     bodies_per_address_max: int = Field(default=256, ge=1, le=100_000)
     """Request bodies that one client address is sending at once; above it 429. Slow senders of
     bodies keep others out no longer."""
     body_read_s_max: float = Field(default=15, gt=0, le=600)
     """Time to receive a request body. A client that drips bytes holds a connection and a buffer
     this long, no longer."""
+    answers_bytes_max: int = Field(default=128 * MIB, ge=MIB)
+    """Bytes of answers and frames that the clients of one edge process have not read yet. Beyond
+    it the address that holds the most of them loses its newest connection."""
+    answers_bytes_per_address_max: int = Field(default=32 * MIB, ge=64 * KIB)
+    """The same of one client address; a single answer may be larger. Clients that read at once
+    hold nothing."""
+    answer_write_s_max: float = Field(default=120, gt=0, le=3_600)
+    """Time for a client to read an answer, or a frame of a WebSocket, then it is cut."""
+    transfer_bytes_per_s_min: float = Field(default=KIB, ge=0, le=MIB)
+    """A client that reads an answer or sends a body more slowly than this is cut. A fifth of what
+    GPRS carries."""
+    transfer_grace_s: float = Field(default=10, gt=0, le=600)
+    """Time in which a transfer may stand still before transfer_bytes_per_s_min counts: a phone in
+    a tunnel."""
     keepalive_s: float = Field(default=75, gt=0, le=3_600)
-    """Idle connection, also the time to send the first header. Longer than the 60 s of common
-    proxies, so that the proxy closes first."""
+    """Idle connection, also the time to send the head of a request that is not the first. Longer
+    than the 60 s of common proxies, so that the proxy closes first."""
     did_bytes_max: int = Field(default=2 * KIB, ge=256, le=64 * KIB)
     """One DID. A did:decentrl with an alias of 256 bytes needs about 800; DIDs are kept in caches
     and indexes."""
@@ -191,8 +221,11 @@ class Limits(Section):
     def _agree(self) -> Self:
         at_most(self, "page_size_default", "page_size_max")
         at_most(self, "body_bytes_max", "queue_bytes_max")
-        at_most(self, "body_bytes_max", "bodies_bytes_max")
+        at_most(self, "body_bytes_max", "bodies_bytes_per_address_max")
         at_most(self, "body_bytes_max", "socket_buffer_bytes_max")
+        at_most(self, "socket_buffer_bytes_max", "answers_bytes_per_address_max")
+        at_most(self, "answers_bytes_per_address_max", "answers_bytes_max")
         at_most(self, "sockets_per_identity_max", "sockets_max")
+        at_most(self, "header_bytes_max", "head_bytes_max")
         at_most(self, "batch_items_max", "outbox_items_max")
         return self

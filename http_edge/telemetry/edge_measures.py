@@ -24,8 +24,9 @@ class EdgeMeasures:
     """What an edge measures; times in seconds.
 
     ``commands`` are by protocol, command and result, ``refusals`` by protocol and reason, those
-    included that nothing read. ``decode``: from the bytes of a command to the result of its
-    validation. ``outbox``: its wait for a call to the host. ``call``: such a call, there and back.
+    included that nothing read, ``cuts`` by cause. ``decode``: from the bytes of a command to the
+    result of its validation. ``outbox``: its wait for a call to the host. ``call``: such a call,
+    there and back.
     ``answer``: by protocol, from the last byte of a POST to its answer. ``call_items`` are the
     commands in one call. The gauges are given functions by the edge that holds what they show.
     """
@@ -44,6 +45,12 @@ class EdgeMeasures:
             "poste_refusals",
             "What an edge has refused, requests that were never read included.",
             ("protocol", "reason"),
+            registry,
+        )
+        self.cuts = Counts(
+            "poste_connections_cut",
+            "Connections that an edge has ended or not begun, by the bound that was passed.",
+            ("cause",),
             registry,
         )
         stages = Histogram(
@@ -74,7 +81,8 @@ class EdgeMeasures:
         )
         self.in_flight = gauge("poste_requests_in_flight", "Requests that are being worked on.")
         self.in_flight_bytes = gauge(
-            "poste_requests_in_flight_bytes", "Bytes of the bodies of those."
+            "poste_requests_in_flight_bytes",
+            "Bytes of their bodies, and of those that still arrive.",
         )
         self.outbox_items = gauge(
             "poste_outbox_items", "Commands that wait for a call to their host."

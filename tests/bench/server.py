@@ -25,6 +25,8 @@ UNLIMITED: Final = {
     "didcomm.socket_messages_per_s_max": "10000",
     "limits.sockets_max": "100000",
     "limits.sockets_per_address_max": "100000",
+    "limits.connections_max": "120000",
+    "limits.connections_per_address_max": "110000",
 }
 _ANSWER_S_MAX: Final = 10.0
 

@@ -337,14 +337,14 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
 ) -> None:
     await mediator.register(alice)
     in_flight = mediator.edges[0]._in_flight
-    begun = in_flight.begin(0)
+    begun = in_flight.begin()
     try:
         busy = await mediator.do(alice, "QUERY_EVENTS")
         assert busy.refusal == UNAVAILABLE
         assert busy.headers["Retry-After"] == "1"
         assert (await mediator.get("/")).status == 200
     finally:
-        in_flight.end(begun, 0)
+        in_flight.end(begun)
     assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
 
 

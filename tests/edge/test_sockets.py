@@ -14,6 +14,7 @@ from aiohttp import WSMsgType, web
 from actors.core.replies import MessageArrived, WaitingMessage
 from http_edge.decentrl import frames
 from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.transfers import Cut, Pace, Transfers
 from tests.edge.identities import Json, Person, contract_request, public_event, signed_contract
 from tests.edge.mediator import (
     DAY_S,
@@ -380,17 +381,29 @@ async def test_a_session_that_ends_late_does_not_end_the_next_one(
         assert await socket.hear() == pending(ALICE, message_id, "hi")
 
 
+class _Reader:
+    """A client whose cuts are kept."""
+
+    def __init__(self) -> None:
+        self.address = "203.0.113.1"
+        self.cuts: list[Cut] = []
+        self.leaving = Transfers(
+            bytes_max=1_000, bytes_per_address_max=1_000, pace=Pace(1, 1, seconds_max=1)
+        )
+
+    def cut(self, cause: Cut) -> None:
+        self.cuts.append(cause)
+
+
 def test_what_waits_for_a_reader_is_counted_in_bytes() -> None:
-    aborted: list[bool] = []
-    outgoing = Outgoing(
-        web.WebSocketResponse(), bytes_max=200 + 128, abort=lambda: aborted.append(True)
-    )
+    reader = _Reader()
+    outgoing = Outgoing(web.WebSocketResponse(), peer=reader, bytes_max=200 + 128)
     message = WaitingMessage("id", "did:x:friend", ("😀" * 20).encode())
     frame = frames.notice(MessageArrived(message))
     assert frame is not None
     # Every frame counts 64 bytes more than its payload, so that empty ones are not for free.
     outgoing.put(frame)
     outgoing.put(b"x" * (200 - len(frame)))
-    assert aborted == []
+    assert (reader.cuts, reader.leaving.size_bytes) == ([], 200 + 128)
     outgoing.ping(b"")
-    assert aborted == [True]
+    assert (reader.cuts, reader.leaving.size_bytes) == ([Cut.BYTES_PER_SOCKET], 0)

@@ -33,7 +33,7 @@ async def test_a_wallet_that_waits_for_messages_takes_no_place_of_others(
     (edge,) = network.mediator.edges
     async with asyncio.timeout(WAIT_S):
         # No event says that a request began to wait.
-        while not (len(edge._hub) and edge._in_flight.has_room(0)):  # noqa: ASYNC110
+        while not (len(edge._hub) and edge._in_flight.has_room):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await network.write(bob, "hello")
         assert await polling

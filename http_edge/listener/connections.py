@@ -1,0 +1,385 @@
+"""The connections of one listener: how many there are, and what each makes this edge hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable
+from heapq import nsmallest
+from typing import Any, Final, Protocol
+
+from aiohttp import StreamReader, hdrs, web
+from aiohttp.http import HttpRequestParser
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+
+from http_edge.listener.routes import JSON
+from http_edge.listener.socket_frames import CheckedFrames
+from http_edge.listener.transfers import Cut, Pace, Transfer, Transfers
+from http_edge.settings.settings import Limits
+
+_LOG = logging.getLogger(__name__)
+_LOG_S: Final = 10.0
+"""Clients that are cut make one line in this time, however many they are."""
+_LINGER_S: Final = 1.0
+"""How long the rest of a refused body is read, so that the client sees the answer."""
+_FILES_KEPT: Final = 512
+_FILES_ANY: Final = 1_000_000
+_READ_BYTES: Final = 16 * 1024
+"""Twice as much of a body is read ahead of who reads it; then the kernel holds the client back."""
+_PIPELINED_MAX: Final = 2
+"""Requests that are read while one is answered; with one, every request would pause its
+connection."""
+_RECEIVED_MAX: Final = 256 * 1024
+"""Bytes that asyncio receives at once."""
+_LOOK_S_MAX: Final = 1.0
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER: what the client did not read leaves the kernel's memory too, with a reset."""
+
+
+class Peer(Protocol):
+    """The client at the other end of a connection."""
+
+    address: str
+    """Its address as a key of rates: behind our own proxies that of the request."""
+
+    @property
+    def leaving(self) -> Transfers:
+        """What this edge holds for clients that read slowly."""
+
+    def cut(self, cause: Cut) -> None:
+        """End its connection at once, without a line in the log."""
+
+
+class Connections:
+    """The connections of one listener, and why any of them were cut.
+
+    ``leaving`` is what their clients have not read yet. ``on_cut`` gets the cause of each cut.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        arriving: Transfers,
+        *,
+        address_of: Callable[[str], str | None],
+        on_cut: Callable[[str], None],
+    ) -> None:
+        """Connections whose bodies count in ``arriving``.
+
+        ``address_of`` makes the key of rates of a host; None of one without a share of its own.
+        """
+        self._arriving = arriving
+        self._address_of = address_of
+        self._connections_max = min(limits.connections_max, _connections_by_files())
+        self._per_address_max = min(
+            limits.connections_per_address_max, (self._connections_max + 1) // 2
+        )
+        self._open: dict[Connection, str | None] = {}
+        self._open_of: dict[str, dict[Connection, None]] = {}
+        self.leaving = Transfers(
+            bytes_max=limits.answers_bytes_max,
+            bytes_per_address_max=limits.answers_bytes_per_address_max,
+            pace=Pace(
+                limits.transfer_grace_s, limits.transfer_bytes_per_s_min, limits.answer_write_s_max
+            ),
+        )
+        self._limits = limits
+        self._on_cut = on_cut
+        self._look_s = min(_LOOK_S_MAX, limits.transfer_grace_s / 2, limits.answer_write_s_max / 2)
+        self._not_logged: Counter[str] = Counter()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def connection(
+        self, server: web.Server, malformed: bytes, loop: asyncio.AbstractEventLoop
+    ) -> Connection:
+        """The protocol of a new connection; ``malformed`` answers what is no HTTP."""
+        return Connection(server, self, self._limits, malformed, loop)
+
+    def __len__(self) -> int:
+        """Open connections."""
+        return len(self._open)
+
+    def admit(self, connection: Connection, host: str) -> Cut | None:
+        """Take a new connection in, in the place of an idle one if need be; else why not."""
+        address = self._address_of(host)
+        if address is not None:
+            of_address = self._open_of.get(address, {})
+            if len(of_address) >= self._per_address_max and not self._close_idle(of_address):
+                return Cut.CONNECTIONS_PER_ADDRESS
+        if len(self._open) >= self._connections_max and not self._close_idle(self._open):
+            return Cut.CONNECTIONS
+        self._open[connection] = address
+        if address is not None:
+            self._open_of.setdefault(address, {})[connection] = None
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is over, or as good as over."""
+        address = self._open.pop(connection, None)
+        if address is not None:
+            of_address = self._open_of[address]
+            del of_address[connection]
+            if not of_address:
+                del self._open_of[address]
+
+    def _close_idle(self, connections: Iterable[Connection]) -> bool:
+        """Close the longest idle of these connections; False when none is.
+
+        Looking through thousands takes milliseconds, so one in a hundred is closed at a time.
+        """
+        idle = [
+            (since_s, number, connection)
+            for number, connection in enumerate(connections)
+            if (since_s := connection.idle_since_s) is not None
+        ]
+        for _, _, connection in nsmallest(1 + len(idle) // 100, idle):
+            self.forget(connection)
+            self.note(Cut.IDLE)
+            connection.force_close()
+        return bool(idle)
+
+    def start(self) -> None:
+        """Look for slow clients from now on, until ``stop``."""
+        loop = asyncio.get_running_loop()
+        for transfers in (self.leaving, self._arriving):
+            transfers.cut_slow(loop.time())
+        self._timers["look"] = loop.call_later(self._look_s, self.start)
+
+    def stop(self) -> None:
+        """Look no more, and wait for no client."""
+        self.leaving.cut_all(Cut.STOP)
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def note(self, cause: Cut) -> None:
+        """Count a cut; it is in the log within seconds, with all others of that time."""
+        self._on_cut(cause.value)
+        self._not_logged[cause.value] += 1
+        if "log" not in self._timers:
+            self._timers["log"] = asyncio.get_running_loop().call_later(_LOG_S, self._log)
+
+    def _log(self) -> None:
+        del self._timers["log"]
+        _LOG.warning("connections cut", extra={"causes": dict(self._not_logged)})
+        self._not_logged.clear()
+
+
+class Connection(RequestHandler):
+    """One connection.
+
+    An answer is written when the kernel has taken it whole. Until then its bytes count, and the
+    connection is cut when that takes too long or they are too many.
+
+    aiohttp answers a malformed request itself, in plain text, and logs each with a traceback: any
+    client could fill the log. Here it is an error like any other, without a line in the log.
+    """
+
+    __slots__ = (
+        "_arriving",
+        "_arriving_from",
+        "_connections",
+        "_framing_bytes",
+        "_head_bytes_max",
+        "_head_s_max",
+        "_heads",
+        "_malformed",
+        "_unread",
+        "_wire",
+        "address",
+    )
+
+    def __init__(
+        self,
+        server: web.Server,
+        connections: Connections,
+        limits: Limits,
+        malformed: bytes,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.address = ""
+        self._head_s_max = min(limits.head_s_max, limits.keepalive_s)
+        self._head_bytes_max = limits.head_bytes_max
+        self._heads = 0
+        self._framing_bytes = 0
+        self._arriving: StreamReader | None = None
+        self._arriving_from = 0
+        self._connections = connections
+        self._malformed = malformed
+        self._unread: Transfer | None = None
+        self._wire: asyncio.Transport | None = None
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp means it so
+            keepalive_timeout=limits.keepalive_s,
+            lingering_time=_LINGER_S,
+            max_line_size=limits.header_bytes_max,
+            max_field_size=limits.header_bytes_max,
+            read_bufsize=_READ_BYTES,
+            auto_decompress=False,
+        )
+        self._max_msg_queue_size = _PIPELINED_MAX
+        self._msg_queue_resume_size = _PIPELINED_MAX // 2
+        self._parser = HttpRequestParser(
+            self,
+            self._loop,
+            _READ_BYTES,
+            max_line_size=self.max_line_size,
+            max_field_size=self.max_field_size,
+            max_headers=self.max_headers,
+            payload_exception=RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=_PIPELINED_MAX,
+        )
+
+    @property
+    def leaving(self) -> Transfers:
+        """What the listener holds for clients that read slowly."""
+        return self._connections.leaving
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._wire = transport
+        peer = transport.get_extra_info("peername")
+        refused = self._connections.admit(self, peer[0] if peer else "")
+        if refused is not None:
+            self.cut(refused)
+            return
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)
+        if self._keepalive_handle is not None:
+            self._keepalive_handle.cancel()
+        ends_at = self._next_keepalive_close_time = self._loop.time() + self._head_s_max
+        self._keepalive_handle = self._loop.call_at(ends_at, self._process_keepalive)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is over, from either side."""
+        self._connections.forget(self)
+        self._read_all()
+        self._wire = None
+        super().connection_lost(exc)
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Since when it has waited for a request, by the loop's clock; None while it has one.
+
+        A connection that never had one counts as longer idle than any that had.
+        """
+        if self._waiter is None or self._waiter.done():
+            return None
+        return self._next_keepalive_close_time - self._keepalive_timeout
+
+    @property
+    def pipelined(self) -> int:
+        """Requests that were read and wait for the one before them."""
+        return len(self._messages)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; those that are neither body nor frame are bounded."""
+        super().data_received(data)
+        if self._request_count != self._heads:
+            self._heads = self._request_count
+            self._arriving = self._messages[-1][1]
+            self._arriving_from = self._arriving.total_bytes
+            self._framing_bytes = 0
+        elif self._payload_parser is None:
+            self._framing_bytes += len(data)
+            arriving = self._arriving
+            if arriving is not None and arriving.is_eof():
+                arriving = self._arriving = None
+                self._framing_bytes = 0
+            body_bytes = 0 if arriving is None else arriving.total_bytes - self._arriving_from
+            # While it reads no further the parser keeps what came last.
+            ahead_bytes = _RECEIVED_MAX if self._reading_paused else 0
+            framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
+            if framing_bytes > self._head_bytes_max + body_bytes // 8:
+                self.cut(Cut.HEAD)
+
+    def pause_writing(self) -> None:
+        """The kernel did not take all: the client reads slowly, or not at all."""
+        super().pause_writing()
+        wire = self._wire
+        assert wire is not None
+        self._unread = Transfer(
+            self.address, self._loop.time(), self.cut, wire.get_write_buffer_size
+        )
+        self.leaving.begin(self._unread, wire.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """The kernel has taken all that was written."""
+        self._read_all()
+        super().resume_writing()
+
+    def cut(self, cause: Cut) -> None:
+        """End the connection at once, without a line in the log."""
+        wire = self._wire
+        if wire is None or (wire.is_closing() and not wire.get_write_buffer_size()):
+            return
+        self._connections.note(cause)
+        connection = wire.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        wire.abort()
+
+    def _read_all(self) -> None:
+        if self._unread is not None:
+            self.leaving.end(self._unread)
+            self._unread = None
+
+    def log_exception(
+        self, *args: Any, exc_info: BaseException | None = None, **options: Any
+    ) -> None:
+        """Log a fault of ours; a peer that goes away is none, and any client can do it."""
+        if isinstance(exc_info, ConnectionError):
+            self.log_debug("the peer went away")
+        else:
+            super().log_exception(*args, exc_info=exc_info, **options)
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """Read a WebSocket from now on, and look at its frames."""
+        super().set_parser(CheckedFrames(parser, self._loop.time), data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that never reached the application."""
+        if status >= 500:  # noqa: PLR2004 - a fault of ours: aiohttp logs it
+            return super().handle_error(request, status, exc, message)
+        response = web.Response(
+            status=status,
+            body=self._malformed,
+            content_type=JSON,
+            headers={hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", hdrs.SERVER: "poste"},
+        )
+        response.force_close()
+        return response
+
+
+def _connections_by_files() -> int:
+    """How many connections this process may have open, once it may open all files that it may.
+
+    The rest is for its log, its hosts, deliveries, operators, and what was accepted just now.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        _LOG.info("more files may be open", extra={"before": soft, "now": hard})
+    if hard == resource.RLIM_INFINITY:
+        return _FILES_ANY
+    return hard - min(_FILES_KEPT, hard // 2)
+
+
+def peer_of(request: web.Request) -> Peer:
+    """The client of a request."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    return connection

@@ -1,0 +1,197 @@
+"""Bytes on their way to or from clients, bounded: in all, by address, and each by its pace.
+
+What a client does not read, and what it has sent of a body that is not whole yet, stands in the
+memory of this edge. Beyond the share of an address its newest transfer is cut, so that those
+before it come to an end; beyond what all may hold, the newest of the address that holds the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+
+class Cut(Enum):
+    """Why this edge ended a transfer or a connection; the values are counted and logged."""
+
+    SLOW = "slow"
+    """A transfer moved fewer bytes than the least pace asks for, or took too long."""
+    BYTES_PER_ADDRESS = "bytes_per_address"
+    """The client's address makes this edge hold more bytes than its share."""
+    BYTES_PER_SOCKET = "bytes_per_socket"
+    """More frames wait for one WebSocket than may."""
+    HEAD = "head"
+    """More came than any head of a request has, or what frames its body."""
+    IDLE = "idle"
+    """It was the longest without a request when there was no room for another connection."""
+    CONNECTIONS_PER_ADDRESS = "connections_per_address"
+    """Its address has as many connections as it may, and none of them is idle."""
+    CONNECTIONS = "connections"
+    """This edge has as many connections as it may, and none of them is idle."""
+    STOP = "stop"
+    """The edge ends, and the client had not read its last answer in time."""
+    BYTES = "bytes"
+    """All clients together do, and this one's address the most."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How slow a transfer may be.
+
+    ``bytes_per_s_min`` from ``grace_s`` on, and never longer than ``seconds_max``.
+    """
+
+    grace_s: float
+    bytes_per_s_min: float
+    seconds_max: float
+
+    def is_kept(self, elapsed_s: float, moved_bytes: int) -> bool:
+        """Whether a transfer that moved so much in this time may go on."""
+        due_bytes = (elapsed_s - self.grace_s) * self.bytes_per_s_min
+        return elapsed_s <= self.seconds_max and moved_bytes >= due_bytes
+
+
+class Transfer:
+    """Bytes that this edge holds until one client has read them, or has sent the rest.
+
+    ``cut`` is called when the client is to lose it. ``left_bytes``, if there is one, says how many
+    of them have not moved yet.
+    """
+
+    __slots__ = ("address", "cut", "left_bytes", "moved_bytes", "since_s", "size_bytes")
+
+    def __init__(
+        self,
+        address: str,
+        since_s: float,
+        cut: Callable[[Cut], None],
+        left_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        self.address = address
+        self.since_s = since_s
+        self.cut = cut
+        self.left_bytes = left_bytes
+        self.moved_bytes = 0
+        self.size_bytes = 0
+
+
+class _Share:
+    """What one address holds, and those of its transfers that can be cut, oldest first."""
+
+    __slots__ = ("size_bytes", "waiting")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.waiting: dict[Transfer, None] = {}
+
+
+class Transfers:
+    """The transfers of one direction; ``size_bytes`` is what all of them hold."""
+
+    def __init__(self, *, bytes_max: int, bytes_per_address_max: int, pace: Pace) -> None:
+        self.size_bytes = 0
+        self._bytes_max = bytes_max
+        self._bytes_per_address_max = bytes_per_address_max
+        self._pace = pace
+        self._shares: dict[str, _Share] = {}
+
+    def begin(self, transfer: Transfer, size_bytes: int = 0) -> None:
+        """The transfer waits for its client from now on, until ``end``."""
+        self._share_of(transfer.address).waiting[transfer] = None
+        self.grow(transfer, size_bytes)
+
+    def grow(self, transfer: Transfer, more_bytes: int) -> None:
+        """So many more bytes are held; who holds too many is cut, this one perhaps."""
+        share = self._shares.get(transfer.address)
+        if share is None or transfer not in share.waiting:
+            return  # it was cut, or is over
+        self._count(share, transfer, more_bytes)
+        while share.size_bytes > self._bytes_per_address_max and share.waiting:
+            newest = next(reversed(share.waiting))
+            if newest.size_bytes == share.size_bytes:
+                break  # one answer may be larger than a share
+            self._cut(newest, Cut.BYTES_PER_ADDRESS)
+        self._make_room(0)
+
+    def end(self, transfer: Transfer) -> None:
+        """The transfer holds nothing any more; also after it was cut."""
+        if self.settle(transfer):
+            self.release(transfer.address, transfer.size_bytes)
+            transfer.size_bytes = 0
+
+    def settle(self, transfer: Transfer) -> bool:
+        """The transfer is whole: its bytes are held until ``release``, and it is not cut any more.
+
+        False when it was cut before.
+        """
+        share = self._shares.get(transfer.address)
+        if share is None or transfer not in share.waiting:
+            return False
+        del share.waiting[transfer]
+        return True
+
+    def take(self, address: str, size_bytes: int) -> Cut | None:
+        """Hold bytes that came at once until ``release``; why not, if they find no room.
+
+        Transfers that wait for their clients make room for them.
+        """
+        share = self._shares.get(address)
+        held_bytes = 0 if share is None else share.size_bytes
+        if held_bytes + size_bytes > self._bytes_per_address_max:
+            return Cut.BYTES_PER_ADDRESS
+        if not self._make_room(size_bytes):
+            return Cut.BYTES
+        self._share_of(address).size_bytes += size_bytes
+        self.size_bytes += size_bytes
+        return None
+
+    def release(self, address: str, size_bytes: int) -> None:
+        """Bytes of an address are held no more."""
+        share = self._share_of(address)
+        share.size_bytes -= size_bytes
+        self.size_bytes -= size_bytes
+        if not share.size_bytes and not share.waiting:
+            del self._shares[address]
+
+    def cut_slow(self, now_s: float) -> None:
+        """Cut a client that is slower than the pace."""
+        for share in list(self._shares.values()):
+            for transfer in list(share.waiting):
+                if transfer.left_bytes is not None:
+                    more = transfer.left_bytes() - transfer.size_bytes
+                    transfer.moved_bytes -= min(more, 0)
+                    self.grow(transfer, more)
+                if not self._pace.is_kept(now_s - transfer.since_s, transfer.moved_bytes):
+                    self._cut(transfer, Cut.SLOW)
+
+    def cut_all(self, cause: Cut) -> None:
+        """Cut all that still wait."""
+        for share in list(self._shares.values()):
+            for transfer in list(share.waiting):
+                self._cut(transfer, cause)
+
+    def _share_of(self, address: str) -> _Share:
+        share = self._shares.get(address)
+        if share is None:
+            share = self._shares[address] = _Share()
+        return share
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Cut until so many more bytes find room; False when there is nothing left to cut."""
+        while self.size_bytes + size_bytes > self._bytes_max:
+            waiting = [share for share in self._shares.values() if share.waiting]
+            if not waiting:
+                return False
+            largest = max(waiting, key=lambda share: share.size_bytes)
+            self._cut(next(reversed(largest.waiting)), Cut.BYTES)
+        return True
+
+    def _cut(self, transfer: Transfer, cause: Cut) -> None:
+        self.end(transfer)
+        transfer.cut(cause)
+
+    def _count(self, share: _Share, transfer: Transfer, more_bytes: int) -> None:
+        transfer.size_bytes += more_bytes
+        share.size_bytes += more_bytes
+        self.size_bytes += more_bytes

@@ -1,0 +1,373 @@
+"""Clients that do not read, or send slowly, make an edge hold little, and not for long."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from actors.host.clock import system_clock
+from http_edge.listener.connections import peer_of
+from http_edge.listener.in_flight import InFlight
+from http_edge.listener.listener import HttpListener
+from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.routes import BodyRoute, PlainRoute, Route, RouteGroup, SocketRoute
+from http_edge.listener.transfers import Cut
+from http_edge.settings.settings import Limits, Settings
+from http_edge.telemetry.edge_measures import EdgeMeasures
+from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
+from tests.edge.mediator import WAIT_S
+
+MIB: Final = 1_048_576
+ANSWER: Final = bytes(4 * MIB)
+"""More than the kernels of both sides take."""
+
+
+async def download(_: web.Request) -> web.Response:
+    return web.Response(body=ANSWER)
+
+
+async def echo(_: web.Request, body: bytes) -> web.Response:
+    return web.Response(body=body or ANSWER)
+
+
+async def push(request: web.Request) -> web.WebSocketResponse:
+    """A socket that is sent more than its client reads."""
+    pushed = web.WebSocketResponse(writer_limit=0)
+    await pushed.prepare(request)
+    outgoing = Outgoing(pushed, peer=peer_of(request), bytes_max=2 * len(ANSWER))
+    outgoing.put(ANSWER)
+    running = asyncio.get_running_loop().create_task(outgoing.run())
+    await pushed.receive()
+    await outgoing.finish(running, seconds_max=WAIT_S)
+    return pushed
+
+
+ROUTES: Final[list[Route]] = [
+    PlainRoute("GET", "/download", download),
+    BodyRoute("/echo", echo),
+    SocketRoute("/push", push),
+]
+REQUESTS: Final = {
+    "GET": b"GET /download HTTP/1.1\r\nHost: x\r\n\r\n",
+    "POST": b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+    "WebSocket": b"GET /push HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+}
+
+
+class Edge:
+    """A listener of these routes, and raw connections to it."""
+
+    def __init__(self, data_dir: Path, **limits: Any) -> None:
+        self.settings = Settings(data_dir=data_dir, limits=Limits(**limits))
+        self.in_flight = InFlight(self.settings.limits)
+        self.measures = EdgeMeasures()
+        ids = itertools.count()
+        self.listener = HttpListener(
+            self.settings,
+            [RouteGroup(DECENTRL, ROUTES, error_body=lambda reason: b'"%b"' % reason.encode())],
+            self.in_flight,
+            clock=system_clock,
+            new_id=lambda: f"id-{next(ids)}",
+            refusals=RefusalCounts(entries_max=64, senders_bytes_max=1_024, clock=lambda: 0),
+            measures=self.measures,
+        )
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._clients: list[socket.socket] = []
+
+    @property
+    def unread_bytes(self) -> int:
+        return self.listener.connections.leaving.size_bytes
+
+    def cuts(self, cause: Cut) -> float:
+        value = self.measures.registry.get_sample_value(
+            "poste_connections_cut_total", {"cause": cause.value}
+        )
+        return value or 0.0
+
+    async def connect(self, request: bytes, address: str = "127.0.0.1") -> socket.socket:
+        """A client of an address that has sent this, and reads nothing by itself."""
+        client = socket.socket()
+        client.bind((address, 0))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.setblocking(False)
+        self._clients.append(client)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", self.port))
+        await loop.sock_sendall(client, request)
+        return client
+
+    async def start(self) -> None:
+        await self.listener.start(self._listening)
+
+    async def stop(self) -> None:
+        for client in self._clients:
+            client.close()
+        await self.listener.stop()
+        self._listening.close()
+
+
+@asynccontextmanager
+async def edge_with(data_dir: Path, **limits: Any) -> AsyncIterator[Edge]:
+    edge = Edge(data_dir, **limits)
+    await edge.start()
+    try:
+        yield edge
+    finally:
+        await edge.stop()
+
+
+async def ended(client: socket.socket) -> None:
+    """Read until the connection ends, or fail."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(WAIT_S):
+        try:
+            while await loop.sock_recv(client, 65_536):
+                pass
+        except ConnectionResetError:
+            pass
+
+
+async def until(is_so: Any) -> None:
+    """Let the loop run until something is so."""
+    async with asyncio.timeout(WAIT_S):
+        while not is_so():  # noqa: ASYNC110 - what other tasks and the kernel do sets no event
+            await asyncio.sleep(0)
+
+
+async def status(client: socket.socket) -> int:
+    """The status of the next answer."""
+    async with asyncio.timeout(WAIT_S):
+        answer = await asyncio.get_running_loop().sock_recv(client, 65_536)
+    return int(answer.split()[1])
+
+
+async def served(edge: Edge) -> bytes:
+    """Another client is served."""
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"http://127.0.0.1:{edge.port}/echo", data=b"x") as answer,
+    ):
+        return await answer.read()
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize(
+    "limits",
+    [{"transfer_grace_s": 0.05}, {"answer_write_s_max": 0.05}],
+    ids=["too slow", "too long"],
+)
+async def test_a_client_that_does_not_read_is_cut_and_leaves_nothing_behind(
+    tmp_path: Path, kind: str, limits: dict[str, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with edge_with(tmp_path, **limits) as edge:
+        client = await edge.connect(REQUESTS[kind])
+        await until(lambda: edge.unread_bytes > MIB)
+        await until(lambda: edge.unread_bytes == 0)
+        assert edge.cuts(Cut.SLOW) == 1
+        assert await served(edge) == b"x"
+        await ended(client)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_one_address_makes_an_edge_hold_a_bounded_number_of_unread_bytes(
+    tmp_path: Path, kind: str
+) -> None:
+    async with edge_with(tmp_path, answers_bytes_per_address_max=9 * MIB) as edge:
+        for _ in range(20):
+            await edge.connect(REQUESTS[kind])
+        await until(lambda: edge.cuts(Cut.BYTES_PER_ADDRESS) == 18)
+        assert 4 * MIB < edge.unread_bytes <= 9 * MIB
+        assert await served(edge) == b"x"
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_a_client_that_reads_gets_its_answer_whole(tmp_path: Path, kind: str) -> None:
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(REQUESTS[kind])
+        loop = asyncio.get_running_loop()
+        received = 0
+        async with asyncio.timeout(WAIT_S):
+            while received < len(ANSWER):
+                received += len(await loop.sock_recv(client, 65_536))
+        await until(lambda: edge.unread_bytes == 0)
+
+
+async def test_an_edge_that_stops_waits_for_no_slow_reader(tmp_path: Path) -> None:
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(REQUESTS["GET"])
+        await until(lambda: edge.unread_bytes > MIB)
+        async with asyncio.timeout(WAIT_S):
+            await edge.listener.stop()
+        assert edge.unread_bytes == 0
+        await ended(client)
+
+
+def post(body_bytes: int, *, chunked: bool) -> bytes:
+    """The head of a body of this size and all of it but its last byte, whole or in chunks."""
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
+    body = bytes(body_bytes - 1)
+    if chunked:
+        return head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b" % (body_bytes, body)
+    return head + b"Content-Length: %d\r\n\r\n%b" % (body_bytes, body)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_bodies_count_as_they_arrive_and_an_address_has_a_share_of_them(
+    tmp_path: Path, chunked: bool
+) -> None:
+    limits = {"bodies_bytes_max": 8 * MIB, "bodies_bytes_per_address_max": 2 * MIB}
+    async with edge_with(tmp_path, **limits) as edge:
+        bodies = edge.in_flight.bodies
+        request = post(MIB // 2, chunked=chunked)
+        first = [await edge.connect(request) for _ in range(4)]
+        await until(lambda: bodies.size_bytes == 2 * MIB - 4)
+        more = [await edge.connect(request) for _ in range(4)]
+        assert [await status(client) for client in more] == [429] * 4
+        other = await edge.connect(request, "127.0.0.2")
+        await until(lambda: bodies.size_bytes == 2 * MIB - 4 + MIB // 2 - 1)
+        for client in (*first, other):
+            await asyncio.get_running_loop().sock_sendall(
+                client, b"x\r\n0\r\n\r\n"[: 8 if chunked else 1]
+            )
+            assert await status(client) == 200
+        await until(lambda: bodies.size_bytes == 0)
+
+
+async def test_slow_bodies_of_many_addresses_make_room_for_one_that_is_there(
+    tmp_path: Path,
+) -> None:
+    limits = {"bodies_bytes_max": 2 * MIB, "bodies_bytes_per_address_max": 2 * MIB - 1}
+    async with edge_with(tmp_path, **limits) as edge:
+        bodies = edge.in_flight.bodies
+        honest = await edge.connect(post(MIB // 4, chunked=False), "127.0.0.9")
+        await until(lambda: bodies.size_bytes == MIB // 4 - 1)
+        slow = [
+            await edge.connect(post(MIB, chunked=False), f"127.0.0.{number}")
+            for number in range(2, 6)
+        ]
+        answers = [asyncio.create_task(status(client)) for client in slow]
+        await asyncio.wait(answers[:3], timeout=WAIT_S)
+        assert 503 in {task.result() for task in answers if task.done()}
+        assert bodies.size_bytes <= 2 * MIB
+        assert await served(edge) == b"x"
+        await asyncio.get_running_loop().sock_sendall(honest, b"x")
+        assert await status(honest) == 200
+        for task in answers:
+            task.cancel()
+
+
+async def test_a_body_that_comes_slower_than_the_pace_is_cut_before_its_time_is_over(
+    tmp_path: Path,
+) -> None:
+    async with edge_with(tmp_path, transfer_grace_s=0.05, body_read_s_max=WAIT_S) as edge:
+        client = await edge.connect(post(100, chunked=False))
+        assert await status(client) == 408
+        await until(lambda: edge.in_flight.bodies.size_bytes == 0)
+
+
+async def test_requests_that_are_sent_ahead_of_their_answers_stay_in_the_kernel(
+    tmp_path: Path,
+) -> None:
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(REQUESTS["GET"])
+        await until(lambda: edge.unread_bytes > MIB)
+        sending = asyncio.get_running_loop().sock_sendall(client, REQUESTS["GET"] * 200_000)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sending, 0.2)
+        (connection,) = edge.listener.connections._open
+        assert connection.pipelined <= 2
+
+
+async def test_an_address_has_a_bounded_number_of_connections_and_its_idle_ones_make_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with edge_with(tmp_path, connections_per_address_max=4) as edge:
+        busy = [await edge.connect(post(100, chunked=False)) for _ in range(2)]
+        idle = [await edge.connect(b"") for _ in range(2)]
+        await until(lambda: len(edge.listener.connections) == 4)
+        assert await served(edge) == b"x"
+        await ended(idle[0])
+        for _ in range(50):
+            await edge.connect(b"")
+        await until(lambda: edge.cuts(Cut.IDLE) >= 50)
+        assert len(edge.listener.connections) == 4
+        assert await status(await edge.connect(REQUESTS["POST"], "127.0.0.2")) == 200
+        for client in busy:
+            await asyncio.get_running_loop().sock_sendall(client, b"x")
+            assert await status(client) == 200
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_an_edge_has_a_bounded_number_of_connections_and_none_is_refused_for_idle_ones(
+    tmp_path: Path,
+) -> None:
+    async with edge_with(tmp_path, connections_max=16, connections_per_address_max=8) as edge:
+        for number in range(40):
+            await edge.connect(b"", f"127.0.0.{2 + number % 4}")
+        await until(lambda: edge.cuts(Cut.IDLE) == 24)
+        assert len(edge.listener.connections) == 16
+        assert await served(edge) == b"x"
+
+
+async def test_a_newcomer_is_refused_when_no_connection_is_idle(tmp_path: Path) -> None:
+    async with edge_with(tmp_path, connections_per_address_max=2) as edge:
+        for _ in range(2):
+            await edge.connect(post(100, chunked=False))
+        await until(lambda: sum(edge.in_flight._bodies_of.values()) == 2)
+        await ended(await edge.connect(b""))
+        assert edge.cuts(Cut.CONNECTIONS_PER_ADDRESS) == 1
+
+
+async def test_a_connection_that_sends_no_head_is_closed_long_before_an_idle_one(
+    tmp_path: Path,
+) -> None:
+    async with edge_with(tmp_path, head_s_max=0.1) as edge:
+        used = await edge.connect(REQUESTS["POST"].replace(b": 0", b": 1") + b"x")
+        assert await status(used) == 200
+        for said in (b"", b"GET / HTT", b"GET / HTTP/1.1\r\nA: b\r\n"):
+            await ended(await edge.connect(said))
+        assert len(edge.listener.connections) == 1
+
+
+FLOODS: Final = {
+    "a head without end": (b"GET / HTTP/1.1\r\nHost: x\r\n", b"A: %b\r\n" % (b"b" * 5_000)),
+    "a chunk with a long extension": (
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        b"a" * 5_000,
+    ),
+    "trailers": (
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
+        b"A: %b\r\n" % (b"b" * 5_000),
+    ),
+    "chunks of one byte": (
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"1;aaaa\r\nx\r\n" * 500,
+    ),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+async def test_what_is_no_body_is_bounded_wherever_it_stands(tmp_path: Path, flood: str) -> None:
+    head, part = FLOODS[flood]
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(head)
+        await until(lambda: len(edge.listener.connections) == 1)
+        with pytest.raises(ConnectionError):
+            await loop.sock_sendall(client, part * 1_000)
+        assert edge.cuts(Cut.HEAD) == 1
+        assert await served(edge) == b"x"
