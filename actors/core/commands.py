@@ -25,10 +25,11 @@ class _Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
-    """Zero-based page and its size (DCTRL-0004 9.1)."""
+    """Zero-based page and its size (DCTRL-0004 9.1); one of events has ``bytes_max`` bytes."""
 
     number: int
     size: int
+    bytes_max: int | None = None
 
     @property
     def offset(self) -> int:

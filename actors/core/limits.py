@@ -40,7 +40,7 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     timestamp_window_ms: int = 300_000
-    nonces_per_shard_max: int = 2_000_000
+    nonces_per_shard_max: int = 200_000
     unproven_nonces_max: int = 200_000
     transaction_work_max: float = 1_024
     costly_work_max: float = 400

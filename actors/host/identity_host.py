@@ -24,6 +24,7 @@ from actors.host.host import Host
 from actors.host.inspection import Inspector
 from actors.host.measures import HostReport, HostStats, LogWatch, families
 from actors.host.port import (
+    PAGE_TOO_LARGE,
     A,
     AdoptPartitions,
     AnyQuestion,
@@ -45,7 +46,13 @@ from actors.host.port import (
 )
 from actors.host.writer import PushOut, Writer
 from eventstore.log.codec import identity_stream
-from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
+from eventstore.log.errors import (
+    AppendConflict,
+    AppendUnknown,
+    LogError,
+    LogUnavailable,
+    PageTooLarge,
+)
 from eventstore.log.event_log import EventLog, PublicEventsFilter, PublicEventsPage, SavedEventsPage
 from eventstore.stores.open_log import folder_of, open_log
 from eventstore.stores.postgres_connections import PostgresBounds
@@ -200,7 +207,8 @@ class IdentityHost:
         """Answer reads of read models, beside the writer: a slow read delays no command.
 
         Returns:
-            For each read the msgpack of its page, or ``b""`` when it could not be read.
+            For each read the msgpack of its page, ``b""`` when it could not be read, or
+            ``PAGE_TOO_LARGE``.
         """
         return [self._page(read) for read in reads]
 
@@ -309,13 +317,19 @@ class IdentityHost:
 
     def _page(self, read: Read) -> bytes:
         stream = identity_stream(read.owner_did)
-        offset, limit = read.page.offset, read.page.size
+        offset, limit, bytes_max = read.page.offset, read.page.size, read.page.bytes_max
         page: SavedEventsPage | PublicEventsPage
         try:
             if isinstance(read.where, PublicEventsFilter):
-                page = self._log.query_public_events(stream, read.where, offset=offset, limit=limit)
+                page = self._log.query_public_events(
+                    stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
+                )
             else:
-                page = self._log.query_saved_events(stream, read.where, offset=offset, limit=limit)
+                page = self._log.query_saved_events(
+                    stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
+                )
+        except PageTooLarge:
+            return PAGE_TOO_LARGE
         except LogError as error:
             _LOG.error("read model cannot be read: %s", type(error).__name__)
             return b""

@@ -39,6 +39,10 @@ class QueryStats(HostQuestion[HostStats], frozen=True):
     """What the host has counted and what it holds."""
 
 
+PAGE_TOO_LARGE: Final = msgspec.msgpack.encode(None)
+"""Instead of a page whose records are more bytes than it may have."""
+
+
 class ReadPages(HostQuestion[list[bytes]], frozen=True):
     """The msgpack of each page, empty where it could not be read."""
 

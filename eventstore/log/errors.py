@@ -99,6 +99,10 @@ class NotAsSealed(LogError):
         self.why = why
 
 
+class PageTooLarge(LogError):
+    """The records of a page are more bytes than it may have; a smaller page has fewer."""
+
+
 class UnknownTopic(LogError):
     """A row names an event type that this release does not know."""
 

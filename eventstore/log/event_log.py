@@ -202,14 +202,34 @@ class EventLog(Protocol):
         """The identities that are partitions of their own, in the order of their DIDs."""
 
     def query_saved_events(
-        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+        self,
+        owner: UUID,
+        where: SavedEventsFilter,
+        *,
+        offset: int,
+        limit: int,
+        bytes_max: int | None = None,
     ) -> SavedEventsPage:
-        """A page of one owner's saved events with the exact total, from one snapshot."""
+        """A page of one owner's saved events with the exact total, from one snapshot.
+
+        Raises:
+            PageTooLarge: its records are more than ``bytes_max``.
+        """
 
     def query_public_events(
-        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+        self,
+        owner: UUID,
+        where: PublicEventsFilter,
+        *,
+        offset: int,
+        limit: int,
+        bytes_max: int | None = None,
     ) -> PublicEventsPage:
-        """A page of one publisher's public events with the exact total, from one snapshot."""
+        """A page of one publisher's public events with the exact total, from one snapshot.
+
+        Raises:
+            PageTooLarge: its records are more than ``bytes_max``.
+        """
 
     def load_snapshot(self, stream: UUID) -> Snapshot | None:
         """The newest snapshot of a stream, None if there is none as it was saved: they are a cache.

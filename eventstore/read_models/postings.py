@@ -16,10 +16,13 @@ the log's positions, so (timestamp, version) is the order of (timestamp, positio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from eventsourcing.persistence import StoredEvent
+
+from eventstore.log.errors import PageTooLarge
 from eventstore.log.events import Seconds
 from eventstore.log.session import Session, StoredPosting
 
@@ -27,6 +30,8 @@ INSERT: Final = (
     "INSERT INTO postings (list, timestamp_s, version, revision, own)"
     " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
+_ROWS_AT_ONCE: Final = 32
+"""Rows of a page that are read together: they are in memory before their bytes are known."""
 _PUT: Final = INSERT.replace(
     "DO NOTHING", "(list, timestamp_s, version) DO UPDATE SET revision = excluded.revision"
 )
@@ -213,3 +218,24 @@ def _select(lists: Sequence[ListKey], conditions: _Conditions) -> tuple[str, lis
         return select, [*lists, *bounds]
     select = f"SELECT {columns} FROM postings WHERE list = ?{narrowed}"  # noqa: S608 - own text
     return " UNION ".join([select] * len(lists)), [p for key in lists for p in (key, *bounds)]
+
+
+def rows_of_page(
+    session: Session, stream: UUID, versions: Collection[int], bytes_max: int | None
+) -> dict[int, StoredEvent]:
+    """The rows of a stream that a page shows, by version; None is no bound.
+
+    Raises:
+        PageTooLarge: they are more bytes. Little more than so many are read.
+    """
+    if bytes_max is None:
+        return session.stored(stream, versions)
+    rows: dict[int, StoredEvent] = {}
+    ordered, left_bytes = sorted(versions), bytes_max
+    for start in range(0, len(ordered), _ROWS_AT_ONCE):
+        found = session.stored(stream, ordered[start : start + _ROWS_AT_ONCE])
+        left_bytes -= sum(len(row.state) for row in found.values())
+        if left_bytes < 0:
+            raise PageTooLarge(f"more than {bytes_max} bytes")
+        rows.update(found)
+    return rows

@@ -26,6 +26,7 @@ from eventstore.read_models.postings import (
     on_lists,
     page,
     remove,
+    rows_of_page,
 )
 
 _ALL: Final = "public"
@@ -54,12 +55,19 @@ def withdraw(session: Session, owner: UUID, event: PublicEventsDeleted) -> None:
 
 
 def query(
-    session: Session, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+    session: Session,
+    owner: UUID,
+    where: PublicEventsFilter,
+    *,
+    offset: int,
+    limit: int,
+    bytes_max: int | None,
 ) -> PublicEventsPage:
     """A page of the publisher's events, newest first, and the exact total.
 
     Raises:
         CorruptRow: the log does not hold what the read model refers to.
+        PageTooLarge: its records are more than ``bytes_max``.
     """
     any_of: Sequence[str | None] = sorted(set(where.tags)) or (None,)
     postings, total = page(
@@ -79,7 +87,7 @@ def query(
             event.timestamp_s,
             event.event_signature,
         )
-        for event in _read(session, owner, postings)
+        for event in _read(session, owner, postings, bytes_max)
     ]
     return PublicEventsPage(events, total)
 
@@ -104,9 +112,12 @@ def _names(channel_id: str | None) -> tuple[str, ...]:
     return (_ALL,) if channel_id is None else (_ALL, "channel", channel_id)
 
 
-def _read(session: Session, owner: UUID, postings: Sequence[Posting]) -> list[PublicEventPublished]:
+def _read(
+    session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
+) -> list[PublicEventPublished]:
     """The events of postings, from the log."""
-    rows = session.stored(owner, {posting.version for posting in postings})
+    versions = {posting.version for posting in postings}
+    rows = rows_of_page(session, owner, versions, bytes_max)
     events = []
     for posting in postings:
         row = rows.get(posting.version)

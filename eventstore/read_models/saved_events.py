@@ -30,6 +30,7 @@ from eventstore.read_models.postings import (
     on_lists,
     page,
     remove,
+    rows_of_page,
 )
 
 _ID: Final = "saved id"
@@ -88,12 +89,19 @@ def update_tags(
 
 
 def query(
-    session: Session, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+    session: Session,
+    owner: UUID,
+    where: SavedEventsFilter,
+    *,
+    offset: int,
+    limit: int,
+    bytes_max: int | None,
 ) -> SavedEventsPage:
     """A page of the owner's saved events, oldest first, and the exact total (8.10).
 
     Raises:
         CorruptRow: the log does not hold what the read model refers to.
+        PageTooLarge: its records are more than ``bytes_max``.
     """
     kind = _UNPROCESSED if where.unprocessed_only else _ALL
     participant, own = where.participant_did, False
@@ -110,7 +118,7 @@ def query(
     )
     events = [
         SavedEvent(event.event_id, event.payload, tags, event.timestamp_s)
-        for event, tags in _read(session, owner, postings)
+        for event, tags in _read(session, owner, postings, bytes_max)
     ]
     return SavedEventsPage(events, total)
 
@@ -151,12 +159,12 @@ def _names(kind: str, participant: str | None) -> tuple[str, ...]:
 
 
 def _read(
-    session: Session, owner: UUID, postings: Sequence[Posting]
+    session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
 ) -> list[tuple[EventSaved, list[str]]]:
     """The events of postings with their current tags, from the log."""
     versions = {posting.version for posting in postings}
     versions |= {posting.revision for posting in postings if posting.revision}
-    rows = session.stored(owner, versions)
+    rows = rows_of_page(session, owner, versions, bytes_max)
     found = []
     try:
         decoded = {version: decode(row.topic, row.state) for version, row in rows.items()}

@@ -180,17 +180,33 @@ class RecorderLog(EventLog):
 
     @override
     def query_saved_events(
-        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+        self,
+        owner: UUID,
+        where: SavedEventsFilter,
+        *,
+        offset: int,
+        limit: int,
+        bytes_max: int | None = None,
     ) -> SavedEventsPage:
         with self._reading() as session:
-            return saved_events.query(session, owner, where, offset=offset, limit=limit)
+            return saved_events.query(
+                session, owner, where, offset=offset, limit=limit, bytes_max=bytes_max
+            )
 
     @override
     def query_public_events(
-        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+        self,
+        owner: UUID,
+        where: PublicEventsFilter,
+        *,
+        offset: int,
+        limit: int,
+        bytes_max: int | None = None,
     ) -> PublicEventsPage:
         with self._reading() as session:
-            return public_events.query(session, owner, where, offset=offset, limit=limit)
+            return public_events.query(
+                session, owner, where, offset=offset, limit=limit, bytes_max=bytes_max
+            )
 
     @override
     def load_snapshot(self, stream: UUID) -> Snapshot | None:

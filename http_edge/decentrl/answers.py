@@ -20,6 +20,7 @@ from aiohttp import hdrs, web
 
 from actors.core.commands import Page
 from actors.core.refusals import Refusal
+from actors.core.replies import Refused
 from http_edge.listener.routes import JSON, Rejection
 
 HTTP_STATUS: Final[dict[Refusal, HTTPStatus]] = {
@@ -133,6 +134,13 @@ def refuse(refusal: Refusal, retry_after_s: float | None = None) -> Answer:
         return _REFUSALS[refusal]
     seconds = max(1, int(retry_after_s + 0.999))
     return Answer(HTTP_STATUS[refusal], error_body(refusal.value), seconds, refusal)
+
+
+def page_refused(refused: Refused, page: Page) -> Rejected:
+    """Why this page of events is not answered."""
+    if refused.code is not Refusal.INVALID_COMMAND:
+        return Rejected(refused.code)
+    return Rejected(refused.code, f"page_size: the page is more than {page.bytes_max} bytes")
 
 
 def reject(rejected: Rejected) -> Answer:

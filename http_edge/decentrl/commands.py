@@ -24,7 +24,7 @@ from actors.host.clock import Clock
 from eventstore.log.seal import command_key
 from http_edge.decentrl import envelope
 from http_edge.decentrl.admission import USED
-from http_edge.decentrl.answers import Answer, Rejected, refuse, reject
+from http_edge.decentrl.answers import Answer, Rejected, page_refused, refuse, reject
 from http_edge.decentrl.command_table import TYPES
 from http_edge.decentrl.envelope import CommandEnvelope
 from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
@@ -171,7 +171,9 @@ class CommandEndpoint:
         if result.read is None:
             return result.answer(reply, result.page)
         found = await self._gateway.read(result.read)
-        return _refused(found) if isinstance(found, Refused) else result.answer(found, result.page)
+        if isinstance(found, Refused):
+            return reject(page_refused(found, result.read.page))
+        return result.answer(found, result.page)
 
     async def _use_invitation(
         self, submission: Submission, result: ValidatedCommand

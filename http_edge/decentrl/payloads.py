@@ -98,7 +98,7 @@ def page_of(pagination: PageRequest | None, limits: Limits) -> Page:
         )
     if number * size > PAGE_OFFSET_MAX:
         raise PayloadInvalid("payload.pagination.page: is beyond any record")
-    return Page(number, size)
+    return Page(number, size, limits.page_bytes_max)
 
 
 def _count(value: float | None, name: str, default: int) -> int:

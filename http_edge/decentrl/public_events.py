@@ -15,7 +15,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import Seconds
-from http_edge.decentrl.answers import Answer, Rejected, records, refuse, reject, respond
+from http_edge.decentrl.answers import Answer, Rejected, page_refused, records, reject, respond
 from http_edge.dispatch.gateway import Gateway
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
@@ -48,7 +48,7 @@ class PublicEventsEndpoint:
             return respond(reject(query))
         found = await self._gateway.read(Read(query.did, query.page, query.where))
         if isinstance(found, Refused):
-            return respond(refuse(found.code))
+            return respond(reject(page_refused(found, query.page)))
         assert isinstance(found, PublicEventsPage)
         return respond(_answer(found, query.page))
 
@@ -93,7 +93,7 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery 
         after_timestamp_s=_seconds(after),
         before_timestamp_s=_seconds(before),
     )
-    return PublicQuery(did, Page(int(number), int(size)), where)
+    return PublicQuery(did, Page(int(number), int(size), limits.page_bytes_max), where)
 
 
 def _answer(found: PublicEventsPage, page: Page) -> Answer:

@@ -19,7 +19,7 @@ from actors.core.commands import GrantMediation, Read, Register, Submission
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Push, Refused, Reply
-from actors.host.port import HostPort, HostUnavailable, ReadPages
+from actors.host.port import PAGE_TOO_LARGE, HostPort, HostUnavailable, ReadPages
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage, SavedEventsPage
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
 from http_edge.dispatch.routes import Routes
@@ -36,6 +36,7 @@ _PAGE_DECODER: Final[msgspec.msgpack.Decoder[SavedEventsPage | PublicEventsPage]
     msgspec.msgpack.Decoder(SavedEventsPage | PublicEventsPage)
 )
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+_PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 Ports: TypeAlias = Callable[[str], HostPort]
@@ -195,6 +196,8 @@ class Gateway:
                 (page,) = await self.port(host).ask(ReadPages([read]))
             except HostUnavailable:
                 return _UNAVAILABLE
+        if page == PAGE_TOO_LARGE:
+            return _PAGE_TOO_LARGE
         return _PAGE_DECODER.decode(page) if page else _UNAVAILABLE
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:

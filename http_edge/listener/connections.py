@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import resource
 import socket
 import struct
@@ -33,6 +34,8 @@ _READ_BYTES: Final = 16 * 1024
 _PIPELINED_MAX: Final = 2
 """Requests that are read while one is answered; with one, every request would pause its
 connection."""
+_PART_BYTES: Final = 4 * 1024
+"""Bytes of a head, or of a message of a socket, that count with their connection."""
 _RECEIVED_MAX: Final = 256 * 1024
 """Bytes that asyncio receives at once."""
 _LOOK_S_MAX: Final = 1.0
@@ -72,7 +75,7 @@ class Connections:
 
         ``address_of`` makes the key of rates of a host; None of one without a share of its own.
         """
-        self._arriving = arriving
+        self.arriving = arriving
         self._address_of = address_of
         self._connections_max = min(limits.connections_max, _connections_by_files())
         self._per_address_max = min(
@@ -145,7 +148,7 @@ class Connections:
     def start(self) -> None:
         """Look for slow clients from now on, until ``stop``."""
         loop = asyncio.get_running_loop()
-        for transfers in (self.leaving, self._arriving):
+        for transfers in (self.leaving, self.arriving):
             transfers.cut_slow(loop.time())
         self._timers["look"] = loop.call_later(self._look_s, self.start)
 
@@ -182,11 +185,13 @@ class Connection(RequestHandler):
         "_arriving",
         "_arriving_from",
         "_connections",
+        "_frames",
         "_framing_bytes",
         "_head_bytes_max",
         "_head_s_max",
         "_heads",
         "_malformed",
+        "_part",
         "_unread",
         "_wire",
         "address",
@@ -209,6 +214,8 @@ class Connection(RequestHandler):
         self._arriving_from = 0
         self._connections = connections
         self._malformed = malformed
+        self._frames: CheckedFrames | None = None
+        self._part: Transfer | None = None
         self._unread: Transfer | None = None
         self._wire: asyncio.Transport | None = None
         super().__init__(
@@ -261,6 +268,7 @@ class Connection(RequestHandler):
         """The connection is over, from either side."""
         self._connections.forget(self)
         self._read_all()
+        self._hold(0)
         self._wire = None
         super().connection_lost(exc)
 
@@ -287,6 +295,9 @@ class Connection(RequestHandler):
             self._arriving = self._messages[-1][1]
             self._arriving_from = self._arriving.total_bytes
             self._framing_bytes = 0
+            self._hold(0)
+        elif self._frames is not None:
+            self._hold(self._frames.held_bytes)
         elif self._payload_parser is None:
             self._framing_bytes += len(data)
             arriving = self._arriving
@@ -299,6 +310,22 @@ class Connection(RequestHandler):
             framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
             if framing_bytes > self._head_bytes_max + body_bytes // 8:
                 self.cut(Cut.HEAD)
+            elif arriving is None:
+                self._hold(self._framing_bytes)
+
+    def _hold(self, size_bytes: int) -> None:
+        """So many bytes of a head or of a message of a socket are here, and it is not whole."""
+        part, arriving = self._part, self._connections.arriving
+        if size_bytes <= _PART_BYTES:
+            if part is not None:
+                arriving.end(part)
+                self._part = None
+            return
+        if part is None:
+            # Each has a time of its own: that of a head, or that between two pings.
+            part = self._part = Transfer(self.address, math.inf, self.cut)
+            arriving.begin(part)
+        arriving.grow(part, size_bytes - part.size_bytes)
 
     def pause_writing(self) -> None:
         """The kernel did not take all: the client reads slowly, or not at all."""
@@ -342,7 +369,8 @@ class Connection(RequestHandler):
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """Read a WebSocket from now on, and look at its frames."""
-        super().set_parser(CheckedFrames(parser, self._loop.time), data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
+        self._frames = CheckedFrames(parser, self._loop.time)
+        super().set_parser(self._frames, data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
 
     def handle_error(
         self,

@@ -55,6 +55,7 @@ class CheckedFrames:
         self._header = b""
         self._fragments = 0
         self._message_bytes = 0
+        self._ends = True
         self._allowed: float = FRAMES_BURST
         self._allowed_at_s = clock_s()
         self._is_refused = False
@@ -76,6 +77,13 @@ class CheckedFrames:
     def feed_eof(self) -> None:
         """No more bytes come."""
         self._reader.feed_eof()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a message that is not whole yet."""
+        if self._ends and not self._payload_left:
+            return 0
+        return max(0, self._message_bytes - self._payload_left)
 
     def _checked(self, data: bytes) -> tuple[int, bytes]:
         """Where the first frame begins that is not checked yet, and what refuses it, if so."""
@@ -111,4 +119,5 @@ class CheckedFrames:
             self._fragments = self._message_bytes = 0
         self._fragments += 1
         self._message_bytes += length
+        self._ends = bool(first & _FINAL)
         return self._fragments <= FRAGMENTS_MIN + self._message_bytes // FRAGMENT_BYTES

@@ -15,7 +15,7 @@ class Limits(Section):
     body_bytes_max: int = Field(default=MIB, ge=KIB, le=16 * MIB)
     """Request body. Holds a message of 1 MiB less its envelope; each command in flight may need
     this much memory several times over."""
-    head_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=MIB)
+    head_bytes_max: int = Field(default=32 * KIB, ge=KIB, le=MIB)
     """All of a request that is not its body: request line and headers, what frames the chunks of a
     body (an eighth of it more), trailers. Above it the connection is cut."""
     head_s_max: float = Field(default=15, gt=0, le=600)
@@ -70,9 +70,13 @@ class Limits(Section):
     """page_size of a query that names none."""
     public_page_size_max: int = Field(default=100, ge=1, le=10_000)
     """Largest page_size of GET /public, which strangers send."""
-    reads_in_flight_max: int = Field(default=32, ge=1, le=10_000)
+    page_bytes_max: int = Field(default=16 * MIB, ge=MIB, le=256 * MIB)
+    """Bytes of a page of saved or public events as they are stored; a larger one is refused with
+    INVALID_COMMAND, never cut short, and a smaller page_size asked for. Holds a hundred of the
+    largest events."""
+    reads_in_flight_max: int = Field(default=8, ge=1, le=10_000)
     """Reads of saved and public events that one edge process has under way; more wait. Each may be
-    a page of megabytes."""
+    a page of page_bytes_max, and a host reads seven at once."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of pages of messages that one transaction answers beside the first; beyond, queries
     are answered TEMPORARILY_UNAVAILABLE."""
@@ -139,7 +143,7 @@ class Limits(Section):
     """Free bytes of the disk of log.db below which only what frees some is taken, such as
     acknowledgements, and what reads; the rest is refused with INSUFFICIENT_STORAGE. At most a tenth
     of the disk; 0 is no floor. Of a PostgreSQL server nothing is known: watch its disk."""
-    nonces_per_shard_max: int = Field(default=2_000_000, ge=1_000)
+    nonces_per_shard_max: int = Field(default=200_000, ge=1_000)
     """Nonces in force in one shard, about 100 bytes of memory each, of commands with a signature
     that holds. When full, commands are refused: forgetting a nonce would let a replay in."""
     unproven_nonces_max: int = Field(default=200_000, ge=1_000)

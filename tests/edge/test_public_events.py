@@ -313,3 +313,16 @@ async def test_public_events_have_a_quota_that_withdrawing_frees(
     await withdraw(mediator, alice, public_event_id=first)
     await publish(mediator, alice, "3")
     assert sorted(await read(mediator, alice)) == ["2", "3"]
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
+async def test_a_page_of_too_many_bytes_is_refused_and_a_smaller_one_is_not(
+    mediator: Mediator, alice: Person
+) -> None:
+    for _ in range(40):
+        await publish(mediator, alice, "x" * 30_000)
+    answer = await mediator.get(f"/public/{alice.did}?page_size=40")
+    assert answer.refusal == (400, "INVALID_COMMAND")
+    assert answer.json["detail"] == "page_size: the page is more than 1048576 bytes"
+    assert len(await read(mediator, alice, "?page_size=30")) == 30
+    assert len(await read(mediator, alice, "?page_size=30&page=1")) == 10

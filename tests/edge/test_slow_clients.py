@@ -371,3 +371,23 @@ async def test_what_is_no_body_is_bounded_wherever_it_stands(tmp_path: Path, flo
             await loop.sock_sendall(client, part * 1_000)
         assert edge.cuts(Cut.HEAD) == 1
         assert await served(edge) == b"x"
+
+
+async def test_a_message_of_a_socket_counts_before_it_is_whole(tmp_path: Path) -> None:
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(REQUESTS["WebSocket"])
+        await until(lambda: sum(edge.in_flight.sockets.values()) == 1)
+        frame = b"\x82\xff" + (100_000).to_bytes(8, "big") + bytes(4) + bytes(50_000)
+        await asyncio.get_running_loop().sock_sendall(client, frame)
+        await until(lambda: edge.in_flight.bodies.size_bytes == 50_000)
+        client.close()
+        await until(lambda: edge.in_flight.bodies.size_bytes == 0)
+
+
+async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"GET /download HTTP/1.1\r\nA: " + bytes(b"a" * 10_000))
+        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
+        await asyncio.get_running_loop().sock_sendall(client, b"\r\nHost: x\r\n\r\n")
+        await until(lambda: edge.in_flight.bodies.size_bytes == 0)
+        assert await status(client) == 200

@@ -156,15 +156,31 @@ class FaultyLog(EventLog):
 
     @override
     def query_saved_events(
-        self, owner: UUID, where: SavedEventsFilter, *, offset: int, limit: int
+        self,
+        owner: UUID,
+        where: SavedEventsFilter,
+        *,
+        offset: int,
+        limit: int,
+        bytes_max: int | None = None,
     ) -> SavedEventsPage:
-        return self._log.query_saved_events(owner, where, offset=offset, limit=limit)
+        return self._log.query_saved_events(
+            owner, where, offset=offset, limit=limit, bytes_max=bytes_max
+        )
 
     @override
     def query_public_events(
-        self, owner: UUID, where: PublicEventsFilter, *, offset: int, limit: int
+        self,
+        owner: UUID,
+        where: PublicEventsFilter,
+        *,
+        offset: int,
+        limit: int,
+        bytes_max: int | None = None,
     ) -> PublicEventsPage:
-        return self._log.query_public_events(owner, where, offset=offset, limit=limit)
+        return self._log.query_public_events(
+            owner, where, offset=offset, limit=limit, bytes_max=bytes_max
+        )
 
     @override
     def load_snapshot(self, stream: UUID) -> Snapshot | None:

@@ -146,11 +146,11 @@ def test_null_is_absent_where_a_member_is_optional_and_unknown_members_are_ignor
 @pytest.mark.parametrize(
     ("page", "size", "result"),
     [
-        (None, None, Page(0, LIMITS.page_size_default)),
-        (2, 10, Page(2, 10)),
-        (2.0, 10.0, Page(2, 10)),  # as a JavaScript client may write it
-        (-0.0, 1, Page(0, 1)),
-        (0, LIMITS.page_size_max, Page(0, LIMITS.page_size_max)),
+        (None, None, Page(0, LIMITS.page_size_default, LIMITS.page_bytes_max)),
+        (2, 10, Page(2, 10, LIMITS.page_bytes_max)),
+        (2.0, 10.0, Page(2, 10, LIMITS.page_bytes_max)),  # as a JavaScript client may write it
+        (-0.0, 1, Page(0, 1, LIMITS.page_bytes_max)),
+        (0, LIMITS.page_size_max, Page(0, LIMITS.page_size_max, LIMITS.page_bytes_max)),
         (0, 0, "payload.pagination.page_size: is not from 1 to 1000"),
         (0, LIMITS.page_size_max + 1, "payload.pagination.page_size: is not from 1 to 1000"),
         (-1, 1, "payload.pagination.page: is not a whole number from 0"),

@@ -1,0 +1,162 @@
+"""What clients can make a node hold: the table of THREAT_MODEL.md, and the containers' limits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from http_edge.settings.settings import Settings
+from tests.tidy.modules import ROOT
+
+KIB: Final = 1_024
+MIB: Final = KIB * KIB
+GIB: Final = KIB * MIB
+CONNECTION_BYTES: Final = 44 * KIB
+"""Measured: one WebSocket, 40 KiB; and what it may hold of a head or a message uncounted."""
+COPIES: Final = 3
+"""A body or an answer on its way through a process: as received, as read, as sent on."""
+SHARDS: Final = 64
+"""Of the clusters in deploy/: one node may own them all while the other is away."""
+READERS: Final = 7
+"""Threads of a host that read pages (``eventstore.stores``)."""
+NONCE_BYTES: Final = 100
+UNPROVEN_NONCE_BYTES: Final = 150
+
+Row = tuple[str, str, int, int]
+
+
+def rows(settings: Settings) -> list[Row]:
+    """What is held, its settings, the bytes that one address and that all together can cause."""
+    ray = ("Ray's processes and object store", "", 0, 400 * MIB)
+    return [*of_edge(settings), *of_host(settings), ray]
+
+
+def of_edge(settings: Settings) -> list[Row]:
+    limits, rates, didcomm = settings.limits, settings.rates, settings.didcomm
+    connection = CONNECTION_BYTES + limits.head_bytes_max
+    page = limits.page_bytes_max * 2
+    queue_page = limits.queue_bytes_max + limits.pages_bytes_max
+    small = 4 * rates.keys_max * 200 + didcomm.owners_remembered_max * 300
+    outbound = settings.outbound.in_flight_max * 2 * didcomm.message_bytes_max
+    return [
+        ("edge: itself", "", 0, 160 * MIB),
+        (
+            "edge: connections, sockets, heads of requests",
+            "`connections_max`, `connections_per_address_max`, `head_bytes_max`",
+            limits.connections_per_address_max * connection,
+            limits.connections_max * connection,
+        ),
+        (
+            "edge: bodies and messages of sockets, arriving and worked on",
+            "`bodies_bytes_max`, `bodies_bytes_per_address_max`",
+            COPIES * limits.bodies_bytes_per_address_max,
+            COPIES * limits.bodies_bytes_max,
+        ),
+        (
+            "edge: answers and frames that are not read",
+            "`answers_bytes_max`, `answers_bytes_per_address_max`",
+            limits.answers_bytes_per_address_max,
+            limits.answers_bytes_max,
+        ),
+        (
+            "edge: pages of events",
+            "`page_bytes_max`, `reads_in_flight_max`",
+            limits.reads_in_flight_max * page,
+            limits.reads_in_flight_max * page,
+        ),
+        (
+            "edge: pages of messages of one transaction",
+            "`queue_bytes_max`, `pages_bytes_max`",
+            COPIES * queue_page,
+            COPIES * queue_page,
+        ),
+        (
+            "edge: rates, owners of keys",
+            "`rates.keys_max`, `didcomm.owners_remembered_max`",
+            0,
+            small,
+        ),
+        ("edge: deliveries", "`outbound.in_flight_max`, `didcomm.message_bytes_max`", 0, outbound),
+    ]
+
+
+def of_host(settings: Settings) -> list[Row]:
+    limits = settings.limits
+    active, page = limits.active_bytes_max, limits.page_bytes_max * 2
+    queue_page = limits.queue_bytes_max + limits.pages_bytes_max
+    nonces = SHARDS * limits.nonces_per_shard_max * NONCE_BYTES
+    junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
+    return [
+        ("host: itself", "", 0, 160 * MIB),
+        ("host: identities", "`active_bytes_max`", active, active),
+        ("host: nonces of 64 shards", "`nonces_per_shard_max`", nonces, nonces),
+        ("host: nonces without effect", "`unproven_nonces_max`", junk, junk),
+        (
+            "host: a transaction and its pages",
+            "`transaction_bytes_max`, `queue_bytes_max`, `pages_bytes_max`",
+            COPIES * limits.transaction_bytes_max + 2 * queue_page,
+            COPIES * limits.transaction_bytes_max + 2 * queue_page,
+        ),
+        ("host: pages of events", "`page_bytes_max`", READERS * page, READERS * page),
+    ]
+
+
+def mib(size_bytes: int) -> str:
+    return f"{-(-size_bytes // MIB):,}" if size_bytes else ""
+
+
+def table(settings: Settings) -> str:
+    """The rows as they stand in THREAT_MODEL.md."""
+    found = rows(settings)
+    lines = [
+        f"| {what} | {names} | {mib(one)} | {mib(every)} |" for what, names, one, every in found
+    ]
+    lines.append(f"| **sum** | | | **{mib(sum(row[3] for row in found))}** |")
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path)
+
+
+def test_the_table_in_the_threat_model_is_that_of_the_defaults(settings: Settings) -> None:
+    assert table(settings) in (ROOT / "THREAT_MODEL.md").read_text()
+
+
+def size(text: str) -> int:
+    """Bytes of ``6g``, ``6Gi`` or ``6G`` (which docker and systemd take for GiB)."""
+    found = re.fullmatch(r"(\d+)[gG]i?", text)
+    assert found, text
+    return int(found.group(1)) * GIB
+
+
+def limits_of_deploy() -> dict[str, int]:
+    """The memory that each form of deployment gives a node."""
+
+    def read(name: str) -> Any:
+        return yaml.safe_load((ROOT / "deploy" / name).read_text())
+
+    ray = next(iter(yaml.safe_load_all((ROOT / "deploy/kuberay/poste.yaml").read_text())))
+    (workers,) = ray["spec"]["workerGroupSpecs"]
+    containers = workers["template"]["spec"]["containers"]
+    found = {
+        "compose": read("compose/compose.yaml")["services"]["node"]["deploy"]["resources"][
+            "limits"
+        ]["memory"],
+        "helm": read("helm/poste/values.yaml")["nodes"]["resources"]["limits"]["memory"],
+        "kuberay": containers[0]["resources"]["limits"]["memory"],
+    }
+    for unit in ("poste", "poste-node"):
+        text = (ROOT / f"deploy/systemd/{unit}.service").read_text()
+        (found[unit],) = re.findall(r"^MemoryMax=(.*)$", text, re.MULTILINE)
+    return {name: size(text) for name, text in found.items()}
+
+
+def test_all_bounds_together_stay_below_the_memory_of_every_deployment(settings: Settings) -> None:
+    needed = sum(row[3] for row in rows(settings))
+    assert {name: limit for name, limit in limits_of_deploy().items() if limit < needed} == {}
