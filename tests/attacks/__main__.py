@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -12,6 +13,8 @@ import click
 import msgspec
 
 from http_edge.cli.output import json_option, print_json, print_table
+from http_edge.clients.decentrl import ClientError
+from http_edge.clients.didcomm import WalletError
 from tests.attacks.attack import Attack
 from tests.attacks.attacker import AttackFailed
 from tests.attacks.figures import Quiet, Row, broken
@@ -20,6 +23,9 @@ from tests.attacks.registry import ATTACKS
 from tests.attacks.table import print_rows
 from tests.attacks.target import Options
 from tests.bench.report import machine
+
+_FAULTS = (AttackFailed, AssertionError, ClientError, WalletError, OSError, sqlite3.Error)
+"""Why an attack could not be measured; the others still can."""
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -98,8 +104,8 @@ async def _measured(chosen: Sequence[Attack], options: Options, url: str | None)
         click.echo(f"{number}/{len(chosen)} {attack.name}, {attack.rate}: {attack.about}", err=True)
         try:
             rows.append(await measure(attack, options, url))
-        except AttackFailed as error:
-            failed[attack.name] = str(error)
+        except _FAULTS as error:
+            failed[attack.name] = f"{type(error).__name__}: {error}"
     quiet: dict[str, Quiet] = {}
     for pair in {attack.pair for attack in chosen}:
         same = [row for row in rows if ATTACKS[row.name].pair == pair]
