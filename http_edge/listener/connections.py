@@ -11,7 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable
 from heapq import nsmallest
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import StreamReader, hdrs, web
 from aiohttp.http import HttpRequestParser
@@ -250,15 +250,15 @@ class Connection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._wire = transport
+        # uvloop's have the interface of asyncio.Transport, not its type.
+        self._wire = wire = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         refused = self._connections.admit(self, peer[0] if peer else "")
         if refused is not None:
             self.cut(refused)
             return
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)
+        wire.set_write_buffer_limits(high=0)
         if self._keepalive_handle is not None:
             self._keepalive_handle.cancel()
         ends_at = self._next_keepalive_close_time = self._loop.time() + self._head_s_max

@@ -185,6 +185,9 @@ class HttpListener:
         peer_of(request).address = self._address.of(request)
         limited = self._take(self._requests, request)
         if limited is not None:
+            # Answered at once it would come again at once, and each costs nearly what a request
+            # does that is served: so a connection has few of them in a second.
+            await asyncio.sleep(self._settings.rates.limited_answer_s)
             return limited
         charged_by(partial(self._charge, self._address.of(request)))
         if request.method == hdrs.METH_OPTIONS and self._cors:

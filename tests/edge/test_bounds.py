@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 
+import aiohttp
 import pytest
 
 from actors.core.partitioning import Placement
@@ -32,6 +34,25 @@ async def test_an_address_that_sends_too_often_gets_the_time_to_wait(
     assert limited.headers["Access-Control-Allow-Origin"] == "*"
     clock.advance(1)
     assert (await mediator.get("/")).status == 200
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"per_address_per_s": 1, "burst_s": 1, "limited_answer_s": 0.2}}]
+)
+async def test_a_refusal_for_its_rate_keeps_an_address_waiting_and_no_other(
+    mediator: Mediator,
+) -> None:
+    assert (await mediator.get("/")).status == 200
+    began_s = time.monotonic()
+    pending = asyncio.create_task(mediator.get("/"))
+    connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with (
+        aiohttp.ClientSession(connector=connector) as other,
+        other.get(mediator.url()) as answer,
+    ):
+        assert (answer.status, pending.done()) == (200, False)
+    assert (await pending).refusal == RATE_LIMITED
+    assert time.monotonic() - began_s >= 0.2
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
