@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from actors.core.commands import CheckRegistered, Register, Submission, UseInvitation
+from actors.core.commands import CheckRegistered, Read, Register, Submission, UseInvitation
 from actors.core.cost import cost, parts, source_key, turn_cost
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
@@ -170,9 +170,13 @@ class CommandEndpoint:
             submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         if result.read is None:
             return result.answer(reply, result.page)
-        found = await self._gateway.read(result.read)
+        return await self._read(result.read, result)
+
+    async def _read(self, read: Read, result: ValidatedCommand) -> Answer:
+        """The page that the command was allowed to read."""
+        found = await self._gateway.read(read)
         if isinstance(found, Refused):
-            return reject(page_refused(found, result.read.page))
+            return reject(page_refused(found, read.page))
         return result.answer(found, result.page)
 
     async def _use_invitation(

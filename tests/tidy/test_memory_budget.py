@@ -24,6 +24,8 @@ SHARDS: Final = 64
 READERS: Final = 7
 """Threads of a host that read pages (``eventstore.stores``)."""
 NONCE_BYTES: Final = 100
+WORK_BYTES: Final = 10 * KIB
+"""At most of one unit of work (``actors.core.cost``)."""
 UNPROVEN_NONCE_BYTES: Final = 150
 
 Row = tuple[str, str, int, int]
@@ -89,6 +91,7 @@ def of_host(settings: Settings) -> list[Row]:
     active, page = limits.active_bytes_max, limits.page_bytes_max * 2
     queue_page = limits.queue_bytes_max + limits.pages_bytes_max
     nonces = SHARDS * limits.nonces_per_shard_max * NONCE_BYTES
+    transaction = limits.transaction_work_max * WORK_BYTES
     junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
     return [
         ("host: itself", "", 0, 160 * MIB),
@@ -97,9 +100,9 @@ def of_host(settings: Settings) -> list[Row]:
         ("host: nonces without effect", "`unproven_nonces_max`", junk, junk),
         (
             "host: a transaction and its pages",
-            "`transaction_bytes_max`, `queue_bytes_max`, `pages_bytes_max`",
-            COPIES * limits.transaction_bytes_max + 2 * queue_page,
-            COPIES * limits.transaction_bytes_max + 2 * queue_page,
+            "`transaction_work_max`, `queue_bytes_max`, `pages_bytes_max`",
+            COPIES * transaction + 2 * queue_page,
+            COPIES * transaction + 2 * queue_page,
         ),
         ("host: pages of events", "`page_bytes_max`", READERS * page, READERS * page),
     ]
