@@ -321,6 +321,16 @@ def test_deliveries_that_are_too_large_together_are_not_leased(log: EventLog) ->
     assert available(owner) == 1
 
 
+def test_what_has_no_page_is_answered_beside_pages_that_are_too_large_together(
+    log: EventLog,
+) -> None:
+    owner = host(log, limits=HostLimits(pages_bytes_max=100))
+    queue(owner, b"1" * 80, b"2" * 80)
+    pages = [unclaimed(ME, delivery(limit=1)) for _ in range(2)]
+    *_, queued = run(owner, *pages, unclaimed(ME, QueueEnvelope(KEY, b"3")))
+    assert isinstance(queued, EnvelopeQueued)
+
+
 def test_a_host_that_trusts_nothing_any_more_holds_no_lease(log: EventLog) -> None:
     owner = host(log)
     ids = queue(owner, b"1")
