@@ -159,9 +159,10 @@ class TagUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UpdateEventTags(_Command, frozen=True):
-    """Replace the tags of saved events; foreign and unknown ids are skipped (8.11)."""
+    """Replace tags of saved events (8.11); parts of it behind this one store ``later_bytes``."""
 
     updates: list[TagUpdate]
+    later_bytes: int = 0
 
 
 class PublishPublicEvent(_Command, frozen=True):

@@ -74,14 +74,17 @@ def update_event_tags(
         )
         for event_id, encrypted_tags in last.items()
     ]
-    return _within_quota(state, updated, context)
+    return _within_quota(state, updated, context, command.later_bytes)
 
 
 def _within_quota(
-    state: Identity, events: Sequence[EventSaved | EventTagsUpdated], context: DecisionContext
+    state: Identity,
+    events: Sequence[EventSaved | EventTagsUpdated],
+    context: DecisionContext,
+    later_bytes: int = 0,
 ) -> Decision:
     """Store them all if the bytes of the history and of everything stay within their bounds."""
-    limits, size_bytes = context.limits, sum(map(stored_bytes, events))
+    limits, size_bytes = context.limits, sum(map(stored_bytes, events)) + later_bytes
     if (
         state.saved_bytes + size_bytes > limits.saved_events_bytes_max
         or state.stored_bytes + size_bytes > limits.identity_bytes_max

@@ -35,7 +35,7 @@ def stored_bytes(event: Stored) -> int:
             texts = [event.sender_did, event.recipient_did, event.contract_id or "", event.payload]
             return _of(texts, event.encrypted_tags)
         case EventTagsUpdated():
-            return _of([], event.encrypted_tags)
+            return updated_tags_bytes(event.encrypted_tags)
         case PublicEventPublished():
             return _of([event.channel_id, event.event, event.event_signature], event.tags)
         case ContractRequested():
@@ -45,6 +45,11 @@ def stored_bytes(event: Stored) -> int:
             return _of([event.requestor_did, event.recipient_did]) + len(event.contract)
         case _:
             assert_never(event)
+
+
+def updated_tags_bytes(tags: Sequence[str]) -> int:
+    """What the record of new tags of a saved event counts for."""
+    return _of([], tags)
 
 
 def _of(texts: Sequence[str], tags: Sequence[str] = ()) -> int:

@@ -19,12 +19,14 @@ from actors.core.commands import (
     TagUpdate,
     UpdateEventTags,
 )
+from actors.core.cost import parts
 from actors.core.decide import decide
 from actors.core.decision import Accepted, Decision
 from actors.core.evolve import evolve
 from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
+from actors.core.stored_bytes import updated_tags_bytes
 from tests.unit.actors.given import NOW_S, context, contract, registration
 
 FULL = Refusal.RECIPIENT_QUEUE_FULL
@@ -164,3 +166,18 @@ def test_what_leaves_does_not_count_any_more(state: Identity) -> None:
     do(state, AcknowledgeMessages(["message"]))
     assert state.stored_bytes == stored
     assert (state.by_sender, state.requests_by_sender) == ({}, {})
+
+
+def test_a_command_in_parts_is_refused_by_its_first_part_where_the_last_would_not_fit(
+    state: Identity,
+) -> None:
+    updates = [TagUpdate(f"event {number}", ["t"]) for number in range(100)]
+    one_bytes = updated_tags_bytes(["t"])
+    cut = parts(UpdateEventTags(updates))
+    assert len(cut) > 2
+    too_small = IdentityLimits(saved_events_bytes_max=100 * one_bytes - 1)
+    assert decide(state, cut[0], context(limits=too_small)) is Refusal.QUOTA_EXCEEDED
+    enough = IdentityLimits(saved_events_bytes_max=100 * one_bytes)
+    for part in cut:
+        assert isinstance(do(state, part, limits=enough), Accepted)
+    assert state.saved_bytes == 100 * one_bytes
