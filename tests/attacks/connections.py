@@ -41,10 +41,10 @@ class _Held:
 
     def add(self, connection: socket.socket) -> None:
         self._open[connection.fileno()] = connection
-        self._poll.register(connection, 0)  # hang-ups and errors are always reported
+        self._poll.register(connection, select.POLLRDHUP)  # a reset is reported anyway
 
     def drop_closed(self) -> int:
-        """Let go of those that the other side has reset: how many."""
+        """Let go of those that the other side has closed or reset: how many."""
         closed = self._poll.poll(0)
         for descriptor, _ in closed:
             self._poll.unregister(descriptor)
