@@ -17,6 +17,7 @@ from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import Seconds
 from http_edge.decentrl.answers import Answer, Rejected, page_refused, records, reject, respond
 from http_edge.dispatch.gateway import Gateway
+from http_edge.listener.address_charge import charge_public
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
@@ -50,7 +51,9 @@ class PublicEventsEndpoint:
         if isinstance(found, Refused):
             return respond(reject(page_refused(found, query.page)))
         assert isinstance(found, PublicEventsPage)
-        return respond(_answer(found, query.page))
+        response = respond(_answer(found, query.page))
+        charge_public(response.content_length or 0)
+        return response
 
 
 class PublicQuery(msgspec.Struct, frozen=True):

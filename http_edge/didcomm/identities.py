@@ -17,6 +17,7 @@ from actors.core.commands import (
     Submission,
     UpdateKeylist,
 )
+from actors.core.cost import source_key, turn_cost
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused, Reply
 from http_edge.dispatch.gateway import Gateway
@@ -59,7 +60,16 @@ class Identities:
         ``key`` is the key of the command in the log, 16 bytes; ``can_linger`` as of the gateway.
         """
         partition = self._gateway.partition_of(target)
-        submission = Submission(partition, target, key, command=command, request_id=current())
+        # A forward is anonymous: those of each recipient take turns with what others send.
+        submission = Submission(
+            partition,
+            target,
+            key,
+            command=command,
+            request_id=current(),
+            source=source_key(target),
+            cost=turn_cost(command),
+        )
         size_bytes = _size_bytes(command)
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)
         if isinstance(answer, Refused):

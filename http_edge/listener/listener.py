@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
-from http_edge.listener.address_charge import charged_by
+from http_edge.listener.address_charge import AddressCharge, charged_to
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connections import Connections, peer_of
 from http_edge.listener.in_flight import InFlight
@@ -47,8 +47,6 @@ from http_edge.telemetry.refusal_counts import RefusalCounts
 _LOG = logging.getLogger(__name__)
 _BACKLOG: Final = 1_024
 _ACCEPTED_AT_ONCE: Final = 64
-_UNPROVEN_BYTES: Final = 16_384
-"""So many bytes that prove nothing cost as much again as the request that brought them."""
 _KERNEL_BYTES: Final = 64 * 1024
 """Bytes that the kernel keeps for each direction of a connection; it doubles this for itself."""
 _SHUTDOWN_S: Final = 1.0
@@ -189,7 +187,8 @@ class HttpListener:
             # does that is served: so a connection has few of them in a second.
             await asyncio.sleep(self._settings.rates.limited_answer_s)
             return limited
-        charged_by(partial(self._charge, self._address.of(request)))
+        address, unproven_tokens = peer_of(request).address, self._settings.rates.unproven_tokens
+        charged_to(AddressCharge(self._requests, address, self._now_s, unproven_tokens))
         if request.method == hdrs.METH_OPTIONS and self._cors:
             # Of every path, and without a route: one that matches any path would make an
             # unknown path a 405.
@@ -339,17 +338,17 @@ class HttpListener:
 
     def _rate(self, per_s: float) -> RateLimit:
         rates = self._settings.rates
-        return RateLimit(per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
+        # An address may reach any edge: each gives it its share of what it has at all of them.
+        share_per_s = per_s / self._settings.edges
+        return RateLimit(share_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
 
     def _take(self, rate: RateLimit, request: web.Request) -> web.Response | None:
         """Take a token of the client's address; an answer where there is none."""
         wait_s = rate.take(peer_of(request).address, self._clock() / 1000)
         return None if wait_s is None else self._reject(request, Rejection.RATE_LIMITED, wait_s)
 
-    def _charge(self, address: str, size_bytes: int) -> None:
-        """An address sent so many bytes that prove nothing: it pays as if it had sent more."""
-        tokens = self._settings.rates.unproven_tokens * (1 + size_bytes / _UNPROVEN_BYTES)
-        self._requests.charge(address, self._clock() / 1000, tokens)
+    def _now_s(self) -> float:
+        return self._clock() / 1000
 
     def _reject(
         self, request: web.Request, rejection: Rejection, wait_s: float | None = None

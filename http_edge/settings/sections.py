@@ -56,7 +56,7 @@ class Rates(Section):
 
     Work is counted in units of about 70 us of a host: a message of 1 KiB is 1, each further KiB
     0.1, a saved event 0.8, one of its tags 0.8, a public event's 0.4, a contract 3, a record of a
-    page 0.1.
+    page 0.1. What an address may do is shared evenly among the edges of a mediator.
     """
 
     per_address_per_s: float = Field(default=2_000, ge=0)
@@ -73,7 +73,8 @@ class Rates(Section):
     sender spends another's tokens. A person's devices need a few units; an import of events without
     tags gets 250 a second, and all of it is 1.5 % of a host."""
     public_reads_per_address_per_s: float = Field(default=100, ge=0)
-    """GET /public of one client address. Unsigned, and each is a query of the log (DCTRL-0007
+    """GET /public of one client address, each of which takes a token of per_address_per_s for 4 KiB
+    of its answer besides. Unsigned, and each is a query of the log (DCTRL-0007
     10)."""
     sockets_auth_per_address_per_s: float = Field(default=100, ge=0)
     """WebSocket upgrades of one client address. After a restart all clients behind one address

@@ -402,3 +402,10 @@ async def test_the_status_tells_how_much_waits_and_how_long_already(
     figures = (await mediator.operate("/status")).json
     assert (figures["identities"], figures["queue_messages"]) == (2, 1)
     assert figures["queue_oldest_age_s"] == 90
+
+
+@pytest.mark.parametrize(
+    "settings", [{"edges": 2, "rates": {"per_address_per_s": 2, "burst_s": 10}}]
+)
+async def test_edges_share_what_one_address_may_do(mediator: Mediator) -> None:
+    assert [(await mediator.get("/")).status for _ in range(11)] == [200] * 10 + [429]

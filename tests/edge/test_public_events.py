@@ -326,3 +326,15 @@ async def test_a_page_of_too_many_bytes_is_refused_and_a_smaller_one_is_not(
     assert answer.json["detail"] == "page_size: the page is more than 1048576 bytes"
     assert len(await read(mediator, alice, "?page_size=30")) == 30
     assert len(await read(mediator, alice, "?page_size=30&page=1")) == 10
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
+async def test_an_address_pays_for_what_it_is_answered_without_a_signature(
+    mediator: Mediator, alice: Person, clock: HandClock
+) -> None:
+    """Of 100 tokens a page of public events takes one for itself and one for each 4 KiB."""
+    await mediator.register(alice)
+    await mediator.publish(alice, "x" * 60_000)
+    clock.advance(10)
+    pages = [(await mediator.get(f"/public/{alice.did}")).status for _ in range(8)]
+    assert pages == [200] * 7 + [429]
