@@ -168,7 +168,7 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
         cluster.start_nodes(1, 2)
         await asyncio.to_thread(cluster.serve, 2)
         url = (await asyncio.to_thread(cluster.serve, 1)).url
-        named = [f"--set=keys_file={cluster.keys_file}", f"--url={url}"]
+        named = [f"--data-dir={cluster.servers[1].data_dir}"]
 
         async def placed(*expected: set[str]) -> None:
             """Wait until these are the hosts of the shards, database by database."""

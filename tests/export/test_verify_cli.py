@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from eventstore.stores.open_log import open_log
-from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.crypto.mediator_keys import load_or_create, operators_token
 from http_edge.server.exits import Exit
 from tests.export.samples import registered
 from tests.export.test_cli import _mediator
@@ -56,6 +56,7 @@ def test_damage_is_listed_and_nothing_live_is_compared(run: Run, tmp_path: Path)
 
 def test_live_exports_the_rest_and_asks_a_mediator_that_runs(run: Run, tmp_path: Path) -> None:
     with _mediator(tmp_path / "data"):
+        operators_token(tmp_path / "data" / "operators-token")
         url = "http://127.0.0.1:9"
         ran = run("verify", "--data-dir", "data", "--from", "out", "--live", "--url", url)
         assert (ran.code, "no mediator answers" in ran.err) == (Exit.UNREACHABLE, True)

@@ -87,7 +87,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleLog:
     with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
         history = History(log)
         history.play(random_script(5, 400))
-        history._ask(IDENTITIES[0], IDENTITIES[1], c.QueueMessage(IDENTITIES[0], SECRET))
+        history._ask(IDENTITIES[1], IDENTITIES[0], c.QueueMessage(IDENTITIES[1], SECRET))
         for edge, refused in (("edge-0", REFUSED), ("edge-1", REFUSED_LATER)):
             counted = c.CountRefusals(edge, 60_000, 140_000, refused)
             history._ask(edge, f"edge:{edge}", counted)
