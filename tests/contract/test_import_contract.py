@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log.errors import ImportRefused, LogUnavailable, LogUnfinished, NotAsSealed
+from eventstore.log.errors import (
+    ImportRefused,
+    LogUnavailable,
+    LogUnfinished,
+    NotAsSealed,
+    ReadModelsMissing,
+)
 from eventstore.log.event_log import LogRow
 from eventstore.log.session import Store
 from eventstore.stores.log_import import LogImport
@@ -174,5 +180,8 @@ def test_a_store_that_fails_is_unavailable_and_not_finished(
         session.run_many("DROP TABLE postings", [()])
     with pytest.raises(LogUnavailable):
         restore(sections, importing, CONSTANTS)
+    with pytest.raises(ReadModelsMissing):
+        open_log(log_url)
+    open_store(log_url, makes_missing=True).close()
     with pytest.raises(LogUnfinished):
         open_log(log_url)

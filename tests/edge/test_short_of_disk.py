@@ -51,7 +51,8 @@ async def test_a_short_disk_is_said_and_takes_what_frees_some(
     await mediator.do(bob, ACKNOWLEDGE, event_ids=[message])
     health = await mediator.get("/health")
     assert health.status == 503
-    assert "short of disk" in health.json["detail"]
+    (host,) = (await mediator.operate("/status")).json["hosts"]
+    assert host["short_of_disk"] is True
     assert (await mediator.get("/readyz")).status == 200
     disk.free_bytes = TOTAL
     clock.advance(2)

@@ -131,7 +131,15 @@ def queue_for_unknown_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_the_cap_by_protocol(patch: pytest.MonkeyPatch) -> None:
-    def is_full(state: Identity, size_bytes: int, messages_max: int, bytes_max: int) -> bool:
+    def is_full(
+        state: Identity,
+        _depths: object,
+        _origin: str,
+        size_bytes: int,
+        messages_max: int,
+        bytes_max: int,
+        _share: float,
+    ) -> bool:
         too_heavy = state.envelope_bytes + size_bytes > bytes_max
         return too_heavy or state.envelopes >= messages_max
 

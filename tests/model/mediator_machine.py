@@ -140,11 +140,12 @@ class MediatorMachine(AgentMachine):
 
     @rule(who=identities)
     def hand_over(self, who: str) -> None:
-        """Sessions, leases and nonces go along; what the former owner refuses it has not done."""
+        """Sessions, leases, stored nonces go along; what the former owner refuses is not done."""
         self.put(who, c.QueueEnvelope("", b"to lease"))
         self.put(who, c.DeliverMessages("phone", "pickup/2.0", 10, 1_000, 340_000))
         self.commit()
         former = self.system.hand_over()
+        self.reference.hand_over()
         self.room = 2
         self.ask(who, who, c.QueryMessages(c.Page(0, 10)))
         (request,) = self.waiting

@@ -56,6 +56,10 @@ class Reference:
         self.held = Held()
         self.without_effect = set()
 
+    def hand_over(self) -> None:
+        """Lose what a host does not hand to the next one."""
+        self.without_effect = set()
+
     def answer_all(
         self, batch: Sequence[c.Submission], now_ms: int, ids: list[str]
     ) -> list[r.Reply]:
