@@ -247,6 +247,7 @@ class AgentMachine(IdentityMachine):
     @rule(fault=faults, who=identities, request=deliveries)
     def fail_a_delivery(self, fault: Plan, who: str, request: c.DeliverMessages) -> None:
         """What was not handed out is leased to no session."""
-        self.room += 1
+        self.room += 2
+        self.ask(who, who, None)  # its nonce is stored, whatever there is to deliver
         self.put(who, request)
         self.commit(fault)
