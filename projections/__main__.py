@@ -8,9 +8,10 @@ from projections.audit.program import audit
 from projections.compare.program import compare_command
 from projections.rebuild.program import rebuild_command
 from projections.report.program import report_command
+from projections.spark.program import Program
 
 
-@click.group()
+@click.group(cls=Program)
 def projections() -> None:
     """Work on an export of a mediator's log with Spark."""
 

@@ -1,7 +1,7 @@
 """How the programs end: the base of their errors, each with its exit code.
 
 The codes mean what they mean for ``poste`` (``poste --help`` lists them), which the projections do
-not import.
+not import; ``tests/projections/test_exit_codes.py`` compares them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ UNREACHABLE: Final = 3
 """The export, the target or Spark cannot be reached."""
 UNSAFE: Final = 4
 """The export or the tables are not safe to use as they are."""
+BUSY: Final = 5
+"""Another process writes to the same place; nothing was done."""
+INTERNAL: Final = 70
+"""A fault of the program itself."""
 
 
 class ProjectionError(Exception):

@@ -7,6 +7,7 @@ import tempfile
 
 import hypothesis
 import pytest
+from _pytest.nodeid import NodeId
 
 pytest_plugins = ("tests.postgres", "tests.spark")
 
@@ -38,33 +39,56 @@ hypothesis.settings.register_profile("any-machine", hypothesis.settings(), deadl
 hypothesis.settings.register_profile("quick", hypothesis.settings(), deadline=None, max_examples=20)
 hypothesis.settings.load_profile("any-machine")
 
-_STARTED_ONCE = ("server", "spark")
-"""Fixtures of a whole run that take long to start."""
+_STARTED_ONCE = {"server": "server", "two_by_two": "server", "spark": "spark"}
+"""Fixtures of a whole run that take long to start, and the group of those who use them."""
+_LONG = {"cluster", "crash", "spark", "thorough"}
+"""Markers of tests that take seconds each."""
+_SHARED_SCOPES = {"module", "package", "session"}
+_IN_EACH_PROCESS = {"postgres_server"}
 
 
-_LONG = ("tests/model/", "tests/export/")
+def _group(item: pytest.Item) -> str | None:
+    """Tests of one group run one after the other in one process, where they share what is started.
+
+    Short ones go by the file. A long one that shares nothing has no group (None), so that the
+    processes end at about the same time.
+    """
+    found = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    shared = {
+        name: used[-1].scope
+        for name, used in found.items()
+        if used[-1].scope in _SHARED_SCOPES and used[-1].func.__module__.startswith("tests.")
+    }
+    for name, group in _STARTED_ONCE.items():
+        if shared.get(name) in {"package", "session"}:
+            return group
+    is_long = _LONG & {marker.name for marker in item.iter_markers()}
+    is_alone = is_long and shared.keys() <= _IN_EACH_PROCESS
+    return None if is_alone else item.nodeid.partition("::")[0]
 
 
 def _turn(item: pytest.Item) -> int:
     """When a test is due, so that no process is left with a long group at the end.
 
-    All that needs Spark is one group, minutes long, and so comes first; the files of clusters and
-    crashes take up to a minute each, most others some seconds.
+    All that needs Spark is one group, minutes long, and so comes first; clusters and crashes take
+    up to a minute each, most others some seconds.
     """
     markers = {marker.name for marker in item.iter_markers()}
     if "spark" in markers or "spark" in getattr(item, "fixturenames", ()):
         return 0
     if {"cluster", "crash"} & markers:
         return 1
-    return 2 if item.nodeid.startswith(_LONG) else 3
+    return 2 if item.nodeid.startswith(("tests/model/", "tests/export/")) else 3
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Who shares such a fixture, or a file, shares a process; what takes long begins first."""
     items.sort(key=_turn)
+    is_grouped = getattr(config.option, "loadgroup", False)
     for item in items:
-        wanted = getattr(item, "fixturenames", ())
-        shared = [name for name in _STARTED_ONCE if name in wanted]
-        group = shared[0] if shared else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+        marker = item.get_closest_marker("xdist_group")
+        group = marker.args[0] if marker else _group(item)
+        if is_grouped and group:
+            # The scheduler reads it there. pytest-xdist 3.8 has no way to write it with pytest 9.2.
+            item._id = NodeId.parse(f"{item.nodeid}@{group}")

@@ -291,6 +291,11 @@ class History:
         )
 
     def use_invitation(self, act: Act) -> None:
+        """Now and then an account is rotated, or ends."""
+        if act.more % 4 == 0:
+            self.rotate(act)
+        elif act.more % 8 == 1:
+            self.end_account(act)
         self._ask(
             self._crowd.agents[act.who],
             f"invitation:{self._crowd.name}once-{act.pick % 6}",
@@ -298,8 +303,29 @@ class History:
         )
 
     def queue_envelope(self, act: Act) -> None:
-        key = ("", *self._crowd.keys)[act.more % 4]
-        self._ask(MEDIATOR, self._crowd.agents[act.who], c.QueueEnvelope(key, self._payload(act)))
+        """Every third is of DIDComm v2, some of these several at once or with an expiry."""
+        key, payload = ("", *self._crowd.keys)[act.more % 4], self._payload(act)
+        command: c.Command = c.QueueEnvelope(key, payload)
+        if act.pick % 3 == 0:
+            expires_at_s = self.now_ms // 1000 + act.pick * 100 if act.pick % 4 else 0
+            command = c.QueueEnvelopes(key, [payload] * (act.more % 2 + 1), expires_at_s)
+        self._ask(MEDIATOR, self._crowd.agents[act.who], command)
+
+    def rotate(self, act: Act) -> None:
+        """Another DID is to speak for an agent; it does where the prior one did."""
+        agent = self._crowd.agents[act.who]
+        names = [agent, f"{agent}/new", f"{agent}/newer"]
+        prior, new = names[act.pick % 3], names[act.more % 3]
+        self._ask(MEDIATOR, new, c.NameSpeaker(agent))
+        own = [c.ClaimedKey(self._crowd.keys[act.pick % 3], act.more)]
+        rotation = c.RotateAccount(prior, new, self.now_ms // 1000, None, own)
+        self._ask(MEDIATOR, agent, rotation)
+
+    def end_account(self, act: Act) -> None:
+        """An agent goes, by the word of who may or may not speak for it."""
+        agent = self._crowd.agents[act.who]
+        speaker = (agent, f"{agent}/new", f"{agent}/newer")[act.pick % 3]
+        self._ask(MEDIATOR, agent, c.EndAccount(speaker, self.now_ms // 1000))
 
     def deliver(self, act: Act) -> None:
         agent, lease_ms = self._crowd.agents[act.who], 1 + act.more * 100

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from itertools import islice
 
+from actors.core.accounts import established
 from actors.core.commands import (
     CheckKeys,
     ClaimedKey,
     ClaimKey,
     Connect,
     FindKeyOwner,
-    GrantMediation,
     QueryConnection,
     QueryKeylist,
     ReleaseKey,
@@ -34,12 +34,10 @@ from actors.core.replies import (
     KeysKnown,
 )
 from eventstore.log.events import (
-    ConnectionEstablished,
     InvitationUsed,
     KeyClaimed,
     KeylistUpdated,
     KeyReleased,
-    MediationGranted,
 )
 
 
@@ -48,18 +46,7 @@ def connect(state: Identity, command: Connect, context: DecisionContext) -> Acce
     stated = command.connection
     if stated == state.connection:
         return Accepted(Done())
-    established = ConnectionEstablished(
-        at_ms=context.now_ms,
-        command=context.command,
-        did=context.target,
-        peer_did=stated.peer_did,
-        label=stated.label,
-        endpoint=stated.endpoint,
-        routing_keys=stated.routing_keys,
-        protocol=stated.protocol,
-        invitation_id=stated.invitation_id,
-    )
-    return Accepted(Done(), [established])
+    return Accepted(Done(), [established(stated, context)])
 
 
 def use_invitation(state: Identity, command: UseInvitation, context: DecisionContext) -> Decision:
@@ -84,27 +71,21 @@ def query_connection(
     return Accepted(Connected(state.connection, state.mediated))
 
 
-def grant_mediation(
-    state: Identity, _command: GrantMediation, context: DecisionContext
-) -> Accepted:
-    """Every connected agent is granted mediation; who may connect is decided before."""
-    if state.mediated:
-        return Accepted(Done())
-    return Accepted(Done(), [MediationGranted(at_ms=context.now_ms, command=context.command)])
-
-
 def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> Decision:
     """The key is the claimer's alone from now on, if it has no owner or is the claimer's already.
 
-    Each claim is new, also the owner's own: a release that is still on its way ends an older one.
+    Who holds the key itself gets it from any other. Each claim is new, also the owner's own: a
+    release that is still on its way ends an older one.
     """
-    if state.owner_did not in ("", command.owner_did):
+    is_taken = state.owner_did not in {"", command.owner_did}
+    if is_taken and not command.holds_key:
         return Refusal.KEY_TAKEN
     key = context.target.partition(":")[2]
     claimed = KeyClaimed(
         at_ms=context.now_ms, command=context.command, key=key, owner_did=command.owner_did
     )
-    return Accepted(KeyClaim(state.version + 1), [claimed])
+    former_did = state.owner_did if is_taken else state.former_did
+    return Accepted(KeyClaim(state.version + 1, former_did), [claimed])
 
 
 def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:

@@ -14,18 +14,43 @@ from typing import TypeAlias
 
 import msgspec
 
+from actors.core.account_commands import (
+    ClaimedKey,
+    ClaimKey,
+    CommandBase,
+    Connection,
+    EndAccount,
+    FindAccount,
+    FindKeyOwner,
+    GrantMediation,
+    NameSpeaker,
+    QueueEnvelopes,
+    ReleaseKey,
+    RotateAccount,
+)
 from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import RefusedCommands, Seconds
 
-
-class _Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all commands: a tagged array on the wire between edge and host."""
+__all__ = [
+    "ClaimKey",
+    "ClaimedKey",
+    "Connection",
+    "EndAccount",
+    "FindAccount",
+    "FindKeyOwner",
+    "GrantMediation",
+    "NameSpeaker",
+    "QueueEnvelopes",
+    "ReleaseKey",
+    "RotateAccount",
+]
+"""Declared beside this module, and part of the family all the same."""
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
-    """Zero-based page and its size (DCTRL-0004 9.1); one of events has ``bytes_max`` bytes."""
+    """Zero-based page and its size (DCTRL-0004 9.1); of records ``bytes_max`` at most."""
 
     number: int
     size: int
@@ -50,7 +75,7 @@ class Contract(msgspec.Struct, frozen=True, array_like=True):
     signed: bytes
 
 
-class Register(_Command, frozen=True):
+class Register(CommandBase, frozen=True):
     """Store a contract between the target and the mediator (8.1, registration).
 
     ``admitted``: the mediator takes it as a new identity; without that it may only renew.
@@ -60,7 +85,7 @@ class Register(_Command, frozen=True):
     admitted: bool = True
 
 
-class RequestContract(_Command, frozen=True):
+class RequestContract(CommandBase, frozen=True):
     """Store an encrypted contract request for the target (8.1, forwarded)."""
 
     sender_did: str
@@ -68,7 +93,7 @@ class RequestContract(_Command, frozen=True):
     requestor_ephemeral_public_key: str
 
 
-class StoreContract(_Command, frozen=True):
+class StoreContract(CommandBase, frozen=True):
     """Store a contract that another identity answered for the target (8.2).
 
     ``contract`` is the edge's validation result: a refusal counts only after authorization.
@@ -77,7 +102,7 @@ class StoreContract(_Command, frozen=True):
     contract: Contract | Refusal
 
 
-class SaveContract(_Command, frozen=True):
+class SaveContract(CommandBase, frozen=True):
     """Store a contract that the target itself saves (8.5).
 
     ``contract`` is the edge's validation result: a refusal counts only after authorization.
@@ -86,19 +111,19 @@ class SaveContract(_Command, frozen=True):
     contract: Contract | Refusal
 
 
-class QueryContractRequests(_Command, frozen=True):
+class QueryContractRequests(CommandBase, frozen=True):
     """A page of the target's waiting contract requests (8.3)."""
 
     page: Page
 
 
-class AcknowledgeContractRequests(_Command, frozen=True):
+class AcknowledgeContractRequests(CommandBase, frozen=True):
     """Drop waiting contract requests; unknown ids are ignored (8.4)."""
 
     request_ids: list[str]
 
 
-class QueryContracts(_Command, frozen=True):
+class QueryContracts(CommandBase, frozen=True):
     """A page of the target's contracts (8.6). Bounds are exclusive; None is no filter."""
 
     page: Page
@@ -107,21 +132,21 @@ class QueryContracts(_Command, frozen=True):
     expires_after_s: Seconds | None = None
 
 
-class QueueMessage(_Command, frozen=True):
+class QueueMessage(CommandBase, frozen=True):
     """Queue an opaque message from ``sender_did`` for the target (7.2)."""
 
     sender_did: str
     payload: bytes
 
 
-class QueryMessages(_Command, frozen=True):
+class QueryMessages(CommandBase, frozen=True):
     """A page of the target's waiting messages, oldest first (8.7)."""
 
     page: Page
     sender_did: str | None = None
 
 
-class AcknowledgeMessages(_Command, frozen=True):
+class AcknowledgeMessages(CommandBase, frozen=True):
     """Remove waiting messages; unknown ids are ignored (8.8)."""
 
     message_ids: list[str]
@@ -138,13 +163,13 @@ class NewSavedEvent(msgspec.Struct, frozen=True, array_like=True):
     encrypted_tags: list[str]
 
 
-class SaveEvents(_Command, frozen=True):
+class SaveEvents(CommandBase, frozen=True):
     """Save storage-encrypted events, all or none (8.9)."""
 
     events: list[NewSavedEvent]
 
 
-class QuerySavedEvents(_Command, frozen=True):
+class QuerySavedEvents(CommandBase, frozen=True):
     """Ask for leave to read a page of saved events (8.10); the read model answers."""
 
     page: Page
@@ -158,14 +183,14 @@ class TagUpdate(msgspec.Struct, frozen=True, array_like=True):
     encrypted_tags: list[str]
 
 
-class UpdateEventTags(_Command, frozen=True):
+class UpdateEventTags(CommandBase, frozen=True):
     """Replace tags of saved events (8.11); parts of it behind this one store ``later_bytes``."""
 
     updates: list[TagUpdate]
     later_bytes: int = 0
 
 
-class PublishPublicEvent(_Command, frozen=True):
+class PublishPublicEvent(CommandBase, frozen=True):
     """Publish an event (DCTRL-0007); ``signature_valid`` is the edge's result."""
 
     channel_id: str
@@ -176,99 +201,52 @@ class PublishPublicEvent(_Command, frozen=True):
     signature_valid: bool
 
 
-class DeletePublicEvents(_Command, frozen=True):
+class DeletePublicEvents(CommandBase, frozen=True):
     """Withdraw public events; unknown and foreign ids are ignored (DCTRL-0007)."""
 
     event_ids: list[str]
     channel_id: str | None = None
 
 
-class CheckRegistered(_Command, frozen=True):
+class CheckRegistered(CommandBase, frozen=True):
     """Is the target registered? Refused with RECIPIENT_NOT_REGISTERED if not (6.2 step 4)."""
 
 
-class OpenSession(_Command, frozen=True):
+class OpenSession(CommandBase, frozen=True):
     """Start pushing the target's notifications to ``edge`` (10.2 step 7, 10.5)."""
 
     edge: str
 
 
-class CloseSession(_Command, frozen=True):
+class CloseSession(CommandBase, frozen=True):
     """Stop pushing the target's notifications to ``edge``: its last socket there closed."""
 
     edge: str
 
 
-class Connection(msgspec.Struct, frozen=True, array_like=True):
-    """What a DIDComm agent states of itself when it connected (RFC 0160, RFC 0023).
-
-    ``endpoint`` is an http(s) or ws(s) URL, or empty for an agent that fetches its messages;
-    ``routing_keys`` are base58; ``protocol`` is ``didexchange/1.1`` and the like;
-    ``invitation_id`` is empty where it came without one.
-    """
-
-    peer_did: str
-    label: str
-    endpoint: str
-    routing_keys: list[str]
-    protocol: str
-    invitation_id: str
-
-
-class Connect(_Command, frozen=True):
+class Connect(CommandBase, frozen=True):
     """Store the connection of the target; once more replaces it (RFC 0160, RFC 0023)."""
 
     connection: Connection
 
 
-class UseInvitation(_Command, frozen=True):
+class UseInvitation(CommandBase, frozen=True):
     """Use up a single-use invitation; the target is ``invitation:`` and its id."""
 
     by_did: str
 
 
-class QueryConnection(_Command, frozen=True):
+class QueryConnection(CommandBase, frozen=True):
     """What is known of the target as a DIDComm agent."""
 
 
-class GrantMediation(_Command, frozen=True):
-    """Let the target register keys; again changes nothing (RFC 0211)."""
-
-
-class ClaimKey(_Command, frozen=True):
-    """Make a key the owner's alone, by a new claim; the target is ``key:`` and the key."""
-
-    owner_did: str
-
-
-class ReleaseKey(_Command, frozen=True):
-    """Give a key up if ``claim`` is its newest and the owner's; the target is as in ``ClaimKey``.
-
-    An older claim ends nothing: the key was claimed again meanwhile.
-    """
-
-    owner_did: str
-    claim: int
-
-
-class FindKeyOwner(_Command, frozen=True):
-    """Whose key is it? The target is ``key:`` and the key in base58."""
-
-
-class CheckKeys(_Command, frozen=True):
+class CheckKeys(CommandBase, frozen=True):
     """Which of these keys are in the target's keylist, and how long is it?"""
 
     keys: list[str]
 
 
-class ClaimedKey(msgspec.Struct, frozen=True, array_like=True):
-    """A key in base58 and the number of the claim that it is held by."""
-
-    key: str
-    claim: int
-
-
-class UpdateKeylist(_Command, frozen=True):
+class UpdateKeylist(CommandBase, frozen=True):
     """Add and remove keys of the target, all in one step (RFC 0211).
 
     Keys to add have been claimed before; keys that were removed are released afterwards.
@@ -278,14 +256,14 @@ class UpdateKeylist(_Command, frozen=True):
     remove: list[str]
 
 
-class QueryKeylist(_Command, frozen=True):
+class QueryKeylist(CommandBase, frozen=True):
     """A part of the target's keylist, oldest first (RFC 0211)."""
 
     offset: int
     limit: int
 
 
-class QueueEnvelope(_Command, frozen=True):
+class QueueEnvelope(CommandBase, frozen=True):
     """Queue a DIDComm envelope for the target (RFC 0094).
 
     ``recipient_key`` is the key of its keylist that it was forwarded to, in base58; empty for a
@@ -296,13 +274,13 @@ class QueueEnvelope(_Command, frozen=True):
     payload: bytes
 
 
-class QueryQueue(_Command, frozen=True):
+class QueryQueue(CommandBase, frozen=True):
     """How the target's queue stands; of one key alone when it is not None (RFC 0685, queue 1.0)."""
 
     recipient_key: str | None = None
 
 
-class SetQueuePolicy(_Command, frozen=True):
+class SetQueuePolicy(CommandBase, frozen=True):
     """Change the rules of the target's own queue; None leaves a rule as it is (queue 1.0)."""
 
     will_queue: bool | None = None
@@ -312,7 +290,7 @@ class SetQueuePolicy(_Command, frozen=True):
     bytes_max: int | None = None
 
 
-class DeliverMessages(_Command, frozen=True):
+class DeliverMessages(CommandBase, frozen=True):
     """Lease waiting envelopes to a session, oldest first, and hand them out.
 
     ``session`` names who holds them until they are removed, released, or ``lease_ms`` is over.
@@ -337,24 +315,24 @@ class DeliverMessages(_Command, frozen=True):
     implicit: bool = False
 
 
-class RemoveMessages(_Command, frozen=True):
+class RemoveMessages(CommandBase, frozen=True):
     """Remove envelopes; unknown ids are ignored. ``reason`` as in ``MessagesRemoved``."""
 
     message_ids: list[str]
     reason: str
 
 
-class PurgeQueue(_Command, frozen=True):
+class PurgeQueue(CommandBase, frozen=True):
     """Remove everything that waits for the target, by the operator's word."""
 
 
-class ReleaseLeases(_Command, frozen=True):
+class ReleaseLeases(CommandBase, frozen=True):
     """What ``session`` holds is offered again; its live mode and its implicit pickup end."""
 
     session: str
 
 
-class Listen(_Command, frozen=True):
+class Listen(CommandBase, frozen=True):
     """Tell ``edge`` whenever an envelope is queued for the target.
 
     A session named by ``implicit`` takes over implicit pickup (RFC 0092); what another one held
@@ -365,7 +343,7 @@ class Listen(_Command, frozen=True):
     implicit: str = ""
 
 
-class StartLive(_Command, frozen=True):
+class StartLive(CommandBase, frozen=True):
     """``session`` takes over the live mode; what another one held is offered again (RFC 0685).
 
     So is what another one held by implicit pickup.
@@ -380,13 +358,13 @@ class StartLive(_Command, frozen=True):
     bytes_max: int = 0
 
 
-class EndLive(_Command, frozen=True):
+class EndLive(CommandBase, frozen=True):
     """The live mode ends if ``session`` holds it; what it holds stays leased (RFC 0685)."""
 
     session: str
 
 
-class CountRefusals(_Command, frozen=True):
+class CountRefusals(CommandBase, frozen=True):
     """Record what an edge refused in a period; the target is ``edge:`` and its name.
 
     Sent again with the same command key it is recorded once.
@@ -405,13 +383,13 @@ class DedicationReason(StrEnum):
     LOAD = "load"
 
 
-class DedicateIdentity(_Command, frozen=True):
+class DedicateIdentity(CommandBase, frozen=True):
     """Make the target a partition of its own; its shard's owner is the last to be asked there."""
 
     by: DedicationReason
 
 
-class ReleaseIdentity(_Command, frozen=True):
+class ReleaseIdentity(CommandBase, frozen=True):
     """Give the target back to its shard."""
 
     by: DedicationReason
@@ -440,6 +418,10 @@ Command: TypeAlias = (
     | UseInvitation
     | QueryConnection
     | GrantMediation
+    | FindAccount
+    | NameSpeaker
+    | RotateAccount
+    | EndAccount
     | ClaimKey
     | ReleaseKey
     | FindKeyOwner
@@ -447,6 +429,7 @@ Command: TypeAlias = (
     | UpdateKeylist
     | QueryKeylist
     | QueueEnvelope
+    | QueueEnvelopes
     | QueryQueue
     | SetQueuePolicy
     | DeliverMessages
@@ -472,11 +455,12 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
 
     ``command_key`` is repeated in the events; ``request_id`` is not: it names the request in log
     lines, and is empty where no request is behind the command. An archive that is kept for ever has
-    no place for a text that a stranger chose; to find the rows of a request, look for their command
-    key beside it in those log lines.
+    no place for a text that a stranger chose; the rows of a request have the command key beside it.
 
-    ``source`` is whose turn it takes (``actors.core.cost.source_key``; empty for the mediator
-    itself), ``cost`` the work for the writer, ``charge`` what the rate of ``source`` is charged.
+    ``source`` is whose turn it takes (``actors.core.cost.source_key``; empty for ourselves),
+    ``cost`` the work for the writer, ``charge`` what the rate of ``source`` is charged; ``adds``:
+    a step, if only a nonce, of what stores something (``actors.core.decide.adds``).
+    ``speaker`` is the DID whose message the command comes of; empty for the mediator itself.
     """
 
     partition: str
@@ -489,6 +473,8 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     source: bytes = b""
     cost: float = 1.0
     charge: float = 0.0
+    adds: bool = False
+    speaker: str = ""
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True):

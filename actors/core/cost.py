@@ -41,6 +41,7 @@ from actors.core.commands import (
     QueryKeylist,
     QuerySavedEvents,
     QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     Register,
     RemoveMessages,
@@ -48,7 +49,6 @@ from actors.core.commands import (
     SaveContract,
     SaveEvents,
     StoreContract,
-    TagUpdate,
     UpdateEventTags,
     UpdateKeylist,
 )
@@ -86,15 +86,8 @@ def cost(command: Command | None) -> float:
 
 def turn_cost(command: Command) -> float:
     """The most that a command may take of the writer, which does no reading of saved events."""
-    match command:
-        case UpdateEventTags():
-            return cost(command) + _OLD_TAGS * len(command.updates)
-        case DeletePublicEvents():
-            return cost(command) + _OLD_TAGS / 2 * len(command.event_ids)
-        case QuerySavedEvents():
-            return 1.0
-        case _:
-            return cost(command)
+    of = _TURN_BY_TYPE.get(type(command))
+    return cost(command) if of is None else of(command)
 
 
 def parts(command: Command) -> list[Command]:
@@ -102,16 +95,20 @@ def parts(command: Command) -> list[Command]:
 
     Only where each part is an effect of its own: what is not all or nothing (8.11, DCTRL-0007).
     """
-    match command:
-        case UpdateEventTags(updates) if len(updates) > _PART:
-            return _parts_of_updates(updates)
-        case DeletePublicEvents(event_ids, channel_id) if len(event_ids) > _PART:
-            return [DeletePublicEvents(some, channel_id) for some in _split(event_ids)]
-        case _:
-            return [command]
+    of = _PARTS_BY_TYPE.get(type(command))
+    return [command] if of is None else of(command)
 
 
-def _parts_of_updates(updates: list[TagUpdate]) -> list[Command]:
+def _parts_of_deletions(command: DeletePublicEvents) -> list[Command]:
+    if len(command.event_ids) <= _PART:
+        return [command]
+    return [DeletePublicEvents(some, command.channel_id) for some in _split(command.event_ids)]
+
+
+def _parts_of_updates(command: UpdateEventTags) -> list[Command]:
+    updates = command.updates
+    if len(updates) <= _PART:
+        return [command]
     later_bytes = sum(updated_tags_bytes(update.encrypted_tags) for update in updates)
     found: list[Command] = []
     for some in _split(updates):
@@ -166,6 +163,9 @@ def _ids(count: int) -> float:
 _BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     QueueMessage: lambda command: 1 + size_cost(len(command.payload)),
     QueueEnvelope: lambda command: 1 + size_cost(len(command.payload)),
+    QueueEnvelopes: lambda command: (
+        len(command.payloads) + size_cost(sum(map(len, command.payloads)))
+    ),
     RequestContract: lambda command: 1 + size_cost(len(command.encrypted_contract_request)),
     Register: _contract,
     SaveContract: _contract,
@@ -184,4 +184,14 @@ _BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     CheckKeys: lambda command: _KEY * len(command.keys) or 1.0,
     UpdateKeylist: lambda command: _ids(len(command.add) + len(command.remove)),
     QueryKeylist: lambda command: 1 + _ID * command.limit,
+}
+# By type, and not by patterns: each command is looked up three times on its way.
+_TURN_BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
+    UpdateEventTags: lambda command: cost(command) + _OLD_TAGS * len(command.updates),
+    DeletePublicEvents: lambda command: cost(command) + _OLD_TAGS / 2 * len(command.event_ids),
+    QuerySavedEvents: lambda _: 1.0,
+}
+_PARTS_BY_TYPE: Final[Mapping[type[Any], Callable[[Any], list[Command]]]] = {
+    UpdateEventTags: _parts_of_updates,
+    DeletePublicEvents: _parts_of_deletions,
 }

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from actors.core import (
+    accounts,
     agents,
     commands,
     contracts,
     envelopes,
+    forwarded,
     message_queue,
     saved_events,
     system_commands,
@@ -59,15 +61,22 @@ def correspondent(state: Identity, context: DecisionContext) -> Refusal | None:
     return None if registered else Refusal.RECIPIENT_NOT_REGISTERED
 
 
-def agent(state: Identity, _context: DecisionContext) -> Refusal | None:
-    """The target itself, or an edge for it; it must be a DIDComm agent that connected."""
+def speaker(state: Identity, context: DecisionContext) -> Refusal | None:
+    """Who speaks for the target: the target itself, until it is rotated; connected or not."""
+    return accounts.not_speaking(state, context)
+
+
+def agent(state: Identity, context: DecisionContext) -> Refusal | None:
+    """The speaker, or an edge for it; the target must be a DIDComm agent that connected."""
+    if (refusal := accounts.not_speaking(state, context)) is not None:
+        return refusal
     return Refusal.NOT_CONNECTED if state.connection is None else None
 
 
-def mediated_agent(state: Identity, _context: DecisionContext) -> Refusal | None:
-    """The target itself, which must be an agent that was granted mediation."""
-    if state.connection is None:
-        return Refusal.NOT_CONNECTED
+def mediated_agent(state: Identity, context: DecisionContext) -> Refusal | None:
+    """The same of an agent that was granted mediation."""
+    if (refusal := agent(state, context)) is not None:
+        return refusal
     return None if state.mediated else Refusal.NOT_MEDIATED
 
 
@@ -101,19 +110,25 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.PublishPublicEvent, owner, saved_events.publish_public_event),
         _row(commands.DeletePublicEvents, owner, saved_events.delete_public_events),
         # DIDComm: connections (RFC 0160, RFC 0023, RFC 0434) and mediation (RFC 0211)
-        _row(commands.Connect, anyone, agents.connect),
+        _row(commands.Connect, speaker, agents.connect),
         _row(commands.UseInvitation, anyone, agents.use_invitation),
         _row(commands.QueryConnection, agent, agents.query_connection),
-        _row(commands.GrantMediation, agent, agents.grant_mediation),
+        _row(commands.GrantMediation, speaker, accounts.grant_mediation),
         _row(commands.CheckKeys, mediated_agent, agents.check_keys),
         _row(commands.UpdateKeylist, mediated_agent, agents.update_keylist),
         _row(commands.QueryKeylist, mediated_agent, agents.query_keylist),
+        # DIDComm v2: who speaks for an account
+        _row(commands.FindAccount, mediator, accounts.find_account),
+        _row(commands.NameSpeaker, mediator, accounts.name_speaker),
+        _row(commands.RotateAccount, mediator, accounts.rotate),
+        _row(commands.EndAccount, mediator, accounts.end),
         # DIDComm: whose key it is; the target is the key
         _row(commands.ClaimKey, mediator, agents.claim_key),
         _row(commands.ReleaseKey, mediator, agents.release_key),
         _row(commands.FindKeyOwner, mediator, agents.find_owner),
         # DIDComm: envelopes (RFC 0094, RFC 0212, RFC 0685, Aries queue 1.0)
         _row(commands.QueueEnvelope, anyone, envelopes.queue_envelope),
+        _row(commands.QueueEnvelopes, anyone, forwarded.queue_envelopes),
         _row(commands.DeliverMessages, agent, envelopes.deliver),
         _row(commands.RemoveMessages, agent, envelopes.remove),
         _row(commands.QueryQueue, agent, envelopes.query),
@@ -147,9 +162,12 @@ ADDING: Final[frozenset[type[Command]]] = frozenset(
         commands.Connect,
         commands.UseInvitation,
         commands.GrantMediation,
+        commands.NameSpeaker,
+        commands.RotateAccount,
         commands.ClaimKey,
         commands.UpdateKeylist,
         commands.QueueEnvelope,
+        commands.QueueEnvelopes,
         commands.SetQueuePolicy,
     ]
 )
@@ -170,3 +188,9 @@ def decide(state: Identity, command: Command, context: DecisionContext) -> Decis
     sender, function = RULES[type(command)]
     refusal = sender(state, context)
     return function(state, command, context) if refusal is None else refusal
+
+
+def is_step_of_adding(submission: commands.Submission) -> bool:
+    """Is it, or is it a step of, what stores something for a client?"""
+    command = submission.command
+    return submission.adds or (command is not None and adds(command))

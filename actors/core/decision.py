@@ -22,7 +22,8 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     of the command in the log; ``fresh_id`` is new for every command, and a command that needs
     several ids derives them from it. ``leases`` are those in force on the identity's messages;
     ``listening``: a session waits for them; ``live`` holds the live mode, and the session
-    ``implicit`` holds implicit pickup, none if empty.
+    ``implicit`` holds implicit pickup, none if empty. ``speaker`` is the DID whose message the
+    command comes of, empty for the mediator itself.
     """
 
     target: str
@@ -34,6 +35,7 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     listening: bool = False
     live: LiveMode = NO_LIVE_MODE
     implicit: str = ""
+    speaker: str = ""
 
     @property
     def now_s(self) -> float:

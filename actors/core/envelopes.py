@@ -8,7 +8,7 @@ transaction and pushed whole: the session need not ask for it, and the log is wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -28,7 +28,7 @@ from actors.core.commands import (
 from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs, Leasing
 from actors.core.evolve import DIDCOMM, retry_key
 from actors.core.identity import Depth, Identity, QueuedMessage
-from actors.core.leases import Lease
+from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import REMOVED_MAX, is_full
 from actors.core.refusals import Refusal
@@ -70,17 +70,9 @@ def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionCon
     if known is not None:
         # The same bytes once more: the sender does not know that they are stored.
         return Accepted(EnvelopeQueued(known, outbound=bool(state.connection.endpoint)))
-    refusal = _refusal(state, command, context)
+    refusal = no_room(state, command.recipient_key, [command.payload], context)
     if refusal is not None:
-        if state.refusing:
-            return refusal
-        refused = QueueRefused(
-            at_ms=context.now_ms,
-            command=context.command,
-            recipient_key=command.recipient_key,
-            reason=refusal.value,
-        )
-        return Accepted(Refused(refusal), [refused])
+        return refused(state, command.recipient_key, refusal, context)
     queued = MessageQueued(
         at_ms=context.now_ms,
         command=context.command,
@@ -234,17 +226,39 @@ def queue_state(
     )
 
 
-def _refusal(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Refusal | None:
-    limits, size_bytes = context.limits, len(command.payload)
+def refused(
+    state: Identity, recipient_key: str, refusal: Refusal, context: DecisionContext
+) -> Decision:
+    """The queue refuses; that it began to is recorded once, until something changes."""
+    if state.refusing:
+        return refusal
+    began = QueueRefused(
+        at_ms=context.now_ms,
+        command=context.command,
+        recipient_key=recipient_key,
+        reason=refusal.value,
+    )
+    return Accepted(Refused(refusal), [began])
+
+
+def no_room(
+    state: Identity, key: str, payloads: Sequence[bytes], context: DecisionContext
+) -> Refusal | None:
+    """Why these envelopes cannot be queued for a key, all of them; None where they can."""
+    limits, others = context.limits, len(payloads) - 1
+    largest = size_bytes = len(payloads[0])
+    if others:
+        largest, size_bytes = max(map(len, payloads)), sum(map(len, payloads))
     rules = _in_force(state.policy or _NO_POLICY, limits)
-    if size_bytes > rules.message_bytes_max:
+    if largest > rules.message_bytes_max:
         return Refusal.MESSAGE_TOO_LARGE
     # The sender is anonymous: the key that it names has a share of the operator's bounds.
-    bounds = (limits.queue_messages_max, limits.queue_bytes_max)
-    share, key = limits.queue_sender_share_max, command.recipient_key
-    if is_full(state, state.by_key, key, size_bytes, *bounds, share) or (
-        state.policy is not None
-        and is_full(state, state.by_key, key, size_bytes, rules.messages_max, rules.bytes_max, 1.0)
+    bounds, own = (
+        (limits.queue_messages_max, limits.queue_bytes_max, limits.queue_sender_share_max),
+        (rules.messages_max, rules.bytes_max, 1.0),
+    )
+    if is_full(state, state.by_key, key, size_bytes, *bounds, others) or (
+        state.policy is not None and is_full(state, state.by_key, key, size_bytes, *own, others)
     ):
         return Refusal.RECIPIENT_QUEUE_FULL
     if not rules.will_queue and not context.listening:
@@ -282,7 +296,10 @@ def _chosen(state: Identity, command: DeliverMessages, context: DecisionContext)
     if command.live:
         limit = min(limit, limits.live_in_flight_max - _held_live(state, context))
     if command.lease_ms and command.message_ids is None:
-        leased = sum(message_id in state.messages for message_id in context.leases)
+        leased = sum(
+            lease.session != HELD_BACK and message_id in state.messages
+            for message_id, lease in context.leases.items()
+        )
         limit = min(limit, limits.leased_max - leased)
     chosen: list[_Waiting] = []
     size_bytes = 0
@@ -406,7 +423,7 @@ def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> boo
     held = held_bytes = leased = 0
     for message_id, lease in context.leases.items():
         message = state.messages.get(message_id)
-        if message is not None:
+        if message is not None and lease.session != HELD_BACK:
             leased += 1
             if lease.session == live.session:
                 held += 1

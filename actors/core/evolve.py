@@ -6,6 +6,7 @@ The same events in the same order give the same state, from the first or from a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from sys import intern
 from typing import Final
 
@@ -26,6 +27,8 @@ from actors.core.replies import QueuePolicy
 from actors.core.stored_bytes import stored_bytes
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
+    AccountEnded,
+    AccountRotated,
     ConnectionEstablished,
     ContractRequested,
     ContractRequestsAcknowledged,
@@ -41,6 +44,7 @@ from eventstore.log.events import (
     KeylistUpdated,
     KeyReleased,
     MediationGranted,
+    MessageExpirySet,
     MessageQueued,
     MessagesDelivered,
     MessagesRemoved,
@@ -49,6 +53,7 @@ from eventstore.log.events import (
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
+    SpeakerNamed,
 )
 
 _SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
@@ -56,7 +61,9 @@ _SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
 
 
 DIDCOMM: Final = "didcomm"
-"""The protocol of envelopes in ``MessageQueued``."""
+"""The protocol of envelopes in ``MessageQueued`` that came in DIDComm v1."""
+DIDCOMM_V2: Final = "didcomm/v2"
+"""The same of those that came in DIDComm v2."""
 
 
 def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per event
@@ -105,11 +112,12 @@ def _queue(state: Identity, event: MessageQueued, version: int) -> None:
     state.queue_bytes += size_bytes
     state.last_added_ms = at_ms
     # Interned: thousands of messages name the same few keys and senders.
-    is_envelope = event.protocol == DIDCOMM
+    is_v2 = event.protocol == DIDCOMM_V2
+    is_envelope = is_v2 or event.protocol == DIDCOMM
     if is_envelope:
         key, depths = intern(event.recipient_key), state.by_key
         state.messages[event.message_id] = QueuedMessage(
-            event.sender_did, version, size_bytes, at_ms, is_envelope, key
+            event.sender_did, version, size_bytes, at_ms, is_envelope, key, is_v2
         )
         state.envelopes += 1
         state.envelope_bytes += size_bytes
@@ -145,8 +153,23 @@ def _remove(state: Identity, event: MessagesRemoved) -> None:
                 _leave(state.by_key, removed.recipient_key, removed.size_bytes)
             else:
                 _leave(state.by_sender, removed.sender_did, removed.size_bytes)
+    if state.expiring:
+        _forget_expiries(state, event.message_ids)
     state.last_removed_ms = event.at_ms
     state.refusing = False
+
+
+def _expire(state: Identity, event: MessageExpirySet) -> None:
+    for message_id in event.message_ids:
+        if message_id in state.messages:
+            state.expiring[message_id] = event.expires_at_s
+    state.expires_first_s = min(state.expiring.values(), default=0)
+
+
+def _forget_expiries(state: Identity, message_ids: Sequence[str]) -> None:
+    gone = [state.expiring.pop(message_id, None) for message_id in message_ids]
+    if state.expires_first_s in gone:
+        state.expires_first_s = min(state.expiring.values(), default=0)
 
 
 def retry_key(command: bytes, recipient_key: str) -> bytes:
@@ -185,7 +208,7 @@ def _drop_requests(state: Identity, event: ContractRequestsAcknowledged) -> None
 def _evolve_agent(  # noqa: C901 - one arm per event
     state: Identity, event: Event, version: int
 ) -> None:
-    """The events of DIDComm agents, of keys, of invitations, of edges, and of placement."""
+    """The events of DIDComm agents, of invitations, of edges, and of placement."""
     match event:
         case ConnectionEstablished():
             state.connection = Connection(
@@ -213,11 +236,6 @@ def _evolve_agent(  # noqa: C901 - one arm per event
             state.refusing = False
         case QueueRefused():
             state.refusing = True
-        case KeyClaimed():
-            state.owner_did = event.owner_did
-            state.claim = version
-        case KeyReleased():
-            state.owner_did = ""
         case InvitationUsed():
             state.used_by = event.by_did
         case IdentityDedicated():
@@ -226,6 +244,31 @@ def _evolve_agent(  # noqa: C901 - one arm per event
             state.dedicated_by = ""
         case RefusalsCounted():
             _remember(state, event.command, "", RECENT_COUNTS_MAX)
+        case _:
+            _evolve_account(state, event, version)
+
+
+def _evolve_account(state: Identity, event: Event, version: int) -> None:
+    """The events of keys, and those that DIDComm v2 alone makes."""
+    match event:
+        case MessageExpirySet():
+            _expire(state, event)
+        case KeyClaimed():
+            if state.owner_did not in {"", event.owner_did}:
+                state.former_did = state.owner_did
+            state.owner_did = event.owner_did
+            state.claim = version
+        case KeyReleased():
+            state.owner_did = state.former_did = ""
+        case SpeakerNamed():
+            state.account_did = event.account_did
+        case AccountRotated():
+            state.speaker_did = event.speaker_did
+            state.rotated_at_s = event.issued_at_s
+        case AccountEnded():
+            state.connection = state.policy = None
+            state.mediated = state.refusing = False
+            state.ended_at_s = event.issued_at_s
         case _:
             raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
 

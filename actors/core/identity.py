@@ -14,7 +14,7 @@ from actors.core.commands import Connection
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 4
+FOLD = 5
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -38,6 +38,7 @@ class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``is_envelope`` distinguishes DIDComm envelopes from Decentrl messages: one queue, one order,
     one set of caps, and each protocol is shown its own. ``recipient_key`` is as in the event.
+    ``is_v2``: a message of DIDComm v2 brought the envelope.
     """
 
     sender_did: str
@@ -46,6 +47,7 @@ class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at_ms: int
     is_envelope: bool = False
     recipient_key: str = ""
+    is_v2: bool = False
 
 
 class Depth(msgspec.Struct, array_like=True, gc=False):
@@ -104,8 +106,14 @@ class Identity(msgspec.Struct):
     ``dedicated_by`` says why the identity is a partition of its own; empty for
     one that belongs to its shard.
 
-    ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key; ``used_by``
-    is that of a single-use invitation.
+    Of an account of DIDComm v2: ``expiring`` are the messages that are of no use after a time in
+    Unix seconds, ``expires_first_s`` the first of these times, 0 for none; ``speaker_did`` is who
+    speaks for it instead of its own DID, ``rotated_at_s`` and ``ended_at_s`` are when its owner
+    rotated and ended it last, by its own word. ``account_did`` is the account that this DID speaks
+    for where it is another's.
+
+    ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key, and
+    ``former_did`` is who lost it to its holder; ``used_by`` is that of a single-use invitation.
     """
 
     version: int = 0
@@ -136,8 +144,15 @@ class Identity(msgspec.Struct):
     last_removed_ms: int = 0
     refusing: bool = False
     recent: dict[bytes, str] = {}
+    expiring: dict[str, Seconds] = {}
+    expires_first_s: Seconds = 0
+    speaker_did: str = ""
+    rotated_at_s: Seconds = 0
+    ended_at_s: Seconds = 0
+    account_did: str = ""
     owner_did: str = ""
     claim: int = 0
+    former_did: str = ""
     used_by: str = ""
     dedicated_by: str = ""
 
@@ -167,7 +182,7 @@ class Identity(msgspec.Struct):
             + _PUBLIC_EVENT_BYTES * len(self.public_events)
             + _KEY_BYTES * (len(self.keylist) + len(self.by_key))
             + _SENDER_BYTES * (len(self.by_sender) + len(self.requests_by_sender))
-            + _RECENT_BYTES * len(self.recent)
+            + _RECENT_BYTES * (len(self.recent) + len(self.expiring))
             + _text_bytes(self.connection)
         )
 

@@ -13,6 +13,9 @@ from typing import Final
 
 import msgspec
 
+HELD_BACK: Final = "held back"
+"""Stands for the session of a message that is not to be handed out yet, by its sender's wish."""
+
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """One message is held by ``session`` until then, Unix ms."""

@@ -9,6 +9,7 @@ shown here (``actors.core.envelopes``).
 from __future__ import annotations
 
 from itertools import islice
+from typing import Final
 
 from actors.core.commands import AcknowledgeMessages, QueryMessages, QueueMessage
 from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs
@@ -20,6 +21,7 @@ from eventstore.log.events import MessageQueued, MessagesRemoved
 DECENTRL = "decentrl"
 ACKNOWLEDGED = "acknowledged"
 EXPIRED = "expired"
+_EMPTY: Final = Depth(0, 0)
 REMOVED_MAX = 10_000
 """Messages that one event of this server's own making removes: a row has a bound too."""
 
@@ -32,33 +34,50 @@ def is_full(  # noqa: PLR0913, PLR0917 - asked for each message: no room for a r
     messages_max: int,
     bytes_max: int,
     share: float,
+    others: int = 0,
 ) -> bool:
     """Has the queue, all protocols together, no room for one more message of this size?
 
     Of the room one sender, or one recipient key, gets no more than ``share``, but one message in
     any case. ``depths`` is what waits by sender or by key, and ``origin`` whose the message is.
+    ``others`` come with it, and ``size_bytes`` is of all of them.
     """
-    waiting, waiting_bytes = len(state.messages), state.queue_bytes + size_bytes
+    waiting, waiting_bytes = len(state.messages) + others, state.queue_bytes + size_bytes
     if waiting < messages_max * share and waiting_bytes <= bytes_max * share:
         return False  # none has more than all together
     if waiting >= messages_max or waiting_bytes > bytes_max:
         return True
-    depth = depths.get(origin)
+    depth = depths.get(origin, _EMPTY) if others else depths.get(origin)
     return depth is not None and (
-        depth.messages >= messages_max * share or depth.bytes + size_bytes > bytes_max * share
+        depth.messages + others >= messages_max * share
+        or depth.bytes + size_bytes > bytes_max * share
     )
 
 
 def lapsed(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
     """The removal of what waited too long, by the operator's rule or the owner's; None of nothing.
 
-    The owner's rule is for envelopes alone: Decentrl has no such rule.
+    The owner's rule is for envelopes alone: Decentrl has no such rule. So is the sender's word of
+    how long a message is of use.
     """
+    ids = _too_old(state, context)
+    if state.expires_first_s and state.expires_first_s <= context.now_s:
+        passed = [i for i, at_s in state.expiring.items() if at_s <= context.now_s]
+        ids = list(dict.fromkeys([*ids, *passed]))[:REMOVED_MAX]
+    if not ids:
+        return None
+    return MessagesRemoved(
+        at_ms=context.now_ms, command=context.command, message_ids=ids, reason=EXPIRED
+    )
+
+
+def _too_old(state: Identity, context: DecisionContext) -> list[str]:
+    """What waited longer than the rules say."""
     bound_s = context.limits.queue_age_s_max
     own_s = state.policy.age_s_max if state.policy is not None else 0
     ages_s = [age_s for age_s in (bound_s, own_s if state.envelopes else 0) if age_s]
     if not ages_s:
-        return None
+        return []
     ids: list[str] = []
     for message_id, message in state.messages.items():
         waited_s = (context.now_ms - message.at_ms) / 1000
@@ -66,11 +85,7 @@ def lapsed(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
             break
         if (bound_s and waited_s > bound_s) or (own_s and message.is_envelope and waited_s > own_s):
             ids.append(message_id)
-    if not ids:
-        return None
-    return MessagesRemoved(
-        at_ms=context.now_ms, command=context.command, message_ids=ids, reason=EXPIRED
-    )
+    return ids
 
 
 def queue_message(state: Identity, command: QueueMessage, context: DecisionContext) -> Decision:
@@ -108,8 +123,11 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
     return Accepted(MessageAccepted(message_id), [queued], MessageArrived(waiting))
 
 
-def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Accepted:
-    """A page of waiting messages in arrival order, with the exact total (8.7)."""
+def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Decision:
+    """A page of waiting messages in arrival order, with the exact total (8.7).
+
+    One with more bytes than it may have is refused and not cut short: clients count on its size.
+    """
     page, sender = command.page, command.sender_did
     total = len(state.messages) - state.envelopes
     matching = iter(state.messages.values())
@@ -121,7 +139,10 @@ def query_messages(state: Identity, command: QueryMessages, _context: DecisionCo
         total, matching = len(found), iter(found)
     chosen = list(islice(matching, page.offset, page.offset + page.size))
     versions = [message.version for message in chosen]
-    return Accepted(MessageRefs(versions, total, sum(m.size_bytes for m in chosen)))
+    size_bytes = sum(message.size_bytes for message in chosen)
+    if page.bytes_max is not None and size_bytes > page.bytes_max and len(chosen) > 1:
+        return Refusal.INVALID_COMMAND
+    return Accepted(MessageRefs(versions, total, size_bytes))
 
 
 def acknowledge_messages(

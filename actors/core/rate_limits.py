@@ -1,8 +1,8 @@
 """Token buckets by key, in bounded memory: a client that sends too often gets the time to wait.
 
 A bucket is one number (the generic cell rate algorithm): the time at which it is full again. So
-the state of a key that has been quiet for the depth of its bucket is "full", and forgetting it
-loses nothing. That is the only kind of forgetting here.
+the state of a key that has been quiet for the depth of its bucket, and twice that if it owes, is
+"full", and forgetting it loses nothing. That is the only kind of forgetting here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _SHARED: Final = ""
 class RateLimit:
     """A rate per key with bursts.
 
-    In any ``w`` seconds a key gets at most ``per_s * w`` tokens and one full bucket.
+    In any ``w`` seconds a key gets at most ``per_s * w`` tokens and one full bucket. Of what it is
+    charged for afterwards it owes as much again, and gets nothing before that is paid.
 
     At most ``keys_max`` buckets are kept. While all of them are in use (not full), keys without a
     bucket share one. An attacker with more keys than that gains no fresh bucket by having old
@@ -49,8 +50,17 @@ class RateLimit:
         return self._spend(key, now_s, tokens, owing=False)
 
     def charge(self, key: Key, now_s: float, tokens: float) -> None:
-        """Take tokens for what was done already; of those that are missing none is owed."""
+        """Take tokens for what was done already; of those that are missing a bucket is owed.
+
+        If none were owed, a key that comes often enough would always find the one token that it
+        needs to come in, and the price of what it does then would not be paid.
+        """
         self._spend(key, now_s, tokens, owing=True)
+
+    def owes(self, key: Key, now_s: float) -> bool:
+        """Was the key charged for more than it had, and has not paid for it yet?"""
+        full_at_s = self._full_at_s.get(key, now_s)
+        return self._in_use(full_at_s, now_s) and full_at_s > now_s + self._depth_s + _ROUNDING_S
 
     def _spend(self, key: Key, now_s: float, tokens: float, *, owing: bool) -> float | None:
         if not self._interval_s:
@@ -61,18 +71,19 @@ class RateLimit:
         full_at_s = buckets.get(key, now_s)
         if not self._in_use(full_at_s, now_s):
             full_at_s = now_s
-        full_at_s += min(tokens * self._interval_s, self._depth_s)
-        wait_s = full_at_s - now_s - self._depth_s
-        if wait_s > _ROUNDING_S:
-            if not owing:
+        if owing:
+            full_at_s = min(full_at_s + tokens * self._interval_s, now_s + 2 * self._depth_s)
+        else:
+            full_at_s += min(tokens * self._interval_s, self._depth_s)
+            wait_s = full_at_s - now_s - self._depth_s
+            if wait_s > _ROUNDING_S:
                 return wait_s
-            full_at_s = now_s + self._depth_s
         buckets[key] = full_at_s
         buckets.move_to_end(key)
         return None
 
     def _in_use(self, full_at_s: float, now_s: float) -> bool:
-        return now_s < full_at_s <= now_s + self._depth_s + _ROUNDING_S
+        return now_s < full_at_s <= now_s + 2 * self._depth_s + _ROUNDING_S
 
     def _makes_room(self, now_s: float) -> bool:
         """Forget buckets that are full again, longest unused first, until there is room."""

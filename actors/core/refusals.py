@@ -51,6 +51,13 @@ class Refusal(Enum):
     LIVE_ELSEWHERE = "LIVE_ELSEWHERE"
     """Another session holds the live mode, or implicit pickup."""
 
+    SPEAKS_FOR_ANOTHER = "SPEAKS_FOR_ANOTHER"
+    """The DID is no account: it speaks for one of another DID (``FindAccount``)."""
+    NOT_SPEAKING = "NOT_SPEAKING"
+    """The DID was given up for another one, which speaks for the account now."""
+    MESSAGE_EXPIRED = "MESSAGE_EXPIRED"
+    """The time is over that the message was of use for, by its sender's word."""
+
     NOT_OWNER = "NOT_OWNER"
     """This host does not own what the command is for, and has done nothing: ask the owner. Stays
     between edges and hosts; no client gets it."""

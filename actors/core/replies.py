@@ -113,9 +113,33 @@ class KeyOwner(_Reply, frozen=True):
 
 
 class KeyClaim(_Reply, frozen=True):
-    """The number of a claim: a later claim of the same key has a greater one."""
+    """The number of a claim: a later claim of the same key has a greater one.
+
+    ``former_did`` is the owner that lost the key to the holder of its private half, if one did.
+    """
 
     number: int
+    former_did: str = ""
+
+
+class AccountFound(_Reply, frozen=True):
+    """What is known of a DID as an account.
+
+    ``account_did`` is the account that it speaks for where that is another one, else empty;
+    ``speaker_did`` is who speaks for this account; ``keys`` are those asked for that its keylist
+    has.
+    """
+
+    account_did: str
+    speaker_did: str
+    connected: bool
+    keys: list[str]
+
+
+class AccountOver(_Reply, frozen=True):
+    """The account has ended; the claims of its keylist are over with it."""
+
+    keys: list[ClaimedKey]
 
 
 class KeysKnown(_Reply, frozen=True):
@@ -219,6 +243,8 @@ Reply: TypeAlias = (
     | KeyOwner
     | KeyClaim
     | KeysKnown
+    | AccountFound
+    | AccountOver
     | KeylistChanged
     | KeylistPart
     | EnvelopeQueued

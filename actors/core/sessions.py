@@ -140,6 +140,11 @@ class Sessions:
         if session and self.implicit_of(did) == session:
             del self._implicit[did]
 
+    def end_handing_out(self, did: str) -> None:
+        """No session holds the live mode or implicit pickup any more."""
+        self._live.pop(did, None)
+        self._implicit.pop(did, None)
+
     def implicit_of(self, did: str) -> str:
         """The session that holds implicit pickup, empty for none."""
         return self._implicit.get(did, _NO_IMPLICIT).session

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from actors.core.identity import Identity
+from actors.core.evolve import DIDCOMM, DIDCOMM_V2
+from actors.core.identity import Identity, QueuedMessage
+from actors.core.message_queue import DECENTRL
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -135,6 +137,25 @@ class KeylistRow(NamedTuple):
     claim: int
 
 
+class MessageExpiryRow(NamedTuple):
+    """A message in the queue that is of no use after a time."""
+
+    message_id: str
+    expires_at_s: float
+
+
+class SpeakerRow(NamedTuple):
+    """Who speaks for an account instead of its own DID."""
+
+    speaker_did: str
+
+
+class AccountNameRow(NamedTuple):
+    """The account that a DID is to speak for, which is another's."""
+
+    account_did: str
+
+
 class KeyOwnerRow(NamedTuple):
     """The owner of a key; in the stream of the key."""
 
@@ -158,10 +179,13 @@ TABLES: Final[Mapping[str, type[NamedTuple]]] = {
     "queue_totals": QueueTotalRow,
     "queue_keys": QueueKeyRow,
     "queue_policies": QueuePolicyRow,
+    "message_expiries": MessageExpiryRow,
     "public_events": PublicEventRow,
     "connections": ConnectionRow,
     "mediation": MediationRow,
     "keylists": KeylistRow,
+    "speakers": SpeakerRow,
+    "account_names": AccountNameRow,
     "key_owners": KeyOwnerRow,
     "invitations": InvitationRow,
 }
@@ -197,6 +221,10 @@ def state_rows(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
             ],
         )
     yield from _agent(state)
+    if state.speaker_did:
+        yield "speakers", [SpeakerRow(state.speaker_did)]
+    if state.account_did:
+        yield "account_names", [AccountNameRow(state.account_did)]
     if state.owner_did:
         yield "key_owners", [KeyOwnerRow(state.claim, state.owner_did)]
     if state.used_by:
@@ -223,7 +251,7 @@ def _queue(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
         yield "queues", [
             MessageRow(
                 message_id, place, message.version, message.at_ms,
-                "didcomm" if message.is_envelope else "decentrl", message.sender_did,
+                _protocol(message), message.sender_did,
                 message.recipient_key, message.size_bytes,
             )
             for place, (message_id, message) in enumerate(state.messages.items())
@@ -238,12 +266,24 @@ def _queue(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
             "queue_keys",
             [QueueKeyRow(key, depth.messages, depth.bytes) for key, depth in state.by_key.items()],
         )
+    if state.expiring:
+        yield (
+            "message_expiries",
+            [MessageExpiryRow(i, float(at_s)) for i, at_s in state.expiring.items()],
+        )
     if state.policy is not None:
         rules = state.policy
         yield "queue_policies", [QueuePolicyRow(
             rules.will_queue, rules.age_s_max, rules.messages_max, rules.message_bytes_max,
             rules.bytes_max,
         )]  # fmt: skip
+
+
+def _protocol(message: QueuedMessage) -> str:
+    """As in the event that queued it."""
+    if message.is_v2:
+        return DIDCOMM_V2
+    return DIDCOMM if message.is_envelope else DECENTRL
 
 
 def _agent(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from actors.core.charges import Charges
 from actors.core.commands import Submission
-from actors.core.decide import adds
+from actors.core.decide import is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext, Refs
 from actors.core.identity import Identity
 from actors.core.limits import HostLimits
@@ -300,11 +300,8 @@ class Host:
         try:
             return self._decide(transaction, submission)
         except LogError as error:
-            _LOG.error(
-                "identity cannot be served: %s",
-                type(error).__name__,
-                extra={"request_id": submission.request_id},
-            )
+            extra = {"request_id": submission.request_id}
+            _LOG.error("identity cannot be served: %s", type(error).__name__, extra=extra)
             transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
             return Outcome(_UNAVAILABLE)
 
@@ -323,6 +320,9 @@ class Host:
             refusal = self._nonces.check(transaction, shard, claim)
             if refusal is not None:
                 return Outcome(Refused(refusal))
+        if transaction.is_short_of_disk and is_step_of_adding(submission):
+            # Before anything is kept, the nonce too: the same command may be sent again.
+            return Outcome(Refused(Refusal.INSUFFICIENT_STORAGE))
         limited = self._charges.refusal(submission, transaction.now_ms)
         if limited is not None:
             return Outcome(limited)
@@ -343,9 +343,6 @@ class Host:
         """Let the identity decide on the command; with what it does, the nonce in ``shard``."""
         assert submission.command is not None
         did = submission.target_did
-        if transaction.is_short_of_disk and adds(submission.command):
-            # Before anything is kept, the nonce too: the same command may be sent again.
-            return Outcome(Refused(Refusal.INSUFFICIENT_STORAGE))
         part = transaction.part(partition)
         cached = self._cache.get(did, partition.name, transaction.now_ms)
         self.rates.count(did, is_known=cached.state.is_known)
@@ -359,6 +356,7 @@ class Host:
             bool(self.sessions.edges_of(did)),
             self.sessions.live_of(did),
             self.sessions.implicit_of(did),
+            submission.speaker,
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:

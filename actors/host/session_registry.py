@@ -14,11 +14,13 @@ import msgspec
 from actors.core.commands import (
     CloseSession,
     DeliverMessages,
+    EndAccount,
     EndLive,
     Listen,
     OpenSession,
     ReleaseLeases,
     RemoveMessages,
+    RotateAccount,
     StartLive,
     Submission,
 )
@@ -95,7 +97,7 @@ class SessionRegistry:
         """End the leases whose time is over."""
         self._offered_again |= self.leases.expire(now_ms)
 
-    def follow(self, submission: Submission, reply: Reply) -> None:
+    def follow(self, submission: Submission, reply: Reply) -> None:  # noqa: C901 - one arm each
         """What the commands about sessions do, once they were accepted."""
         did, command = submission.target_did, submission.command
         if isinstance(command, CloseSession):
@@ -117,6 +119,9 @@ class SessionRegistry:
             case DeliverMessages() if not command.implicit:
                 # It asks by itself from now on: what it holds is no longer held implicitly.
                 self.sessions.end_implicit(did, command.session)
+            case RotateAccount() | EndAccount():
+                # A session in live mode was of another speaker, or is over: the next begins anew.
+                self.sessions.end_handing_out(did)
             case ReleaseLeases():
                 self.sessions.end_live(did, command.session)
                 self.sessions.end_implicit(did, command.session)

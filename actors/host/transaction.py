@@ -120,8 +120,12 @@ class Transaction:
 
     def depths(self) -> list[QueueDepth]:
         """The queues of the touched identities as they are after this transaction."""
-        # Keys and invitations have streams too, but nothing ever waits for them.
-        return [r.depth() for did, r in self.touched.items() if did.startswith("did:")]
+        # Keys, invitations and DIDs that speak for another have streams too, and no queue.
+        return [
+            r.depth()
+            for did, r in self.touched.items()
+            if did.startswith("did:") and (r.state.is_known or not r.state.account_did)
+        ]
 
 
 def request_ids(items: Sequence[tuple[str, Submission]]) -> list[str]:

@@ -156,8 +156,9 @@ class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
 class MessageQueued(Event, frozen=True, kw_only=True):
     """A message waits for this identity (7.2 step 7; RFC 0094 forward).
 
-    ``sender_did`` is empty where the protocol hides the sender; ``recipient_key`` is empty where
-    the message is addressed to the identity itself. ``payload`` is opaque.
+    ``protocol`` is decentrl, didcomm (of version 1), or didcomm/v2. ``sender_did`` is empty where
+    the protocol hides the sender; ``recipient_key`` is empty where the message is addressed to the
+    identity itself. ``payload`` is opaque.
     """
 
     message_id: str
@@ -165,6 +166,14 @@ class MessageQueued(Event, frozen=True, kw_only=True):
     sender_did: str
     recipient_key: str
     payload: Annotated[bytes, SIZE_ALONE]
+
+
+@released("message-expiry-set.1")
+class MessageExpirySet(Event, frozen=True, kw_only=True):
+    """These messages, queued just before, are of no use after a time that their sender named."""
+
+    message_ids: list[str]
+    expires_at_s: Seconds
 
 
 @released("messages-delivered.1", is_frequent=True)
@@ -179,8 +188,8 @@ class MessagesDelivered(Event, frozen=True, kw_only=True):
 class MessagesRemoved(Event, frozen=True, kw_only=True):
     """These messages left the queue (8.8; RFC 0685 messages-received).
 
-    ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired or
-    purged.
+    ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired, purged,
+    or ended (with the account).
     """
 
     message_ids: list[str]
@@ -235,6 +244,8 @@ class MediationGranted(Event, frozen=True, kw_only=True):
 class KeylistUpdated(Event, frozen=True, kw_only=True):
     """Keys that messages may be forwarded to; base58, no key twice (RFC 0211).
 
+    A DID stands there by its short name (coordinate-mediation 2.0).
+
     ``claims`` are the numbers of the claims of ``added``: the versions of ``KeyClaimed`` in the
     streams of the keys. A key may be added again, with a later claim.
     """
@@ -260,6 +271,40 @@ class KeyReleased(Event, frozen=True, kw_only=True):
     """The key has no owner any more; in the stream of the key."""
 
     key: str
+
+
+@released("speaker-named.1")
+class SpeakerNamed(Event, frozen=True, kw_only=True):
+    """A DID is to speak for the account of another (DIDComm v2, DID rotation); in its own stream.
+
+    It does as soon as ``AccountRotated`` says so in the stream of the account.
+    """
+
+    did: Annotated[str, NamesStream()]
+    account_did: Annotated[str, ExportColumn("owner_did")]
+
+
+@released("account-rotated.1")
+class AccountRotated(Event, frozen=True, kw_only=True):
+    """From now on ``speaker_did`` speaks for the account, and ``prior_did``, which did, does not.
+
+    ``issued_at_s`` is when the owner rotated, by its own word (DIDComm v2, ``from_prior``).
+    """
+
+    speaker_did: Annotated[str, ExportColumn("did")]
+    prior_did: Annotated[str, ExportColumn("by_did")]
+    issued_at_s: Annotated[Seconds, ExportColumn("timestamp_s")]
+
+
+@released("account-ended.1")
+class AccountEnded(Event, frozen=True, kw_only=True):
+    """Its owner ended the account: connection, mediation and policy are over.
+
+    Queue and keylist were emptied just before. Fields as in ``AccountRotated``.
+    """
+
+    prior_did: Annotated[str, ExportColumn("by_did")]
+    issued_at_s: Annotated[Seconds, ExportColumn("timestamp_s")]
 
 
 @released("invitation-used.1")

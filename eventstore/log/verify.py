@@ -58,6 +58,8 @@ class Fault(Enum):
     """A head that was known before is not in the log: its end was cut off."""
     WRONG_HEAD = "wrong-head"
     """The manifest names another newest seal of a partition than its rows have."""
+    WRONG_TREE = "wrong-tree"
+    """A manifest, a tile or a signed head has another tree than the seals give."""
     WRONG_COLUMN = "wrong-column"
     """A column of the export is not what the row's state and the rows around it say."""
     WRONG_POSITION = "wrong-position"
@@ -184,7 +186,7 @@ class RowCheck:
         if spare < 0:
             missing = f"{-spare} of the {sealed.rows} rows that it covers are missing"
             yield finding(Fault.MISSING_ROWS, row, missing, name, first_position)
-        elif (malformed and any(r.position in malformed for r in covered)) or not _is_seal_of(
+        elif (malformed and any(r.position in malformed for r in covered)) or not is_seal_of(
             covered, row, sealed
         ):
             changed = f"not the seal of the {sealed.rows} rows before it"
@@ -225,7 +227,7 @@ def _sealed(row: LogRow) -> BatchSealed | None:
     return event
 
 
-def _is_seal_of(covered: Sequence[LogRow], row: LogRow, sealed: BatchSealed) -> bool:
+def is_seal_of(covered: Sequence[LogRow], row: LogRow, sealed: BatchSealed) -> bool:
     """Whether the row is, to the byte, the seal of these rows."""
     digest = digest_by(sealed, [(r.stream, r.version, r.topic, r.state) for r in covered])
     if digest is None:
@@ -239,7 +241,7 @@ def _stream_of(partition: str) -> bytes:
     return partition_stream(partition).bytes
 
 
-__all__ = ["Fault", "Finding", "Head", "Progress", "Summary", "verify"]
+__all__ = ["Fault", "Finding", "Head", "Progress", "Summary", "is_seal_of", "verify"]
 
 PAGE_ROWS: Final = 256
 
@@ -299,6 +301,24 @@ def verify(
         findings=findings,
         heads=check.heads,
     )
+
+
+def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
+    """Those of these newest seals of an export that do not stand in a log.
+
+    Raises:
+        LogUnavailable: the log cannot be read now.
+    """
+    return {name: head for name, head in heads.items() if _head_in(log, name, head.version) != head}
+
+
+def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
+    row = log.read_versions(partition_stream(partition), [version]).get(version)
+    try:
+        sealed = None if row is None else decode(row.topic, row.state)
+    except (UnknownTopic, CorruptRow):
+        return None
+    return Head(version, sealed.digest) if isinstance(sealed, BatchSealed) else None
 
 
 def _checked(page: Sequence[Notification], check: RowCheck) -> Sequence[Finding]:

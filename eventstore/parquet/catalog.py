@@ -1,22 +1,22 @@
 """Reads an export: which files hold the log, and that nothing of it is missing or doubled.
 
-Only what manifests name exists. A manifest inside the positions of a wider one was replaced by it
-(``eventstore.parquet.write.compaction``) and is ignored.
+What counts is what the newest version of the table says (``eventstore.parquet.table``): its files,
+and the signed manifests that name them. Exports of earlier releases have no table; there every
+manifest counts but those inside the positions of a wider one, which replaced them
+(``eventstore.parquet.write.compaction``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyarrow import fs
-
 from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace, FileMissing
+from eventstore.parquet.files import HEAD, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
     DataFile,
     ExportHead,
@@ -27,10 +27,23 @@ from eventstore.parquet.manifest import (
     is_manifest,
     parse_head,
     parse_manifest,
+    positions_of,
+)
+from eventstore.parquet.schema import FORMAT
+from eventstore.parquet.table import ReadTable, TableFile, read_table
+from eventstore.parquet.versions import (
+    EndMark,
+    TableVersion,
+    commit_path,
+    read_mark,
+    read_summary,
+    read_version,
 )
 
 __all__ = ["Catalog", "DataFile", "read_catalog"]
 
+LISTED_FILES_MAX: Final = 10_000
+"""Ten answers of an object store; of a larger export a missing file is noticed when it is read."""
 _TRIES: Final = 3
 _READ_AT_ONCE: Final = 8
 CheckedFile = Callable[[DataFile], None]
@@ -44,9 +57,15 @@ class Catalog:
     statements: Sequence[Statement] = ()
     """The manifests that count, in the order of the log."""
     strays: Sequence[str] = ()
-    """Files below ``events`` and ``manifests`` that do not count."""
+    """Files of the export that do not count, if they were looked for."""
     heads: Mapping[str, Head] = field(default_factory=dict)
     """The newest seal of each partition up to ``last``."""
+    version: TableVersion | None = None
+    """The version of the table; None in an export of an earlier release."""
+    commit: str = ""
+    """The SHA-256 of the commit of this version."""
+    mark: EndMark | None = None
+    """The end of the export when this was read; it may be of an earlier version."""
 
     @property
     def files(self) -> list[DataFile]:
@@ -68,22 +87,34 @@ class Catalog:
         """What the next manifest is chained to."""
         return self.statements[-1].link if self.statements else ""
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether the mark of the end is of this version."""
+        mark, version = self.mark, self.version
+        return mark is not None and version is not None and mark.version == version.version
+
+    @property
+    def complete_until_ms(self) -> int | None:
+        """All that was recorded until then (Unix milliseconds) is here; None if that is unknown."""
+        mark = self.mark
+        if mark is None or not mark.complete_until_ms or mark.complete_position > self.last:
+            return None
+        return mark.complete_until_ms
+
 
 def read_catalog(
-    filesystem: fs.FileSystem,
-    root: str,
+    place: ExportPlace,
     verify: Verify | None = None,
     *,
     check_hashes: bool = False,
     progress: CheckedFile = lambda _file: None,
 ) -> Catalog:
-    """Read the manifests of an export and check them, and that every file is there and whole.
+    """Read what counts in an export and check it, and that every file is there and whole.
 
     May run beside an exporter: a catalog is what was complete at some time of the reading.
 
     Args:
-        filesystem: any file system of ``pyarrow.fs``.
-        root: the folder of the export in it.
+        place: where the export is.
         verify: checks the mediator's signatures; without it nothing proves who wrote the export.
         check_hashes: read every data file and compare its SHA-256.
         progress: called for each data file whose hash was compared.
@@ -92,32 +123,52 @@ def read_catalog(
         ExportDamaged: names the file and says what is wrong with it.
         ExportUnavailable: the place cannot be read now.
     """
-    catalog = catalog_of(ExportPlace(filesystem, root), verify)
+    catalog = catalog_of(place, verify)
     if check_hashes:
         for file in catalog.files:
-            read_data(ExportPlace(filesystem, root), file)
+            read_data(place, file)
             progress(file)
     return catalog
 
 
 def catalog_of(
-    place: ExportPlace, verify: Verify | None, known: Sequence[Statement] = ()
+    place: ExportPlace,
+    verify: Verify | None,
+    known: Sequence[Statement] = (),
+    *,
+    version: int | None = None,
+    is_listed: bool = True,
+    is_whole: bool = False,
 ) -> Catalog:
     """The catalog of a place, without hashes of data files. Raises as ``read_catalog``.
 
-    Manifests that are ``known`` from an earlier reading are not read again.
+    Args:
+        place: where the export is.
+        verify: see ``read_catalog``.
+        known: manifests of an earlier reading, which are not read again.
+        version: an earlier version of the table, whose files may have been removed since.
+        is_listed: list all files, to find those that are missing, cut or do not count. Without it
+            an export with a table is opened with a bounded number of reads: data files are listed
+            only where there are at most ``LISTED_FILES_MAX``.
+        is_whole: read every manifest, with its heads, and no summary.
     """
-    for _ in range(_TRIES):
-        before = place.sizes(MANIFESTS)
+    for tried in range(_TRIES):
+        head = _head(place, verify)
+        if head is None or head.format == FORMAT:
+            reading: _Reading | _ManifestReading = _ManifestReading(place, head, verify, known)
+        else:
+            reading = _Reading(place, head, verify, () if is_whole else known)
         try:
-            return _read(place, before, verify, known)
+            if isinstance(reading, _ManifestReading):
+                return reading.catalog()
+            return reading.catalog(version, is_listed=is_listed, is_whole=is_whole)
         except (ExportDamaged, FileMissing) as error:
             # An exporter or a compaction may have been between two of the looks.
-            if place.sizes(MANIFESTS) == before:
+            if tried == _TRIES - 1 or not reading.is_outdated():
                 if isinstance(error, FileMissing):
                     raise ExportDamaged(str(error), Damage.MISSING, "it was listed") from error
                 raise
-    raise ExportDamaged(MANIFESTS, Damage.BROKEN_MANIFEST, "changes faster than it can be read")
+    raise AssertionError
 
 
 def read_data(place: ExportPlace, file: DataFile) -> bytes:
@@ -135,48 +186,190 @@ def read_data(place: ExportPlace, file: DataFile) -> bytes:
     return content
 
 
-def _read(
-    place: ExportPlace,
-    listed: Mapping[str, int],
-    verify: Verify | None,
-    known: Sequence[Statement],
-) -> Catalog:
-    names = sorted(filter(is_manifest, listed))
+def _head(place: ExportPlace, verify: Verify | None) -> ExportHead | None:
     try:
-        head = parse_head(HEAD, place.read(HEAD), verify)
+        return parse_head(HEAD, place.read(HEAD), verify)
     except FileMissing as error:
-        if names:
+        if any(map(is_manifest, place.sizes(MANIFESTS))):
             raise ExportDamaged(HEAD, Damage.MISSING, "there are manifests beside it") from error
-        return Catalog(None, strays=sorted([*listed, *place.sizes(EVENTS)]))
+        return None
+
+
+class _ManifestReading:
+    """One look at an export of an earlier release, where the manifests alone say what counts."""
+
+    def __init__(
+        self,
+        place: ExportPlace,
+        head: ExportHead | None,
+        verify: Verify | None,
+        known: Sequence[Statement],
+    ) -> None:
+        self._place, self._head, self._verify, self._known = place, head, verify, known
+        self._listed = place.sizes(MANIFESTS)
+
+    def catalog(self) -> Catalog:
+        sizes = self._place.data_sizes()
+        if self._head is None:
+            return Catalog(None, strays=sorted([*self._listed, *sizes]))
+        names = sorted(filter(is_manifest, self._listed))
+        known = [s for s in self._known if s.manifest.path in self._listed]
+        statements = _chain(_statements(self._place, names, self._verify, known), self._head)
+        files = _checked_files(statements, self._place.data_sizes())
+        counting = {statement.manifest.path for statement in statements}
+        newest = statements[-1].manifest if statements else None
+        return Catalog(
+            head=self._head,
+            statements=statements,
+            strays=sorted((self._listed.keys() - counting) | (sizes.keys() - files)),
+            heads=heads_of(newest.path, newest) if newest else {},
+        )
+
+    def is_outdated(self) -> bool:
+        return self._place.sizes(MANIFESTS) != self._listed
+
+
+class _Reading:
+    """One look at an export with a table."""
+
+    def __init__(
+        self,
+        place: ExportPlace,
+        head: ExportHead,
+        verify: Verify | None,
+        known: Sequence[Statement],
+    ) -> None:
+        self._place, self._head, self._verify, self._known = place, head, verify, known
+        self._table: ReadTable | None = None
+
+    def catalog(self, version: int | None, *, is_listed: bool, is_whole: bool) -> Catalog:
+        # Before the table: then a mark of a later version than the table's says that it was cut.
+        mark = read_mark(self._place, self._verify)
+        table = self._table = read_table(self._place, version)
+        said, commit = read_version(self._place, table.version, self._verify)
+        self._check_owner(said, mark)
+        if version is None and mark is not None:
+            check_end(mark, said.version, commit)
+        statements = self._statements(said, is_whole=is_whole)
+        for damage in table_damage(table.files, statements):
+            raise damage
+        heads = self._heads(said, statements)
+        counting = {statement.manifest.path for statement in statements}
+        strays: list[str] = []
+        if is_listed or said.files <= LISTED_FILES_MAX:
+            sizes = self._place.data_sizes()
+            strays = sorted(sizes.keys() - _checked_files(statements, sizes))
+        if is_listed:
+            listed = {*self._place.sizes(MANIFESTS), *self._place.sizes(SUMMARIES)}
+            strays = sorted([*strays, *(listed - counting - {said.summary})])
+        return Catalog(self._head, statements, strays, heads, said, commit, mark)
+
+    def is_outdated(self) -> bool:
+        return self._table is None or read_table(self._place).version != self._table.version
+
+    def _check_owner(self, said: TableVersion, mark: EndMark | None) -> None:
+        for path, signed_by in (
+            (commit_path(said.version), said.signed_by),
+            *([("end.json", mark.signed_by)] if mark else []),
+        ):
+            if signed_by != self._head.public_key:
+                why = f"signed by {signed_by}, the export is of {self._head.public_key}"
+                raise ExportDamaged(path, Damage.BAD_SIGNATURE, why)
+
+    def _statements(self, said: TableVersion, *, is_whole: bool) -> list[Statement]:
+        named, found = dict(said.since), read_summary(self._place, said)
+        if is_whole:
+            named, found = counting_in(said, found), []
+        known = [s for s in self._known if named.get(s.manifest.path) == s.sha256]
+        found += _statements(self._place, sorted(named), self._verify, known)
+        for statement in found:
+            path = statement.manifest.path
+            if named.get(path, statement.sha256) != statement.sha256:
+                why = f"its SHA-256 is not that of {commit_path(said.version)}"
+                raise ExportDamaged(path, Damage.CHANGED, why)
+        statements = _chain(found, self._head)
+        newest = statements[-1].manifest if statements else None
+        if (said.manifest, said.position) != ((newest.path, newest.last) if newest else ("", 0)):
+            why = f"names {said.manifest or 'no manifest'} as the newest one, which is another"
+            raise ExportDamaged(commit_path(said.version), Damage.BROKEN_CHAIN, why)
+        return statements
+
+    def _heads(self, said: TableVersion, statements: Sequence[Statement]) -> dict[str, Head]:
+        if not statements:
+            return {}
+        newest = statements[-1]
+        if said.manifest not in said.since:
+            newest = parse_manifest(said.manifest, self._place.read(said.manifest), self._verify)
+            if newest.sha256 != statements[-1].sha256:
+                why = f"its SHA-256 is not that of {said.summary}"
+                raise ExportDamaged(said.manifest, Damage.CHANGED, why)
+        return heads_of(said.manifest, newest.manifest)
+
+
+def counting_in(said: TableVersion, summary: Sequence[Statement]) -> dict[str, str]:
+    """The SHA-256 of each manifest that counts in a version, by path; ``summary`` is its own."""
+    spans = [positions_of(path) for path in said.since]
+    return dict(said.since) | {
+        s.manifest.path: s.sha256
+        for s in summary
+        if not any(a <= s.manifest.first and s.manifest.last <= b for a, b in spans)
+    }
+
+
+def check_end(mark: EndMark, version: int, commit: str) -> None:
+    """Raise ``ExportDamaged`` if the mark names a later version than this newest one, or another.
+
+    A mark of an earlier version is none: the exporter writes it after the commit.
+    """
+    path = commit_path(mark.version)
+    if mark.version > version:
+        why = f"the table ends at version {version}, and end.json names version {mark.version}"
+        raise ExportDamaged(path, Damage.ROLLED_BACK, why)
+    if mark.version == version and mark.commit != commit:
+        raise ExportDamaged(path, Damage.CHANGED, "its SHA-256 is not that of end.json")
+
+
+def table_damage(
+    table: Mapping[str, TableFile], statements: Sequence[Statement]
+) -> Iterator[ExportDamaged]:
+    """Each file that a table does not have as the manifests name it, or that they do not name.
+
+    Args:
+        table: the files of the table.
+        statements: the manifests that count.
+    """
+    named = {
+        file.path: TableFile(file.bytes, file.rows)
+        for statement in statements
+        for file in statement.manifest.files
+    }
+    for path in sorted(named.keys() | table.keys()):
+        if named.get(path) != table.get(path):
+            why = "the table has it otherwise than the manifests that its newest version names"
+            yield ExportDamaged(path, Damage.BROKEN_COMMIT, why)
+
+
+def _statements(
+    place: ExportPlace, names: Sequence[str], verify: Verify | None, known: Sequence[Statement]
+) -> list[Statement]:
+    """The manifests of these names, several read at once."""
+    found = list(known)
+    unread = sorted(set(names) - {statement.manifest.path for statement in found})
     with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
-        found = [s for s in known if s.manifest.path in listed]
-        unread = sorted(set(names) - {statement.manifest.path for statement in found})
         contents = readers.map(place.read, unread)
         found += [
             parse_manifest(name, content, verify)
             for name, content in zip(unread, contents, strict=True)
         ]
-    statements = _chain(found, head)
-    sizes = place.sizes(EVENTS)
-    files = _checked_files(statements, sizes)
-    counting = {statement.manifest.path for statement in statements}
-    newest = statements[-1].manifest if statements else None
-    return Catalog(
-        head=head,
-        statements=statements,
-        strays=sorted((listed.keys() - counting) | (sizes.keys() - files)),
-        heads=heads_of(newest.path, newest) if newest else {},
-    )
+    return found
 
 
 def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
     """The manifests that count, each of which continues from the one before."""
     chain: list[Statement] = []
     reached, link = 0, ""
-    for statement in sorted(found, key=lambda s: (s.manifest.first, -s.manifest.last)):
+    for statement in _counting(found):
         manifest = statement.manifest
-        if manifest.last <= reached:
-            continue  # inside a wider one
         check_continues(manifest, reached, link)
         if manifest.signed_by != head.public_key:
             why = f"signed by {manifest.signed_by}, the export is of {head.public_key}"
@@ -184,6 +377,15 @@ def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
         chain.append(statement)
         reached, link = manifest.last, statement.link
     return chain
+
+
+def _counting(found: Sequence[Statement]) -> Iterator[Statement]:
+    """Those that are not inside the positions of a wider one, in the order of the log."""
+    reached = 0
+    for statement in sorted(found, key=lambda s: (s.manifest.first, -s.manifest.last)):
+        if statement.manifest.last > reached:
+            yield statement
+            reached = statement.manifest.last
 
 
 def check_continues(manifest: Manifest, reached: int, link: str) -> None:

@@ -10,10 +10,12 @@ manifest makes data files count (``eventstore.parquet.manifest``).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -23,9 +25,29 @@ from eventstore.parquet.errors import ExportUnavailable
 HEAD: Final = "export.json"
 EVENTS: Final = "events"
 MANIFESTS: Final = "manifests"
+SUMMARIES: Final = "summaries"
+END: Final = "end.json"
+TABLE_LOG: Final = f"{EVENTS}/_delta_log"
 PART: Final = ".part"
 """Ends the temporary name of a file that is being written."""
+_WRITTEN_AT_ONCE: Final = 8
 _OBJECT_STORES: Final = {"s3", "gcs", "abfs"}
+
+
+_S3_OPTIONS: Final = {
+    # A store that does not answer is said to be gone after about ten seconds, not minutes.
+    "max_retries": "3",
+    "retry_timeout": "10s",
+    "connect_timeout": "5s",
+    "aws_conditional_put": "etag",
+}
+
+
+class TableAddress(NamedTuple):
+    """Where the library of the table finds it: a path or URI, and the options of the store."""
+
+    uri: str
+    options: Mapping[str, str]
 
 
 class FileMissing(Exception):
@@ -43,14 +65,23 @@ class ExportPlace:
 
     Attributes:
         check: Raises where nothing may be written here now; called before each change.
+        table: Where the table of this export is, ``EVENTS`` of this folder.
+        is_local: It is a folder of this machine.
     """
 
     def __init__(
-        self, filesystem: fs.FileSystem, root: str, check: Callable[[], None] = _free
+        self,
+        filesystem: fs.FileSystem,
+        root: str,
+        check: Callable[[], None] = _free,
+        *,
+        table: TableAddress | None = None,
     ) -> None:
+        """Without a ``table`` the folder is one of this machine."""
         self.filesystem, self.root = _unwrapped(filesystem, root.rstrip("/"))
         self.check = check
-        self._is_local = isinstance(self.filesystem, fs.LocalFileSystem)
+        self.table = table or TableAddress(f"{self.root}/{EVENTS}", {})
+        self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
 
     def address(self) -> str:
         """What this place is, the same for all spellings of it."""
@@ -58,7 +89,7 @@ class ExportPlace:
 
     def checked(self, check: Callable[[], None]) -> ExportPlace:
         """The same place, where ``check`` is called before each change."""
-        return ExportPlace(self.filesystem, self.root, check)
+        return ExportPlace(self.filesystem, self.root, check, table=self.table)
 
     def full_path(self, path: str) -> str:
         """The path as the file system knows it."""
@@ -81,11 +112,26 @@ class ExportPlace:
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Make or replace a file, whole and durable when this returns."""
         self.check()
+        self._write(path, content)
+
+    def _write(self, path: str, content: bytes | pa.Buffer) -> None:
         with _unavailable(path):
-            if self._is_local:
+            if self.is_local:
                 _write_local(Path(self.full_path(path)), content)
             else:
                 self._write_elsewhere(self.full_path(path), content)
+
+    def write_all(self, contents: Mapping[str, bytes]) -> None:
+        """Make or replace files that do not depend on one another; all durable at the return.
+
+        Several at once: each waits for the disk or the store.
+        """
+        if not contents:
+            return
+        self.check()
+        with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as writers:
+            for _ in writers.map(self._write, contents, contents.values()):
+                pass
 
     def sizes(self, folder: str) -> dict[str, int]:
         """All files below a folder with their sizes in bytes; none if there is no such folder."""
@@ -95,6 +141,18 @@ class ExportPlace:
             )
         start = len(self.root) + 1
         return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File}
+
+    def data_sizes(self) -> dict[str, int]:
+        """All files below ``EVENTS`` but those of the table's own log."""
+        found = self.sizes(EVENTS)
+        return {path: size for path, size in found.items() if not path.startswith(TABLE_LOG)}
+
+    def sync(self, path: str) -> None:
+        """Make a file durable that something else wrote; finished objects of a store are."""
+        if self.is_local:
+            with _unavailable(path):
+                _sync(Path(self.full_path(path)))
+                _sync(Path(self.full_path(path)).parent)
 
     def exists(self) -> bool:
         """Whether there is such a folder, whatever it holds."""
@@ -122,7 +180,7 @@ class ExportPlace:
         with _unavailable(path):
             with suppress(FileNotFoundError):
                 self.filesystem.delete_file(self.full_path(path))
-            if self._is_local:
+            if self.is_local:
                 with suppress(OSError):
                     Path(self.full_path(path)).parent.rmdir()
 
@@ -149,7 +207,8 @@ def open_place(target: str) -> ExportPlace:
     if "://" not in target:
         return ExportPlace(fs.LocalFileSystem(), str(Path(target).expanduser().absolute()))
     try:
-        return ExportPlace(*fs.FileSystem.from_uri(target))
+        filesystem, root = fs.FileSystem.from_uri(target)
+        return ExportPlace(filesystem, root, table=_table_address(target, root))
     except (OSError, ValueError):
         # Without what was said: the address may hold a password.
         place = f"{target.partition('://')[0]}://…"
@@ -182,8 +241,43 @@ def _make_folder(path: Path) -> None:
     _sync(path.parent)
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _table_address(target: str, root: str) -> TableAddress:
+    """The address of the table in a store that ``pyarrow`` knows by this URI.
+
+    Raises:
+        ValueError: the library of the table does not know such a store.
+    """
+    parts = urlsplit(target)
+    if parts.scheme == "file":
+        return TableAddress(f"{root}/{EVENTS}", {})
+    if parts.scheme == "s3":
+        return TableAddress(f"s3://{root}/{EVENTS}", _S3_OPTIONS | dict(_s3_options(target)))
+    if parts.scheme in ("gs", "gcs"):
+        return TableAddress(f"gs://{root}/{EVENTS}", {})
+    if parts.scheme in ("abfs", "abfss"):
+        return TableAddress(f"{target.partition('?')[0].rstrip('/')}/{EVENTS}", {})
+    raise ValueError(parts.scheme)
+
+
+def _s3_options(target: str) -> Iterator[tuple[str, str]]:
+    """What the URI says; what it leaves out comes from the environment, as for ``pyarrow``."""
+    parts = urlsplit(target)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if parts.username and parts.password:
+        yield "aws_access_key_id", unquote(parts.username)
+        yield "aws_secret_access_key", unquote(parts.password)
+    if region := query.get("region"):
+        yield "aws_region", region
+    scheme = query.get("scheme", "https")
+    if endpoint := query.get("endpoint_override"):
+        yield "aws_endpoint_url", endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+    if scheme == "http":
+        yield "aws_allow_http", "true"
+
+
+def _sync(path: Path) -> None:
+    """Of a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import rfc8785
+from msgspec import UNSET, UnsetType
 
 from eventstore.log.events import TYPE_BY_TOPIC
+from eventstore.log.tiles import TiledTree
 from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import EVENTS, MANIFESTS
-from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
+from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
 
 Sign: TypeAlias = Callable[[bytes], bytes]
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
@@ -36,6 +38,13 @@ _FILE_NAME: Final = re.compile(
     rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-(\d{{20}})-(\d{{20}})\.parquet"
 )
 _S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class _Signed(Protocol):
+    """What carries a signature: a ``msgspec.Struct`` with this field."""
+
+    @property
+    def signature(self) -> str: ...
 
 
 class Signer(NamedTuple):
@@ -69,8 +78,18 @@ class SealedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
 
 
+class ManifestTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tree over all seals of the log so far: how many there are, its root in hexadecimal."""
+
+    size: int
+    root: str
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands in the export for the positions ``first`` to ``last`` of the log."""
+    """What stands in the export for the positions ``first`` to ``last`` of the log.
+
+    ``tree`` is that of all seals up to ``last``; earlier releases did not say it.
+    """
 
     format: int
     schema: int
@@ -83,6 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stands_for: str
     previous: str
     signed_by: str
+    tree: ManifestTree | UnsetType = UNSET
     signature: str = ""
 
     @property
@@ -103,11 +123,16 @@ class ExportHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Statement(NamedTuple):
-    """A manifest as it was read, with its place in the chain."""
+    """A manifest as it was read, with its place in the chain.
+
+    Of those that a summary stands for (``eventstore.parquet.table``) the heads were not read.
+    """
 
     manifest: Manifest
     link: str
     """What the ``previous`` of the next manifest is."""
+    sha256: str
+    """Of the manifest as it is stored."""
 
 
 def manifest_path(first: int, last: int) -> str:
@@ -136,9 +161,19 @@ def positions_of(path: str) -> tuple[int, int]:
     return int(first[-20:]), int(last)
 
 
+def day_of(path: str) -> str:
+    """The day that the path of a data file names, e.g. 2030-12-31."""
+    return path.split("/")[1].removeprefix("date=")
+
+
 def is_data(path: str) -> bool:
     """Whether this is the path of a data file."""
     return _FILE_NAME.fullmatch(path) is not None
+
+
+def tree_said(tree: TiledTree) -> ManifestTree:
+    """A tree as manifests have it."""
+    return ManifestTree(tree.size, tree.root().hex())
 
 
 def heads_to_text(heads: Mapping[str, Head]) -> dict[str, SealedHead]:
@@ -150,11 +185,6 @@ def signed(statement: _S, sign: Sign) -> tuple[_S, bytes]:
     """A manifest or head of an export with its signature, and the bytes to store."""
     complete = msgspec.structs.replace(statement, signature=sign(_canonical(statement)).hex())
     return complete, rfc8785.dumps(msgspec.to_builtins(complete))
-
-
-def link_of(manifest: Manifest, content: bytes) -> str:
-    """The place of a manifest in the chain."""
-    return manifest.stands_for or hashlib.sha256(content).hexdigest()
 
 
 def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
@@ -171,7 +201,7 @@ def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
 
 def read_head(path: str, content: bytes) -> ExportHead:
     """Read ``export.json``, whichever key signed it. Raises as ``parse_head``."""
-    return _parse(path, content, ExportHead)
+    return parse_statement(path, content, ExportHead, (FORMAT, TABLE_FORMAT))
 
 
 def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statement:
@@ -194,7 +224,7 @@ def read_manifest(
     Raises:
         ExportDamaged: what it says cannot be read or makes no sense.
     """
-    manifest = _parse(path, content, Manifest)
+    manifest = parse_statement(path, content, Manifest)
     damages = list(signature_damage(path, manifest, content, verify))
     try:
         _check_figures(path, manifest)
@@ -209,7 +239,13 @@ def read_manifest(
         if unknown:
             why = f"has {', '.join(unknown)}, which this release does not know"
             damages.append(ExportDamaged(file.path, Damage.UNKNOWN_EVENT, why))
-    return Statement(manifest, link_of(manifest, content)), damages
+    return statement_of(manifest, content), damages
+
+
+def statement_of(manifest: Manifest, content: bytes) -> Statement:
+    """A manifest that is stored with this content."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Statement(manifest, manifest.stands_for or sha256, sha256)
 
 
 def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
@@ -227,14 +263,22 @@ def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "a head is not hexadecimal") from error
 
 
-def _parse(path: str, content: bytes, kind: type[_S]) -> _S:
+def parse_statement(
+    path: str, content: bytes, kind: type[_S], formats: Sequence[int] = (FORMAT,)
+) -> _S:
+    """Read something that was signed, whichever key signed it.
+
+    Raises:
+        ExportDamaged: not one, or of another format.
+    """
     try:
         members: Any = msgspec.json.decode(content)
         versions = (members.get("format"), members.get("schema"))
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "not a JSON object") from error
-    if versions != (FORMAT, SCHEMA_VERSION):
-        why = f"format {versions[0]!r} and schema {versions[1]!r}, this release knows 1 and 1"
+    if versions[0] not in formats or versions[1] != SCHEMA_VERSION:
+        known = " or ".join(map(str, formats))
+        why = f"format {versions[0]!r} and schema {versions[1]!r}, this release knows {known} and 1"
         raise ExportDamaged(path, Damage.UNKNOWN_FORMAT, why)
     try:
         statement = msgspec.convert(members, kind)
@@ -245,7 +289,7 @@ def _parse(path: str, content: bytes, kind: type[_S]) -> _S:
 
 
 def signature_damage(
-    path: str, statement: ExportHead | Manifest, content: bytes, verify: Verify | None
+    path: str, statement: _Signed, content: bytes, verify: Verify | None
 ) -> Iterator[ExportDamaged]:
     """What is wrong with the signature of a statement or its form: nothing, or one thing."""
     try:
@@ -282,7 +326,7 @@ def _check_file(path: str, manifest: Manifest, file: DataFile) -> None:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, f"contradicts itself about {file.path}")
 
 
-def _canonical(statement: msgspec.Struct) -> bytes:
+def _canonical(statement: object) -> bytes:
     members = msgspec.to_builtins(statement)
     del members["signature"]
     return rfc8785.dumps(members)

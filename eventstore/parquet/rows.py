@@ -60,20 +60,23 @@ def exported_sections(
         s.manifest for s in catalog.statements if until is None or s.manifest.first <= until
     ]
     with ThreadPoolExecutor(1, "export-rows") as reader:
-        ahead = reader.submit(_rows_of, place, manifests[0]) if manifests else None
+        ahead = reader.submit(manifest_table, place, manifests[0]) if manifests else None
         for manifest, after in zip(manifests, [*manifests[1:], None], strict=True):
             assert ahead is not None
             table = ahead.result()
-            ahead = reader.submit(_rows_of, place, after) if after else None
+            ahead = reader.submit(manifest_table, place, after) if after else None
             heads = heads_of(manifest.path, manifest)
             for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-                rows = _log_rows(table.slice(start, _ROWS_AT_ONCE))
+                rows = log_rows(table.slice(start, _ROWS_AT_ONCE))
                 is_last = start + _ROWS_AT_ONCE >= table.num_rows
                 yield LogSection(rows, heads if is_last else None)
 
 
-def _rows_of(place: ExportPlace, manifest: Manifest) -> pa.Table:
-    """The rows of a manifest by position; a step over midnight has a file for each day."""
+def manifest_table(place: ExportPlace, manifest: Manifest) -> pa.Table:
+    """The rows of a manifest by position; a step over midnight has a file for each day.
+
+    Raises as ``read_table``.
+    """
     tables = []
     for file in manifest.files:
         table = read_table(place, file, _OF_THE_LOG)
@@ -86,7 +89,8 @@ def _rows_of(place: ExportPlace, manifest: Manifest) -> pa.Table:
     return joined if len(tables) == 1 else joined.sort_by("position")
 
 
-def _log_rows(table: pa.Table) -> list[LogRow]:
+def log_rows(table: pa.Table) -> list[LogRow]:
+    """The rows of a table as they stand in the log."""
     topics = pc.binary_join_element_wise(
         table["type"], pc.cast(table["type_version"], pa.string()), "."
     )

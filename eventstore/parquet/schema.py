@@ -23,6 +23,9 @@ from eventstore.log.events import TOPIC_BY_TYPE, Event, ExportColumn, NoColumn, 
 
 FORMAT: Final = 1
 """Version of the layout: names, manifests, ``export.json``."""
+TABLE_FORMAT: Final = 2
+"""Version of ``export.json`` where a table says what counts (``eventstore.parquet.table``); before
+it manifests alone did."""
 SCHEMA_VERSION: Final = 1
 """Version of the columns."""
 STREAM_BYTES: Final = 16

@@ -19,6 +19,7 @@ import msgspec
 from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import LogFigures, QueueDepth, WaitingQueue
 from eventstore.log.events import (
+    AccountEnded,
     ConnectionEstablished,
     Event,
     IdentityRegistered,
@@ -81,7 +82,13 @@ def total(session: Session, position: int) -> LogFigures:
     )
 
 
-FOLDED: Final = (IdentityRegistered, ConnectionEstablished, MessageQueued, MessagesRemoved)
+FOLDED: Final = (
+    IdentityRegistered,
+    ConnectionEstablished,
+    AccountEnded,
+    MessageQueued,
+    MessagesRemoved,
+)
 """The events that say something about a queue."""
 ENTRIES_MAX: Final = 1_000_000
 """Queues and waiting messages in memory, about 250 bytes each."""
@@ -115,6 +122,9 @@ class QueueFold:
                 self._queue(stream, event.did)
             case ConnectionEstablished():
                 self._queue(stream, event.did).outbound = bool(event.endpoint)
+            case AccountEnded():
+                if (ended := self._queues.get(stream)) is not None:
+                    ended.outbound = False
             case MessageQueued():
                 self._add(self._queues.get(stream), event)
             case MessagesRemoved():

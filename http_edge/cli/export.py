@@ -28,7 +28,13 @@ from http_edge.cli.log import require_existing
 from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop, escaped
-from http_edge.server.exporting import ContinuousExport, exporter_of, opened_to_read
+from http_edge.server.export_status import time_text
+from http_edge.server.exporting import (
+    ContinuousExport,
+    OtherExporter,
+    exporter_of,
+    opened_to_read,
+)
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
@@ -121,6 +127,7 @@ def _record(exporter: Exporter, written: _Written, seconds: float) -> dict[str, 
     catalog = exporter.catalog
     return {
         "position": catalog.last,
+        "complete_until": time_text(catalog.complete_until_ms),
         "events_written": written.rows,
         "files_written": written.files,
         "bytes_written": written.bytes,
@@ -189,6 +196,9 @@ def _explained() -> Iterator[None]:
     except ExportUnavailable as error:
         remedy = "What was exported stays as it is; the next export goes on from there."
         raise Stop(Exit.UNREACHABLE, f"the export cannot be written: {error}", remedy) from error
+    except OtherExporter as error:
+        remedy = "poste status shows how far it is; here nothing was exported."
+        raise Stop(Exit.BUSY, str(error), remedy) from error
     except ExportRefused as error:
         raise Stop(Exit.USAGE, str(error), "Name another place with --to.") from error
     except ExportDamaged as error:

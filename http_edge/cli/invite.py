@@ -82,7 +82,7 @@ def _checked_label(_: click.Context, param: click.Parameter, value: str | None) 
     "--protocol",
     type=click.Choice(get_args(Protocol)),
     default="out-of-band",
-    help="connections is for wallets that know no other.",
+    help="connections is for wallets that know no other, out-of-band-2 for DIDComm v2 alone.",
 )
 @click.option("--png", type=click.Path(path_type=Path), help="Write the QR code to this file.")
 @click.option("--qr", is_flag=True, help="Print the QR code where no terminal is seen, too.")
@@ -109,6 +109,8 @@ def invite(  # noqa: PLR0913 - one argument for each option
 
     A Decentrl identity registers with its id, where protocol.registration asks for one.
 
+    The URL is for wallets of both generations, unless --protocol says otherwise.
+
     It is valid for the server that has the same key file, at once and without a word to it. It
     cannot be taken back; give an expiry to what is handed to strangers.
 
@@ -124,7 +126,8 @@ def invite(  # noqa: PLR0913 - one argument for each option
         single_use=single_use, expires_at_s=expires_at_s, label=label, new_id=new_id
     )
     long_url, short_url = invitation.url(base, protocol), invitation.short_url(base, protocol)
-    code = segno.make_qr(long_url if long else short_url, error="l")
+    in_code = invitation.code_url(base, protocol) if long else short_url
+    code = segno.make_qr(in_code, error="l")
     if png is not None:
         code.save(str(png), kind="png", scale=_PNG_SCALE)
     if as_json:
@@ -154,6 +157,7 @@ def _record(invitation: MediatorInvitation, protocol: Protocol, base: str) -> di
         "url": invitation.url(base, protocol),
         "short_url": invitation.short_url(base, protocol),
         "invitation": invitation.message(protocol),
+        "invitation_2": invitation.out_of_band_2(),
     }
 
 

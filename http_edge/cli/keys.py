@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from eventstore.log.public_key import PublicKey
+from eventstore.log.tree_head import origin_of
 from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
@@ -19,7 +23,9 @@ from http_edge.settings.sources import Loaded
 def keys(loaded: Loaded, *, as_json: bool) -> None:
     """Show the mediator's DID and public keys; make the keys at first use.
 
-    Private keys are never shown. Back up the file: contracts are bound to its keys.
+    The signing key is what auditors name with --public-key; verifier keys are the same as tools for
+    signed notes take it, one for each database of the log. Private keys are never shown. Back up
+    the file: contracts are bound to its keys.
     """
     settings = loaded.settings
     path = settings.keys_path
@@ -31,17 +37,30 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
             err=True,
         )
     mediator_keys = load_or_create(path)
-    record = {
+    record: dict[str, Any] = {
         "did": settings.mediator_did,
         "url": settings.url,
         "signing_key": multibase_encode(ED25519_PREFIX, mediator_keys.signing_public),
+        "verifier_keys": [
+            PublicKey(mediator_keys.signing_public).verifier_key(origin)
+            for origin in _origins(settings)
+        ],
         "pre_key": multibase_encode(X25519_PREFIX, mediator_keys.pre_public),
         "file": str(path),
     }
     if as_json:
         print_json(record)
     else:
-        print_record("The mediator's identity", record)
+        verifier_keys = " ".join(record["verifier_keys"])
+        print_record("The mediator's identity", record | {"verifier_keys": verifier_keys})
+
+
+def _origins(settings: Settings) -> list[str]:
+    """The origins of the heads of the log: one for each of its databases."""
+    count = len(settings.log_dsns)
+    if count == 1:
+        return [origin_of(settings.mediator_did)]
+    return [origin_of(settings.mediator_did, number) for number in range(count)]
 
 
 def existing_keys(settings: Settings) -> MediatorKeys:

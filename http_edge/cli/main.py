@@ -30,6 +30,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "log": "Check the event log.",
     "verify": "Check an export, and with --live the memory of the mediator against it.",
     "export": "Write the event log as Parquet files, each once, and sign what was written.",
+    "proof": "Check proofs of what the log has, offline; show that one head continues another.",
     "restore": "Build a log anew from its export, or move it to another store.",
     **projections_program.SUMMARIES,
     "config": "Show the settings in force and all that could be set.",

@@ -122,8 +122,8 @@ def _cell(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case int():
-            return f"{value:_}"
+            return f"{value:,}"
         case float():
-            return f"{value:_.3f}".rstrip("0").rstrip(".")
+            return f"{value:,.3f}".rstrip("0").rstrip(".")
         case _:
             return escaped(value)

@@ -66,6 +66,8 @@ def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool
     The log keeps that it was there, and that it was purged.
     """
     if not yes:
+        waiting = f"/queues?did={quote(did, safe='')}"
+        _refuse_unknown(did, ask_as_operator("GET", loaded.settings, url, waiting))
         click.confirm(f"Remove everything that waits for {did}?", abort=True, err=True)
     path = f"/queues/purge?did={quote(did, safe='')}"
     answer = ask_as_operator("POST", loaded.settings, url, path)

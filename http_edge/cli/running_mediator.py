@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from http_edge.crypto.mediator_keys import load_operators_token
+from http_edge.server.data_dir import was_left
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
 
@@ -105,6 +106,14 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
             f"no mediator runs on {settings.data_dir}",
             "Start it with: poste serve. If another one is meant, name its data directory with"
             " --data-dir.",
+        )
+    if url is None and was_left(settings.data_dir):
+        # Another program may listen there by now, and is not to be shown the token.
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"no mediator runs on {settings.data_dir}: the last one was killed, or ended with its"
+            f" machine, and {address.name} still says {address.read_text().strip()}",
+            "Start it again with: poste serve. Nothing that it had accepted is lost.",
         )
     return url or address.read_text().strip(), load_operators_token(path)
 

@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
-import base58
 import click
 import msgspec
+from msgspec import structs
 
+from actors.host.clock import system_clock
 from eventstore.log.databases import folder_name
+from eventstore.log.errors import LogError
+from eventstore.log.public_key import PublicKey
+from eventstore.log.signed_note import NoteRefused
+from eventstore.log.tree_head import read_head
 from eventstore.log.verify import Head
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import EVENTS, MANIFESTS, open_place
-from eventstore.parquet.manifest import Verify
+from eventstore.parquet.verify.beside import compare_end
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
 from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
 from http_edge.cli.log import heads_of_each
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
+from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import with_settings
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.export_status import time_text
+from http_edge.server.exporting import opened_to_read
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
+_MS: Final = 1_000
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
 _COLUMNS: Final = ("table", "identity", "key", "column", "live", "rebuilt")
+_NAMED: Final = {"known_to": "earlier_check_up_to", "asleep": "not_in_memory"}
+"""Figures whose names in the JSON say too little beside their number."""
 _FIGURES: Final = ("position", "manifests", "files", "rows", "seals", "streams", "findings")
 _FINDING: Final = ("fault", "file", "row", "positions", "shard", "explanation")
 
@@ -45,6 +55,30 @@ class _Checked(NamedTuple):
     name: str
     summary: ExportSummary
     findings: list[ExportFinding]
+
+
+class _Expected(NamedTuple):
+    """What the checks are held to, from elsewhere than the exports."""
+
+    key: PublicKey | None
+    known: Path | None
+    notes: Mapping[str, bytes]
+    """Signed heads that others hold, by the name of their file."""
+
+    def witnessed_of(self, name: str) -> dict[str, bytes]:
+        """Those that the export of this name has to continue.
+
+        Of several exports each has those of its own origin, and the first one also those of none.
+        """
+        if not name:
+            return dict(self.notes)
+        origins = {path: read_head(note).origin for path, note in self.notes.items()}
+        is_first = name == folder_name(0)
+        return {
+            path: self.notes[path]
+            for path, origin in origins.items()
+            if origin.endswith(f"/{name}") or (is_first and "/" not in origin)
+        }
 
 
 class _Found(NamedTuple):
@@ -70,6 +104,13 @@ class _Found(NamedTuple):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The JSON of an earlier check: its heads must still be there, so a cut end is found too.",
 )
+@click.option(
+    "--witnessed",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A signed head that a witness holds (GET /log/head): the export must continue it.",
+)
+@public_key_option
 @url_option
 @click.option("--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine.")
 @click.option("--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512))
@@ -81,6 +122,8 @@ def verify(  # noqa: PLR0913 - one for each option
     source: str | None,
     live: bool,
     known: Path | None,
+    witnessed: tuple[Path, ...],
+    public_key: PublicKey | None,
     url: str | None,
     master: str | None,
     memory_mib: int | None,
@@ -88,9 +131,15 @@ def verify(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Check an export, and with --live the memory of the mediator against it.
 
-    Of the export: signatures, manifests, files, rows and seals. With --live also whether each
-    identity in the memory of the running mediator is as the export says. What is not exported yet
-    is exported first; the mediator serves meanwhile. Exit code 1 when anything is wrong or differs.
+    Of the export: signatures, the table, manifests, files, rows, seals and the tree over them; and
+    where its log is at hand (--data-dir, --log), that the export does not end before it. With
+    --live also whether each identity in the memory of the running mediator is as the export says.
+    What is not exported yet is exported first; the mediator serves meanwhile.
+
+    Exit code 1 when anything is wrong or differs, also an export that another key has signed than
+    the one of --public-key or of the data directory, and one that ends before a head of --witnessed
+    or differs from it. Without either key exit code 0 says that the export is as its own key has
+    signed it, and not whose key that is.
 
     Where the log has several databases, name the place of all their exports: each is checked, that
     they are all of one log, and the memory against all of them together.
@@ -106,14 +155,15 @@ def verify(  # noqa: PLR0913 - one for each option
         each = _databases(settings, target) if live else []
         if live:
             export_rest(each)
-        found = _check_all(settings, target, known)
+        expected = _Expected(_key(settings, public_key), known, _notes(witnessed))
+        found = _check_all(settings, target, expected)
         if live and found.is_sound:
             options = LiveOptions(url, spark)
             compared = compare_live(each, target, options)
-    if not all(one.summary.key_is_trusted for one in found.checked):
+    if expected.key is None:
         click.echo(
-            "poste: the key is the one that the export itself names; this does not prove who"
-            " wrote it\n  Name the mediator's data directory with --data-dir.",
+            f"poste: the signer is {NOT_KNOWN}\n  Name the mediator's key with --public-key, or its"
+            " data directory with --data-dir.",
             err=True,
         )
     if as_json:
@@ -147,11 +197,35 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
     return each
 
 
-def _check_all(settings: Settings, target: str, known: Path | None) -> _Found:
+def _key(settings: Settings, named: PublicKey | None) -> PublicKey | None:
+    """The key that was named, else the one of the data directory; None if there is none."""
+    if named is not None or not settings.keys_path.exists():
+        return named
+    return PublicKey(load(settings.keys_path).signing_public)
+
+
+def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
+    """The signed heads in these files.
+
+    Raises:
+        Stop: one holds none.
+    """
+    notes = {}
+    for path in paths:
+        notes[str(path)] = note = path.read_bytes()
+        try:
+            read_head(note)
+        except NoteRefused as error:
+            remedy = "It is what GET /log/head answers, byte for byte."
+            raise Stop(Exit.USAGE, f"{path} is no signed head: {error}", remedy) from error
+    return notes
+
+
+def _check_all(settings: Settings, target: str, expected: _Expected) -> _Found:
     """Check the export at a place, or those of all databases there.
 
     Raises:
-        Stop: there is none, or ``known`` is not of as many.
+        Stop: there is none, or ``expected.known`` is not of as many.
         ExportUnavailable: it cannot be read now.
     """
     targets = exports_in(target)
@@ -164,27 +238,29 @@ def _check_all(settings: Settings, target: str, known: Path | None) -> _Found:
         )
     is_one = targets in ([], [target])
     names = [""] if is_one else [*map(folder_name, range(len(targets)))]
-    known_heads = heads_of_each(known, len(names))
+    known_heads = heads_of_each(expected.known, len(names))
     checked = [
-        _check(settings, name, place, heads)
+        _check(name, place, expected, heads)
         for name, place, heads in zip(names, targets or [target], known_heads, strict=True)
     ]
+    logs = settings.each_database()
+    if len(logs) == len(checked):
+        checked = [_beside(*pair) for pair in zip(logs, checked, strict=True)]
     if is_one or any(one.summary.findings for one in checked):
         return _Found(checked, [])
     return _Found(checked, _together(targets))
 
 
-def _check(settings: Settings, name: str, target: str, known_heads: Mapping[str, Head]) -> _Checked:
-    trusted: Verify | None = None
-    if settings.keys_path.exists():
-        trusted = partial(signatures.verify, load(settings.keys_path).signing_public)
+def _check(
+    name: str, target: str, expected: _Expected, known_heads: Mapping[str, Head]
+) -> _Checked:
     findings: list[ExportFinding] = []
     summary: ExportSummary | None = None
     with progress_bar(f"Checking the export {name}".rstrip()) as progress:
         for item in verify_export(
             open_place(target),
-            trusted,
-            key_of=lambda text: partial(signatures.verify, base58.b58decode(text)),
+            expected.key,
+            witnessed=expected.witnessed_of(name),
             known_heads=known_heads,
             progress=progress,
         ):
@@ -194,6 +270,29 @@ def _check(settings: Settings, name: str, target: str, known_heads: Mapping[str,
                 findings.append(item)
     assert summary is not None
     return _Checked(name, summary, findings)
+
+
+def _beside(settings: Settings, checked: _Checked) -> _Checked:
+    """The same with what the log of the export says about its end, if that log is at hand."""
+    summary = checked.summary
+    parts = urlsplit(settings.log_dsn)
+    has_log = parts.scheme != "sqlite" or Path(unquote(parts.path)).is_file()
+    if not has_log or not settings.keys_path.exists():
+        return checked
+    if summary.signed_by != PublicKey(load(settings.keys_path).signing_public).text:
+        return checked  # of another mediator, and reported as such
+    export = settings.export
+    lag_ms = round((export.settled_s + export.lag_s_max) * _MS)
+    try:
+        with closing(opened_to_read(settings)) as log:
+            until_ms = system_clock() - lag_ms
+            found = [*compare_end(log, summary, recorded_before_ms=until_ms)]
+    except LogError as error:
+        why = f"poste: the export was not compared with the end of the log: {error}"
+        click.echo(why, err=True)
+        return checked
+    summary = structs.replace(summary, findings=summary.findings + len(found))
+    return _Checked(checked.name, summary, [*checked.findings, *found])
 
 
 def _together(targets: Sequence[str]) -> list[ExportFinding]:
@@ -252,7 +351,8 @@ def _print(found: _Found) -> None:
         print_table(title, ("export", *_FIGURES), figures)
     else:
         summary = _summary(found.checked[0].summary)
-        print_record(title, {n: v for n, v in summary.items() if n != "heads"})
+        about = {n: v for n, v in summary.items() if n not in {"heads", "tree"}}
+        print_record(title, _named(about))
 
 
 def _print_live(compared: dict[str, Any] | None) -> None:
@@ -270,7 +370,11 @@ def _print_live(compared: dict[str, Any] | None) -> None:
         print_table(f"{compared['differences']} differences", _COLUMNS, rows)
     several = len(compared["positions"]) > 1
     figures = ("positions" if several else "position", "identities", "asleep", "differences")
-    print_record("Compared", {name: compared[name] for name in figures})
+    print_record("Compared", _named({name: compared[name] for name in figures}))
+
+
+def _named(figures: Mapping[str, object]) -> dict[str, object]:
+    return {_NAMED.get(name, name): value for name, value in figures.items()}
 
 
 def _shown(finding: ExportFinding) -> list[object]:
@@ -291,4 +395,9 @@ def _summary(summary: ExportSummary) -> dict[str, Any]:
         partition: {"version": head.version, "digest": head.digest.hex()}
         for partition, head in sorted(summary.heads.items())
     }
-    return msgspec.structs.asdict(summary) | {"heads": heads}
+    tree = None if summary.tree is None else msgspec.structs.asdict(summary.tree)
+    signer = {"signer": NAMED if summary.key_is_trusted else NOT_KNOWN}
+    complete = {"complete_until": time_text(summary.complete_until_ms)}
+    members = msgspec.structs.asdict(summary) | signer | complete | {"heads": heads, "tree": tree}
+    del members["complete_until_ms"]
+    return members

@@ -31,7 +31,7 @@ from http_edge.clients.decentrl import (
     signed_command,
 )
 from http_edge.clients.didcomm import MediatorRefused, Recipient, Wallet, fetch_invitation
-from http_edge.clients.didcomm.transport import MEDIA_TYPE
+from http_edge.clients.didcomm.connection import MEDIA_TYPE
 from http_edge.crypto.key_agreement import new_key_pair
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json

@@ -5,7 +5,6 @@ DCTRL-0004 says "base64" and nothing more. One form is written (``WRITTEN``), al
 
 from __future__ import annotations
 
-import base64
 from typing import Final, NamedTuple
 
 import base58
@@ -33,8 +32,8 @@ WRITTEN: Final = Base64Form(altchars=b"-_", padded=False)
 
 def b64encode(data: bytes) -> str:
     """``data`` in the form ``WRITTEN``."""
-    text = base64.b64encode(data, WRITTEN.altchars)
-    return (text if WRITTEN.padded else text.rstrip(b"=")).decode("ascii")
+    text = pybase64.b64encode_as_string(data, WRITTEN.altchars)
+    return text if WRITTEN.padded else text.rstrip("=")
 
 
 def b64decode(text: str) -> bytes:
@@ -52,6 +51,18 @@ def b64decode(text: str) -> bytes:
         standard = filled.replace("-", "+").replace("_", "/")
         return pybase64.b64decode(standard, validate=True)
     return pybase64.b64decode(filled, WRITTEN.altchars, validate=True)
+
+
+def base64_of_json(text: bytes) -> str:
+    """A JSON text in base64 that every dialect reads alike, where there is such a text.
+
+    DIDComm agents decode ``data.base64`` as padded standard base64 (strictly), or as base64url
+    without padding (RFC 0017), or drop what they do not know. JSON may end in blanks: its length is
+    made a multiple of three, and there is no padding. Of ASCII text only ``>``, ``~``, ``?`` and
+    DEL, in every third place, give a character that the alphabets do not share, and no agent packs
+    an envelope with one of these in it; if one did, this is standard base64.
+    """
+    return pybase64.b64encode_as_string(text + b" " * (-len(text) % 3))
 
 
 def multibase_encode(prefix: bytes, key: bytes) -> str:

@@ -11,20 +11,20 @@ from nacl.exceptions import RuntimeError as SodiumError
 KEY_BYTES: Final = 32
 
 
-class KeyPair(NamedTuple):
+class X25519KeyPair(NamedTuple):
     """An X25519 key pair, 32 bytes each."""
 
     private: bytes
     public: bytes
 
     def __repr__(self) -> str:
-        return f"KeyPair(public={self.public.hex()})"
+        return f"X25519KeyPair(public={self.public.hex()})"
 
 
-def new_key_pair() -> KeyPair:
+def new_key_pair() -> X25519KeyPair:
     """A fresh key pair from the system's randomness."""
     private = secrets.token_bytes(KEY_BYTES)
-    return KeyPair(private, public_key(private))
+    return X25519KeyPair(private, public_key(private))
 
 
 def public_key(private: bytes) -> bytes:

@@ -17,6 +17,7 @@ import msgspec
 
 from actors.core.commands import CheckRegistered, Read, Register, Submission, UseInvitation
 from actors.core.cost import cost, parts, source_key, turn_cost
+from actors.core.decide import adds
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Registered, Reply
@@ -31,8 +32,8 @@ from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.address_charge import charge_unproven
-from http_edge.listener.large_bodies import read_apart
+from http_edge.listener.address_charge import charge_bytes, charge_unproven, registration_wait_s
+from http_edge.listener.large_bodies import LARGE_BYTES, read_apart
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
@@ -75,9 +76,9 @@ class CommandEndpoint:
     async def handle(self, body: bytes) -> Answer:
         """The answer to a request body, whatever it holds."""
         started_s = perf_counter()
-        command = await read_apart(
-            len(body), partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
-        )
+        is_large = len(body) > LARGE_BYTES
+        read = partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
+        command = await read_apart(read) if is_large else read()
         if isinstance(command, Rejected):
             self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
             self._measures.commands.add(DECENTRL, UNKNOWN, Refusal.INVALID_COMMAND.value)
@@ -102,9 +103,8 @@ class CommandEndpoint:
             for did in fetch:
                 await self._resolver.resolve(did)
         started_s = perf_counter()
-        result = await read_apart(
-            len(body), partial(self._validator.validate, command, now_ms / 1000)
-        )
+        validate = partial(self._validator.validate, command, now_ms / 1000)
+        result = await read_apart(validate) if is_large else validate()
         # Without what the network took in between.
         self._measures.decode.observe(read_s + perf_counter() - started_s)
         if isinstance(result, Rejected):
@@ -118,9 +118,14 @@ class CommandEndpoint:
             answer = _refused(await self._gateway.submit(refused), result)
             return self._counted(answer, command, by)
         charged = msgspec.structs.replace(
-            submission, source=source_key(command.sender_did), charge=cost(result.command)
+            submission,
+            source=source_key(command.sender_did),
+            charge=cost(result.command),
+            adds=adds(result.command),
         )
         answer = await self._submit(charged, result, len(body))
+        if answer.refusal is Refusal.RATE_LIMITED:
+            charge_bytes(len(body))
         return self._counted(answer, command, command.sender_did)
 
     def _counted(self, answer: Answer, command: CommandEnvelope, sender_did: str = "") -> Answer:
@@ -142,7 +147,9 @@ class CommandEndpoint:
     ) -> Answer:
         if isinstance(result.command, Register):
             # The next identity costs a stranger a key: its rate per sender bounds nothing.
-            charge_unproven(0)
+            wait_s = registration_wait_s()
+            if wait_s is not None and not await self._is_registered(submission, result):
+                return refuse(Refusal.RATE_LIMITED, wait_s)
         if result.registered_first is not None:
             check = self._aimed(submission, result.registered_first)
             check = msgspec.structs.replace(check, command=CheckRegistered())
@@ -159,18 +166,40 @@ class CommandEndpoint:
                 renewal = msgspec.structs.replace(result.command, admitted=False)
                 result = msgspec.structs.replace(result, command=renewal, rejection=USED)
             submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
+        return await self._carry_out(submission, result, size_bytes)
+
+    async def _carry_out(
+        self, submission: Submission, result: ValidatedCommand, size_bytes: int
+    ) -> Answer:
+        """The effect of a command that nothing stands against, part by part, then what it reads."""
         reply: Reply = Done()
         for part in parts(result.command):
-            aimed = self._aimed(submission, result.target_did)
-            reply = await self._gateway.submit(
-                msgspec.structs.replace(aimed, command=part, cost=turn_cost(part)), size_bytes
+            step = msgspec.structs.replace(
+                submission,
+                partition=self._gateway.partition_of(result.target_did),
+                target_did=result.target_did,
+                command=part,
+                cost=turn_cost(part),
             )
+            reply = await self._gateway.submit(step, size_bytes)
             if isinstance(reply, Refused):
+                if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
+                    return reject(page_refused(reply, result.page))
                 return _refused(reply, result.rejection)
             submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         if result.read is None:
             return result.answer(reply, result.page)
         return await self._read(result.read, result)
+
+    async def _is_registered(self, submission: Submission, result: ValidatedCommand) -> bool:
+        """Is a registration that of an identity that is registered already? Uses no nonce up."""
+        check = self._aimed(submission, result.target_did)
+        reply = await self._gateway.submit(
+            msgspec.structs.replace(
+                check, claim=None, charge=0.0, adds=False, command=CheckRegistered()
+            )
+        )
+        return isinstance(reply, Registered)
 
     async def _read(self, read: Read, result: ValidatedCommand) -> Answer:
         """The page that the command was allowed to read."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Final
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
@@ -15,9 +17,18 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import Seconds
-from http_edge.decentrl.answers import Answer, Rejected, page_refused, records, reject, respond
+from http_edge.decentrl.answers import (
+    Answer,
+    Rejected,
+    page_refused,
+    records,
+    refuse,
+    reject,
+    respond,
+)
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.address_charge import charge_public
+from http_edge.listener.address_charge import charge_public, is_owing
+from http_edge.listener.connections import peer_of
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
@@ -38,6 +49,7 @@ class PublicEventsEndpoint:
         self._limits = limits
         self._gateway = gateway
         self._refusals = refusals
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def handle(self, request: web.Request) -> web.Response:
         """The page that the target names, or INVALID_COMMAND."""
@@ -47,12 +59,18 @@ class PublicEventsEndpoint:
         if isinstance(query, Rejected):
             self._refusals.count(DECENTRL, "", query.code.value)
             return respond(reject(query))
-        found = await self._gateway.read(Read(query.did, query.page, query.where))
-        if isinstance(found, Refused):
-            return respond(reject(page_refused(found, query.page)))
-        assert isinstance(found, PublicEventsPage)
-        response = respond(_answer(found, query.page))
-        charge_public(response.content_length or 0)
+        # What a page costs is known when it is there: so an address has one at a time, and the
+        # next when it has paid for that.
+        async with self._turns.setdefault(peer_of(request).address, asyncio.Lock()):
+            if is_owing():
+                self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value)
+                return respond(refuse(Refusal.RATE_LIMITED))
+            found = await self._gateway.read(Read(query.did, query.page, query.where))
+            if isinstance(found, Refused):
+                return respond(reject(page_refused(found, query.page)))
+            assert isinstance(found, PublicEventsPage)
+            response = respond(_answer(found, query.page))
+            charge_public(response.content_length or 0)
         return response
 
 

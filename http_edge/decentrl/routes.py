@@ -16,8 +16,9 @@ from http_edge.settings.settings import Rates
 from http_edge.telemetry.refusal_counts import DECENTRL
 
 
-def decentrl_routes(
+def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
     document: bytes,
+    web_document: bytes,
     home_page: Callable[[], web.Response],
     commands: CommandEndpoint,
     sockets: SocketEndpoint,
@@ -26,11 +27,15 @@ def decentrl_routes(
 ) -> RouteGroup:
     """The routes of one mediator; ``document`` is its DID document as JSON.
 
+    ``web_document`` is what resolvers of its did:web get: the same, and what other protocols add.
     ``home_page`` is what a browser gets in its place at ``/``.
     """
 
     async def show_document(_: web.Request) -> web.Response:
         return web.Response(body=document, content_type=JSON)
+
+    async def show_web_document(_: web.Request) -> web.Response:
+        return web.Response(body=web_document, content_type=JSON)
 
     async def show_document_or_page(request: web.Request) -> web.Response:
         named = accepted(request)
@@ -46,7 +51,7 @@ def decentrl_routes(
         [
             BodyRoute("/", execute),
             PlainRoute("GET", "/", show_document_or_page),
-            PlainRoute("GET", "/.well-known/did.json", show_document),
+            PlainRoute("GET", "/.well-known/did.json", show_web_document),
             PlainRoute(
                 "GET",
                 PREFIX + "{did:.+}",

@@ -12,8 +12,11 @@ from aiohttp import hdrs, web
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.delivery.waiting import Waiting
-from http_edge.didcomm.envelopes.keys import KeyPair, service_key
+from http_edge.didcomm.envelopes.key_agreement import PrivateKey
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, service_key
+from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
 from http_edge.didcomm.http_endpoint import DidCommEndpoint, refusal
 from http_edge.didcomm.identities import Identities
@@ -21,22 +24,30 @@ from http_edge.didcomm.inbound import Inbound
 from http_edge.didcomm.inbound_sockets import SocketDependencies
 from http_edge.didcomm.invitation_page import InvitationPage
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
-from http_edge.didcomm.protocols import notifications, trust_ping
+from http_edge.didcomm.protocols import notifications, pickup_2, pickup_3, pickup_4, trust_ping
 from http_edge.didcomm.protocols.admission import Admission
 from http_edge.didcomm.protocols.connections import MINORS as CONNECTIONS_MINORS
 from http_edge.didcomm.protocols.connections import Connections
-from http_edge.didcomm.protocols.coordinate_mediation import CoordinateMediation, MediationTerms
+from http_edge.didcomm.protocols.coordinate_mediation import (
+    FORMS as MEDIATIONS,
+)
+from http_edge.didcomm.protocols.coordinate_mediation import (
+    CoordinateMediation,
+    MediationTerms,
+)
 from http_edge.didcomm.protocols.did_exchange import MINORS as DID_EXCHANGE_MINORS
 from http_edge.didcomm.protocols.did_exchange import DidExchange
 from http_edge.didcomm.protocols.discover_features import DiscoverFeatures
+from http_edge.didcomm.protocols.enrolment import Enrolment
 from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
 from http_edge.didcomm.protocols.invitations import Invitations
+from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.out_of_band import OutOfBand
+from http_edge.didcomm.protocols.pickup import Pickup
 from http_edge.didcomm.protocols.pickup_1 import Pickup1
-from http_edge.didcomm.protocols.pickup_2 import Pickup2
 from http_edge.didcomm.protocols.protocol import ProtocolTable
 from http_edge.didcomm.protocols.queue_1 import Queue1
-from http_edge.didcomm.protocols.routing import FAMILY as ROUTING
+from http_edge.didcomm.protocols.routing import FAMILIES as ROUTING
 from http_edge.didcomm.protocols.routing import Forwarding
 from http_edge.didcomm.sockets import DidCommSockets
 from http_edge.dispatch.hub import Hub
@@ -48,6 +59,8 @@ from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 PATH: Final = "/didcomm"
 """Where envelopes are posted and sockets opened."""
 INVITATION_PATH: Final = "/invitation"
+PICKUPS: Final = (pickup_2.FORM, pickup_3.FORM, pickup_4.FORM)
+"""The versions of pickup that acknowledge."""
 _PSEUDONYM_BYTES: Final = 8
 
 
@@ -80,6 +93,17 @@ def invitations_of(settings: Settings, key: KeyPair) -> Invitations:
     return Invitations(key, settings.didcomm.label, settings.url + PATH, public=public)
 
 
+def own_dids_of(settings: Settings, keys: MediatorKeys) -> OwnDids:
+    """The DIDs of the mediator with these settings, in DIDComm v2."""
+    return OwnDids(
+        service_key(keys),
+        own_services(settings.url + PATH),
+        web_did=settings.mediator_did,
+        # Its document lists the pre-key of Decentrl first, and some senders take what is first.
+        other_keys={"prekey": PrivateKey.of_x25519(keys.pre_private)},
+    )
+
+
 class DidCommMediator:
     """Serves DIDComm on one edge."""
 
@@ -87,7 +111,9 @@ class DidCommMediator:
         """Mediation under the DIDComm key that follows from ``keys``."""
         settings, didcomm = dependencies.settings, dependencies.settings.didcomm
         key = service_key(keys)
-        envelopes = Envelopes(key)
+        clock = dependencies.clock
+        self.own_dids = own_dids_of(settings, keys)
+        envelopes = Envelopes(key, self.own_dids, lambda: clock() // 1000)
         waiting = Waiting(
             dependencies.hub,
             dependencies.identities,
@@ -95,16 +121,22 @@ class DidCommMediator:
             per_identity_max=settings.limits.sockets_per_identity_max,
         )
         invitations = invitations_of(settings, key)
+        admission = Admission(
+            didcomm, invitations, dependencies.identities, clock=dependencies.clock
+        )
+        own_names = self.own_dids.names | {base58(key.public)}
+        enrolment = _enrolment(admission, envelopes, own_names, dependencies)
         inbound = Inbound(
             didcomm,
             envelopes,
-            _table(key, invitations, waiting, dependencies),
+            _table(key, self.own_dids, admission, enrolment, waiting, dependencies),
             dependencies.identities,
             Forwarding(
                 dependencies.identities,
                 owners_remembered_max=didcomm.owners_remembered_max,
                 outbound=dependencies.workers.wake,
             ),
+            _accounts(enrolment, dependencies),
             clock=dependencies.clock,
             new_id=dependencies.new_id,
             senders=dependencies.senders,
@@ -171,14 +203,46 @@ class DidCommMediator:
         return any(self._pseudonym in via for via in request.headers.getall(hdrs.VIA))
 
 
+def _enrolment(
+    admission: Admission,
+    envelopes: Envelopes,
+    own_names: frozenset[str],
+    dependencies: DidCommDependencies,
+) -> Enrolment:
+    settings, identities = dependencies.settings, dependencies.identities
+    keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
+    return Enrolment(
+        identities,
+        admission,
+        keylists,
+        envelopes.service_of,
+        own_url=settings.url + PATH,
+        own_names=own_names,
+    )
+
+
+def _accounts(enrolment: Enrolment, dependencies: DidCommDependencies) -> Accounts:
+    settings, identities = dependencies.settings.didcomm, dependencies.identities
+    return Accounts(
+        identities,
+        Keylists(identities, keys_max=settings.keylist_keys_max),
+        enrolment.reach,
+        accounts_remembered_max=settings.accounts_remembered_max,
+    )
+
+
 def _table(
-    key: KeyPair, invitations: Invitations, waiting: Waiting, dependencies: DidCommDependencies
+    key: KeyPair,
+    own_dids: OwnDids,
+    admission: Admission,
+    enrolment: Enrolment,
+    waiting: Waiting,
+    dependencies: DidCommDependencies,
 ) -> ProtocolTable:
     settings, identities = dependencies.settings.didcomm, dependencies.identities
     clock = dependencies.clock
     endpoint = dependencies.settings.url + PATH
     own = MediatorDocuments(key, endpoint, "ws" + endpoint.removeprefix("http"))
-    admission = Admission(settings, invitations, identities, clock=clock)
 
     def handshake(minors: tuple[int, ...]) -> HandshakeResponder:
         return HandshakeResponder(
@@ -188,18 +252,26 @@ def _table(
     table = ProtocolTable()
     taken_bytes = min(settings.message_bytes_max, dependencies.settings.limits.body_bytes_max)
     features = DiscoverFeatures(table.families, taken_bytes)
-    terms = MediationTerms(endpoint, key.public)
+    terms = MediationTerms(
+        endpoint, key.public, own_dids.names | {base58(key.public)}, own_dids.did_key
+    )
     table.add(
         Connections(handshake(CONNECTIONS_MINORS), own, key, clock=clock).family(),
         DidExchange(handshake(DID_EXCHANGE_MINORS), own, key).family(),
         OutOfBand(admission).family(),
-        trust_ping.family(),
+        *trust_ping.families(),
         *features.families(),
         *notifications.families(),
-        CoordinateMediation(identities, terms, settings).family(),
-        ROUTING,
+        *(
+            CoordinateMediation(form, identities, enrolment, terms, settings).family()
+            for form in MEDIATIONS
+        ),
+        *ROUTING,
         Pickup1(identities, settings, waiting, clock=clock).family(),
-        Pickup2(identities, settings, edge=dependencies.hub.edge, clock=clock).family(),
+        *(
+            Pickup(form, identities, settings, edge=dependencies.hub.edge, clock=clock).family()
+            for form in PICKUPS
+        ),
         Queue1(identities, settings, clock=clock).family(),
     )
     return table

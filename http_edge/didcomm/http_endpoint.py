@@ -20,13 +20,8 @@ from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.inbound import (
-    Inbound,
-    InboundTransport,
-    MessageRejection,
-    ReceivedMessage,
-    RejectionReason,
-)
+from http_edge.didcomm.inbound import Inbound, MessageRejection, ReceivedMessage, RejectionReason
+from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.listener.outgoing import all_sent
 from http_edge.settings.settings import DidComm
@@ -41,6 +36,7 @@ STATUS: Final[Mapping[RejectionReason, HTTPStatus]] = {
     RejectionReason.QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
     RejectionReason.MESSAGE_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     RejectionReason.NOT_QUEUING: HTTPStatus.CONFLICT,
+    RejectionReason.EXPIRED: HTTPStatus.GONE,
     RejectionReason.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
     RejectionReason.INSUFFICIENT_STORAGE: HTTPStatus.SERVICE_UNAVAILABLE,
     RejectionReason.TRY_AGAIN: HTTPStatus.SERVICE_UNAVAILABLE,

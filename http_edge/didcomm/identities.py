@@ -6,18 +6,22 @@ Every method sends one command to the one owner of its target and returns what t
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Final, TypeVar, cast
+
+from cachetools import LRUCache
 
 from actors.core.commands import (
     CheckKeys,
     Command,
     DeliverMessages,
     QueueEnvelope,
+    QueueEnvelopes,
     RemoveMessages,
     Submission,
     UpdateKeylist,
 )
-from actors.core.cost import source_key, turn_cost
+from actors.core.cost import cost, source_key, turn_cost
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused, Reply
 from http_edge.dispatch.gateway import Gateway
@@ -27,6 +31,10 @@ _R = TypeVar("_R", bound=Reply)
 _KEY: Final = "key:"
 _INVITATION: Final = "invitation:"
 _ID_BYTES: Final = 64
+_MOVED_MAX: Final = 10_000
+"""DIDs that are remembered to speak for another's account until it is asked which, 100 bytes
+each."""
+_SPEAKER: Final[ContextVar[str]] = ContextVar("speaker", default="")
 
 
 def key_target(key: str) -> str:
@@ -39,14 +47,30 @@ def invitation_target(invitation_id: str) -> str:
     return _INVITATION + invitation_id
 
 
+def speak_as(did: str) -> None:
+    """What is asked from now on, in this context, is by a message of this DID; none if empty.
+
+    The account that it is asked of decides whether the DID speaks for it. Work that goes on
+    without a message is begun in an empty context, and is the mediator's own.
+    """
+    _SPEAKER.set(did)
+
+
+def speaker() -> str:
+    """The DID by whose message something is asked, as its envelope proves it; empty for none."""
+    return _SPEAKER.get()
+
+
 class Identities:
     """Asks the owners of identities, keys and invitations."""
 
     def __init__(self, gateway: Gateway) -> None:
         """Identities behind a gateway."""
         self._gateway = gateway
+        self.moved: LRUCache[str, None] = LRUCache(_MOVED_MAX)
+        """DIDs that have been found to be no account: they speak for another's (``accounts``)."""
 
-    async def ask(
+    async def ask(  # noqa: PLR0913 - each says one thing of the question
         self,
         target: str,
         command: Command,
@@ -54,10 +78,15 @@ class Identities:
         reply: type[_R],
         *,
         can_linger: bool = False,
+        by_owner: bool = False,
+        by_mediator: bool = False,
     ) -> _R | Refusal:
         """The answer of ``target`` to ``command``, of the type that the command has.
 
         ``key`` is the key of the command in the log, 16 bytes; ``can_linger`` as of the gateway.
+        ``by_owner``: the account itself asks for it, and is charged for the work at its own host,
+        whatever the edge; else RATE_LIMITED.
+        ``by_mediator``: it is the mediator's own command, whatever message it is about.
         """
         partition = self._gateway.partition_of(target)
         # A forward is anonymous: those of each recipient take turns with what others send.
@@ -69,10 +98,14 @@ class Identities:
             request_id=current(),
             source=source_key(target),
             cost=turn_cost(command),
+            charge=cost(command) if by_owner else 0.0,
+            speaker="" if by_mediator else speaker(),
         )
         size_bytes = _size_bytes(command)
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)
         if isinstance(answer, Refused):
+            if answer.code is Refusal.SPEAKS_FOR_ANOTHER:
+                self.moved[target] = None
             return answer.code
         assert isinstance(answer, reply), type(answer).__name__
         return cast("_R", answer)
@@ -83,6 +116,8 @@ def _size_bytes(command: Command) -> int:
     match command:
         case QueueEnvelope():
             return len(command.payload)
+        case QueueEnvelopes():
+            return sum(map(len, command.payloads))
         case DeliverMessages() | RemoveMessages():
             return _ID_BYTES * len(command.message_ids or ())
         case CheckKeys():

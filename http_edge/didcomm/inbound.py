@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import cached_property, partial
+from functools import partial
 from hashlib import blake2b
 from time import perf_counter
 from typing import Final
@@ -22,15 +22,22 @@ from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, QueueState
 from actors.host.clock import Clock, NewId
+from http_edge.didcomm.accounts import TO_RETRY, Accounts
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
+    DidRotation,
     ForOthers,
+    Forward,
     Message,
+    UnknownSender,
+    Unpacked,
     UnpackRefusal,
 )
+from http_edge.didcomm.envelopes.recipient_names import ED25519, NO_NAME, name_form
 from http_edge.didcomm.envelopes.versions import Envelopes
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.identities import Identities, speak_as
+from http_edge.didcomm.inbound_transport import InboundTransport, ReturnScope
 from http_edge.didcomm.protocols.notifications import acknowledged
 from http_edge.didcomm.protocols.problems import Problem, is_problem_report, report_of
 from http_edge.didcomm.protocols.protocol import (
@@ -40,9 +47,9 @@ from http_edge.didcomm.protocols.protocol import (
     Request,
     refusal,
 )
-from http_edge.didcomm.protocols.routing import FORWARD, Forwarding
+from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding, ToQueue
 from http_edge.listener.address_charge import charge_unproven
-from http_edge.listener.large_bodies import read_apart
+from http_edge.listener.large_bodies import LARGE_BYTES, read_apart
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
@@ -65,6 +72,8 @@ class RejectionReason(Enum):
     QUEUE_FULL = "queue-full"
     MESSAGE_TOO_LARGE = "message-too-large"
     NOT_QUEUING = "not-queuing"
+    EXPIRED = "expired"
+    """The time is over that it was of use for, by its own word (DIDComm v2, ``expires_time``)."""
     RATE_LIMITED = "rate-limited"
     INSUFFICIENT_STORAGE = "insufficient-storage"
     """The mediator is short of disk: what is stored is refused until some is free."""
@@ -95,68 +104,6 @@ class MessageRejection(msgspec.Struct, frozen=True):
     sender: AgentAccount | None = None
 
 
-class ReturnScope(Enum):
-    """What may go back to a sender on a transport, now (RFC 0092)."""
-
-    NOTHING = "nothing"
-    ANSWER = "answer"
-    """The answer to this message."""
-    EVERYTHING = "everything"
-    """Whatever there is for it."""
-
-
-class PeerState(msgspec.Struct, frozen=True):
-    """What a transport has for a sender: see ``Request``."""
-
-    persistent: bool = False
-    patient: bool = True
-    live: bool = False
-
-
-class InboundTransport:
-    """A connection that messages come in on: one HTTP request, or a socket with its memory."""
-
-    def __init__(self, new_id: NewId) -> None:
-        """A transport on which no return route was asked for yet."""
-        self._new_session = new_id
-        self._open: set[str] = set()
-        self._threads: dict[str, set[str]] = {}
-
-    @cached_property
-    def session(self) -> str:
-        """The session that holds leases of what is delivered here; a forward needs none."""
-        return self._new_session()
-
-    def follow(self, sender: AgentAccount, message: Message) -> ReturnScope:
-        """What may go back to the sender on this transport (RFC 0092)?
-
-        What a sender asked for is remembered up to a bound: keys cost nothing, memory does.
-        """
-        did, route = sender.did, message.return_route
-        if route == "all":
-            if len(self._open) < _SENDERS_MAX:
-                self._open.add(did)
-            return ReturnScope.EVERYTHING
-        if did in self._open:
-            return ReturnScope.EVERYTHING
-        threads = self._threads.get(did)
-        if route == "thread":
-            if threads is None and len(self._threads) < _SENDERS_MAX:
-                threads = self._threads[did] = set()
-            if threads is not None and len(threads) < _THREADS_MAX:
-                threads.add(message.return_route_thread)
-            if message.return_route_thread == message.thread_id:
-                return ReturnScope.ANSWER
-        return ReturnScope.ANSWER if message.thread_id in (threads or ()) else ReturnScope.NOTHING
-
-    def took(self) -> None:
-        """A message was taken."""
-
-    async def admit(self, sender: AgentAccount, message: Message, scope: ReturnScope) -> PeerState:  # noqa: ARG002
-        """A message is about to be handled: what has this transport for its sender?"""
-        return PeerState()
-
-
 class _ForUs(msgspec.Struct, frozen=True):
     """A message for the mediator itself, and the account that packed it if that is proven."""
 
@@ -165,10 +112,10 @@ class _ForUs(msgspec.Struct, frozen=True):
 
 
 class _ToForward(msgspec.Struct, frozen=True):
-    """An envelope for the owners of these keys in base58."""
+    """Envelopes for the owners of these names."""
 
-    keys: Sequence[str]
-    payload: bytes
+    recipients: Sequence[str]
+    envelopes: ToQueue
 
 
 class _NotTaken(msgspec.Struct, frozen=True):
@@ -178,15 +125,12 @@ class _NotTaken(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-_SENDERS_MAX: Final = 64
-"""Senders whose wishes for a return route one socket remembers."""
-_THREADS_MAX: Final = 64
-"""Threads that one sender names on one socket for return route ``thread``."""
 _REJECTION_REASONS: Final = {
     Refusal.RECIPIENT_QUEUE_FULL: RejectionReason.QUEUE_FULL,
     Refusal.MESSAGE_TOO_LARGE: RejectionReason.MESSAGE_TOO_LARGE,
     Refusal.NOT_QUEUING: RejectionReason.NOT_QUEUING,
     Refusal.INSUFFICIENT_STORAGE: RejectionReason.INSUFFICIENT_STORAGE,
+    Refusal.MESSAGE_EXPIRED: RejectionReason.EXPIRED,
 }
 _UNPACK_REFUSALS: Final = {
     UnpackRefusal.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
@@ -199,6 +143,7 @@ _REPORTED: Final = {
     RejectionReason.NOT_QUEUING: Problem.NOT_QUEUING,
     RejectionReason.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
     RejectionReason.RATE_LIMITED: Problem.RATE_LIMITED,
+    RejectionReason.EXPIRED: Problem.EXPIRED,
 }
 """What a message that was not taken is answered with in an envelope, if its sender is proven."""
 
@@ -213,6 +158,7 @@ class Inbound:
         table: ProtocolTable,
         identities: Identities,
         forwarding: Forwarding,
+        accounts: Accounts,
         *,
         clock: Clock,
         new_id: NewId,
@@ -231,6 +177,7 @@ class Inbound:
         self._table = table
         self._identities = identities
         self._forwarding = forwarding
+        self._accounts = accounts
         self._clock = clock
         self._new_id = new_id
         self._senders = senders
@@ -244,54 +191,105 @@ class Inbound:
         """Take one message, whatever it holds."""
         started_s = perf_counter()
         command = blake2b(body, digest_size=_COMMAND_BYTES).digest()
-        opened = await read_apart(len(body), partial(self._open, body))
+        is_large = len(body) > LARGE_BYTES
+        opened = await read_apart(partial(self._open, body)) if is_large else self._open(body)
+        if isinstance(opened, UnknownSender):
+            opened = await self._learned(opened, body, command)
         self._measures.decode.observe(perf_counter() - started_s)
         match opened:
             case _NotTaken(reason, name):
                 charge_unproven(len(body))
                 return MessageRejection(self.refused(reason, name))
-            case _ToForward(keys, payload):
-                queued = await self._forward(keys, payload, command, transport)
+            case _ToForward(recipients, envelopes):
+                queued = await self._forward(recipients, envelopes, command, transport)
                 return MessageRejection(queued) if isinstance(queued, RejectionReason) else queued
             case _ForUs(message, sender):
                 return await self._answer(message, sender, command, transport)
 
-    def _open(self, body: bytes) -> _ForUs | _ToForward | _NotTaken:
+    async def _learned(
+        self, sender: UnknownSender, body: bytes, command: bytes
+    ) -> _ForUs | _ToForward | _NotTaken:
+        """What is in a message of a sender whose DID its account has stored, if one has."""
+        whole = await self._accounts.whole_did(sender.did, command)
+        if whole:
+            self._envelopes.learn(whole)
+            opened = await read_apart(partial(self._open, body))
+            if not isinstance(opened, UnknownSender):
+                return opened
+        return _NotTaken(RejectionReason.UNDECRYPTABLE)
+
+    def _open(self, body: bytes) -> _ForUs | _ToForward | _NotTaken | UnknownSender:
         """What is in a message, and whom it is for; counts nothing, for it may run in a thread."""
         depth_max = self._settings.forward_depth_max
+        name = ""
         for depth in range(depth_max + 1):
             unpacked = self._envelopes.unpack(body)
-            if isinstance(unpacked, ForOthers):
-                # Not sealed to us but to those that we hold messages for, one or several.
-                return _ToForward(unpacked.recipients, body)
-            if isinstance(unpacked, UnpackRefusal):
-                return _NotTaken(_UNPACK_REFUSALS[unpacked])
+            if not isinstance(unpacked, Unpacked):
+                return self._unopened(unpacked, body)
             message = self._envelopes.read(unpacked)
             if message is None:
                 return _NotTaken(RejectionReason.NOT_A_MESSAGE)
             if not message.is_forward:
                 return _ForUs(message, unpacked.sender)
+            name = FORWARDS[self._envelopes.generation(message.version)]
             if depth == depth_max:
                 break
             forward = self._envelopes.read_forward(
                 message, recipients_max=self._settings.forward_recipients_max
             )
             if forward is None:
-                return _NotTaken(RejectionReason.NOT_A_MESSAGE, FORWARD)
-            if self._envelopes.own_recipient(message) not in forward.recipients:
-                return _ToForward(forward.recipients, forward.payload)
-            if len(forward.recipients) > 1:
-                return _NotTaken(RejectionReason.NOT_A_MESSAGE, FORWARD)
-            body = forward.payload
-        return _NotTaken(RejectionReason.TOO_DEEP, FORWARD)
+                return _NotTaken(RejectionReason.NOT_A_MESSAGE, name)
+            if not any(self._envelopes.is_own(name, message) for name in forward.recipients):
+                return _ToForward(forward.recipients, self._to_queue(forward, message))
+            # Each that is opened costs key agreements: one message makes us open one.
+            if len(forward.recipients) > 1 or len(forward.payloads) > 1:
+                return _NotTaken(RejectionReason.NOT_A_MESSAGE, name)
+            (body,) = forward.payloads
+        return _NotTaken(RejectionReason.TOO_DEEP, name)
+
+    def _unopened(
+        self, found: ForOthers | UnknownSender | UnpackRefusal, body: bytes
+    ) -> _ToForward | _NotTaken | UnknownSender:
+        """What becomes of an envelope that was not opened."""
+        match found:
+            case ForOthers():
+                # Not sealed to us but to those that we hold messages for, one or several.
+                generation = self._envelopes.generation(found.version)
+                return _ToForward(found.recipients, ToQueue([body], generation))
+            case UnknownSender():
+                return found
+            case _:
+                return _NotTaken(_UNPACK_REFUSALS[found])
+
+    def _to_queue(self, forward: Forward, message: Message) -> ToQueue:
+        """What a forward asks for, as far as it gets it.
+
+        Of a negative delay any part is right (routing 2.0): it is half of it here.
+        """
+        wanted_ms = forward.delay_ms if forward.delay_ms >= 0 else -forward.delay_ms // 2
+        return ToQueue(
+            forward.payloads,
+            self._envelopes.generation(message.version),
+            forward.expires_at_s or 0,
+            min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),
+        )
 
     def refused(
-        self, rejection: RejectionReason, command: str = "", sender_did: str = ""
+        self,
+        rejection: RejectionReason,
+        command: str = "",
+        sender_did: str = "",
+        *,
+        form: str = "",
     ) -> RejectionReason:
-        """Count a message that was not taken; ``sender_did`` only of a sender that is proven."""
+        """Count a message that was not taken; ``sender_did`` only of a sender that is proven.
+
+        ``form`` is that of an unknown name, where it is not a key of DIDComm v1.
+        """
         # Of an unknown outcome the message may have been taken.
         if rejection is not RejectionReason.TRY_AGAIN:
-            self._refusals.count(DIDCOMM, command, rejection.value, sender_did)
+            reason = f"{rejection.value}:{form}" if form else rejection.value
+            self._refusals.count(DIDCOMM, command, reason, sender_did)
         self._measures.commands.add(DIDCOMM, command or UNKNOWN, rejection.value)
         return rejection
 
@@ -308,37 +306,49 @@ class Inbound:
         )
 
     async def _forward(
-        self, keys: Sequence[str], payload: bytes, command: bytes, transport: InboundTransport
+        self,
+        recipients: Sequence[str],
+        envelopes: ToQueue,
+        command: bytes,
+        transport: InboundTransport,
     ) -> ReceivedMessage | RejectionReason:
-        """Queue an envelope for each owner among its recipients, independently of one another."""
-        if len(keys) > self._settings.forward_recipients_max:
-            charge_unproven(len(payload))
-            return self.refused(RejectionReason.NOT_A_MESSAGE, FORWARD)
-        if len(keys) == 1:
-            replies = [await self._forwarding.forward(keys[0], payload, command)]
+        """Queue envelopes for each owner among their recipients, independently of one another."""
+        size_bytes = len(envelopes.payloads[0])
+        if len(recipients) > self._settings.forward_recipients_max:
+            charge_unproven(size_bytes)
+            return self.refused(RejectionReason.NOT_A_MESSAGE, FORWARDS[envelopes.generation])
+        if len(recipients) == 1:
+            replies = [await self._forwarding.forward(recipients[0], envelopes, command)]
         else:
-            for _ in keys[1:]:
-                charge_unproven(len(payload))
-            replies = await self._forwarding.forward_to_all(keys, payload, command)
-        return self._forwarded(replies, transport)
+            for _ in recipients[1:]:
+                charge_unproven(size_bytes)
+            replies = await self._forwarding.forward_to_all(recipients, envelopes, command)
+        form = name_form(recipients[0]) if recipients else NO_NAME
+        return self._forwarded(replies, FORWARDS[envelopes.generation], form, transport)
 
     def _forwarded(
-        self, replies: Sequence[EnvelopeQueued | Refusal], transport: InboundTransport
+        self,
+        replies: Sequence[EnvelopeQueued | Refusal],
+        name: str,
+        form: str,
+        transport: InboundTransport,
     ) -> ReceivedMessage | RejectionReason:
-        """The worst that happened decides: a sender that tries again loses nothing."""
+        """The worst that happened decides: a sender that tries again loses nothing.
+
+        ``form`` is that of the first name that it was for, by which unknown ones are counted.
+        """
         refusals = [reply for reply in replies if isinstance(reply, Refusal)]
         for each in refusals:
             if each is not Refusal.KEY_UNKNOWN:
-                return self.refused(
-                    _REJECTION_REASONS.get(each, RejectionReason.TRY_AGAIN), FORWARD
-                )
+                return self.refused(_REJECTION_REASONS.get(each, RejectionReason.TRY_AGAIN), name)
         transport.took()
         if len(refusals) < len(replies):
-            self._measures.commands.add(DIDCOMM, FORWARD, DONE)
+            self._measures.commands.add(DIDCOMM, name, DONE)
             return ReceivedMessage()
         charge_unproven(0)
         # The operator learns of it, whatever the sender is answered.
-        unknown = self.refused(RejectionReason.UNKNOWN_RECIPIENT, FORWARD)
+        shown = "" if form in {ED25519, NO_NAME} else form
+        unknown = self.refused(RejectionReason.UNKNOWN_RECIPIENT, name, form=shown)
         return ReceivedMessage() if self._settings.unknown_recipient == "accept" else unknown
 
     async def _answer(
@@ -349,18 +359,80 @@ class Inbound:
         transport: InboundTransport,
     ) -> ReceivedMessage | MessageRejection:
         name = self._table.name_of(message.type)
+        now_ms = self._clock()
+        if message.expires_at_s is not None and message.expires_at_s <= now_ms / 1000:
+            charge_unproven(0)
+            expired = self.refused(RejectionReason.EXPIRED, name, sender.did if sender else "")
+            return MessageRejection(expired, message, sender)
+        if message.rotation is not None and message.rotation.new_did is None:
+            return await self._end(message.rotation, command, name)
         if sender is None:
             charge_unproven(0)
             return MessageRejection(self.refused(RejectionReason.ANONYMOUS, name))
-        if self._senders.take(sender.did, self._clock() / 1000) is not None:
+        if self._senders.take(sender.did, now_ms / 1000) is not None:
             limited = self.refused(RejectionReason.RATE_LIMITED, name, sender.did)
             return MessageRejection(limited, message, sender)
-        self._sender_seen(sender.did)
-        scope = transport.follow(sender, message)
-        peer_state = await transport.admit(sender, message, scope)
+        speak_as(sender.did)
+        if message.rotation is not None:
+            rotated = await self._accounts.rotate(message.rotation, sender, message, command)
+            if rotated in TO_RETRY:
+                return MessageRejection(self.refused(_reason(rotated), name), message, sender)
+        return await self._answer_account(message, sender, command, transport, name)
+
+    async def _end(
+        self, rotation: DidRotation, command: bytes, name: str
+    ) -> ReceivedMessage | MessageRejection:
+        """The sender gave up its DID for none: its account ends. Strangers learn nothing."""
+        charge_unproven(0)
+        ended = await self._accounts.end(rotation, command)
+        if ended in TO_RETRY:
+            return MessageRejection(self.refused(_reason(ended), name))
+        self._measures.commands.add(DIDCOMM, name or UNKNOWN, DONE)
+        return ReceivedMessage()
+
+    async def _answer_account(
+        self,
+        message: Message,
+        sender: AgentAccount,
+        command: bytes,
+        transport: InboundTransport,
+        name: str,
+    ) -> ReceivedMessage | MessageRejection:
+        """Answer the account that the sender speaks for."""
+        handled = await self._handle(message, sender, command, transport)
+        if self._accounts.is_moved(sender):
+            # It turned out to speak for another's account: once more, for that one.
+            handled = await self._handle(message, sender, command, transport)
+        if isinstance(handled, Refusal):
+            return MessageRejection(self.refused(_reason(handled), name), message, sender)
+        request, outcome = handled
+        account = request.sender
+        outcome = acknowledged(message, outcome)
+        if outcome.refused:
+            self._refusals.count(DIDCOMM, name, outcome.refused, account.did)
+        back = await self._back(request, outcome)
+        if isinstance(back, RejectionReason):
+            return MessageRejection(back, message, account)
+        self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused or DONE)
+        return ReceivedMessage(back, request, outcome)
+
+    async def _handle(
+        self,
+        message: Message,
+        sender: AgentAccount,
+        command: bytes,
+        transport: InboundTransport,
+    ) -> tuple[Request, Outcome] | Refusal:
+        """The message as its handler gets it, and what came of it."""
+        account = await self._accounts.of(sender, command)
+        if isinstance(account, Refusal):
+            return account
+        self._sender_seen(account.did)
+        scope = transport.follow(account, message)
+        peer_state = await transport.admit(account, message, scope)
         request = Request(
             message,
-            sender,
+            account,
             command,
             transport.session,
             persistent=peer_state.persistent,
@@ -369,14 +441,7 @@ class Inbound:
             patient=peer_state.patient,
             live=peer_state.live,
         )
-        outcome = acknowledged(message, await self._outcome(request))
-        if outcome.refused:
-            self._refusals.count(DIDCOMM, name, outcome.refused, sender.did)
-        back = await self._back(request, outcome)
-        if isinstance(back, RejectionReason):
-            return MessageRejection(back, message, sender)
-        self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused or DONE)
-        return ReceivedMessage(back, request, outcome)
+        return request, await self._outcome(request)
 
     async def _outcome(self, request: Request) -> Outcome:
         handler = self._table.find(request.message.type)
@@ -400,7 +465,10 @@ class Inbound:
             return packed
         if not outcome.may_wait:
             return None
-        queued = await self._forwarding.queue(request.sender.did, "", packed, request.command)
+        generation = self._envelopes.generation(request.sender.version)
+        queued = await self._forwarding.queue(
+            request.sender.did, "", ToQueue([packed], generation), request.command
+        )
         if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
             return None
         rejection = _REJECTION_REASONS.get(queued, RejectionReason.TRY_AGAIN)
@@ -422,3 +490,10 @@ class Inbound:
 
     def _pack(self, answer: Answer, question: Message, to: AgentAccount) -> bytes:
         return self._envelopes.answer(question, answer, to, self._new_id())
+
+
+def _reason(refusal: Refusal | None) -> RejectionReason:
+    """Why a message was not taken of which an identity refused a part."""
+    if refusal is None:
+        return RejectionReason.TRY_AGAIN
+    return _REJECTION_REASONS.get(refusal, RejectionReason.TRY_AGAIN)

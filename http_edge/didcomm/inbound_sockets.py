@@ -18,13 +18,8 @@ from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.inbound import (
-    Inbound,
-    InboundTransport,
-    MessageRejection,
-    PeerState,
-    ReturnScope,
-)
+from http_edge.didcomm.inbound import Inbound, MessageRejection
+from http_edge.didcomm.inbound_transport import InboundTransport, PeerState, ReturnScope
 from http_edge.didcomm.protocols.protocol import LiveModeChange, Outcome, Request
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing
@@ -211,7 +206,7 @@ class InboundSocket(InboundTransport):
             peer.explicit = True
             peer.finish()
         if outcome.live is not None:
-            self._follow_live(peer, outcome.live)
+            self._follow_live(peer, request.sender, outcome.live)
         elif (
             outcome.implicit
             and request.open_route
@@ -221,7 +216,7 @@ class InboundSocket(InboundTransport):
         ):
             peer.start(lambda wake: peer.pump.implicit(wake, self._arrived))
 
-    def _follow_live(self, peer: _Peer, live: LiveModeChange) -> None:
+    def _follow_live(self, peer: _Peer, agent: AgentAccount, live: LiveModeChange) -> None:
         delivery = live.delivery
         if delivery is None:
             peer.live_since = None
@@ -230,7 +225,7 @@ class InboundSocket(InboundTransport):
         # Asked for once more it goes on where it was: what came meanwhile must not be missing.
         since = peer.live_since if peer.is_pumping else None
         peer.live_since = since = live.version if since is None else since
-        peer.start(lambda wake: peer.pump.live(wake, since, delivery))
+        peer.start(lambda wake: peer.pump.live(wake, since, agent, delivery))
 
     async def _hand_over(self, request: Request, message_ids: Sequence[str]) -> None:
         if await self._arrived():

@@ -1,9 +1,10 @@
-"""``GET /invitation``: how a wallet and its owner come by an invitation (RFC 0434).
+"""``GET /invitation``: how a wallet and its owner come by an invitation (RFC 0434, DIDComm v2).
 
-Without a query it is the short URL of the public invitation, with ``id`` and ``label`` that of
-another one: a redirect to the long URL, or the message itself to a client that asks for JSON. With
-an invitation in the query it is the page that a browser shows of a long URL: a QR code, a link,
-nothing else. The page holds no script, and of what stands in the query nothing but a label.
+Without a query it is the short URL of the public invitation, with ``id`` or ``_oobid`` and
+``label`` that of another one: a redirect to the long URL, or the message itself to a client that
+asks for JSON. With an invitation in the query it is the page that a browser shows of a long URL: a
+QR code, a link, nothing else. One code is for wallets of both generations. The page holds no
+script, and of what stands in the query nothing but a label.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from aiohttp import hdrs, web
 from actors.host.clock import Clock
 from http_edge.didcomm.protocols.invitations import (
     PARAMETERS,
+    SHORT_PARAMETER,
     Invitations,
     MediatorInvitation,
     Protocol,
 )
-from http_edge.listener.pages import HTML, accepted, page_headers
+from http_edge.listener.pages import HTML, PageFrame, accepted
 from http_edge.listener.routes import JSON
 
 UNKNOWN: Final = "UNKNOWN_INVITATION"
@@ -34,39 +36,21 @@ EXPIRED: Final = "EXPIRED_INVITATION"
 _PAGES_MAX: Final = 64
 _QR_MASK: Final = 3
 """One of eight that are all valid. To compare them all takes 40 ms in place of 10."""
-_STYLE: Final = """
-:root { color-scheme: light dark; font: 1.1rem/1.5 system-ui, sans-serif; }
-body { margin: 0 auto; padding: 1.5rem 1rem; max-width: 26rem; text-align: center; }
-h1 { font-size: 1.5rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+_FRAME: Final = PageFrame("""\
+body { max-width: 26rem; text-align: center; }
 svg { display: block; width: 100%; margin: 1rem 0; border-radius: .5rem; }
 a { display: block; padding: .75rem; border-radius: .5rem; background: #0b57d0; color: #fff;
     text-decoration: none; }
 small, code { display: block; margin-top: 1rem; opacity: .8; overflow-wrap: anywhere; }
 code { font-size: .65rem; text-align: left; user-select: all; }
-"""
-_PAGE: Final = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="robots" content="noindex">
-<title>$label</title>
-<style>$style</style>
-</head>
-<body>
-<h1>$label</h1>
+""")
+_BODY: Final = Template("""\
 <p>Scan this code with your wallet to receive your messages through this mediator.</p>
 $code
 <a href="$link">Open in a wallet on this device</a>
 <small>$terms</small>
 <code>$url</code>
-</body>
-</html>
 """)
-
-
-_HEADERS: Final = page_headers(_STYLE)
 
 
 class InvitationPage:
@@ -81,7 +65,8 @@ class InvitationPage:
     async def handle(self, request: web.Request) -> web.Response:
         """JSON, a redirect or the page; 404 for what is not ours, 410 for what is over.
 
-        ``?protocol=connections`` asks for the connections 1.0 form of the public invitation.
+        ``?protocol=connections`` asks for the connections 1.0 form of the public invitation,
+        ``?protocol=out-of-band-2`` for the out-of-band 2.0 form alone.
         """
         given = _given(request)
         protocol = given[0] if given else _protocol(request)
@@ -95,7 +80,7 @@ class InvitationPage:
         if _wants_json(request):
             return _response(orjson.dumps(invitation.message(protocol)), JSON)
         if given is None:
-            response = web.Response(status=HTTPStatus.FOUND, headers=_HEADERS)
+            response = web.Response(status=HTTPStatus.FOUND, headers=_FRAME.headers)
             response.headers[hdrs.LOCATION] = invitation.url(self._base_url, protocol)
             return response
         return _response(page(invitation, self._base_url, protocol).encode("utf-8"), HTML)
@@ -106,7 +91,7 @@ class InvitationPage:
         """The invitation that a request names; None where it is not one of ours."""
         if given:
             return self._invitations.read(*given)
-        invitation_id = request.query.get("id")
+        invitation_id = request.query.get(SHORT_PARAMETER, request.query.get("id"))
         if invitation_id is None:
             return self._invitations.public()
         return self._invitations.read_short(invitation_id, request.query.get("label"))
@@ -116,16 +101,15 @@ class InvitationPage:
 def page(invitation: MediatorInvitation, base_url: str, protocol: Protocol) -> str:
     """The page of an invitation, as HTML; remembered, because a QR code takes 10 ms to make."""
     url = invitation.url(base_url, protocol)
-    code = segno.make_qr(url, error="l", mask=_QR_MASK)
-    return _PAGE.substitute(
-        label=escape(invitation.label),
-        style=_STYLE,
+    code = segno.make_qr(invitation.code_url(base_url, protocol), error="l", mask=_QR_MASK)
+    body = _BODY.substitute(
         code=code.svg_inline(omitsize=True, light="#fff", title="QR code of the invitation"),
         # The scheme that wallets register on phones; where none is installed, nothing happens.
         link=escape(f"didcomm://invite?{invitation.query(protocol)}"),
         terms=invitation.terms.in_words(),
         url=escape(url),
     )
+    return _FRAME.html(invitation.label, body)
 
 
 def _given(request: web.Request) -> tuple[Protocol, str] | None:
@@ -138,6 +122,8 @@ def _given(request: web.Request) -> tuple[Protocol, str] | None:
 
 def _protocol(request: web.Request) -> Protocol | None:
     """The protocol that is asked for; None where it is none of ours."""
+    if SHORT_PARAMETER in request.query:
+        return "out-of-band-2"
     named = request.query.get("protocol", "out-of-band")
     return next((protocol for protocol in PARAMETERS if protocol == named), None)
 
@@ -150,9 +136,11 @@ def _wants_json(request: web.Request) -> bool:
 
 def _response(body: bytes, content_type: str) -> web.Response:
     charset = "utf-8" if content_type == HTML else None
-    return web.Response(body=body, content_type=content_type, charset=charset, headers=_HEADERS)
+    return web.Response(
+        body=body, content_type=content_type, charset=charset, headers=_FRAME.headers
+    )
 
 
 def _error(status: HTTPStatus, code: str) -> web.Response:
     body = orjson.dumps({"error": code})
-    return web.Response(status=status, body=body, content_type=JSON, headers=_HEADERS)
+    return web.Response(status=status, body=body, content_type=JSON, headers=_FRAME.headers)

@@ -21,6 +21,7 @@ from cachetools import TLRUCache
 from yarl import URL
 
 from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch, read_document
 
@@ -79,7 +80,7 @@ class WebDids:
         self._limits = limits or WebLimits()
         self._lookup = lookup or lookup_in_threads("did-web-names", _LOOKUPS_MAX)
         self._permitted = permitted
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls or trusted_by_this_machine()
         self._remembered: TLRUCache[str, DidDocument | None] = TLRUCache(
             maxsize=self._limits.entries_max, ttu=self._forget_at, timer=clock
         )

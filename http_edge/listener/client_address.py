@@ -5,12 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 from aiohttp import hdrs, web
 from pydantic import IPvAnyNetwork
 
 _CACHE_ENTRIES = 10_000
-_IPV6_PREFIX_BITS = 64
+_IPV6_HOST_BITS = 64
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class ClientAddress:
@@ -24,41 +26,58 @@ class ClientAddress:
 
     def of(self, request: web.Request) -> str:
         """The client's address as a key of rates; empty where the connection has none."""
-        address = _plain(request.remote or "")
-        if self._proxies and self._is_trusted(address):
-            # From the right: the last hop that is not our own wrote the truth about the next.
-            forwarded = ",".join(request.headers.getall(hdrs.X_FORWARDED_FOR, []))
-            for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
-                address = _plain(hop)
-                if not self._is_trusted(address):
-                    break
-        return self._key(address)
+        remote = request.remote or ""
+        if not self._proxies:
+            return self._key(remote)
+        address = _parsed(remote)
+        if address is None or not self._is_trusted(address):
+            return self._key(remote)
+        # From the right: the last hop that is not our own wrote the truth about the next.
+        forwarded = ",".join(request.headers.getall(hdrs.X_FORWARDED_FOR, []))
+        for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
+            found = _parsed(hop)
+            if found is None:
+                break  # no address: what stands before it is no word of a hop of ours
+            address = found
+            if not self._is_trusted(address):
+                break
+        return _key_of(address)
 
     def of_connection(self, host: str) -> str | None:
         """The same of a connection by its other end's host; None of a proxy: it is of many."""
-        address = _plain(host)
-        return None if self._proxies and self._is_trusted(address) else self._key(address)
+        address = _parsed(host)
+        if self._proxies and address is not None and self._is_trusted(address):
+            return None
+        return self._key(host)
 
-    def _trusted(self, address: str) -> bool:
-        try:
-            parsed = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        return any(parsed in network for network in self._proxies)
+    def _trusted(self, address: _Address) -> bool:
+        return any(address in network for network in self._proxies)
 
 
-def _plain(address: str) -> str:
-    """An IPv4 address that a dual-stack socket maps into IPv6, as what it is."""
-    return address.removeprefix("::ffff:") if "." in address else address
+@lru_cache(_CACHE_ENTRIES)
+def _parsed(text: str) -> _Address | None:
+    """The address that a text names, with a port or without (RFC 7239 section 6); None if none.
 
-
-def _key(address: str) -> str:
+    A port changes with each connection, and a zone (RFC 4007) says only how it is reached: a key of
+    rates has neither. An IPv4 address that a dual-stack socket maps into IPv6 is what it is.
+    """
+    plain, bracket, _ = text.removeprefix("[").partition("]")
+    if not bracket and plain.count(":") == 1:
+        plain = plain.partition(":")[0]
     try:
-        parsed = ipaddress.ip_address(address)
+        address = ipaddress.ip_address(plain.partition("%")[0])
     except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, _IPV6_PREFIX_BITS), strict=False))
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _key(text: str) -> str:
+    address = _parsed(text)
+    return text if address is None else _key_of(address)
+
+
+def _key_of(address: _Address) -> str:
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    network = int(address) >> _IPV6_HOST_BITS << _IPV6_HOST_BITS
+    return f"{ipaddress.IPv6Address(network)}/{128 - _IPV6_HOST_BITS}"

@@ -8,7 +8,7 @@ import math
 import resource
 import socket
 import struct
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from heapq import nsmallest
 from typing import Any, Final, Protocol, cast
@@ -32,10 +32,15 @@ _FILES_ANY: Final = 1_000_000
 _READ_BYTES: Final = 16 * 1024
 """Twice as much of a body is read ahead of who reads it; then the kernel holds the client back."""
 _PIPELINED_MAX: Final = 2
-"""Requests that are read while one is answered; with one, every request would pause its
-connection."""
+"""Requests that are read while one is answered, and one more of what came at once; with one, every
+request would pause its connection."""
+_OWING_MAX: Final = 64
+"""Connections of an address that owes its rate; those beyond wait for it in the client."""
 _PART_BYTES: Final = 4 * 1024
 """Bytes of a head, or of a message of a socket, that count with their connection."""
+_PIECE_BYTES: Final = 16 * 1024
+_CHUNKS_BYTES: Final = 8 * 1024
+"""Bytes that may frame the chunks of any body, however short; an eighth of it more."""
 _RECEIVED_MAX: Final = 256 * 1024
 """Bytes that asyncio receives at once."""
 _LOOK_S_MAX: Final = 1.0
@@ -69,14 +74,17 @@ class Connections:
         arriving: Transfers,
         *,
         address_of: Callable[[str], str | None],
+        is_owing: Callable[[str], bool],
         on_cut: Callable[[str], None],
     ) -> None:
         """Connections whose bodies count in ``arriving``.
 
         ``address_of`` makes the key of rates of a host; None of one without a share of its own.
+        ``is_owing`` says of such a key whether it has to pay for what it had before.
         """
         self.arriving = arriving
         self._address_of = address_of
+        self._is_owing = is_owing
         self._connections_max = min(limits.connections_max, _connections_by_files())
         self._per_address_max = min(
             limits.connections_per_address_max, (self._connections_max + 1) // 2
@@ -111,6 +119,9 @@ class Connections:
         address = self._address_of(host)
         if address is not None:
             of_address = self._open_of.get(address, {})
+            if len(of_address) >= _OWING_MAX and self._is_owing(address):
+                # To tell each that it has to wait would take more than to serve it.
+                return Cut.OWING
             if len(of_address) >= self._per_address_max and not self._close_idle(of_address):
                 return Cut.CONNECTIONS_PER_ADDRESS
         if len(self._open) >= self._connections_max and not self._close_idle(self._open):
@@ -270,7 +281,11 @@ class Connection(RequestHandler):
         self._read_all()
         self._hold(0)
         self._wire = None
+        arriving, self._arriving = self._arriving, None
         super().connection_lost(exc)
+        if arriving is not None:
+            # What is left of a body would stay until the collector comes by.
+            getattr(arriving, "_buffer", deque[bytes]()).clear()
 
     @property
     def idle_since_s(self) -> float | None:
@@ -288,17 +303,35 @@ class Connection(RequestHandler):
         return len(self._messages)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; those that are neither body nor frame are bounded."""
+        """Bytes came; those that are neither body nor frame are bounded.
+
+        They are looked at piece by piece: a body in crumbs takes a microsecond for each, and is not
+        read to the end before it is cut.
+        """
+        if len(data) <= _PIECE_BYTES:
+            self._received(data)
+            return
+        for start in range(0, len(data), _PIECE_BYTES):
+            if self._wire is None or self._wire.is_closing():
+                return
+            if self._buffer_paused or self._reading_paused:
+                # The parser keeps what it does not read yet.
+                self._received(data[start:])
+                return
+            self._received(data[start : start + _PIECE_BYTES])
+
+    def _received(self, data: bytes) -> None:
         super().data_received(data)
         if self._request_count != self._heads:
             self._heads = self._request_count
-            self._arriving = self._messages[-1][1]
-            self._arriving_from = self._arriving.total_bytes
+            self._arriving = payload = self._messages[-1][1]
+            self._arriving_from = payload.total_bytes
             self._framing_bytes = 0
-            self._hold(0)
+            if self._part is not None:
+                self._hold(0)
         elif self._frames is not None:
             self._hold(self._frames.held_bytes)
-        elif self._payload_parser is None:
+        elif self._payload_parser is None and data:
             self._framing_bytes += len(data)
             arriving = self._arriving
             if arriving is not None and arriving.is_eof():
@@ -308,10 +341,14 @@ class Connection(RequestHandler):
             # While it reads no further the parser keeps what came last.
             ahead_bytes = _RECEIVED_MAX if self._reading_paused else 0
             framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
-            if framing_bytes > self._head_bytes_max + body_bytes // 8:
+            most_bytes = self._head_bytes_max if arriving is None else _CHUNKS_BYTES
+            if framing_bytes > most_bytes + body_bytes // 8:
                 self.cut(Cut.HEAD)
             elif arriving is None:
                 self._hold(self._framing_bytes)
+
+        if self._reading_paused and _is_crumbs(self._arriving):
+            self.cut(Cut.HEAD)
 
     def _hold(self, size_bytes: int) -> None:
         """So many bytes of a head or of a message of a socket are here, and it is not whole."""
@@ -326,6 +363,11 @@ class Connection(RequestHandler):
             part = self._part = Transfer(self.address, math.inf, self.cut)
             arriving.begin(part)
         arriving.grow(part, size_bytes - part.size_bytes)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - aiohttp's
+        """Read on, where it was paused: aiohttp says this of every body, and parses again."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def pause_writing(self) -> None:
         """The kernel did not take all: the client reads slowly, or not at all."""
@@ -390,6 +432,17 @@ class Connection(RequestHandler):
         )
         response.force_close()
         return response
+
+
+def _is_crumbs(arriving: StreamReader | None) -> bool:
+    """Is there less of a body that is read no further than would fill its buffer?
+
+    Then its chunks were too many: each takes a microsecond or two, however short it is.
+    """
+    if arriving is None or arriving.is_eof():
+        return False
+    _, most_bytes = arriving.get_read_buffer_limits()
+    return arriving._size <= most_bytes  # noqa: SLF001 - it says it nowhere else
 
 
 def _connections_by_files() -> int:

@@ -18,8 +18,6 @@ _T = TypeVar("_T")
 _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
 
-async def read_apart(size_bytes: int, work: Callable[[], _T]) -> _T:
-    """Do the work on a body of this size here, or beside the event loop when it may take long."""
-    if size_bytes <= LARGE_BYTES:
-        return work()
+async def read_apart(work: Callable[[], _T]) -> _T:
+    """Do the work on a body of more than ``LARGE_BYTES`` beside the event loop."""
     return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
@@ -21,7 +22,7 @@ from aiohttp import hdrs, web
 
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
-from http_edge.listener.address_charge import AddressCharge, charged_to
+from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to, rate_of
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connections import Connections, peer_of
 from http_edge.listener.in_flight import InFlight
@@ -51,6 +52,14 @@ _KERNEL_BYTES: Final = 64 * 1024
 """Bytes that the kernel keeps for each direction of a connection; it doubles this for itself."""
 _SHUTDOWN_S: Final = 1.0
 """How long clients may take to read their last answers once the edge has drained."""
+_LIMITED_AT_ONCE: Final = 32
+"""Refused requests of one address that wait for their answers: for each so many the next ones wait
+``rates.limited_answer_s`` longer, up to ten times that."""
+_LIMITED_TIMES_MAX: Final = 10
+_UNREAD_BYTES: Final = 64 * 1024
+"""Of the body of a request that was answered already so much is read, to keep its connection."""
+_UNREAD_S: Final = 0.5
+"""How long a client that still sends a longer one may take to see the answer."""
 
 
 _CUT_BODY: Final[dict[Cut, Rejection]] = {
@@ -102,9 +111,11 @@ class HttpListener:
             settings.limits,
             in_flight.bodies,
             address_of=self._address.of_connection,
+            is_owing=lambda address: self._rates.requests.owes(address, self._now_s()),
             on_cut=measures.cuts.add,
         )
-        self._requests = self._rate(settings.rates.per_address_per_s)
+        self._rates = AddressRates(settings.rates, settings.edges)
+        self._limited: Counter[str] = Counter()
         self._upgrades = self._rate(settings.rates.sockets_auth_per_address_per_s)
         self._group_of = {route.path: group for group in groups for route in group.routes}
         for group in groups:
@@ -171,6 +182,8 @@ class HttpListener:
         """Name the request, and have it answered whatever happens."""
         request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
         response = await self._guarded(request, handler)
+        if not request.content.is_eof() and not response.prepared:
+            await self._answer_unread(request, response)
         if _LOG.isEnabledFor(logging.DEBUG):
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else ""
@@ -180,15 +193,12 @@ class HttpListener:
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Rates before the handler; any failure after it becomes a JSON error."""
-        peer_of(request).address = self._address.of(request)
-        limited = self._take(self._requests, request)
-        if limited is not None:
-            # Answered at once it would come again at once, and each costs nearly what a request
-            # does that is served: so a connection has few of them in a second.
-            await asyncio.sleep(self._settings.rates.limited_answer_s)
-            return limited
-        address, unproven_tokens = peer_of(request).address, self._settings.rates.unproven_tokens
-        charged_to(AddressCharge(self._requests, address, self._now_s, unproven_tokens))
+        peer_of(request).address = address = self._address.of(request)
+        wait_s = self._rates.requests.take(address, self._now_s())
+        if wait_s is not None:
+            await self._take_time(address)
+            return self._reject(request, Rejection.RATE_LIMITED, wait_s)
+        charged_to(AddressCharge(self._rates, address, self._now_s))
         if request.method == hdrs.METH_OPTIONS and self._cors:
             # Of every path, and without a route: one that matches any path would make an
             # unknown path a 405.
@@ -210,6 +220,36 @@ class HttpListener:
             _LOG.exception("request failed")
             return self._error(Rejection.INTERNAL_ERROR, request)
 
+    async def _take_time(self, address: str) -> None:
+        """Take time to refuse a request for the rate of its address.
+
+        Answered at once it would come again at once, and each costs nearly what a request does that
+        is served: so a connection has few of them in a second, and the fewer the more there are.
+        """
+        waiting = self._limited[address]
+        times = min(1 + waiting // _LIMITED_AT_ONCE, _LIMITED_TIMES_MAX)
+        self._limited[address] += 1
+        try:
+            await asyncio.sleep(self._settings.rates.limited_answer_s * times)
+        finally:
+            self._limited[address] -= 1
+            if not self._limited[address]:
+                del self._limited[address]
+
+    async def _answer_unread(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Answer a request whose body has not come, and read no long one for it.
+
+        A client that sends megabytes would keep an edge busy with what was refused. It is held back
+        by the kernel, sees the answer, and is reset if it goes on.
+        """
+        if (request.content_length or _UNREAD_BYTES + 1) <= _UNREAD_BYTES:
+            return
+        response.force_close()
+        await response.prepare(request)
+        await response.write_eof()
+        await asyncio.sleep(_UNREAD_S)
+        peer_of(request).cut(Cut.UNREAD)
+
     async def _add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
         response.headers[request_id.HEADER] = request_id.current()
         response.headers[hdrs.SERVER] = "poste"  # not what runs it, in which version
@@ -223,7 +263,7 @@ class HttpListener:
         rate, handle = self._rate(route.per_address_per_s), route.handle
 
         async def rated(request: web.Request) -> web.StreamResponse:
-            limited = self._take(rate, request)
+            limited = self._take(rate, peer_of(request).address, request)
             return await handle(request) if limited is None else limited
 
         return rated
@@ -237,10 +277,10 @@ class HttpListener:
             refused = None if refuse is None else refuse(request)
             if refused is not None:
                 return refused
-            body = await self._body(request)
+            address = peer_of(request).address
+            body = await self._body(request, address)
             if isinstance(body, web.Response):
                 return body
-            address = peer_of(request).address
             try:
                 if not in_flight.has_room:
                     return self._reject(request, Rejection.TOO_BUSY)
@@ -256,14 +296,13 @@ class HttpListener:
 
         return received
 
-    async def _body(self, request: web.Request) -> bytes | web.Response:
+    async def _body(self, request: web.Request, address: str) -> bytes | web.Response:
         """The body, whose bytes are held from now on, or why it is not read."""
         if hdrs.CONTENT_ENCODING in request.headers:
             # A compressed body could be a bomb, and no client of these protocols sends one.
             return self._reject(request, Rejection.BODY_ENCODED)
         if (request.content_length or 0) > self._limits.body_bytes_max:
             return self._reject(request, Rejection.BODY_TOO_LARGE)
-        address = peer_of(request).address
         if request.content.is_eof():
             body = request.content.read_nowait()  # it came with the head: nothing to wait for
             if len(body) > self._limits.body_bytes_max:
@@ -272,6 +311,9 @@ class HttpListener:
             return body if refused is None else self._reject(request, _CUT_BODY[refused])
         if not self._in_flight.has_room_for_body(address):
             return self._reject(request, Rejection.RATE_LIMITED)
+        no_room = self._in_flight.bodies.no_room_for(address, request.content_length or 0)
+        if no_room is not None:
+            return self._reject(request, _CUT_BODY[no_room])
         try:
             return await self._arriving(request, address)
         except _CutBody as cut:
@@ -325,10 +367,10 @@ class HttpListener:
                 response = self._error(Rejection.UPGRADE_REQUIRED, request)
                 response.headers[hdrs.UPGRADE] = "websocket"
                 return response
-            limited = self._take(self._upgrades, request)
+            address = peer_of(request).address
+            limited = self._take(self._upgrades, address, request)
             if limited is not None:
                 return limited
-            address = peer_of(request).address
             if not in_flight.has_room_for_socket(address):
                 return self._reject(request, Rejection.TOO_BUSY)
             with in_flight.socket_of(address, group.protocol):
@@ -337,14 +379,11 @@ class HttpListener:
         return upgraded
 
     def _rate(self, per_s: float) -> RateLimit:
-        rates = self._settings.rates
-        # An address may reach any edge: each gives it its share of what it has at all of them.
-        share_per_s = per_s / self._settings.edges
-        return RateLimit(share_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
+        return rate_of(per_s, self._settings.rates, self._settings.edges)
 
-    def _take(self, rate: RateLimit, request: web.Request) -> web.Response | None:
+    def _take(self, rate: RateLimit, address: str, request: web.Request) -> web.Response | None:
         """Take a token of the client's address; an answer where there is none."""
-        wait_s = rate.take(peer_of(request).address, self._clock() / 1000)
+        wait_s = rate.take(address, self._clock() / 1000)
         return None if wait_s is None else self._reject(request, Rejection.RATE_LIMITED, wait_s)
 
     def _now_s(self) -> float:

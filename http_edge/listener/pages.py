@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from hashlib import sha256
+from html import escape
+from string import Template
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -11,8 +13,43 @@ from aiohttp import hdrs, web
 HTML: Final = "text/html"
 
 
-def page_headers(style: str) -> dict[str, str]:
-    """The headers of a page whose ``<style>`` is ``style``: it is allowed by its hash."""
+_STYLE: Final = """
+:root { color-scheme: light dark; font: 1.1rem/1.5 system-ui, sans-serif; }
+body { margin: 0 auto; padding: 1.5rem 1rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+"""
+_FRAME: Final = Template("""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="robots" content="noindex">
+<title>$title</title>
+<style>$style</style>
+</head>
+<body>
+<h1>$title</h1>
+$body</body>
+</html>
+""")
+
+
+class PageFrame:
+    """What the pages of one kind share."""
+
+    def __init__(self, style: str) -> None:
+        """``style`` is CSS that follows what all pages have."""
+        self._style = _STYLE + style
+        self.headers: Final = _headers(self._style)
+        """Of every answer with such a page: its style is allowed by the hash, and nothing else."""
+
+    def html(self, title: str, body: str) -> str:
+        """A page: ``title`` is plain text, ``body`` is HTML whose lines end with a new line."""
+        return _FRAME.substitute(title=escape(title), style=self._style, body=body)
+
+
+def _headers(style: str) -> dict[str, str]:
     digest = base64.b64encode(sha256(style.encode("utf-8")).digest()).decode("ascii")
     return {
         hdrs.CACHE_CONTROL: "no-store",  # the answer depends on Accept

@@ -14,6 +14,9 @@ FRAMES_PER_S_MAX: Final = 20_000
 bounds what the protocols do not see: fragments, and what comes while a socket is being closed."""
 FRAMES_BURST: Final = 4_096
 """Frames at once; looking at one takes 1 µs."""
+CONTROL_FRAMES_PER_S_MAX: Final = 32
+"""Pings, pongs and closes among them. A client owes a pong for each ping, one in some seconds."""
+CONTROL_FRAMES_BURST: Final = 64
 FRAGMENTS_MIN: Final = 16
 """Fragments that any message may have, however short."""
 FRAGMENT_BYTES: Final = 256
@@ -57,6 +60,7 @@ class CheckedFrames:
         self._message_bytes = 0
         self._ends = True
         self._allowed: float = FRAMES_BURST
+        self._control_allowed: float = CONTROL_FRAMES_BURST
         self._allowed_at_s = clock_s()
         self._is_refused = False
 
@@ -91,9 +95,10 @@ class CheckedFrames:
         if start + 2 > end:
             return start, b""
         now_s = self._clock_s()
-        self._allowed += (now_s - self._allowed_at_s) * FRAMES_PER_S_MAX
-        self._allowed = min(self._allowed, FRAMES_BURST)
-        self._allowed_at_s = now_s
+        since_s, self._allowed_at_s = now_s - self._allowed_at_s, now_s
+        self._allowed = min(self._allowed + since_s * FRAMES_PER_S_MAX, FRAMES_BURST)
+        control = self._control_allowed + since_s * CONTROL_FRAMES_PER_S_MAX
+        self._control_allowed = min(control, CONTROL_FRAMES_BURST)
         while start + 2 <= end:
             first, second = data[start], data[start + 1]
             if not second & _MASKED:
@@ -112,9 +117,13 @@ class CheckedFrames:
         return start, b""
 
     def _is_whole_enough(self, first: int, length: int) -> bool:
-        """Is a message not cut into more fragments than its bytes are worth?"""
+        """Is a message not cut into more fragments than its bytes are worth?
+
+        Frames of control are worth nothing but that there are few.
+        """
         if first & _CONTROL:
-            return True
+            self._control_allowed -= 1
+            return self._control_allowed >= 0
         if first & ~_FINAL:  # not a continuation: a message begins
             self._fragments = self._message_bytes = 0
         self._fragments += 1

@@ -28,8 +28,12 @@ class Cut(Enum):
     """It was the longest without a request when there was no room for another connection."""
     CONNECTIONS_PER_ADDRESS = "connections_per_address"
     """Its address has as many connections as it may, and none of them is idle."""
+    OWING = "owing"
+    """Its address has to wait for its rate, and many of its connections wait for that already."""
     CONNECTIONS = "connections"
     """This edge has as many connections as it may, and none of them is idle."""
+    UNREAD = "unread"
+    """It went on sending a body that was refused."""
     STOP = "stop"
     """The edge ends, and the client had not read its last answer in time."""
     BYTES = "bytes"
@@ -120,6 +124,17 @@ class Transfers:
             self.release(transfer.address, transfer.size_bytes)
             transfer.size_bytes = 0
 
+    def no_room_for(self, address: str, size_bytes: int) -> Cut | None:
+        """Why a transfer of so many bytes would be cut on its way as things are; None if not."""
+        share = self._shares.get(address)
+        held_bytes = 0 if share is None else share.size_bytes
+        if held_bytes and held_bytes + size_bytes > self._bytes_per_address_max:
+            return Cut.BYTES_PER_ADDRESS
+        if self.size_bytes + size_bytes <= self._bytes_max:
+            return None
+        largest_bytes = max((each.size_bytes for each in self._shares.values()), default=0)
+        return Cut.BYTES if held_bytes + size_bytes > largest_bytes else None
+
     def settle(self, transfer: Transfer) -> bool:
         """The transfer is whole: its bytes are held until ``release``, and it is not cut any more.
 
@@ -140,7 +155,7 @@ class Transfers:
         held_bytes = 0 if share is None else share.size_bytes
         if held_bytes + size_bytes > self._bytes_per_address_max:
             return Cut.BYTES_PER_ADDRESS
-        if not self._make_room(size_bytes):
+        if self.size_bytes + size_bytes > self._bytes_max and not self._make_room(size_bytes):
             return Cut.BYTES
         self._share_of(address).size_bytes += size_bytes
         self.size_bytes += size_bytes

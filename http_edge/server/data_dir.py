@@ -14,6 +14,7 @@ from typing import Final
 from http_edge.server.exits import Exit, Stop
 
 _PROBE_BYTES: Final = 64 * 1024
+_LOCK: Final = "lock"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -64,7 +65,7 @@ def locked(data_dir: Path) -> Iterator[bool]:
         Stop: another mediator, or a restore, works there.
     """
     with named_disk_faults(data_dir):
-        lock = (data_dir / "lock").open("a+")
+        lock = (data_dir / _LOCK).open("a+")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,3 +84,16 @@ def locked(data_dir: Path) -> Iterator[bool]:
             yield was_killed
         finally:
             lock.truncate(0)
+
+
+def was_left(data_dir: Path) -> bool:
+    """Has a mediator worked here that ended without cleaning up, and does none work here now?
+
+    Killed, or with its machine. False also where that cannot be known.
+    """
+    try:
+        with (data_dir / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return bool(lock.read())
+    except OSError:
+        return False

@@ -58,6 +58,7 @@ from http_edge.server import export_status
 from http_edge.server.address import listen
 from http_edge.server.home_page import home_page
 from http_edge.server.hosts import placement_of
+from http_edge.server.log_head import LogHeadEndpoint
 from http_edge.settings.settings import Audit, DidWeb, Limits, Rates, Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
@@ -157,6 +158,8 @@ class Edge:
             refusals=refusals,
         )
         mediation = self._mediation
+        document = mediator_document(settings.mediator_did, settings.url, keys)
+        web_document = document if mediation is None else mediation.own_dids.merged(document)
         self._health = HealthEndpoint(
             Health(gateway, clock=clock),
             self._in_flight,
@@ -166,7 +169,8 @@ class Edge:
         )
         groups = [
             decentrl_routes(
-                orjson.dumps(mediator_document(settings.mediator_did, settings.url, keys)),
+                orjson.dumps(document),
+                orjson.dumps(web_document),
                 partial(home_page, settings),
                 commands,
                 sockets,
@@ -174,7 +178,9 @@ class Edge:
                 settings.rates,
             ),
             # Counted and answered as those of Decentrl.
-            RouteGroup(DECENTRL, self._health.routes()),
+            RouteGroup(
+                DECENTRL, [*self._health.routes(), *LogHeadEndpoint(settings, clock).routes()]
+            ),
         ]
         return groups if mediation is None else [*groups, mediation.routes()]
 

@@ -23,10 +23,11 @@ class Exit(IntEnum):
         return member
 
     OK = 0, "Done."
-    FINDING = 1, "Done, and something is wrong with what was checked."
+    FINDING = 1, "Done, and something is wrong with what was checked, or it is not there."
     USAGE = 2, "The command line or a setting is wrong; nothing was done."
-    UNREACHABLE = 3, "The server or the log cannot be reached."
-    UNSAFE = 4, "The log or the keys are not safe to use as they are."
+    UNREACHABLE = 3, "The server, the log, an export or Spark is not there or cannot be reached."
+    UNSAFE = 4, "The log, the keys, an export or tables are damaged or not safe to use."
+    BUSY = 5, "Another process writes to the same place; nothing was done."
     INTERNAL = 70, "A fault of poste itself."
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ NAME: Final = "export-status{}.json"
 class ExportStatus(msgspec.Struct, kw_only=True):
     """How the export stands. Positions are those of the log, times Unix ms.
 
+    All that was recorded until ``complete_until_ms`` is exported, None if that is not known.
     ``position`` and ``caught_up_at_ms`` are None until this process has found the whole log
     exported or exported something itself, ``stepped_at_ms`` until it has exported something;
     ``fault`` is empty while nothing is wrong. While it stands by another process exports.
@@ -30,6 +32,7 @@ class ExportStatus(msgspec.Struct, kw_only=True):
     position: int | None = None
     stepped_at_ms: int | None = None
     caught_up_at_ms: int | None = None
+    complete_until_ms: int | None = None
     fault: str = ""
     fault_since_ms: int | None = None
     is_standing_by: bool = False
@@ -50,9 +53,10 @@ class Reporter:
         self._status.stepped_at_ms = self._clock()
         self._reach(position)
 
-    def on_caught_up(self, position: int) -> None:
+    def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
         """All of the log is exported, which ends at this position."""
         self._status.caught_up_at_ms = self._clock()
+        self._status.complete_until_ms = complete_until_ms
         self._reach(position)
 
     def on_fault(self, error: Exception) -> None:
@@ -88,6 +92,7 @@ def figures(
 
     ``rows_behind`` counts positions of the log, of which PostgreSQL leaves some out; it is None
     where either end is not known. ``caught_up_age_s``: since when something may be missing.
+    ``complete_until``: all that was recorded until then is exported, as the export itself says.
     ``standby``: another process exports, perhaps on another machine, whose status says the rest.
     """
     try:
@@ -106,10 +111,19 @@ def figures(
         "rows_behind": max(0, (log_position or 0) - (status.position or 0)) if is_known else None,
         "last_step_age_s": age_s(status.stepped_at_ms),
         "caught_up_age_s": age_s(status.caught_up_at_ms),
+        "complete_until": time_text(status.complete_until_ms),
         "trouble": status.fault,
         "trouble_age_s": age_s(status.fault_since_ms),
         "standby": status.is_standing_by,
     }
+
+
+def time_text(at_ms: int | None) -> str | None:
+    """Unix milliseconds as a time in UTC."""
+    if at_ms is None:
+        return None
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return at.replace("+00:00", "Z")
 
 
 def figures_by_database(

@@ -23,18 +23,28 @@ from typing import IO, Final
 import base58
 
 from actors.host.clock import system_clock
+from eventstore.log.databases import PLACE
 from eventstore.log.errors import LockedElsewhere, LogError
 from eventstore.log.event_log import EventLog
+from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportError, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
-from eventstore.parquet.write.exporter import Exported, Exporter, ExportOwner
+from eventstore.parquet.tree import head_in, published_note
+from eventstore.parquet.write.exporter import (
+    Completeness,
+    Exported,
+    Exporter,
+    ExportOwner,
+    Kept,
+)
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
-from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
+from http_edge.crypto.mediator_keys import KeyFileRefused, load, load_or_create
 from http_edge.server.export_status import Reporter
+from http_edge.server.log_head import HeadFile
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import configure
 
@@ -71,18 +81,25 @@ def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterat
     if not settings.keys_path.exists():
         raise ExportRefused(f"there are no keys of a mediator at {settings.keys_path}")
     keys = load_or_create(settings.keys_path)
+    number = log.settings().get(PLACE)
     owner = ExportOwner(
         log.setting("mediator_did", settings.mediator_did),
         int(log.setting("shards", str(settings.shards))),
+        None if number is None else int(number),
     )
     signer = Signer(
         base58.b58encode(keys.signing_public).decode(), partial(signatures.sign, keys.signing_seed)
     )
     verify = partial(signatures.verify, keys.signing_public)
     bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max)
-    kept_s = settings.export.replaced_kept_s
+    export = settings.export
+    kept = Kept(export.replaced_kept_s, export.versions_kept_s)
+    completeness = Completeness(export.settled_s, export.complete_every_s)
     with _locked(settings, place) as own:
-        exporter = Exporter(log, own, owner, signer, verify, bounds, replaced_kept_s=kept_s)
+        exporter = Exporter(
+            log, own, owner, signer, verify, bounds,
+            kept=kept, completeness=completeness, clock=system_clock,
+        )  # fmt: skip
         with contextlib.closing(exporter):
             yield exporter
 
@@ -99,19 +116,24 @@ class ContinuousExport:
         target: str,
         *,
         on_step: Callable[[Exported], None] = lambda _step: None,
-        on_caught_up: Callable[[int], None] = lambda _position: None,
+        on_caught_up: Callable[[int, int | None], None] = lambda _position, _until_ms: None,
         on_fault: Callable[[Exception], None] = lambda _error: None,
+        on_head: Callable[[bytes], None] = lambda _note: None,
     ) -> None:
         """An export to a path or URI.
 
-        ``on_caught_up`` is called with the position reached whenever all of the log is exported,
-        ``on_fault`` once for each new fault.
+        ``on_caught_up`` is called with the position reached, and until when the export is complete
+        (Unix milliseconds), whenever all of the log is exported, ``on_fault`` once for each new
+        fault, ``on_head`` with each new signed head of the log, also of another process that
+        exports.
         """
         self._settings = settings
         self._target = target
         self._on_step = on_step
         self._on_caught_up = on_caught_up
         self._on_fault = on_fault
+        self._on_head = on_head
+        self._note: bytes | None = None
         self._fault = ""
         self._wait_s = _RETRY_S_MIN
 
@@ -123,6 +145,7 @@ class ContinuousExport:
             except OtherExporter as error:
                 # Ready to go on when that one ends: this one looks as often as that one writes.
                 self._report(error)
+                self._publish(self._note_of_other())
                 stopping.wait(
                     min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
                 )
@@ -140,7 +163,9 @@ class ContinuousExport:
             exporter_of(self._settings, log, open_place(self._target)) as exporter,
         ):
             while not stopping.is_set():
+                self._publish(exporter.head_note)
                 step = exporter.step()
+                self._publish(exporter.head_note)
                 self._fault, self._wait_s = "", _RETRY_S_MIN
                 if step is not None:
                     self._on_step(step)
@@ -148,8 +173,23 @@ class ContinuousExport:
                     if steps % export.compact_files_min == 0:
                         exporter.compact(files_min=export.compact_files_min)
                 if step is None or not step.is_full:
-                    self._on_caught_up(exporter.catalog.last)
+                    catalog = exporter.catalog
+                    self._on_caught_up(catalog.last, catalog.complete_until_ms)
                     stopping.wait(export.lag_s_max)
+
+    def _publish(self, note: bytes | None) -> None:
+        if note is not None and note != self._note:
+            self._note = note
+            self._on_head(note)
+
+    def _note_of_other(self) -> bytes | None:
+        """The newest head in the place, None if there is none that this mediator has signed."""
+        with contextlib.suppress(ExportError, KeyFileRefused, OSError):
+            note = published_note(open_place(self._target))
+            key = PublicKey(load(self._settings.keys_path).signing_public)
+            if note is not None and head_in(note, key):
+                return note
+        return None
 
     def _report(self, error: Exception) -> None:
         if str(error) != self._fault:
@@ -188,6 +228,7 @@ def main() -> None:
         on_step=on_step,
         on_caught_up=reporter.on_caught_up,
         on_fault=on_fault,
+        on_head=HeadFile(settings.data_dir, database).publish,
     ).run(stopping)
 
 

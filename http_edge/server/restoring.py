@@ -200,7 +200,7 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: int | None) ->
             f" the keys at hand are those of {public_key}",
             f"Name the backup of the keys of {head.mediator_did} with --keys.",
         )
-    catalog = catalog_of(place, partial(signatures.verify, keys.signing_public))
+    catalog = catalog_of(place, partial(signatures.verify, keys.signing_public), is_whole=True)
     constants = {"mediator_did": head.mediator_did, "shards": str(head.shards)}
     return Source(
         place.address(), exported_sections(place, catalog, until), constants, catalog.last

@@ -73,6 +73,9 @@ def run(loaded: Loaded) -> int:
         ) as operators_port,
         metrics_socket(settings.metrics_listen) as metrics,
     ):
+        if was_killed:
+            _LOG.warning("the last mediator here was killed, or ended with its machine")
+            settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
         log_id = check_log(settings)
         node = None

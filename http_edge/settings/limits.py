@@ -16,8 +16,8 @@ class Limits(Section):
     """Request body. Holds a message of 1 MiB less its envelope; each command in flight may need
     this much memory several times over."""
     head_bytes_max: int = Field(default=32 * KIB, ge=KIB, le=MIB)
-    """All of a request that is not its body: request line and headers, what frames the chunks of a
-    body (an eighth of it more), trailers. Above it the connection is cut."""
+    """Request line and all headers. Above it, or with more than 8 KiB and an eighth of a body that
+    only frames its chunks, the connection is cut."""
     head_s_max: float = Field(default=15, gt=0, le=600)
     """Time for a new connection to send the head of its first request."""
     connections_max: int = Field(default=24_000, ge=16)
@@ -71,9 +71,10 @@ class Limits(Section):
     public_page_size_max: int = Field(default=100, ge=1, le=10_000)
     """Largest page_size of GET /public, which strangers send."""
     page_bytes_max: int = Field(default=16 * MIB, ge=MIB, le=256 * MIB)
-    """Bytes of a page of saved or public events as they are stored; a larger one is refused with
-    INVALID_COMMAND, never cut short, and a smaller page_size asked for. Holds a hundred of the
-    largest events."""
+    """Bytes of a page of messages, saved or public events as they are stored; a larger one of more
+    than one is refused with INVALID_COMMAND, never cut short, and a smaller page_size is needed.
+    Holds ten of the largest messages, page_size_default, and a hundred of the largest public
+    events."""
     reads_in_flight_max: int = Field(default=8, ge=1, le=10_000)
     """Reads of saved and public events that one edge process has under way; more wait. Each may be
     a page of page_bytes_max, and a host reads seven at once."""

@@ -130,7 +130,7 @@ def in_words(kind: Mapping[str, Any]) -> str:
         case {"enum": choices}:
             return " or ".join(choices)
         case {"type": "array", "items": item}:
-            return f"a list, each {in_words(item)}"
+            return f"a list, written with commas, each {in_words(item)}"
         case _:
             noun = _NOUNS[kind.get("format", kind["type"])]
             return " ".join([noun, *_bounds(kind)])

@@ -10,11 +10,11 @@ from pydantic import Field, IPvAnyNetwork, model_validator
 from http_edge.settings.value_types import (
     KIB,
     MIB,
+    AgentName,
     Did,
     Listen,
     Origin,
     Section,
-    Verkey,
     at_most,
 )
 
@@ -68,6 +68,13 @@ class Rates(Section):
     valid signature, no envelope, an unknown recipient; and as many again for each
     16 KiB of it. So does a registration or a handshake, whose next identity costs a stranger a key
     alone. An address sends 117 of them a second, of 64 KiB 25."""
+    registrations_per_s: float = Field(default=100, ge=0)
+    """New identities of all clients together, and handshakes of DIDComm. Each writes 3 KiB that are
+    kept for ever and gets quotas of its own: 100 a second are 26 GB a day. Beyond it newcomers
+    wait; who is registered renews."""
+    registrations_per_address_per_s: float = Field(default=10, ge=0)
+    """The same of one client address, a tenth of all, so that no single stranger takes the place of
+    all newcomers. 50 at once: a class that installs a wallet."""
     per_sender_per_s: float = Field(default=200, ge=0)
     """Work of one sender at all edges together, counted after its signature was verified: no
     sender spends another's tokens. A person's devices need a few units; an import of events without
@@ -80,8 +87,9 @@ class Rates(Section):
     """WebSocket upgrades of one client address. After a restart all clients behind one address
     come back at once: burst_s covers 500 of them."""
     limited_answer_s: float = Field(default=0.5, ge=0, le=10)
-    """Time that the answer takes to a request beyond per_address_per_s. To refuse thousands in a
-    second would keep an edge as busy as serving them; a connection has one request at a time."""
+    """Time that the answer takes to a request beyond per_address_per_s, and up to ten times this
+    where dozens of its address wait already. To refuse thousands in a second would keep an edge as
+    busy as serving them; a connection has one request at a time."""
     burst_s: float = Field(default=5, ge=1, le=3_600)
     """Seconds of its rate that a quiet key may use at once: the depth of every bucket."""
     keys_max: int = Field(default=50_000, ge=1, le=10_000_000)
@@ -111,7 +119,7 @@ class DidWeb(Section):
 
 
 class DidComm(Section):
-    """DIDComm v1 mediation and pickup."""
+    """DIDComm mediation and pickup, v1 and v2."""
 
     enabled: bool = True
     """Serve /didcomm and /invitation."""
@@ -125,8 +133,9 @@ class DidComm(Section):
     registration: Literal["open", "invitation", "allow_list", "closed"] = "open"
     """Who may connect. open: any wallet. invitation: wallets with an invitation made by
     poste invite. allow_list: the keys in allowed_keys. closed: no new wallet."""
-    allowed_keys: tuple[Verkey, ...] = ()
-    """Keys that may connect with registration allow_list: the key of the wallet's connection."""
+    allowed_keys: tuple[AgentName, ...] = ()
+    """Keys and DIDs that may connect with registration allow_list: the key of the wallet's
+    connection, or in DIDComm v2 the DID that it sends from, in any form."""
     message_bytes_max: int = Field(default=512 * KIB, ge=4 * KIB, le=16 * MIB)
     """One DIDComm message, packed, over HTTP or WebSocket; disclosed as max_receive_bytes."""
     forward_depth_max: int = Field(default=3, ge=1, le=16)
@@ -135,6 +144,9 @@ class DidComm(Section):
     forward_recipients_max: int = Field(default=4, ge=1, le=64)
     """Recipient keys of one message, which is stored once for each owner of some. Wallets write to
     one; each further one costs its sender's address as much as a message that proves nothing."""
+    forward_delay_s_max: float = Field(default=60, ge=0, le=600)
+    """Longest that the messages of a forward are held back for its sender (delay_milli of routing
+    2.0). A restart of their host ends it earlier: they are stored, the delay is not."""
     unknown_recipient: Literal["accept", "refuse"] = "accept"
     """A forward to a key that no agent registered. accept: answered like any other, so that no
     sender learns which keys are registered. refuse: 404, for debugging."""
@@ -145,6 +157,9 @@ class DidComm(Section):
     owners_remembered_max: int = Field(default=100_000, ge=1)
     """Keys whose owner one edge process remembers, about 300 bytes each; another costs a question
     to its host."""
+    accounts_remembered_max: int = Field(default=20_000, ge=1)
+    """Rotated DIDs (from_prior of DIDComm v2) whose account one edge process remembers, about 300
+    bytes each; another costs a question to its host."""
     keylist_page_max: int = Field(default=1_000, ge=1, le=10_000)
     """Keys in one answer to keylist-query."""
     delivery_messages_max: int = Field(default=100, ge=1, le=1_000)
@@ -314,6 +329,14 @@ class Export(Section):
     replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
     """Small files stay this long after they were put together: a rebuild that began before reads
     them to its end."""
+    versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
+    """Seconds for which earlier versions of the exported table can be opened by their number; files
+    that were put together since stay for replaced_kept_s alone. Each step makes a version."""
+    settled_s: float = Field(default=60, ge=0, le=3_600)
+    """Seconds after which what was recorded is surely in the log: longer than an append takes and
+    than clocks of machines differ. The export says that it is complete until so long ago."""
+    complete_every_s: float = Field(default=60, gt=0, le=86_400)
+    """Seconds after which an idle export says anew until when it is complete."""
     retry_s_max: float = Field(default=60, gt=0, le=3_600)
     """Longest wait before an export that failed is tried again; the mediator serves meanwhile."""
 

@@ -87,11 +87,14 @@ Origin: TypeAlias = Annotated[
 ]
 
 
-Verkey: TypeAlias = Annotated[
+AgentName: TypeAlias = Annotated[
     str,
     Field(
-        pattern=r"^(did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}|[1-9A-HJ-NP-Za-km-z]{43,44})$",
-        json_schema_extra={"expected": "an Ed25519 key in base58 or as did:key"},
+        pattern=(
+            r"^(did:key:z6(Mk|LS)[1-9A-HJ-NP-Za-km-z]{44}|[1-9A-HJ-NP-Za-km-z]{43,44}"
+            r"|did:peer:[234][A-Za-z0-9._:=-]{40,4080})$"
+        ),
+        json_schema_extra={"expected": "an Ed25519 key in base58, a did:key or a did:peer"},
     ),
 ]
 

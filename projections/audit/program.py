@@ -6,10 +6,14 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
+from eventstore.log.proof import proof_bytes
+from eventstore.log.public_key import PublicKey, read_public_key
+from eventstore.parquet.proofs import message_proof
 from projections.audit.identity import identity_history, identity_traffic
 from projections.audit.listing import (
     Listing,
@@ -28,14 +32,23 @@ from projections.audit.messages import (
     refused_commands,
     stuck_messages,
 )
-from projections.errors import FINDING
-from projections.spark.export import AsOf, Position, open_export, position_text
+from projections.errors import FINDING, UNREACHABLE
+from projections.spark.export import (
+    DATABASE,
+    AsOf,
+    ExportedLog,
+    Position,
+    open_export,
+    position_text,
+)
 from projections.spark.program import (
+    Ended,
     as_of_option,
-    ended,
     explaining,
     point_in_log,
     pseudonymise_option,
+    public_key_option,
+    signer_said,
     spark_options,
 )
 from projections.spark.pseudonyms import PREFIX, fingerprint, pseudonym_of
@@ -57,6 +70,7 @@ class _Query(NamedTuple):
     source: str
     as_of: AsOf
     key: bytes | None
+    signer: PublicKey | None
     master: str | None
     memory_mib: int
     as_json: bool
@@ -65,6 +79,7 @@ class _Query(NamedTuple):
 class _Log(NamedTuple):
     """The log as it stood at the position; ``at_ms`` is that point_in_log, Unix milliseconds."""
 
+    export: ExportedLog
     step: Step
     position: Position
     at_ms: int
@@ -79,7 +94,7 @@ def _on_export(command: Callable[..., None]) -> Callable[..., Any]:
         with explaining():
             command(query, **options)
 
-    return spark_options(as_of_option(pseudonymise_option(run)))
+    return spark_options(as_of_option(pseudonymise_option(public_key_option(run))))
 
 
 def _instant(text: str) -> datetime:
@@ -115,15 +130,34 @@ def audit() -> None:
 
 @audit.command("message")
 @click.argument("message_id", metavar="ID")
+@click.option(
+    "--proof",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what proves it to who has the mediator's public key: poste proof check.",
+)
 @_on_export
-def message_command(query: _Query, *, message_id: str) -> None:
-    """Show the life of one message, and the seals that prove it."""
+def message_command(query: _Query, *, message_id: str, file: Path | None) -> None:
+    """Show the life of one message, and the seals that prove it.
+
+    A proof holds all rows of the transactions in which something happened to the message, those of
+    other messages too: who wrote to whom, and payloads as they were encrypted.
+    """
+    if file is not None and query.key is not None:
+        raise click.UsageError("a proof has names as they are: --proof or --pseudonymise")
     with _opened(query) as log:
         events = listed(message_life(log.step, message_id), _EVENTS_MAX).records
         if not events:
-            raise ended(FINDING, f"no such message up to position {position_text(log.position)}")
-    message = {"message_id": message_id, **_summary(events, log.at_ms)}
+            raise Ended(FINDING, f"no such message up to position {position_text(log.position)}")
+    message = {
+        "message_id": message_id,
+        **_summary(events, log.at_ms),
+        "signed_by": signer_said(log.export, query.signer),
+    }
     kept = [{n: v for n, v in event.items() if n not in _FROM_QUEUED} for event in events]
+    if file is not None:
+        message["proof"] = str(file)
+        _write_proof(query, log.export, message, events, file)
     if query.as_json:
         print_json(_head(query, log) | {"message": message, "events": kept})
         return
@@ -131,6 +165,25 @@ def message_command(query: _Query, *, message_id: str) -> None:
     print_listing(
         "What happened to it, each with the seal that covers it", Listing(kept, has_more=False)
     )
+
+
+def _write_proof(
+    query: _Query, export: ExportedLog, message: Record, events: list[Record], file: Path
+) -> None:
+    """Prove what was listed of a message, which is in one database."""
+    part = export.parts[events[0].get(DATABASE, 0)]
+    proof = message_proof(
+        part.place,
+        part.catalog,
+        query.signer or read_public_key(export.head.public_key),
+        message["message_id"],
+        message["identity"],
+        [event["seal_position"] for event in events],
+    )
+    try:
+        file.write_bytes(proof_bytes(proof))
+    except OSError as error:
+        raise Ended(UNREACHABLE, f"{file}: {error.strerror}") from error
 
 
 @audit.command("identity")
@@ -150,7 +203,7 @@ def identity_command(query: _Query, *, did: str, limit: int) -> None:
             "refused": listed(refused_commands(log.step, sender_did=name), limit),
         }
     if not any(listing.records for listing in found.values()):
-        raise ended(FINDING, f"no such identity up to position {position_text(log.position)}")
+        raise Ended(FINDING, f"no such identity up to position {position_text(log.position)}")
     titles = (
         "History, newest first",
         "Messages and events by day, newest first",
@@ -230,13 +283,14 @@ def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limi
 
 @contextmanager
 def _opened(query: _Query) -> Iterator[_Log]:
-    export = open_export(query.source, key=query.key)
+    export = open_export(query.source, query.signer, query.key)
+    export.require(query.as_of)
     with open_session(query.master, memory_mib=query.memory_mib) as spark:
         position = export.position(spark, query.as_of)
         step = events_until(spark, export, position)
         at = query.as_of
         at_ms = int(at.timestamp() * _MS) if isinstance(at, datetime) else step.at_ms
-        yield _Log(step, position, at_ms)
+        yield _Log(export, step, position, at_ms)
 
 
 def _name(did: str, key: bytes | None) -> str:
@@ -281,6 +335,7 @@ def _show(
 def _head(query: _Query, log: _Log) -> Record:
     return {
         "position": sum(log.position),
+        "signed_by": signer_said(log.export, query.signer),
         **({"positions": list(log.position)} if len(log.position) > 1 else {}),
         "at": _time(log.at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "pseudonyms": fingerprint(query.key),

@@ -279,7 +279,7 @@ def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], li
 
 
 def _queue_sums(queues: DataFrame) -> dict[str, DataFrame]:
-    is_envelope = F.col("protocol") == "didcomm"
+    is_envelope = F.col("protocol").startswith("didcomm")
     return {
         "queue_totals": queues.groupBy("identity").agg(
             F.count("*").alias("messages"),

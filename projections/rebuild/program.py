@@ -7,14 +7,20 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from projections.rebuild.catalog import Tables
-from projections.rebuild.rebuild import rebuild
+from eventstore.log.public_key import PublicKey
+from eventstore.parquet.files import open_place
+from projections.generations.generation import Generation
+from projections.generations.lock import only_rebuild
+from projections.generations.place import Kept
+from projections.rebuild.rebuild import KEPT, rebuild
 from projections.spark.export import AsOf, open_export, position_text
 from projections.spark.program import (
     ProgressSteps,
     as_of_option,
     explaining,
     pseudonymise_option,
+    public_key_option,
+    signer_said,
     spark_options,
 )
 from projections.spark.session import open_session
@@ -26,7 +32,23 @@ from projections.tables.registry import PROJECTIONS
 @click.option("--to", "target", required=True, help="The tables: a folder or a URI.")
 @as_of_option
 @click.option("--incremental", is_flag=True, help="Continue from the tables that are there.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    default=KEPT.newest,
+    show_default=True,
+    help="Generations that stay, the new one included.",
+)
+@click.option(
+    "--keep-s",
+    type=click.IntRange(0),
+    default=int(KEPT.replaced_s),
+    show_default=True,
+    help="Seconds for which an older one stays too, from when a newer one was made: longer than"
+    " anything reads it.",
+)
 @pseudonymise_option
+@public_key_option
 @explaining()
 def rebuild_command(  # noqa: PLR0913 - one for each option
     *,
@@ -34,16 +56,23 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     target: str,
     as_of: AsOf,
     incremental: bool,
+    keep: int,
+    keep_s: int,
     key: bytes | None,
+    signer: PublicKey | None,
     master: str | None,
     memory_mib: int,
     as_json: bool,
 ) -> None:
     """Rebuild every table from an export alone, as of now or of any time.
 
-    With --json the catalog of the tables is printed.
+    The tables are a generation: one version of each, as they belong together. Earlier generations
+    stay as they are until they are not kept any longer. With --json its description is printed.
     """
-    export = open_export(source, key=key)
+    export = open_export(source, signer, key)
+    export.require(as_of)
+    with only_rebuild(open_place(target)):
+        pass  # refused before Spark is started, where another rebuild runs already
     with ProgressSteps("Rebuilding", len(PROJECTIONS) + 1) as steps:
         steps.begin("Spark")
         with open_session(master, memory_mib=memory_mib) as spark:
@@ -54,13 +83,20 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
                 target,
                 as_of=as_of,
                 incremental=incremental,
+                kept=Kept(keep, keep_s),
                 progress=lambda name, _rows: steps.done(name),
             )
     click.echo(msgspec.json.encode(tables) if as_json else _text(tables))
+    if not as_json:
+        click.echo(f"Signed by {signer_said(export, signer)}")
 
 
-def _text(tables: Tables) -> str:
+def _text(tables: Generation) -> str:
     at = datetime.fromtimestamp(tables.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     width = max(len(table.name) for table in tables.tables)
-    rows = [f"  {table.name:{width}}  {table.rows:>12,}" for table in tables.tables]
-    return "\n".join([f"The log up to position {position_text(tables.at)}, recorded {at}", *rows])
+    rows = [
+        f"  {table.name:{width}}  {table.rows:>12,}  version {table.version}"
+        for table in tables.tables
+    ]
+    log = f"The log up to position {position_text(tables.at)}, recorded {at}"
+    return "\n".join([f"Generation {tables.generation}", log, *rows])

@@ -1,29 +1,48 @@
-"""Rebuilds all tables from an export: from the first event, or from earlier tables."""
+"""Rebuilds all tables from an export: from the first event, or from an earlier generation.
+
+First Spark writes all files, each table into a folder of this run. Then the tables are committed,
+one after the other, and at last the generation that names their versions: until then nothing that
+is read has changed, whatever is killed.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql.types import StructField, StructType
 
+from eventstore.parquet.errors import ExportError
 from projections.errors import USAGE, ProjectionError
-from projections.rebuild.catalog import CatalogTable, Tables, TablesPlace
-from projections.spark.export import AsOf, ExportedLog, Position, position_text
+from projections.generations.generation import (
+    Generation,
+    GenerationTable,
+    TableColumn,
+    TableFile,
+    content_hash,
+)
+from projections.generations.lock import only_rebuild
+from projections.generations.place import Kept, TablesPlace
+from projections.generations.reading import read_files
+from projections.rebuild.writing import buckets_for, buckets_of, slots_by_type, write_rows
+from projections.spark.export import AsOf, ExportedLog, Position, position_text, spark_path
 from projections.spark.pseudonyms import fingerprint
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.registry import PROJECTIONS
 
 _AT_ONCE: Final = 2
 """Tables that are written at the same time: one is planned while the other one runs."""
+KEPT: Final = Kept()
 
 Progress: TypeAlias = Callable[[str, int], None]
-"""Called with the name of each table that is done, and its rows."""
+"""Called with the name of each table whose files are written, and its rows."""
 
 
 class RebuildRefused(ProjectionError):
@@ -32,79 +51,169 @@ class RebuildRefused(ProjectionError):
     exit_code = USAGE
 
 
-def rebuild(
+def rebuild(  # noqa: PLR0913 - one for each option
     spark: SparkSession,
     export: ExportedLog,
     target: str,
     *,
     as_of: AsOf = None,
     incremental: bool = False,
+    kept: Kept = KEPT,
     progress: Progress = lambda _name, _rows: None,
-) -> Tables:
-    """Write all tables as the log stood at ``as_of``; the catalog of what was written.
+) -> Generation:
+    """Write all tables as the log stood at ``as_of``; the generation that was made of them.
 
     Args:
         spark: any session; ``projections.spark.session`` opens one.
         export: see ``projections.spark.export.open_export``; with a key the tables have pseudonyms.
-        target: folder of the tables, a path or a URI; tables in it are replaced.
+        target: folder of the tables, a path or a URI.
         as_of: a time, a position, or None for all that is exported.
-        incremental: continue from the tables in ``target``, if there are some.
+        incremental: continue from the newest generation in ``target``, if there is one.
+        kept: which earlier generations stay.
         progress: called after each table.
 
     Raises:
         NotExported: the export does not reach ``as_of``.
         RebuildRefused: the earlier tables are later, of another export, or of another key.
-        TablesDamaged: the catalog of the earlier tables cannot be read.
+        TablesBusy: another rebuild writes to ``target``.
+        TablesDamaged: the earlier tables are not as they were written.
+        ExportUnavailable: ``target`` cannot be read or written.
     """
     place = TablesPlace(target)
-    before = place.catalog()
     position = export.position(spark, as_of)
-    start = before if incremental else None
-    if before is not None and start is not None:
-        _check_continues(start, export, position)
-        if start.at == position:
-            return start
-    generation = before.generation + 1 if before else 1
-    earlier = {table.name: table for table in start.tables} if start else {}
-    step = _step(spark, export, position, start, place)
+    with only_rebuild(place.place):
+        start = place.generation() if incremental else None
+        if start is not None:
+            _check_continues(start, export, position)
+            place.check(start)
+            if start.at == position:
+                return start
+        return _Run(spark, export, position, place, start).generation(kept, progress)
 
-    tables = _write(step, place, generation, earlier, progress)
-    result = Tables(
-        mediator=export.head.mediator_did,
-        public_key=export.head.public_key,
-        generation=generation,
-        position=sum(position),
-        positions=list(position),
-        at_ms=step.at_ms,
-        window_ms_max=step.window_ms_max,
-        pseudonyms=fingerprint(export.key),
-        tables=[tables[projection.name] for projection in PROJECTIONS],
+
+@dataclass(frozen=True)
+class _Staged:
+    """A table whose files are written: what it will be, and its columns as Spark knows them."""
+
+    table: GenerationTable
+    schema: str
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One rebuild to a position, from an earlier generation or from nothing."""
+
+    spark: SparkSession
+    export: ExportedLog
+    position: Position
+    place: TablesPlace
+    start: Generation | None
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def generation(self, kept: Kept, progress: Progress) -> Generation:
+        """Write all files, commit all tables, and then the generation."""
+        step = _step(self.spark, self.export, self.position, self.start)
+        try:
+            staged = self._staged(step, progress)
+        except BaseException:
+            # What cannot be removed now is removed by the next rebuild.
+            with suppress(ExportError):
+                self.place.remove_run([each.name for each in PROJECTIONS], self.name)
+            raise
+        base = None if self.start is None else self.start.generation
+        tables = [self.place.commit_table(each.table, each.schema, base) for each in staged]
+        draft = Generation(
+            generation=0,
+            made_at_ms=0,
+            mediator=self.export.head.mediator_did,
+            public_key=self.export.head.public_key,
+            position=sum(self.position),
+            positions=list(self.position),
+            export_versions=self.export.versions,
+            complete_until_ms=self._complete_until_ms(),
+            at_ms=step.at_ms,
+            window_ms_max=step.window_ms_max,
+            pseudonyms=fingerprint(self.export.key),
+            tables=tables,
+        )
+        return self.place.commit(draft, base, kept)
+
+    def _complete_until_ms(self) -> int | None:
+        """See ``Generation``; of an earlier position nothing is said."""
+        said = [part.catalog.complete_until_ms for part in self.export.parts]
+        known = [until_ms for until_ms in said if until_ms is not None]
+        is_known = len(known) == len(said) and self.position == self.export.last
+        return min(known) if is_known else None
+
+    def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
+        events = self.export.counts(self.position)
+        slots = slots_by_type(step.events) if self.start else {}
+
+        def stage(projection: Projection, kept: Step) -> _Staged:
+            if self.start is None:
+                return self._stage(projection, kept, buckets_for(projection, events))
+            return self._stage_changed(projection, kept, self.start.table(projection.name), slots)
+
+        found: dict[str, _Staged] = {}
+        with _keeping(step) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
+            for done in as_completed([writers.submit(stage, each, kept) for each in PROJECTIONS]):
+                staged = done.result()
+                found[staged.table.name] = staged
+                progress(staged.table.name, staged.table.rows)
+        return [found[projection.name] for projection in PROJECTIONS]
+
+    def _stage_changed(
+        self,
+        projection: Projection,
+        step: Step,
+        earlier: GenerationTable,
+        slots: Mapping[str, set[int]],
+    ) -> _Staged:
+        """Write those buckets anew that the new events can have changed."""
+        if step.types.isdisjoint(projection.reads):
+            return _Staged(earlier, _schema(projection, self._read(earlier, [])).json())
+        changed = buckets_of(projection, earlier.buckets, slots)
+        old = [file for file in earlier.files if file.bucket in changed]
+        stays = [file for file in earlier.files if file.bucket not in changed]
+        self.place.check_content(earlier, old)
+        step = replace(step, earlier={projection.name: self._read(earlier, old)})
+        return self._stage(projection, step, earlier.buckets, stays)
+
+    def _stage(
+        self, projection: Projection, step: Step, buckets: int, stays: list[TableFile] | None = None
+    ) -> _Staged:
+        rows = projection.rebuild(step).select(*projection.columns)
+        root = spark_path(self.place.target)
+        write_rows(rows, buckets, f"{root}/{projection.name}/{self.name}")
+        files = [*(stays or []), *self.place.staged(projection.name, self.name)]
+        schema = _schema(projection, rows)
+        table = GenerationTable(
+            name=projection.name,
+            about=projection.about,
+            version=0,
+            rows=sum(file.rows for file in files),
+            sha256=content_hash(files),
+            buckets=buckets,
+            columns=[
+                TableColumn(f.name, f.dataType.simpleString(), projection.columns[f.name])
+                for f in schema
+            ],
+            files=files,
+        )
+        return _Staged(table, schema.json())
+
+    def _read(self, table: GenerationTable, files: list[TableFile]) -> DataFrame:
+        return read_files(self.spark, self.place, table, files)
+
+
+def _schema(projection: Projection, rows: DataFrame) -> StructType:
+    """The columns of a table with what they hold; the same whatever Spark knows of nulls."""
+    return StructType(
+        [
+            StructField(f.name, f.dataType, True, {"comment": projection.columns[f.name]})  # noqa: FBT003
+            for f in rows.schema
+        ]
     )
-    place.commit(result)
-    return result
-
-
-def _write(
-    step: Step,
-    place: TablesPlace,
-    generation: int,
-    earlier: Mapping[str, CatalogTable],
-    progress: Progress,
-) -> dict[str, CatalogTable]:
-    """Every table by name; an earlier one stays where no event changed it."""
-
-    def write(projection: Projection, kept: Step) -> CatalogTable:
-        if projection.name in earlier and step.types.isdisjoint(projection.reads):
-            return earlier[projection.name]
-        return place.write(generation, projection, projection.rebuild(kept))
-
-    tables: dict[str, CatalogTable] = {}
-    with _keeping(step) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
-        for done in as_completed([writers.submit(write, each, kept) for each in PROJECTIONS]):
-            table = done.result()
-            tables[table.name] = table
-            progress(table.name, table.rows)
-    return tables
 
 
 @contextmanager
@@ -133,7 +242,7 @@ def frames(spark: SparkSession, export: ExportedLog, as_of: AsOf = None) -> dict
     return {projection.name: projection.rebuild(step) for projection in PROJECTIONS}
 
 
-def _check_continues(start: Tables, export: ExportedLog, position: Position) -> None:
+def _check_continues(start: Generation, export: ExportedLog, position: Position) -> None:
     head = export.head
     if (start.mediator, start.public_key) != (head.mediator_did, head.public_key):
         raise RebuildRefused(f"the earlier tables are of {start.mediator}: rebuild them in full")
@@ -157,24 +266,19 @@ def _check_continues(start: Tables, export: ExportedLog, position: Position) -> 
 
 
 def _step(
-    spark: SparkSession,
-    export: ExportedLog,
-    position: Position,
-    start: Tables | None = None,
-    place: TablesPlace | None = None,
+    spark: SparkSession, export: ExportedLog, position: Position, start: Generation | None = None
 ) -> Step:
+    """The events since an earlier generation; its tables are added where they are needed."""
     after = start.at if start else export.start
     events, types = export.events(spark, after, position), export.types(after, position)
     latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
     at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
-    step = Step(
-        events, rare_events(events), types, {}, at_ms, window_ms_max, databases=len(position)
-    )
-    if start is None or place is None:
-        return step
-    return replace(
-        step,
-        earlier={table.name: place.read(spark, table) for table in start.tables},
-        at_ms=max(start.at_ms, at_ms),
-        window_ms_max=max(start.window_ms_max, window_ms_max),
+    return Step(
+        events,
+        rare_events(events),
+        types,
+        {},
+        max(at_ms, start.at_ms if start else 0),
+        max(window_ms_max, start.window_ms_max if start else 0),
+        databases=len(position),
     )

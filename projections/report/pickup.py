@@ -113,7 +113,7 @@ def _worst(facts: Facts) -> DataFrame:
 
 _STAGE: Final = {
     "stage": f"{FIRST_DELIVERY}, or the reason for which the message left its queue",
-    "protocol": "decentrl or didcomm",
+    "protocol": "decentrl, didcomm (version 1) or didcomm/v2",
 }
 LATENCY: Final = Number(
     "latency",
@@ -148,7 +148,7 @@ REDELIVERIES: Final = Number(
     {
         "deliveries_from": "handed out at least this often",
         "deliveries_to": "and at most this often; empty for no bound",
-        "protocol": "decentrl or didcomm",
+        "protocol": "decentrl, didcomm (version 1) or didcomm/v2",
         "messages": "messages",
     },
     _redeliveries,
@@ -160,7 +160,7 @@ WORST: Final = Number(
     {
         "message_id": "id of the message",
         "recipient_did": "whose queue it is in",
-        "protocol": "decentrl or didcomm",
+        "protocol": "decentrl, didcomm (version 1) or didcomm/v2",
         "deliveries": "times that it was handed out",
         "size_bytes": "size of the payload, bytes",
         "queued_at": "when it was queued, UTC",

@@ -7,14 +7,17 @@ from datetime import datetime
 import click
 import msgspec
 
+from eventstore.log.public_key import PublicKey
 from projections.report.numbers import FOLDER
-from projections.report.provenance import open_signed_export
 from projections.report.writing import STEPS, NoSuchTime, Report, write_report
+from projections.spark.export import open_export
 from projections.spark.program import (
     ProgressSteps,
     explaining,
     point_in_log,
     pseudonymise_option,
+    public_key_option,
+    signer_said,
     spark_options,
 )
 from projections.spark.session import open_session
@@ -42,6 +45,7 @@ def time_ms(text: str) -> int:
     "--until", type=time_ms, metavar="TIME", help="Before which it ends; else the last event."
 )
 @pseudonymise_option
+@public_key_option
 @explaining()
 def report_command(  # noqa: PLR0913 - one for each option
     *,
@@ -50,6 +54,7 @@ def report_command(  # noqa: PLR0913 - one for each option
     since: int | None,
     until: int | None,
     key: bytes | None,
+    signer: PublicKey | None,
     master: str | None,
     memory_mib: int,
     as_json: bool,
@@ -61,7 +66,7 @@ def report_command(  # noqa: PLR0913 - one for each option
     nothing else to be shown. Messages that were queued before that time and waited count as
     waiting. Nothing has content of messages.
     """
-    export = open_signed_export(source)
+    export = open_export(source, signer)
     with ProgressSteps("Writing the report", STEPS + 1) as steps:
         steps.begin("Spark")
         with open_session(master, memory_mib=memory_mib) as spark:
@@ -79,6 +84,8 @@ def report_command(  # noqa: PLR0913 - one for each option
             except NoSuchTime as error:
                 raise click.BadParameter(str(error), param_hint="--until") from error
     click.echo(msgspec.json.encode(report) if as_json else _text(report))
+    if not as_json:
+        click.echo(f"Signed by {signer_said(export, signer)}")
 
 
 def _text(report: Report) -> str:

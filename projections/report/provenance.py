@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import base58
-from nacl.bindings import crypto_sign_open
-from nacl.exceptions import BadSignatureError
-
 from projections.report import units
-from projections.spark.export import ExportedLog, Position, open_export, position_text
-
-_KEY_BYTES = 32
-_SIGNATURE_BYTES = 64
+from projections.spark.export import ExportedLog, Position, position_text
 
 
 class Note(NamedTuple):
@@ -20,34 +13,6 @@ class Note(NamedTuple):
 
     name: str
     text: str
-
-
-def open_signed_export(target: str) -> ExportedLog:
-    """The export at a path or a URI, every manifest of which its own key has signed.
-
-    The key is the one that the export names: whether it is the mediator's, its owner knows.
-
-    Raises:
-        NotExported: there is no export.
-        ExportDamaged: names the file and says what is wrong with it, a wrong signature included.
-        ExportUnavailable: the place cannot be read now.
-    """
-    try:
-        key = base58.b58decode(open_export(target).head.public_key)
-    except ValueError:
-        key = b""
-
-    def verify(message: bytes, signature: bytes) -> bool:
-        # The binding hands both to C without looking at their length.
-        if (len(key), len(signature)) != (_KEY_BYTES, _SIGNATURE_BYTES):
-            return False
-        try:
-            crypto_sign_open(signature + message, key)
-        except BadSignatureError:
-            return False
-        return True
-
-    return open_export(target, verify)
 
 
 def notes(export: ExportedLog, *, is_pseudonymised: bool) -> list[Note]:

@@ -105,7 +105,7 @@ VOLUME: Final = Number(
     "Messages and bytes over time",
     {
         "bin_start": "when the bin begins, UTC",
-        "protocol": "decentrl or didcomm",
+        "protocol": "decentrl, didcomm (version 1) or didcomm/v2",
         "queued": "messages that were queued",
         "queued_bytes": "their payloads, bytes",
         "delivered": "times that messages were handed out, again and again counted each time",
@@ -121,7 +121,7 @@ QUEUE: Final = Number(
     "Waiting messages over time",
     {
         "at": "the time, UTC",
-        "protocol": "decentrl or didcomm",
+        "protocol": "decentrl, didcomm (version 1) or didcomm/v2",
         "messages": "messages that wait",
         "bytes": "their payloads, bytes",
         "oldest_s": "how long the oldest of them has waited, seconds; empty if none waits",

@@ -6,9 +6,10 @@ names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -28,10 +29,12 @@ from pyspark.sql.types import (
 )
 
 from eventstore.log.databases import folder_name
+from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.parquet.catalog import Catalog, DataFile, catalog_of
 from eventstore.parquet.databases import check_one_log, exports_in
-from eventstore.parquet.files import EVENTS, ExportPlace, open_place
-from eventstore.parquet.manifest import ExportHead, Verify
+from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.files import EVENTS, HEAD, ExportPlace, FileMissing, open_place
+from eventstore.parquet.manifest import ExportHead, Verify, read_head
 from eventstore.parquet.schema import SCHEMA as EXPORTED
 from projections.errors import UNREACHABLE, USAGE, ProjectionError
 from projections.spark.pseudonyms import pseudonymised
@@ -45,6 +48,7 @@ DATABASE: Final = "database"
 _IN_DATABASE: Final = rf"/{folder_name(0)[:-1]}(\d+)/{EVENTS}/[^/]+/[^/]+$"
 """What the path of a file ends with; the first part is the folder of its database."""
 
+_MS: Final = 1_000
 _NOT_READ: Final = {"type_version", "command", "state", "previous"}
 _SPARK: Final[Mapping[pa.DataType, DataType]] = {
     pa.string(): StringType(),
@@ -141,6 +145,12 @@ class ExportedLog:
         return [part.catalog.files for part in self.parts]
 
     @property
+    def versions(self) -> list[int]:
+        """The version of each part's table; -1 for an export of an earlier release without one."""
+        found = [part.catalog.version for part in self.parts]
+        return [-1 if version is None else version.version for version in found]
+
+    @property
     def start(self) -> Position:
         """Before the first row."""
         return (0,) * len(self.parts)
@@ -158,6 +168,15 @@ class ExportedLog:
             for file in part.files(first, last)
             for topic in file.types
         )
+
+    def counts(self, until: Position) -> Counter[str]:
+        """Events of each type up to a position, or some more: whole files are counted."""
+        found: Counter[str] = Counter()
+        for part, last in zip(self.parts, until, strict=True):
+            for file in part.files(0, last):
+                for topic, count in file.types.items():
+                    found[topic.rpartition(".")[0]] += count
+        return found
 
     def events(
         self, spark: SparkSession, after: Position | None = None, until: Position | None = None
@@ -192,20 +211,49 @@ class ExportedLog:
         are whole.
 
         Raises:
-            NotExported: the export ends before that position, or a number names none.
+            NotExported: the export ends before that position, or may be incomplete until that
+                time, or a number names none.
         """
+        self.require(as_of)
         if as_of is None:
             return self.last
         if isinstance(as_of, datetime):
             return tuple(_reached(spark, ExportedLog([part]), as_of) for part in self.parts)
-        if len(self.parts) > 1:
+        return (as_of,)
+
+    def require(self, as_of: AsOf) -> None:
+        """Say what is wrong with a point in the log before Spark is asked for it.
+
+        Raises:
+            NotExported: as ``position``.
+        """
+        if as_of is None:
+            return
+        if isinstance(as_of, datetime):
+            self._check_complete(as_of)
+        elif len(self.parts) > 1:
             raise NotExported(
                 f"position {as_of}: the log has {len(self.parts)} databases, each with positions of"
                 " its own: name a time, or the export of one database"
             )
-        if as_of > self.last[0]:
+        elif as_of > self.last[0]:
             raise NotExported(f"position {as_of}: the export ends at {self.last[0]}")
-        return (as_of,)
+
+    def _check_complete(self, at: datetime) -> None:
+        for number, part in enumerate(self.parts):
+            until_ms = part.catalog.complete_until_ms
+            name = f"{folder_name(number)}: " if len(self.parts) > 1 else ""
+            if until_ms is None:
+                raise NotExported(
+                    f"{name}the export does not say until when it is complete, for it is not done"
+                    " or of an earlier release: export once more, or name a position"
+                )
+            if at.timestamp() * _MS > until_ms:
+                until = datetime.fromtimestamp(until_ms / _MS, UTC).isoformat(timespec="seconds")
+                raise NotExported(
+                    f"{name}{at.isoformat()}: the export is complete until {until}, position"
+                    f" {part.catalog.last}: name an earlier time, or wait for what is exported next"
+                )
 
     def at_ms(self, spark: SparkSession, position: Position) -> int:
         """When the events just before a position were recorded, Unix milliseconds; 0 for none.
@@ -246,31 +294,49 @@ def _at_ms(spark: SparkSession, export: ExportedLog, position: int) -> int:
     return int(newest[0] or 0) if newest is not None else 0
 
 
-def open_export(target: str, verify: Verify | None = None, key: bytes | None = None) -> ExportedLog:
+def open_export(
+    target: str, signer: PublicKey | None = None, key: bytes | None = None
+) -> ExportedLog:
     """The export at a path of this machine or a URI; with pseudonyms by a key, if one is given.
 
-    Where the exports of several databases are there, all of them as one.
+    Everything in it that is signed has to be signed by ``signer``; without one by the key that the
+    export names itself, and whose that is, nothing says. Where the exports of several databases are
+    there, all of them as one.
 
     Raises:
         NoExport: there is no export.
-        ExportDamaged: names the file and says what is wrong with it; also if an export of several
-            is missing.
+        ExportDamaged: names the file and says what is wrong with it, a wrong signature included;
+            also if an export of several is missing.
         ExportUnavailable: the place cannot be read now.
     """
     targets = exports_in(target)
-    parts = [_opened(one, verify) for one in targets or [target]]
+    parts = [_opened(one, signer) for one in targets or [target]]
     if targets not in ([], [target]):
         check_one_log([part.catalog for part in parts])
     return ExportedLog(parts, key)
 
 
-def _opened(target: str, verify: Verify | None) -> DatabaseExport:
+def _opened(target: str, signer: PublicKey | None) -> DatabaseExport:
     place = open_place(target)
-    catalog = catalog_of(place, verify)
+    catalog = catalog_of(place, _verify_of(place, signer), is_listed=False)
     if catalog.head is None:
         why = "no export is here" if place.exists() else "there is no such folder"
         raise NoExport(f"{place.address()}: {why}")
     return DatabaseExport(target, place, catalog)
+
+
+def _verify_of(place: ExportPlace, signer: PublicKey | None) -> Verify | None:
+    """The check of signatures; None where there is no export, or none that can be read."""
+    if signer is not None:
+        return signer.verify
+    try:
+        named = read_head(HEAD, place.read(HEAD)).public_key
+    except (FileMissing, ExportDamaged):
+        return None
+    try:
+        return read_public_key(named).verify
+    except PublicKeyRefused:
+        return lambda _message, _signature: False
 
 
 def position_text(position: Position) -> str:

@@ -8,22 +8,33 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import IO, Any, Final, NoReturn, Self
 
 import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.parquet.errors import ExportError, ExportUnavailable
-from projections.errors import UNREACHABLE, UNSAFE, ProjectionError
-from projections.spark.export import AsOf
+from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, ProjectionError
+from projections.spark.export import AsOf, ExportedLog
 from projections.spark.pseudonyms import KeyRefused, read_key
 from projections.spark.session import MEMORY_MIB
 
+_INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _CAUSE: Final = re.compile(r"\[[A-Z_.]+\] [^\n]*")
+_JAVA_CAUSE: Final = re.compile(r"^\s*Caused by: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
+_JAVA: Final = re.compile(r"^: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
+_HINTS: Final = {
+    "S3AFileSystem not found": ": Spark reads s3 with the package org.apache.hadoop:hadoop-aws of"
+    " its release of Hadoop: name it with spark.jars.packages or spark.jars",
+    'No FileSystem for scheme "': ": Spark has no connector for this kind of store: name its jar"
+    " with spark.jars",
+}
 
 
 def point_in_log(text: str) -> AsOf:
@@ -61,6 +72,28 @@ as_of_option: Final = click.option(
     metavar="TIME|POSITION",
     help="Take the log as it stood then; else all of it.",
 )
+
+
+def _signer(text: str) -> PublicKey:
+    """A public key as text.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    try:
+        return read_public_key(text)
+    except PublicKeyRefused as error:
+        raise click.BadParameter(str(error)) from error
+
+
+public_key_option: Final = click.option(
+    "--public-key",
+    "signer",
+    type=_signer,
+    metavar="KEY",
+    help="The mediator's public key, as poste keys and its DID document show it; refuse what"
+    " another one has signed.",
+)
 pseudonymise_option: Final = click.option(
     "--pseudonymise",
     "key",
@@ -91,31 +124,69 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+class Program(click.Group):
+    """Commands that end with an exit code of ``projections.errors`` whatever happens."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        """Run the command line and exit; a traceback is shown for a fault of the program alone."""
+        try:
+            code = super().main(*args, **options | {"standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as no_arguments:
+            click.echo(no_arguments.format_message())
+            code = 0
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            code = _INTERRUPTED
+        except Exception:  # noqa: BLE001 - the last resort: name it as our fault
+            traceback.print_exc()
+            click.echo("a fault of poste itself; please report the lines above", err=True)
+            code = INTERNAL
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 @contextmanager
 def explaining() -> Iterator[None]:
     """Say in one sentence what cannot be done, and end with its exit code; also a decorator.
 
     Raises:
-        ClickException: says why, and names the file that is at fault, if it is one.
+        Ended: says why, and names the file that is at fault, if it is one.
     """
     try:
         yield
     except ProjectionError as error:
-        raise ended(error.exit_code, str(error)) from error
+        raise Ended(error.exit_code, str(error)) from error
     except ExportUnavailable as error:
-        raise ended(UNREACHABLE, f"the export cannot be read: {error}") from error
+        raise Ended(UNREACHABLE, f"cannot be read or written now: {error}") from error
     except ExportError as error:
-        raise ended(UNSAFE, f"the export is damaged: {error}") from error
+        raise Ended(UNSAFE, f"the export is damaged: {error}") from error
     except (PySparkException, Py4JError) as error:
         # Mostly a file that changed after it was checked, or a target that cannot be written.
-        raise ended(UNREACHABLE, cause(str(error))) from error
+        raise Ended(UNREACHABLE, cause(str(error))) from error
 
 
-def ended(exit_code: int, message: str) -> click.ClickException:
-    """The end of a program with this code, for this reason."""
-    error = click.ClickException(message)
-    error.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
-    return error
+def signer_said(export: ExportedLog, signer: PublicKey | None) -> str:
+    """Who has signed an export, and whether that is the mediator that was named."""
+    key = export.head.public_key
+    if signer is None:
+        return f"{key}, and whose key that is, is not known: none was named (--public-key)"
+    return f"{key}, the key that was expected"
+
+
+class Ended(click.ClickException):
+    """The end of a program that could not do its work."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        """Why, and the code."""
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
+        context = click.get_current_context(silent=True)
+        self._program = context.find_root().info_name if context else None
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the reason on stderr, after the name of the program that was typed."""
+        click.echo(f"{self._program or 'projections'}: {self.message}", file=file or sys.stderr)
 
 
 class ProgressSteps:
@@ -151,6 +222,11 @@ class ProgressSteps:
 
 
 def cause(text: str) -> str:
-    """The cause in what Spark says, which names the file; the rest is the state of its threads."""
-    causes: list[str] = _CAUSE.findall(text)
-    return causes[-1] if causes else text.strip().splitlines()[0]
+    """The cause in what Spark says, which names the file; the rest is the state of its threads.
+
+    Of an error of Java it is the innermost one: the first line names no more than a call.
+    """
+    causes: list[str] = _CAUSE.findall(text) or _JAVA_CAUSE.findall(text) or _JAVA.findall(text)
+    found = causes[-1] if causes else text.strip().splitlines()[0]
+    hint = next((said for sign, said in _HINTS.items() if sign in found), "")
+    return f"{found}{hint}"

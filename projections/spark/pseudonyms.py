@@ -51,6 +51,8 @@ NAMING: Final[Mapping[str, str]] = {
     "peer_did": "a DID",
     "owner_did": "a DID",
     "by_did": "a DID",
+    "speaker_did": "a DID",
+    "account_did": "a DID",
     "recipient_key": "a key belongs to one peer",
     "key": "as recipient_key",
     "keys_added": "as recipient_key",

@@ -129,6 +129,8 @@ _EVERYWHERE: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # Files appear once all tasks are done; those of a task that was killed or ran twice never do.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     "spark.ui.showConsoleProgress": "false",
 }
 _ON_THIS_MACHINE: Final = {

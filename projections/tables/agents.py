@@ -39,12 +39,14 @@ _KEY: Final = {
 
 def _connections(step: Step) -> DataFrame:
     new = select_place(step.of("connection-established"), *_CONNECTION)
-    return latest(step.since("connections", new), "stream")
+    since = step.since("connections", new)
+    return latest(without(since, step.of("account-ended"), "stream"), "stream")
 
 
 def _mediation(step: Step) -> DataFrame:
     new = select_place(step.of("mediation-granted"))
-    return earliest(step.since("mediation", new), "stream")
+    since = step.since("mediation", new)
+    return earliest(without(since, step.of("account-ended"), "stream"), "stream")
 
 
 def _keylists(step: Step) -> DataFrame:
@@ -71,7 +73,7 @@ CONNECTIONS: Final = Projection(
     "connections",
     "What each connected agent said of itself last.",
     PLACE | _CONNECTION,
-    ("connection-established",),
+    ("connection-established", "account-ended"),
     _connections,
     LiveRows(),
 )
@@ -79,7 +81,7 @@ MEDIATION: Final = Projection(
     "mediation",
     "Agents that mediation was granted to.",
     PLACE,
-    ("mediation-granted",),
+    ("mediation-granted", "account-ended"),
     _mediation,
     LiveRows(),
 )
@@ -90,6 +92,36 @@ KEYLISTS: Final = Projection(
     ("keylist-updated",),
     _keylists,
     LiveRows(keys=("key",), order=("version", "ordinal")),
+)
+
+
+def _speakers(step: Step) -> DataFrame:
+    speaker = F.col("did").alias("speaker_did")
+    new = select_place(step.of("account-rotated"), speaker)
+    return latest(step.since("speakers", new), "stream")
+
+
+def _account_names(step: Step) -> DataFrame:
+    account = F.col("owner_did").alias("account_did")
+    new = select_place(step.of("speaker-named"), account)
+    return latest(step.since("account_names", new), "stream")
+
+
+SPEAKERS: Final = Projection(
+    "speakers",
+    "Accounts that another DID than their own speaks for (DIDComm v2, DID rotation).",
+    PLACE | {"speaker_did": "the DID that speaks for the account"},
+    ("account-rotated",),
+    _speakers,
+    LiveRows(),
+)
+ACCOUNT_NAMES: Final = Projection(
+    "account_names",
+    "DIDs that are to speak for the account of another, once that says so too.",
+    PLACE | {"account_did": "the account"},
+    ("speaker-named",),
+    _account_names,
+    LiveRows(),
 )
 
 

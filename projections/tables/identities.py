@@ -19,7 +19,7 @@ _NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicat
 def _identities(step: Step) -> DataFrame:
     kind, at = F.col("type"), F.col("recorded_at")
     refused = F.when(kind == "queue-refused", F.lit(col=True)).when(
-        kind.isin("messages-removed", "queue-policy-set"), F.lit(col=False)
+        kind.isin("messages-removed", "queue-policy-set", "account-ended"), F.lit(col=False)
     )
     dedicated = F.when(kind == "identity-dedicated", F.lit(col=True)).when(
         kind == "identity-released", F.lit(col=False)

@@ -7,11 +7,19 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from projections.tables.projection import PLACE, LiveRows, Projection, Step, latest, select_place
+from projections.tables.projection import (
+    PLACE,
+    LiveRows,
+    Projection,
+    Step,
+    latest,
+    select_place,
+    without,
+)
 
 _MESSAGE: Final = {
     "message_id": "id of the message",
-    "protocol": "decentrl or didcomm",
+    "protocol": "decentrl, didcomm (version 1) or didcomm/v2",
     "sender_did": "who sent it; empty where the protocol hides that",
     "recipient_key": "key that it is addressed to; empty for the identity itself",
     "size_bytes": "size of the payload",
@@ -78,7 +86,19 @@ def _waiting(step: Step) -> DataFrame:
 
 def _policies(step: Step) -> DataFrame:
     new = select_place(step.of("queue-policy-set"), *_POLICY)
-    return latest(step.since("queue_policies", new), "stream")
+    since = step.since("queue_policies", new)
+    return latest(without(since, step.of("account-ended"), "stream"), "stream")
+
+
+def _expiries(step: Step) -> DataFrame:
+    """Of the messages that wait still."""
+    new = select_place(
+        step.of("message-expiry-set"), F.explode("message_ids").alias("message_id"), "expires_at_s"
+    )
+    removed = step.of("messages-removed").select(
+        "stream", "version", F.explode("message_ids").alias("message_id")
+    )
+    return without(step.since("message_expiries", new), removed, "stream", "message_id")
 
 
 QUEUES: Final = Projection(
@@ -89,11 +109,19 @@ QUEUES: Final = Projection(
     _queues,
     LiveRows(keys=("message_id",), order=("version",)),
 )
+MESSAGE_EXPIRIES: Final = Projection(
+    "message_expiries",
+    "Messages that wait and are of no use after a time that their sender named.",
+    PLACE | {"message_id": "id of the message", "expires_at_s": "when it expires, Unix seconds"},
+    ("message-expiry-set", "messages-removed"),
+    _expiries,
+    LiveRows(keys=("message_id",)),
+)
 QUEUE_POLICIES: Final = Projection(
     "queue_policies",
     "The rules that owners gave their queues.",
     PLACE | _POLICY,
-    ("queue-policy-set",),
+    ("queue-policy-set", "account-ended"),
     _policies,
     LiveRows(),
 )

@@ -178,7 +178,7 @@ async def registering(target: Target) -> AsyncIterator[None]:
         await account.register(expires_at_s=SOURCES.now_ms() // 1000 + 86_400)
         target.answers["accepted"] += 1
 
-    await target.repeat(200, once, at_once=32)
+    await target.repeat(200, once)
 
 
 async def acknowledging_nothing(target: Target) -> AsyncIterator[None]:
@@ -238,7 +238,7 @@ async def filling_a_queue(target: Target) -> AsyncIterator[None]:
         signed(contact, known.recipient_did, payload, Channel.TWO_WAY_PRIVATE) for _ in count()
     )
     yield
-    await target.flood(100, bodies, at_once=16)
+    await target.flood(100, bodies)
 
 
 def _number(target: Target, per_s: float) -> int:

@@ -63,7 +63,7 @@ async def _hold(target: Target, number: int, per_s: float, request: Callable[[],
             held.add(await target.deaf(text))
             target.sent_bytes += len(text)
 
-    await target.repeat(per_s, once, at_once=64)
+    await target.repeat(per_s, once)
     target.answers["open at the end"] += len(held)
 
 
@@ -222,7 +222,7 @@ async def malformed_heads(target: Target) -> AsyncIterator[None]:
         finally:
             writer.close()
 
-    await target.repeat(200, once, at_once=256)
+    await target.repeat(200, once)
 
 
 async def public_tags(target: Target) -> AsyncIterator[None]:
@@ -241,7 +241,7 @@ async def public_tags(target: Target) -> AsyncIterator[None]:
             await answer.read()
             target.answers[str(answer.status)] += 1
 
-    await target.repeat(100, once, at_once=64)
+    await target.repeat(100, once)
 
 
 def _get(target: Target, path: str) -> bytes:

@@ -161,7 +161,7 @@ async def unread_pushes(target: Target) -> AsyncIterator[None]:
         signed(pair.sender, recipient.did, text, Channel.TWO_WAY_PRIVATE)
         for text in repeat(payload)
     )
-    await target.flood(20, bodies, at_once=8)
+    await target.flood(20, bodies)
 
 
 async def malformed_frames(target: Target) -> AsyncIterator[None]:
@@ -195,7 +195,7 @@ async def malformed_frames(target: Target) -> AsyncIterator[None]:
         finally:
             writer.close()
 
-    await target.repeat(80, once, at_once=128)
+    await target.repeat(80, once)
 
 
 ATTACKS: Final = (

@@ -51,6 +51,8 @@ SETTINGS: Final[dict[str, Any]] = {
         "per_sender_per_s": 0,
         "public_reads_per_address_per_s": 0,
         "sockets_auth_per_address_per_s": 0,
+        "registrations_per_s": 0,
+        "registrations_per_address_per_s": 0,
     },
     "didcomm": {"delay_s_max": 0, "socket_first_message_s": 1},
     "outbound": {"enabled": False},

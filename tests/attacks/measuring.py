@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -10,6 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
+from http_edge.cli.running_mediator import ask
+from http_edge.server.exits import Stop
 from tests.attacks.attack import Attack
 from tests.attacks.attacker import Job, prepared
 from tests.attacks.figures import Row
@@ -22,6 +25,7 @@ _WARM_UP_S: Final = 2.0
 _GATHERS_S: Final = 1.0
 """The attack is under way for so long before the honest pair is measured beside it."""
 _FIRST_ADDRESS: Final = 2
+_STATUS_S_MAX: Final = 10.0
 _PAIRS: Final = {"messages": message_pair, "live": live_pair, "endpoint": endpoint_pair}
 
 
@@ -44,6 +48,11 @@ class AttackedServer(Server):
         """The highest peak of the processes with this title."""
         return max(map(peak_memory_bytes, self.pids(title)), default=0)
 
+    def status(self) -> None:
+        """Ask how it is, as its operator. Raises: Stop: it does not answer."""
+        address, token = self.operators()
+        ask("GET", address, "/status", token=token, seconds_max=_STATUS_S_MAX)
+
     def stored_bytes(self) -> int:
         """The lengths of all values in all tables of the log, without what indexes add."""
         uri = f"file:{self.data_dir / 'log.db'}?mode=ro"
@@ -64,6 +73,9 @@ class RunningMediator:
     def peak_bytes(self, title: str) -> int:
         """See ``AttackedServer``."""
         return 0
+
+    def status(self) -> None:
+        """See ``AttackedServer``."""
 
     def stored_bytes(self) -> int:
         """See ``AttackedServer``."""
@@ -89,6 +101,9 @@ async def measure(attack: Attack, options: Options, url: str | None) -> Row:
         wanted = Options(seconds=seconds, events=options.events, known=honest.known)
         job = Job(attack.name, server.url, sources, wanted)
         attacker = await stack.enter_async_context(prepared(job))
+        # A collection of all that stands here would be felt as if the mediator were slow.
+        gc.collect()
+        gc.freeze()
         await honest.run(_WARM_UP_S)
         before_bytes = server.stored_bytes()
         alone = await honest.run(options.seconds)
@@ -96,7 +111,10 @@ async def measure(attack: Attack, options: Options, url: str | None) -> Row:
         server.forget_peaks()
         attacker.begin()
         await asyncio.sleep(_GATHERS_S)
-        beside = await honest.run(options.seconds)
+        beside, refused = await asyncio.gather(
+            honest.run(options.seconds), _operators_refused(server, options.seconds / 2)
+        )
+        beside.refused.update(refused)
         did = await attacker.result()
         after_bytes = server.stored_bytes()
         return Row.of(
@@ -109,6 +127,18 @@ async def measure(attack: Attack, options: Options, url: str | None) -> Row:
             log_bytes=max(0, after_bytes - between_bytes - (between_bytes - before_bytes)),
             seconds=seconds,
         )
+
+
+async def _operators_refused(
+    server: AttackedServer | RunningMediator, after_s: float
+) -> dict[str, int]:
+    """What an operator misses who looks after the mediator within an attack."""
+    await asyncio.sleep(after_s)
+    try:
+        await asyncio.to_thread(server.status)
+    except Stop as stopped:
+        return {f"operator: {stopped.message}": 1}
+    return {}
 
 
 @asynccontextmanager

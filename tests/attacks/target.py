@@ -27,6 +27,8 @@ ACCEPTED: Final = "accepted"
 _LAG_S_MAX: Final = 0.5
 """An attack that could not keep its pace for longer than this does not make up for it."""
 _ANSWER_S_MAX: Final = 15.0
+_REFUSAL_S_MAX: Final = 1.2
+"""Longer than a mediator takes to refuse what comes too often, or a body that still comes."""
 _FAILURES: Final = (OSError, TimeoutError, aiohttp.ClientError, ClientError, WalletError)
 
 
@@ -171,9 +173,13 @@ class Target:
     # ---- how often
 
     async def repeat(
-        self, per_s: float, once: Callable[[], Awaitable[None]], *, at_once: int = 16
+        self, per_s: float, once: Callable[[], Awaitable[None]], *, at_once: int | None = None
     ) -> None:
-        """Do it so often in a second until the end, at most so many at once; failures count."""
+        """Do it so often in a second until the end; failures count.
+
+        At most ``at_once`` are under way: without it so many that the pace is kept though the
+        mediator takes its time to refuse each.
+        """
         due = self._schedule(per_s)
 
         async def worker() -> None:
@@ -184,7 +190,8 @@ class Target:
                 self.sent += 1
                 await self.counted(once())
 
-        await asyncio.gather(*[worker() for _ in range(at_once)])
+        workers = at_once or 16 + round(per_s * _REFUSAL_S_MAX)
+        await asyncio.gather(*[worker() for _ in range(workers)])
 
     async def flood(
         self,
@@ -193,7 +200,7 @@ class Target:
         *,
         path: str = "/",
         media_type: str = JSON,
-        at_once: int = 64,
+        at_once: int | None = None,
     ) -> None:
         """Post the bodies so often in a second over connections that are kept; see ``repeat``."""
         free: list[Connection] = []

@@ -67,7 +67,7 @@ async def unsigned_megabytes(target: Target) -> AsyncIterator[None]:
     """Bodies as long as they may be, under a signature of zeros."""
     bodies = _by(await target.stranger(), floats(1_000 * _KIB))
     yield
-    await target.flood(20, bodies, at_once=16)
+    await target.flood(20, bodies)
 
 
 async def deep_json(target: Target) -> AsyncIterator[None]:
@@ -91,7 +91,7 @@ async def nonces_of_another(target: Target) -> AsyncIterator[None]:
     did = target.options.known.sender_did
     bodies = unsigned(did, f"{did}#signing", did, '"x"')
     yield
-    await target.flood(2 * _ALLOWED_PER_S, bodies, at_once=128)
+    await target.flood(2 * _ALLOWED_PER_S, bodies)
 
 
 async def signed_junk(target: Target) -> AsyncIterator[None]:
@@ -122,7 +122,7 @@ async def preflights(target: Target) -> AsyncIterator[None]:
             await answer.read()
             target.answers[str(answer.status)] += 1
 
-    await target.repeat(1_000, once, at_once=32)
+    await target.repeat(1_000, once)
 
 
 async def web_dids(target: Target) -> AsyncIterator[None]:

@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from http_edge.clients.didcomm import Live, Recipient, Wallet, fetch_invitation, forward, post
-from http_edge.clients.didcomm.transport import MEDIA_TYPE
+from http_edge.clients.didcomm.connection import MEDIA_TYPE
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.v1.envelope import pack
@@ -255,7 +255,11 @@ ATTACKS: Final = (
         about="68 endpoints that accept connections and never answer",
         rate="68/s",
         program=silent_endpoints,
-        settings={"outbound.allowed_networks": "127.0.0.0/8"},
+        settings={
+            "outbound.allowed_networks": "127.0.0.0/8",
+            # They have come one after the other, long before.
+            "rates.registrations_per_address_per_s": "0",
+        },
         pair="endpoint",
     ),
     Attack(

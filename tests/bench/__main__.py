@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from http_edge.cli.output import json_option, print_json
-from tests.bench import acapy_peer, cluster, decentrl, didcomm, failover, projections
+from tests.bench import acapy_peer, cluster, decentrl, didcomm, envelopes, failover, projections
 from tests.bench.compare import compare, print_comparison
 from tests.bench.report import ProgressBar, Report, print_report, progress_bars
 
@@ -120,6 +120,15 @@ def failover_command(*, quick: bool, seed: int, as_json: bool) -> None:
     """Measure how soon all agents are served again after each fault of a cluster."""
     wanted = failover.plan(quick=quick)
     _measure(lambda _: failover.run(wanted, seed), as_json=as_json)
+
+
+@bench.command("envelopes")
+@_quick
+@json_option
+def envelopes_command(*, quick: bool, as_json: bool) -> None:
+    """Measure envelopes of DIDComm v2 against other libraries, packed and opened in turns."""
+    wanted = envelopes.plan(quick=quick)
+    _measure(lambda bar: envelopes.run(wanted, bar), as_json=as_json)
 
 
 def _measure(

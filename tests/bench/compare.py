@@ -1,8 +1,9 @@
 """Two checkouts compared in one run: ``python -m tests.bench compare --old DIR``.
 
-In each round ``poste serve`` is started from one tree, then from the other, in an order that turns
-round each time, and both get the same load: what the machine does besides hits both. A ratio is
-of the two runs of one round; its median and its spread over the rounds are what counts.
+``poste serve`` runs from both trees side by side, and in each round one gets the same load after
+the other for some seconds, in an order that turns round each time: what the machine does besides,
+and what its disk does, hits both. A ratio is of the two runs of one round; its median and its
+spread over the rounds are what counts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from tests.bench.server import MeasuredServer
 
 Tree: TypeAlias = Literal["old", "new"]
 CONNECTIONS: Final = (64, 1)
+_MESSAGES: Final = "Decentrl messages"
+_FORWARDS: Final = "forwards"
+_LOADS: Final = (_MESSAGES, _FORWARDS)
 _POOL: Final = 2_048
 _WARM_UP: Final = Run(connections=16, count=2_000, seconds_max=3.0)
 _PER_S_MAX: Final = {64: 4_000, 1: 1_200}
@@ -59,15 +63,7 @@ def compare(
         AssertionError, RuntimeError, ClientError, WalletError: a server did not start, or refused
             what the load needs.
     """
-    lines: dict[tuple[str, Tree], list[Measurement]] = defaultdict(list)
-    progress, done = bar("servers", 2 * rounds), 0
-    for number in range(rounds):
-        turns: tuple[Tree, Tree] = ("old", "new") if number % 2 == 0 else ("new", "old")
-        for tree in turns:
-            for line in asyncio.run(_measured(trees[tree], seconds)):
-                lines[line.name, tree].append(line)
-            done += 1
-            progress(done)
+    lines = asyncio.run(_measured(trees, rounds, seconds, bar))
     return [
         comparison(load, figure, lines[load, "old"], lines[load, "new"])
         for load in dict.fromkeys(name for name, _ in lines)
@@ -84,31 +80,54 @@ def comparison(
     return Comparison(load, figure, median(before), median(after), ratios)
 
 
-async def _measured(tree: Path, seconds: float) -> list[Measurement]:
-    """Every load, on a server of its own."""
-    lines = []
+class _Side(msgspec.Struct):
+    """One tree's server, and the loads for it; ``pool`` are the forwards that take turns."""
+
+    server: MeasuredServer
+    loads: Mapping[str, Agents]
+    pool: Sequence[bytes]
+
+    async def measured(self, name: str, run: Run) -> Measurement:
+        """One run of one load."""
+        agents, numbered = self.loads[name], name == _FORWARDS
+        bodies = self.pool if numbered else list(agents.messages(run.count))
+        with self.server.spending() as costs:
+            result = await asyncio.to_thread(run_apart, agents, bodies, run, numbered=numbered)
+        return of_load(f"{name}, {run.connections} connections", result, costs)
+
+
+async def _measured(
+    trees: Mapping[Tree, Path], rounds: int, seconds: float, bar: ProgressBar
+) -> Mapping[tuple[str, Tree], list[Measurement]]:
+    """Every load on both servers, which run side by side, in turns that last seconds."""
+    lines: dict[tuple[str, Tree], list[Measurement]] = defaultdict(list)
+    progress, done = bar("rounds", rounds), 0
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(MeasuredServer(folder / "data", tree=tree))
-        loads: dict[str, Agents] = {
-            "Decentrl messages": await stack.enter_async_context(decentrl_agents(server)),
-            "forwards": await stack.enter_async_context(didcomm_agents(server)),
-        }
-        pool = list(loads["forwards"].messages(_POOL))
-        for run in (
-            _WARM_UP,
-            *[Run(each, int(_PER_S_MAX[each] * seconds), seconds) for each in CONNECTIONS],
-        ):
-            for name, agents in loads.items():
-                numbered = name == "forwards"
-                bodies = pool if numbered else list(agents.messages(run.count))
-                with server.spending() as costs:
-                    result = await asyncio.to_thread(
-                        run_apart, agents, bodies, run, numbered=numbered
-                    )
-                if run is not _WARM_UP:
-                    lines.append(of_load(f"{name}, {run.connections} connections", result, costs))
+        sides = {tree: await _side(stack, path) for tree, path in trees.items()}
+        for side in sides.values():
+            for name in side.loads:
+                await side.measured(name, _WARM_UP)
+        for number in range(rounds):
+            turns: tuple[Tree, Tree] = ("old", "new") if number % 2 == 0 else ("new", "old")
+            for each in CONNECTIONS:
+                run = Run(each, int(_PER_S_MAX[each] * seconds), seconds)
+                for name in _LOADS:
+                    for tree in turns:
+                        line = await sides[tree].measured(name, run)
+                        lines[line.name, tree].append(line)
+            done += 1
+            progress(done)
     return lines
+
+
+async def _side(stack: AsyncExitStack, tree: Path) -> _Side:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    server = stack.enter_context(MeasuredServer(folder / "data", tree=tree))
+    loads: dict[str, Agents] = {
+        _MESSAGES: await stack.enter_async_context(decentrl_agents(server)),
+        _FORWARDS: await stack.enter_async_context(didcomm_agents(server)),
+    }
+    return _Side(server, loads, list(loads[_FORWARDS].messages(_POOL)))
 
 
 def print_comparison(compared: Sequence[Comparison]) -> None:

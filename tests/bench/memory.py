@@ -24,7 +24,7 @@ from http_edge.clients.load import DecentrlAgents
 from tests.bench.agents import decentrl_agents, didcomm_agents
 from tests.bench.load import Run, run_apart
 from tests.bench.report import Measurement, ProgressBar, measured, timed
-from tests.bench.server import MeasuredServer
+from tests.bench.server import MANY_SOCKETS, MeasuredServer
 
 _CONNECTIONS: Final = 32
 _CHUNK: Final = 20_000
@@ -141,7 +141,10 @@ async def idle_sockets(count: int, bar: ProgressBar) -> Measurement:
     """
     _allow_files(count + _SPARE_FILES)
     name = f"idle sockets, {count:_}"
-    with tempfile.TemporaryDirectory() as folder, MeasuredServer(Path(folder) / "data") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        MeasuredServer(Path(folder) / "data", MANY_SOCKETS) as server,
+    ):
         async with didcomm_agents(server, count, bar("register", count)) as agents:
             await asyncio.sleep(_SETTLING_S)
             before_bytes, started_s = server.tree.own_memory_bytes(), time.monotonic()

@@ -133,7 +133,7 @@ async def _stored(run: Run, bar: ProgressBar, *, exporting: bool) -> Measurement
         line = of_load(name, result, costs)
         if exporting:
             place = open_place(target)
-            exported = read_catalog(place.filesystem, place.root).rows
+            exported = read_catalog(place).rows
             line = with_figures(line, events_exported=exported)
     return line
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 import pytest
 
@@ -10,10 +11,24 @@ from http_edge.clients.decentrl import MediatorClient
 from tests.cluster.accounts import client
 from tests.cluster.server import Server
 
+OUTBOUND: Final = {
+    "outbound.allowed_networks": "127.0.0.0/8",
+    "outbound.retry_s_max": "1",
+    "outbound.sweep_s": "1",
+}
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="package")  # an idle Ray costs whatever runs later
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("cluster") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def two_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One with two hosts and two edges, which sends to endpoints on this machine."""
+    settings = OUTBOUND | {"hosts": "2", "edges": "2"}
+    with Server(tmp_path_factory.mktemp("two") / "data", **settings) as server:
         yield server
 
 

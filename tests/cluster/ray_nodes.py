@@ -68,7 +68,9 @@ class RayNode:
             if is_head
             else [f"--address={address}"]
         )
-        command = ["start", "--block", "--disable-usage-stats", "--num-cpus=1", *role]
+        # As in deploy: no workers ahead of need, and no process that reads the logs of others.
+        lean = ["--num-cpus=0", "--include-log-monitor=false", "--disable-usage-stats"]
+        command = ["start", "--block", *lean, *role]
         options = [f"--node-ip-address={ip}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "ray.scripts.scripts", *command, *options],

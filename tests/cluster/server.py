@@ -35,6 +35,8 @@ _UNLIMITED: Final = {
     "rates.per_sender_per_s": "0",
     "rates.public_reads_per_address_per_s": "0",
     "rates.sockets_auth_per_address_per_s": "0",
+    "rates.registrations_per_s": "0",
+    "rates.registrations_per_address_per_s": "0",
 }
 _STATE, _SESSION = 0, 3  # fields of /proc/<pid>/stat after the command's name
 

@@ -23,6 +23,8 @@ from eventstore.stores.open_log import open_log
 from http_edge.clients.decentrl import Account, Identity, MediatorClient
 from http_edge.server.exits import Exit
 from http_edge.server.export_status import figures
+from http_edge.server.log_check import check_log
+from http_edge.settings.settings import Settings
 from tests.cluster.accounts import (
     befriend,
     client,
@@ -37,6 +39,7 @@ from tests.cluster.ray_nodes import RayCluster
 from tests.cluster.server import MEDIATOR_DID, Server, own_environment
 from tests.cluster.test_start_and_stop import refusal
 from tests.cluster.test_verify_live import verify
+from tests.crash.owner import here
 from tests.postgres import Server as Postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
@@ -153,10 +156,13 @@ def test_the_databases_of_a_log_are_named_all_and_in_their_order(
     tmp_path: Path, four: list[str]
 ) -> None:
     first, second, third, _ = four
-    with Server(tmp_path / "data", log=f"{first} {second}", **SETTINGS):
-        pass
+    data_dir, log = tmp_path / "data", f"{first} {second}"
+    data_dir.mkdir()
+    check_log(Settings(shards=SHARDS, did=MEDIATOR_DID, log=log, data_dir=data_dir))
+    with here(first):
+        pass  # owned a shard of it, which is a row
     for wrong in (f"{second} {first}", first, f"{first} {second} {third}", f"{first} {third}"):
-        said = refusal(tmp_path / "data", log=wrong, listen="127.0.0.1:0", **SETTINGS)
+        said = refusal(data_dir, log=wrong, listen="127.0.0.1:0", **SETTINGS)
         assert "in the order in which it was created" in said, wrong
 
 
@@ -189,7 +195,7 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
             for number, dsn in enumerate(four[:2]):
                 place = open_place(f"{tmp_path}/export/db-{number}")
                 with closing(open_log(dsn)) as opened:
-                    catalog = read_catalog(place.filesystem, place.root, check_hashes=True)
+                    catalog = read_catalog(place, check_hashes=True)
                     if catalog.last < opened.position():
                         return False
             return True

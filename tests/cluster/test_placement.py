@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -33,12 +33,6 @@ pytestmark = pytest.mark.cluster
 TWO_HOSTS = Placement(shards=16, hosts=2)
 DUPLICATE = (401, {"type": "ERROR", "code": "DUPLICATE_NONCE"})
 UNAVAILABLE = (503, {"type": "ERROR", "code": "TEMPORARILY_UNAVAILABLE"})
-
-
-@pytest.fixture(scope="module")
-def two_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("two") / "data", hosts="2", edges="2") as server:
-        yield server
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ import pytest
 from http_edge.clients.decentrl import EventToSave
 from http_edge.crypto.mediator_keys import create, new_keys
 from http_edge.server.exits import Exit
+from http_edge.server.log_check import check_log
+from http_edge.settings.settings import Settings
 from tests.cluster.accounts import (
     SOURCES,
     Socket,
@@ -82,24 +84,30 @@ def test_a_data_directory_in_use_is_refused(server: Server) -> None:
 
 
 def test_a_log_is_not_served_with_other_keys_and_none_are_made_for_it(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
-        server.terminate()
-        keys = tmp_path / "mediator-keys.json"
-        backup = keys.rename(tmp_path / "backup.json")
-        assert "is missing, and the log belongs to the key" in refusal(
-            tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did="did:web:mediator.test"
-        )
-        assert not keys.exists()
-        create(keys, new_keys())
-        assert "The log belongs to the mediator with the key" in refusal(
-            tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did="did:web:mediator.test"
-        )
-        backup.rename(keys)
-        server.start()
+    settings = Settings(did=MEDIATOR_DID, data_dir=tmp_path)
+    check_log(settings)  # makes both
+    backup = settings.keys_path.rename(tmp_path / "backup.json")
+    assert "is missing, and the log belongs to the key" in refusal(
+        tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did=MEDIATOR_DID
+    )
+    assert not settings.keys_path.exists()
+    create(settings.keys_path, new_keys())
+    assert "The log belongs to the mediator with the key" in refusal(
+        tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did=MEDIATOR_DID
+    )
+    backup.rename(settings.keys_path)
+    with Server(tmp_path):
+        pass
 
 
-async def test_sigterm_lets_commands_in_flight_finish(tmp_path: Path) -> None:
+async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
+    tmp_path: Path,
+) -> None:
     with Server(tmp_path / "data") as server:
+        (folder,) = ray_folders(server)
+        # Ray opens its folder to all: it stands in one that its owner alone can enter.
+        assert folder.parent.parent.stat().st_mode & 0o077 == 0
+        assert folder.is_dir()
         async with client(server.url) as mediator:
             writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
             await befriend(writer, reader)
@@ -117,25 +125,15 @@ async def test_sigterm_lets_commands_in_flight_finish(tmp_path: Path) -> None:
         assert code == 0
         assert seconds < DRAINED_S_MAX
         server.wait_until_gone()
+        assert not folder.exists()
         stored = [row.topic for row in server.log().read_log() if "message" in row.topic]
         assert stored == ["message-queued.1"] * 20
+        the_log_tells_the_life(server, but_not=writer.identity.did)
 
 
-async def test_a_clean_stop_removes_the_folder_of_its_ray_and_the_log_tells_the_life(
-    tmp_path: Path,
-) -> None:
-    with Server(tmp_path / "data") as server:
-        (folder,) = ray_folders(server)
-        # Ray opens its folder to all: it stands in one that its owner alone can enter.
-        assert folder.parent.parent.stat().st_mode & 0o077 == 0
-        assert folder.is_dir()
-        async with client(server.url) as mediator:
-            writer, _ = [await newcomer(mediator, alias) for alias in ("writer", "reader")]
-        code, _ = server.terminate()
-        assert code == 0
-        assert not folder.exists()
-        server.wait_until_gone()
-        said = (server.data_dir / "stderr").read_text()
+def the_log_tells_the_life(server: Server, *, but_not: str) -> None:
+    """What stands in the lines of one start and one clean stop."""
+    said = (server.data_dir / "stderr").read_text()
     lines = [json.loads(line) for line in said.splitlines()]
     # Paths of tests can be too long for Ray's sockets, which is said then.
     events = [line["event"] for line in lines if line["level"] == "info"]
@@ -154,7 +152,7 @@ async def test_a_clean_stop_removes_the_folder_of_its_ray_and_the_log_tells_the_
     assert by_event["ready"]["seconds"] > 0
     assert by_event["stopping"]["signal"] == "SIGTERM"
     assert by_event["stopped"]["exit_code"] == 0
-    assert writer.identity.did not in said
+    assert but_not not in said
 
 
 def test_sigterm_during_the_start_ends_it_without_ready(tmp_path: Path) -> None:

@@ -29,30 +29,17 @@ from http_edge.clients.didcomm import (
 )
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.exits import Exit
+from tests.cluster.conftest import OUTBOUND
 from tests.cluster.server import DEDICATED, HOST, Server, own_environment, send
 from tests.cluster.test_placement import noting
 from tests.cluster.wallets import Person, served
 
-pytestmark = pytest.mark.cluster
+# Some take the server of all clusters, by the name in a parameter.
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("server")]
 TEXTS: Final = [f"message {number}" for number in range(7)]
 LEASE_S: Final = 30.0
 """The default."""
 COMMAND_S_MAX: Final = 60.0
-OUTBOUND: Final = {
-    "outbound.allowed_networks": "127.0.0.0/8",
-    "outbound.retry_s_max": "1",
-    "outbound.sweep_s": "1",
-}
-LAYOUTS: Final[dict[str, dict[str, str]]] = {
-    "two hosts and edges": {"hosts": "2", "edges": "2"},
-}
-
-
-@pytest.fixture(scope="module")
-def two_by_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = OUTBOUND | LAYOUTS["two hosts and edges"]
-    with Server(tmp_path_factory.mktemp("wallets") / "data", **settings) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

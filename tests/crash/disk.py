@@ -15,8 +15,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-STRACE: Final = (
-    *("strace", "-f", "-qq", "-xx", "-y", "-s", "1000000"),
+STRACE: Final = ("strace", "-f", "--seccomp-bpf", "-qq")
+"""Follows all threads, and stops them at no other calls than those that are named."""
+STRACE_WRITES: Final = (
+    *(*STRACE, "-xx", "-y", "-s", "1000000"),
     *("-e", "trace=pwrite64,write,fdatasync,fsync,ftruncate,unlink,unlinkat"),
 )
 BLOCK_BYTES: Final = 512

@@ -27,7 +27,7 @@ from http_edge.clients.didcomm import (
     WalletError,
 )
 from http_edge.clients.didcomm.connection import open_for
-from http_edge.clients.didcomm.pickup_2 import SpeaksPickup2
+from http_edge.clients.didcomm.pickup import SpeaksPickup
 from http_edge.clients.didcomm.protocol_session import prepared
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.crash.pickup_ledger import Offer, Session
@@ -115,7 +115,7 @@ class ByPickup2(Picker):
         return bool(found)
 
     async def acknowledge(
-        self, load: WalletLoad, session: Session, found: Sequence[Picked], over: SpeaksPickup2
+        self, load: WalletLoad, session: Session, found: Sequence[Picked], over: SpeaksPickup
     ) -> None:
         """Note what was handed over and acknowledge it, but for what is forgotten."""
         texts = {one.id: self.got(load, session, one.envelope, "padded") for one in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,22 +21,28 @@ from tests.cluster.accounts import (
     waiting_payloads,
 )
 from tests.cluster.server import HOST, Server, ended, send
-from tests.crash.conftest import DISK_BYTES, Report
+from tests.crash.conftest import LEFT_BYTES, Ballast, Report
 from tests.crash.storage import stored_texts
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
 UNAVAILABLE = (503, {"type": "ERROR", "code": "TEMPORARILY_UNAVAILABLE"})
-BALLAST_BYTES = 6 * 1024 * 1024
 TEXT_BYTES = 16 * 1024
 SERVED_AGAIN_S_MAX = 10.0
 
 
-async def fill(mediator: MediatorClient, writer: Account, reader: Account) -> list[str]:
+@pytest.fixture(scope="module")
+def server(small_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = f"sqlite://{small_disk / 'log.db'}"
+    with Server(tmp_path_factory.mktemp("full") / "data", log=log) as server:
+        yield server
+
+
+async def fill(mediator: MediatorClient, writer: Account, reader: Account, name: str) -> list[str]:
     """Messages until ten in a row were unavailable: those that were accepted."""
     accepted: list[str] = []
     number = refused = 0
     while refused < 10:
-        text = f"{number} ".ljust(TEXT_BYTES, ".")
+        text = f"{name} {number} ".ljust(TEXT_BYTES, ".")
         answer = await post(mediator, message(writer, reader, text))
         if answer == UNAVAILABLE:
             refused += 1
@@ -44,36 +51,35 @@ async def fill(mediator: MediatorClient, writer: Account, reader: Account) -> li
             accepted.append(text)
             refused = 0
         number += 1
-        assert number * TEXT_BYTES < DISK_BYTES, "the disk does not fill"
+        assert number * TEXT_BYTES < 2 * LEFT_BYTES, "the disk does not fill"
     return accepted
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "host killed while full"])
 async def test_a_full_disk_refuses_and_service_returns_by_itself(
-    tmp_path: Path, small_disk: Path, report: Report, killed: bool
+    server: Server, ballast: Ballast, report: Report, killed: bool
 ) -> None:
-    ballast = small_disk / "ballast"
-    with Server(tmp_path / "data", log=f"sqlite://{small_disk / 'log.db'}") as server:
-        async with client(server.url) as mediator:
-            writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
-            await befriend(writer, reader)
-            ballast.write_bytes(bytes(BALLAST_BYTES))
-            accepted = await fill(mediator, writer, reader)
-            if killed:
-                (host,) = server.pids(HOST)
-                send(host, signal.SIGKILL)
-                assert await asyncio.to_thread(ended, host, SERVED_AGAIN_S_MAX)
-                assert await post(mediator, message(writer, reader, "while full")) == UNAVAILABLE
-            ballast.unlink()
-            freed = time.monotonic()
-            await until(lambda: writer.send(reader.identity.did, "after"))
-            seconds = time.monotonic() - freed
-            waiting = await waiting_payloads(reader)
-            log = server.log()
-            assert stored_texts(log) == waiting
-            log.close()
-        report(f"{len(accepted)} accepted, 0 lost; served {seconds:.1f} s after space was freed")
-        assert seconds < SERVED_AGAIN_S_MAX
-        assert [text for text in waiting if text in set(accepted)] == accepted
-        assert waiting[-1] == "after"
-        assert len(set(waiting)) == len(waiting)
+    async with client(server.url) as mediator:
+        writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+        await befriend(writer, reader)
+        ballast.take()
+        accepted = await fill(mediator, writer, reader, f"{killed}")
+        if killed:
+            (host,) = server.pids(HOST)
+            send(host, signal.SIGKILL)
+            assert await asyncio.to_thread(ended, host, SERVED_AGAIN_S_MAX)
+            late = message(writer, reader, f"{killed} while full")
+            assert await post(mediator, late) == UNAVAILABLE
+        ballast.throw_off()
+        freed = time.monotonic()
+        await until(lambda: writer.send(reader.identity.did, f"{killed} after"))
+        seconds = time.monotonic() - freed
+        waiting = await waiting_payloads(reader)
+        log = server.log()
+        assert [t for t in stored_texts(log) if t.startswith(f"{killed} ")] == waiting
+        log.close()
+    report(f"{len(accepted)} accepted, 0 lost; served {seconds:.1f} s after space was freed")
+    assert seconds < SERVED_AGAIN_S_MAX
+    assert [text for text in waiting if text in set(accepted)] == accepted
+    assert waiting[-1] == f"{killed} after"
+    assert len(set(waiting)) == len(waiting)

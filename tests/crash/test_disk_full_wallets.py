@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,17 +16,23 @@ import pytest
 from http_edge.clients.didcomm import MediatorRefused, ProblemReported
 from tests.cluster.server import HOST, Server, ended, send
 from tests.cluster.wallets import Person, served
-from tests.crash.conftest import DISK_BYTES, Report
+from tests.crash.conftest import LEFT_BYTES, Ballast, Report
 from tests.crash.storage import stored_texts
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
-BALLAST_BYTES: Final = 6 * 1024 * 1024
 TEXT_BYTES: Final = 16 * 1024
 REFUSED_IN_A_ROW: Final = 10
 SERVED_AGAIN_S_MAX: Final = 10.0
 LEASE_S: Final = 1.0
 Answer = TypeVar("Answer")
 UNAVAILABLE: Final = frozenset({429, 503})
+
+
+@pytest.fixture(scope="module")
+def server(small_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = {"log": f"sqlite://{small_disk / 'log.db'}", "didcomm.lease_s": f"{LEASE_S}"}
+    with Server(tmp_path_factory.mktemp("full") / "data", **settings) as server:
+        yield server
 
 
 async def forward(person: Person, text: str) -> bool:
@@ -55,7 +61,7 @@ async def fill(person: Person) -> list[str]:
     while refused < REFUSED_IN_A_ROW:
         text = f"{number} ".ljust(TEXT_BYTES, ".")
         number += 1
-        assert number * TEXT_BYTES < DISK_BYTES, "the disk does not fill"
+        assert number * TEXT_BYTES < 2 * LEFT_BYTES, "the disk does not fill"
         if await forward(person, text):
             accepted.append(text)
             refused = 0
@@ -66,43 +72,40 @@ async def fill(person: Person) -> list[str]:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["goes on", "host killed while full"])
 async def test_a_full_disk_costs_a_wallet_nothing_and_service_returns_by_itself(
-    tmp_path: Path, small_disk: Path, report: Report, killed: bool
+    server: Server, ballast: Ballast, report: Report, killed: bool
 ) -> None:
-    ballast = small_disk / "ballast"
-    settings = {"log": f"sqlite://{small_disk / 'log.db'}", "didcomm.lease_s": f"{LEASE_S}"}
-    with Server(tmp_path / "data", **settings) as server:
-        async with aiohttp.ClientSession() as session:
-            bob = await Person.arrive(session, server.url)
-            await bob.write("first", "second")
-            first, second = await bob.wallet.fetch(2)
-            await bob.wallet.received([first.id])
-            ballast.write_bytes(bytes(BALLAST_BYTES))
-            accepted = ["second", *await fill(bob)]
-            answers = [
-                await answered(ask)
-                for ask in (
-                    bob.wallet.status,
-                    bob.wallet.request_mediation,
-                    bob.wallet.query_keylist,
-                    bob.wallet.queue_status,
-                    bob.wallet.pickup1_status,
-                )
-            ]
-            held = await answered(lambda: bob.wallet.fetch(1)) or []
-            confirmed = await answered(lambda: bob.wallet.received([second.id]))
-            if killed:
-                (host,) = server.pids(HOST)
-                send(host, signal.SIGKILL)
-                assert await asyncio.to_thread(ended, host, SERVED_AGAIN_S_MAX)
-                assert not await forward(bob, "while full")
-                assert await answered(bob.wallet.status) is None
-            ballast.unlink()
-            freed = time.monotonic()
-            await served(lambda: forward(bob, "after"))
-            seconds = time.monotonic() - freed
-            drained = await drain(bob)
-        with closing(server.log()) as log:
-            stored_texts(log)
+    async with aiohttp.ClientSession() as session:
+        bob = await Person.arrive(session, server.url)
+        await bob.write("first", "second")
+        first, second = await bob.wallet.fetch(2)
+        await bob.wallet.received([first.id])
+        ballast.take()
+        accepted = ["second", *await fill(bob)]
+        answers = [
+            await answered(ask)
+            for ask in (
+                bob.wallet.status,
+                bob.wallet.request_mediation,
+                bob.wallet.query_keylist,
+                bob.wallet.queue_status,
+                bob.wallet.pickup1_status,
+            )
+        ]
+        held = await answered(lambda: bob.wallet.fetch(1)) or []
+        confirmed = await answered(lambda: bob.wallet.received([second.id]))
+        if killed:
+            (host,) = server.pids(HOST)
+            send(host, signal.SIGKILL)
+            assert await asyncio.to_thread(ended, host, SERVED_AGAIN_S_MAX)
+            assert not await forward(bob, "while full")
+            assert await answered(bob.wallet.status) is None
+        ballast.throw_off()
+        freed = time.monotonic()
+        await served(lambda: forward(bob, "after"))
+        seconds = time.monotonic() - freed
+        drained = await drain(bob)
+    with closing(server.log()) as log:
+        stored_texts(log)
     report(
         f"{len(accepted)} accepted, 0 lost; {answers.count(None)} of {len(answers)} questions"
         f" answered with a problem report; served {seconds:.1f} s after space was freed"

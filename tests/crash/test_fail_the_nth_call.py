@@ -19,6 +19,7 @@ import pytest
 from eventstore.stores.open_log import open_log
 from tests.crash.commands import UNAVAILABLE, accepted, introduced, introduction, message
 from tests.crash.conftest import Report
+from tests.crash.disk import STRACE
 from tests.crash.owner import Owner
 from tests.crash.storage import assert_kept
 
@@ -88,7 +89,7 @@ def fail(directory: Path, fault: str, killed: bool) -> Run:
     with closing(open_log(dsn)):
         pass  # the log is made: what may fail is the work on it
     call = fault.partition(":")[0]
-    strace = ["strace", "-f", "-qq", f"-o{trace}", f"-etrace={call}", f"-einject={fault}"]
+    strace = [*STRACE, f"-o{trace}", f"-etrace={call}", f"-einject={fault}"]
     with Owner(dsn, prefix=strace) as owner:
         replies = [owner.ask(*introduction())]
         known = introduced(replies[0])

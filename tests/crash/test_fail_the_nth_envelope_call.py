@@ -33,6 +33,7 @@ from eventstore.log.seal import command_key
 from eventstore.stores.open_log import open_log
 from tests.crash.commands import UNAVAILABLE
 from tests.crash.conftest import Report
+from tests.crash.disk import STRACE
 from tests.crash.owner import PARTITION, Owner, ask, here
 from tests.crash.storage import stored_texts
 
@@ -151,7 +152,7 @@ def fail(tmp_path: Path, fault: str, *, killed: bool) -> Run:
     with closing(open_log(dsn)):
         pass  # the log is made: what may fail is the work on it
     call = fault.partition(":")[0]
-    strace = ["strace", "-f", "-qq", f"-o{trace}", f"-etrace={call}", f"-einject={fault}"]
+    strace = [*STRACE, f"-o{trace}", f"-etrace={call}", f"-einject={fault}"]
     with Owner(dsn, prefix=strace) as owner:
         agent = Agent(owner)
         replies = owner.ask(*registered()) or [UNAVAILABLE]

@@ -12,7 +12,8 @@ from tests.crash.conftest import Report
 from tests.crash.kill_under_load import run
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
-KILLS = int(os.environ.get("KILLS", "20"))
+KILLS = int(os.environ.get("KILLS", "8"))
+"""``python -m tests.crash.kill_under_load`` runs for longer."""
 SEED = int(os.environ.get("SEED", "1"))
 
 
@@ -22,7 +23,7 @@ async def test_no_kill_costs_an_acknowledged_message(tmp_path: Path, report: Rep
         outcomes = await run(server, KILLS, SEED)
     report(str(outcomes))
     assert outcomes.is_clean, outcomes
-    assert outcomes.accepted >= 100 * KILLS
+    assert outcomes.accepted >= 50 * KILLS
 
 
 @pytest.mark.postgres
@@ -31,6 +32,6 @@ async def test_no_kill_costs_an_acknowledged_message_with_two_hosts_on_postgres(
 ) -> None:
     settings = {"log": postgres_url, "hosts": "2", "edges": "2"}
     with Server(tmp_path / "data", **settings) as server:
-        outcomes = await run(server, max(1, KILLS // 3), SEED)
+        outcomes = await run(server, max(3, KILLS // 3), SEED)
     report(str(outcomes))
     assert outcomes.is_clean, outcomes

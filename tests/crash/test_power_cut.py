@@ -57,7 +57,7 @@ def write(directory: Path, *options: str) -> Written:
     with closing(open_log(dsn)):
         pass
     base = {path.name: path.read_bytes() for path in directory.iterdir()}
-    with Owner(dsn, *options, prefix=[*disk.STRACE, f"-o{trace}"]) as owner:
+    with Owner(dsn, *options, prefix=[*disk.STRACE_WRITES, f"-o{trace}"]) as owner:
         assert introduced(owner.ask(*introduction()))
         for number in range(MESSAGES):
             assert owner.ask(message(f"{number} ".ljust(TEXT_BYTES, "."))) != [UNAVAILABLE]

@@ -26,7 +26,7 @@ from eventstore.log.verify import Finding, verify
 from http_edge.clients.didcomm import Wallet, WalletError, fetch_invitation
 from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.cluster.server import Server
-from tests.crash.kill_under_load import WEIGHTS, Mediator, Target, kill
+from tests.crash.kill_under_load import Mediator, chosen, kill
 from tests.crash.pickers import GENERATIONS, ByAll, ByPickup2, ByTwoDevices, Picker
 from tests.crash.pickup_ledger import Fate, PickupLedger, PickupResult, check_pickup, kept_in
 from tests.crash.registrar import Registrar
@@ -34,7 +34,7 @@ from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
 
 SENDERS: Final = 6
 KEYS_PER_WALLET: Final = 2
-FURTHER_FORWARDS: Final = (30, 200)
+FURTHER_FORWARDS: Final = (30, 150)
 LEASE_S: Final = 3.0
 SETTINGS: Final = {
     "didcomm.lease_s": f"{LEASE_S}",
@@ -127,9 +127,7 @@ class WalletNetwork:
 async def run(server: Server, kills: int, seed: int) -> PickupOutcomes:
     """Load, kills, and the reckoning; the server runs already, with ``SETTINGS``."""
     chance = random.Random(seed)  # noqa: S311 - repeatable
-    targets = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=kills - 1)
-    # At the end of it all a mediator is asked that knows nothing but the log.
-    targets.append(Target.EVERYTHING)
+    targets = chosen(chance, kills)
 
     async def kill_all(network: WalletNetwork) -> None:
         load = network.load

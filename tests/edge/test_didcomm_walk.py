@@ -28,4 +28,4 @@ async def test_every_proof_of_the_walk_holds(tmp_path: Path) -> None:
     finally:
         await mediator.stop()
     assert [proof for proof in proofs if not proof.held] == []
-    assert len(proofs) == 13
+    assert len(proofs) == 19

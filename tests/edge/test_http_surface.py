@@ -17,7 +17,7 @@ from nacl.signing import SigningKey
 
 from http_edge.server.home_page import PROJECT_URL
 from tests.edge.conftest import StartMediator
-from tests.edge.identities import Person
+from tests.edge.identities import Json, Person
 from tests.edge.mediator import KEYS, MEDIATOR_DID, PUBLIC_URL, HandClock, Mediator
 
 UNEXPLAINED = {"status": "error", "detail": "not all of this mediator works now"}
@@ -64,13 +64,28 @@ DOCUMENT = {
 }
 
 
-@pytest.mark.parametrize("path", ["/", "/.well-known/did.json"])
 async def test_trap_2_the_document_is_the_one_of_the_specification_letter_by_letter(
-    mediator: Mediator, path: str
+    mediator: Mediator,
 ) -> None:
-    answer = await mediator.get(path)
+    answer = await mediator.get("/")
     assert answer.status == 200
     assert answer.json == DOCUMENT
+
+
+@pytest.mark.parametrize("settings", [{}, {"didcomm": {"enabled": False}}])
+async def test_the_document_of_did_web_says_the_same_first_and_what_didcomm_adds_behind_it(
+    mediator: Mediator, settings: Json
+) -> None:
+    answer = await mediator.get("/.well-known/did.json")
+    assert answer.status == 200
+    assert set(answer.json) == set(DOCUMENT)
+    for name, value in DOCUMENT.items():
+        there = answer.json[name]
+        assert there[: len(value)] == value if isinstance(value, list) else there == value
+    messaging = [service["serviceEndpoint"] for service in answer.json["service"][1:]]
+    assert [endpoint["uri"].partition(":")[0] for endpoint in messaging] == (
+        [] if settings else ["https", "wss"]
+    )
 
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"

@@ -167,3 +167,19 @@ async def test_trap_71_ids_are_made_once_and_are_the_same_after_a_restart(
     await mediator.restart()
     after = {kind: await page(mediator, alice, kind, page_size=1_000) for kind in QUERIES}
     assert after == before
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
+@pytest.mark.usefixtures("friends")
+async def test_a_page_of_messages_has_a_bound_in_bytes_and_is_not_cut_short(
+    mediator: Mediator, alice: Person, bob: Person
+) -> None:
+    for text in "abc":
+        await mediator.delivered(alice, bob, text * 600_000)
+    kind, refused = "QUERY_PENDING_EVENTS", await mediator.do(bob, "QUERY_PENDING_EVENTS")
+    assert refused.refusal == INVALID
+    assert refused.json["detail"] == "page_size: the page is more than 1048576 bytes"
+    for number, text in enumerate("abc"):
+        page = await mediator.do(bob, kind, pagination={"page": number, "page_size": 1})
+        (event,) = page.payload["pending_events"]
+        assert event["payload"] == text * 600_000

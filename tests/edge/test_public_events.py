@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import quote
 
@@ -338,3 +339,16 @@ async def test_an_address_pays_for_what_it_is_answered_without_a_signature(
     clock.advance(10)
     pages = [(await mediator.get(f"/public/{alice.did}")).status for _ in range(8)]
     assert pages == [200] * 7 + [429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
+async def test_pages_that_are_asked_for_at_once_cost_as_much_as_one_after_the_other(
+    mediator: Mediator, alice: Person, clock: HandClock
+) -> None:
+    await mediator.register(alice)
+    await mediator.publish(alice, "x" * 60_000)
+    clock.advance(20)
+    requests = [mediator.get(f"/public/{alice.did}") for _ in range(30)]
+    answers = [answer.status for answer in await asyncio.gather(*requests)]
+    assert answers.count(200) <= 7
+    assert set(answers) == {200, 429}

@@ -9,7 +9,8 @@ import pytest
 from actors.host import identity_host
 from actors.host.disk_floor import DiskSpace, MeasureDisk
 from tests.edge.identities import Person
-from tests.edge.mediator import HandClock, Mediator
+from tests.edge.mediator import LAYOUTS, HandClock, Mediator
+from tests.edge.test_saved_events import event
 
 TOTAL = 10**12
 ACKNOWLEDGE = "ACKNOWLEDGE_PENDING_EVENTS"
@@ -58,3 +59,22 @@ async def test_a_short_disk_is_said_and_takes_what_frees_some(
     clock.advance(2)
     assert (await mediator.write(alice, bob, "two")).status == 200
     assert (await mediator.get("/health")).status == 200
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.usefixtures("friends")
+async def test_what_is_refused_for_the_disk_may_be_sent_again_as_it_is(
+    disk: Disk, mediator: Mediator, clock: HandClock, alice: Person, bob: Person
+) -> None:
+    disk.free_bytes = 0
+    clock.advance(2)
+    saved = {"type": "SAVE_EVENTS", "events": [event(alice, bob, "x")]}
+    message = mediator.command(alice, "two", to=bob, channel="TWO_WAY_PRIVATE")
+    commands = [message, mediator.command(alice, saved)]
+    for command in commands:
+        assert (await mediator.post(command)).refusal == (503, "INSUFFICIENT_STORAGE")
+    disk.free_bytes = TOTAL
+    clock.advance(2)
+    for command in commands:
+        assert (await mediator.post(command)).status == 200
+    assert await mediator.waiting(bob) == ["two"]

@@ -247,6 +247,29 @@ async def test_bodies_count_as_they_arrive_and_an_address_has_a_share_of_them(
         await until(lambda: bodies.size_bytes == 0)
 
 
+async def test_of_a_body_that_is_refused_little_is_read_and_its_sender_is_reset(
+    tmp_path: Path,
+) -> None:
+    names = ("body_bytes_max", "bodies_bytes_per_address_max", "socket_buffer_bytes_max")
+    limits = dict.fromkeys(names, 8 * MIB)
+    async with edge_with(tmp_path, **limits) as edge:
+        held = await edge.connect(post(8 * MIB, chunked=False))
+        await until(lambda: edge.in_flight.bodies.size_bytes > 6 * MIB)
+        head, _, body = post(8 * MIB, chunked=False).partition(b"\r\n\r\n")
+        refused = await edge.connect(head + b"\r\n\r\n")
+        sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(refused, body))
+        assert await status(refused) == 429
+        arriving = list(edge.listener.connections._open)[-1]._arriving
+        with pytest.raises(ConnectionError):
+            await sending
+        assert arriving is not None
+        assert arriving.total_bytes < MIB
+        await until(lambda: not arriving._buffer)
+        assert edge.cuts(Cut.UNREAD) == 1
+        await asyncio.get_running_loop().sock_sendall(held, b"x")
+        assert await status(held) == 200
+
+
 async def test_slow_bodies_of_many_addresses_make_room_for_one_that_is_there(
     tmp_path: Path,
 ) -> None:
@@ -289,7 +312,7 @@ async def test_requests_that_are_sent_ahead_of_their_answers_stay_in_the_kernel(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(sending, 0.2)
         (connection,) = edge.listener.connections._open
-        assert connection.pipelined <= 2
+        assert connection.pipelined <= 3
 
 
 async def test_an_address_has_a_bounded_number_of_connections_and_its_idle_ones_make_room(
@@ -391,3 +414,46 @@ async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
         await asyncio.get_running_loop().sock_sendall(client, b"\r\nHost: x\r\n\r\n")
         await until(lambda: edge.in_flight.bodies.size_bytes == 0)
         assert await status(client) == 200
+
+
+async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path) -> None:
+    async with edge_with(tmp_path) as edge:
+        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client = await edge.connect(head)
+        await until(lambda: any(each._arriving for each in edge.listener.connections._open))
+        (connection,) = edge.listener.connections._open
+        arriving = connection._arriving
+        loop = asyncio.get_running_loop()
+        sending = loop.create_task(loop.sock_sendall(client, b"1\r\nx\r\n" * 400_000))
+        await until(lambda: edge.cuts(Cut.HEAD) == 1)
+        await asyncio.gather(sending, return_exceptions=True)
+        assert arriving is not None
+        assert arriving.total_bytes < 4_096
+        assert not arriving._buffer
+        assert await served(edge) == b"x"
+
+
+async def test_an_address_that_owes_its_rate_has_few_connections_and_others_as_many_as_before(
+    tmp_path: Path,
+) -> None:
+    async with edge_with(tmp_path) as edge:
+        edge.listener._rates.requests.charge("127.0.0.2", system_clock() / 1000, 1e9)
+        held = [await edge.connect(b"", "127.0.0.2") for _ in range(64)]
+        await until(lambda: len(edge.listener.connections) == len(held))
+        more = await edge.connect(b"", "127.0.0.2")
+        await until(lambda: edge.cuts(Cut.OWING) == 1)
+        with pytest.raises(ConnectionError):
+            await asyncio.get_running_loop().sock_recv(more, 1)
+        assert await served(edge) == b"x"
+
+
+async def test_refusals_for_a_rate_take_longer_where_many_wait_for_theirs(tmp_path: Path) -> None:
+    async with edge_with(tmp_path) as edge:
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        await asyncio.gather(*[edge.listener._take_time("a") for _ in range(32)])
+        one_s = now_s() - began_s
+        await asyncio.gather(*[edge.listener._take_time("a") for _ in range(33)])
+        assert one_s >= 0.5
+        assert now_s() - began_s - one_s >= 1
+        assert not edge.listener._limited

@@ -8,53 +8,62 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import base58
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from msgspec.structs import replace
 
+from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
+from eventstore.log.public_key import PublicKey
+from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.log.verify import Head
-from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.manifest import DataFile, Manifest, Signer, Verify
+from eventstore.parquet.catalog import Catalog, catalog_of
+from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, open_place
+from eventstore.parquet.manifest import (
+    DataFile,
+    Manifest,
+    ManifestTree,
+    Signer,
+    Statement,
+)
+from eventstore.parquet.tree import CHECKPOINT
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.write.commit import write_data, write_manifest
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
+from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
-from tests.export.samples import DAY_MS, SEED, VERIFY, catalog_of
+from tests.export.samples import DAY_MS, SEED, VERIFY
 from tests.histories import MEDIATOR, START_MS, History, random_script
 
 PUBLIC_KEY = signatures.public_key(SEED)
-SIGNER = Signer(base58.b58encode(PUBLIC_KEY).decode(), partial(signatures.sign, SEED))
+TRUSTED = PublicKey(PUBLIC_KEY)
+SIGNER = Signer(TRUSTED.text, partial(signatures.sign, SEED))
 BEFORE_MIDNIGHT_MS = START_MS // DAY_MS * DAY_MS + DAY_MS - 500
-
-
-def key_of(text: str) -> Verify:
-    return partial(signatures.verify, base58.b58decode(text))
 
 
 class SampleExport:
     """An export of both protocols and four partitions: single steps, and steps put together.
 
-    The files that the compaction replaced still stand beside the new ones.
+    The files that the compaction replaced still stand beside the new ones. A summary and a
+    checkpoint of the table were made on the way.
     """
 
     def __init__(self, folder: Path) -> None:
         self.place: ExportPlace = open_place(str(folder / "export"))
         self.log_url = f"sqlite:{folder / 'log.db'}"
         self._folder = folder / "export"
-        with closing(open_log(self.log_url)) as log:
+        with closing(open_log(self.log_url)) as log, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", 4)
             history = History(log)
-            exporter = Exporter(
-                log, self.place, ExportOwner(MEDIATOR, 3), SIGNER, VERIFY, Bounds(rows_max=40)
-            )
+            exporter = _exporter(log, self.place, rows_max=40)
             with closing(exporter):
                 for part in ("plain", "compacted", "over midnight", "after"):
                     if part == "over midnight":
                         history.now_ms = max(history.now_ms, BEFORE_MIDNIGHT_MS)
-                    history.play(random_script(len(part), 45))
+                    history.play(random_script(len(part), 60))
                     while exporter.step():
                         pass
                     if part == "compacted":
@@ -62,7 +71,9 @@ class SampleExport:
                         exporter.sweep()
                     elif part == "over midnight":
                         _compact(log, self.place, rows_max=200)
-        catalog = catalog_of(self.place)
+                        exporter.sweep(replaced_kept_s=3_600)
+        catalog = catalog_of(self.place, VERIFY, is_whole=True)
+        self.statements = catalog.statements
         self.manifests = [statement.manifest for statement in catalog.statements]
         self.strays = list(catalog.strays)
         self.files = {file.path: file for file in catalog.files}
@@ -111,21 +122,50 @@ class SampleExport:
         """Let the mediator's key say something else, and chain the later manifests to it."""
         index = self.manifests.index(manifest)
         link = manifest.previous
+        signed = []
         for later in self.manifests[index:]:
             changed = replace(later, previous=link, signature="")
             if later is manifest:
                 changed = replace(changed, **members)
-            link = write_manifest(self.place, changed, SIGNER).link
+            signed.append(write_manifest(self.place, changed, SIGNER))
+            link = signed[-1].link
+        self.commit([*self.statements[:index], *signed])
+
+    def commit(self, statements: Sequence[Statement]) -> None:
+        """Let a table of one version have the files of these manifests, with all that is signed."""
+        for path in self.place.sizes(""):
+            if path.startswith((TABLE_LOG, SUMMARIES)) or path == END:
+                self.remove(path)
+        writer = TableWriter(self.place, SIGNER, lambda: START_MS, versions_kept_s=60)
+        writer.mark(writer.create(Catalog(None, statements)))
+
+    def head_of(self, manifest: Manifest) -> TreeHead:
+        """The head of the tree at the end of a manifest."""
+        assert isinstance(manifest.tree, ManifestTree)
+        return TreeHead(MEDIATOR, manifest.tree.size, bytes.fromhex(manifest.tree.root))
+
+    def put_back_head(self, manifest: Manifest) -> None:
+        """Let the newest signed head be the one that was signed after this manifest."""
+        self.put(CHECKPOINT, self.note_of(self.head_of(manifest)))
+
+    def note_of(self, head: TreeHead) -> bytes:
+        """A head as the mediator signs it."""
+        return sign_head(head, TRUSTED, SIGNER.sign)
 
     def check(
         self,
-        verify: Verify | None = VERIFY,
+        key: PublicKey | None = TRUSTED,
         *,
         known_heads: dict[str, Head] | None = None,
+        witnessed: dict[str, bytes] | None = None,
         processes: int = 1,
     ) -> tuple[list[ExportFinding], ExportSummary]:
         *findings, summary = verify_export(
-            self.place, verify, key_of=key_of, known_heads=known_heads, processes=processes
+            self.place,
+            key,
+            known_heads=known_heads,
+            witnessed=witnessed,
+            processes=processes,
         )
         assert isinstance(summary, ExportSummary)
         found = [finding for finding in findings if isinstance(finding, ExportFinding)]
@@ -135,11 +175,13 @@ class SampleExport:
 
 def _compact(log: EventLog, place: ExportPlace, rows_max: int) -> None:
     """Put small steps together, as an exporter with a larger bound does."""
-    exporter = Exporter(
-        log, place, ExportOwner(MEDIATOR, 3), SIGNER, VERIFY, Bounds(rows_max=rows_max)
-    )
-    with closing(exporter):
+    with closing(_exporter(log, place, rows_max=rows_max)) as exporter:
         exporter.compact(files_min=2)
+
+
+def _exporter(log: EventLog, place: ExportPlace, rows_max: int) -> Exporter:
+    owner, bounds = ExportOwner(MEDIATOR, 3), Bounds(rows_max=rows_max)
+    return Exporter(log, place, owner, SIGNER, VERIFY, bounds, clock=system_clock)
 
 
 def without(table: pa.Table, rows: Sequence[int]) -> pa.Table:

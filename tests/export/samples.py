@@ -10,14 +10,21 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
-from eventstore.log.codec import identity_stream
+from actors.host.clock import system_clock
+from eventstore.log.codec import decode, identity_stream
 from eventstore.log.event_log import EventLog, LogRow
-from eventstore.log.events import Event, IdentityRegistered
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, IdentityRegistered
+from eventstore.log.public_key import PublicKey
+from eventstore.log.tree_head import seal_leaf
 from eventstore.parquet.catalog import Catalog, read_catalog
-from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import Signer
-from eventstore.parquet.write.exporter import Exporter, ExportOwner
+from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG, ExportPlace
+from eventstore.parquet.manifest import Signer, parse_head, signed
+from eventstore.parquet.schema import FORMAT
+from eventstore.parquet.tree import CHECKPOINT, TREE
+from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.write.exporter import Exporter, ExportOwner, Kept
 from eventstore.parquet.write.step import Bounds
 from http_edge.crypto import signatures
 from tests.log.samples import AT_MS, COMMAND, SealedWriter, message, saved
@@ -26,9 +33,11 @@ SEED = bytes(range(32))
 KEY = signatures.public_key(SEED)
 SIGNER = Signer(KEY.hex(), partial(signatures.sign, SEED))
 VERIFY = partial(signatures.verify, KEY)
+SIGNED_BY = PublicKey(KEY)
 OWNER = ExportOwner("did:web:mediator.test", 16)
 DAY_MS = 86_400_000
 SMALL = Bounds(rows_max=10, bytes_max=1_000_000)
+NOTHING_KEPT = Kept()
 
 
 def did(number: int) -> str:
@@ -65,8 +74,10 @@ class Growing:
             )
 
 
-def exporter(log: EventLog, place: ExportPlace, bounds: Bounds = SMALL) -> Exporter:
-    return Exporter(log, place, OWNER, SIGNER, VERIFY, bounds)
+def exporter(
+    log: EventLog, place: ExportPlace, bounds: Bounds = SMALL, kept: Kept = NOTHING_KEPT
+) -> Exporter:
+    return Exporter(log, place, OWNER, SIGNER, VERIFY, bounds, kept=kept, clock=system_clock)
 
 
 def export_all(log: EventLog, place: ExportPlace, bounds: Bounds = SMALL) -> None:
@@ -76,7 +87,7 @@ def export_all(log: EventLog, place: ExportPlace, bounds: Bounds = SMALL) -> Non
 
 
 def catalog_of(place: ExportPlace) -> Catalog:
-    return read_catalog(place.filesystem, place.root, VERIFY, check_hashes=True)
+    return read_catalog(place, VERIFY, check_hashes=True)
 
 
 def tables_of(place: ExportPlace) -> Iterator[pa.Table]:
@@ -104,6 +115,41 @@ def exported_log(place: ExportPlace) -> list[LogRow]:
 
 def whole_log(log: EventLog) -> Sequence[LogRow]:
     return log.read_rows(after=0, rows_max=1_000_000, bytes_max=1_000_000_000)
+
+
+def leaves_of(log: EventLog) -> list[bytes]:
+    """The leaf hashes of all seals."""
+    leaves = []
+    for row in whole_log(log):
+        if row.topic == SEAL_TOPIC:
+            sealed = decode(row.topic, row.state)
+            assert isinstance(sealed, BatchSealed)
+            leaves.append(seal_leaf(row.position, row.version, sealed))
+    return leaves
+
+
+def findings(place: ExportPlace) -> list[ExportFinding]:
+    """What is wrong with an export, by its own check."""
+    found = verify_export(place, SIGNED_BY, processes=1)
+    return [finding for finding in found if isinstance(finding, ExportFinding)]
+
+
+def without_table(place: ExportPlace) -> None:
+    """Make an export what an earlier release would have written: manifests alone."""
+    for path in place.sizes(""):
+        if path.startswith((TABLE_LOG, SUMMARIES, TREE)) or path == END:
+            place.remove(path)
+    head = parse_head(HEAD, place.read(HEAD), VERIFY)
+    place.write(HEAD, signed(replace(head, format=FORMAT, signature=""), SIGNER.sign)[1])
+
+
+def written(place: ExportPlace) -> dict[str, bytes]:
+    """Every file but those that are replaced or say when they were written."""
+    return {
+        path: content
+        for path, content in contents(place).items()
+        if path not in {END, CHECKPOINT} and not path.startswith(TABLE_LOG)
+    }
 
 
 def contents(place: ExportPlace) -> dict[str, bytes]:

@@ -21,9 +21,11 @@ from tests.export.samples import (
     SIGNER,
     Growing,
     catalog_of,
+    contents,
     export_all,
     exported_log,
     whole_log,
+    without_table,
 )
 
 OTHER_SEED = bytes(32)
@@ -77,6 +79,13 @@ def export(sqlite_log: EventLog, place: ExportPlace) -> Export:
     Growing(sqlite_log).grow(8)
     export_all(sqlite_log, place)
     return Export(place)
+
+
+@pytest.fixture
+def old_export(export: Export) -> Export:
+    """An export of an earlier release, where the manifests alone say what counts."""
+    without_table(export.place)
+    return export
 
 
 Do = Callable[[Export], None]
@@ -192,7 +201,7 @@ CASES: dict[str, tuple[Do, Damage, Callable[[Export], str]]] = {
         lambda _: "export.json",
     ),
     "head of another format": (
-        lambda x: x.edit("export.json", format=2), Damage.UNKNOWN_FORMAT, lambda _: "export.json"
+        lambda x: x.edit("export.json", format=3), Damage.UNKNOWN_FORMAT, lambda _: "export.json"
     ),
     "head not JSON": (
         lambda x: x.place.write("export.json", b"{"),
@@ -203,13 +212,35 @@ CASES: dict[str, tuple[Do, Damage, Callable[[Export], str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_damage_is_named_with_its_file(export: Export, case: str) -> None:
+def test_damage_is_named_with_its_file(old_export: Export, case: str) -> None:
     do, damage, path = CASES[case]
+    do(old_export)
+    with pytest.raises(ExportDamaged) as said:
+        catalog_of(old_export.place)
+    assert (said.value.damage, said.value.path) == (damage, path(old_export))
+    assert str(said.value).startswith(said.value.path)
+
+
+@pytest.mark.parametrize("case", CASES.keys() - {"positions twice"})
+def test_with_a_table_damage_is_named_with_the_file_that_it_is_in(
+    export: Export, case: str
+) -> None:
+    """The table says which manifests count: one more is none, and one that is another is damage."""
+    do, _, path = CASES[case]
+    before = contents(export.place)
     do(export)
+    after = contents(export.place)
     with pytest.raises(ExportDamaged) as said:
         catalog_of(export.place)
-    assert (said.value.damage, said.value.path) == (damage, path(export))
-    assert str(said.value).startswith(said.value.path)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert said.value.path in {path(export), *changed}
+
+
+def test_a_manifest_that_the_table_does_not_name_does_not_count(export: Export) -> None:
+    rows = catalog_of(export.place).rows
+    CASES["positions twice"][0](export)
+    catalog = catalog_of(export.place)
+    assert (catalog.rows, catalog.strays) == (rows, [CASES["positions twice"][2](export)])
 
 
 def test_every_flipped_bit_of_a_manifest_is_found(export: Export) -> None:
@@ -241,15 +272,14 @@ def test_without_hashes_and_signatures_only_names_sizes_and_order_are_checked(
 ) -> None:
     export.flip(export.data[0])
     place = export.place
-    catalog = read_catalog(place.filesystem, place.root)
+    catalog = read_catalog(place)
     assert [file.path for file in catalog.files] == export.data
     seen: list[str] = []
     with pytest.raises(ExportDamaged, match=export.data[0]):
-        read_catalog(place.filesystem, place.root, check_hashes=True)
+        read_catalog(place, check_hashes=True)
     export.flip(export.data[0])
     read_catalog(
-        place.filesystem,
-        place.root,
+        place,
         check_hashes=True,
         progress=lambda file: seen.append(file.path),
     )

@@ -38,7 +38,7 @@ def _mediator(data_dir: Path) -> Iterator[tuple[EventLog, Growing]]:
 
 
 def _rows(place: ExportPlace) -> int:
-    return read_catalog(place.filesystem, place.root, check_hashes=True).rows
+    return read_catalog(place, check_hashes=True).rows
 
 
 def test_an_export_says_what_it_wrote_and_goes_on_from_there(run: Run, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_compact_leaves_one_file_and_the_same_rows(run: Run, tmp_path: Path) -> 
         )
         assert (said["files_in_all"], said["steps_put_together"]) == (1, 2)
         place = open_place("out")
-        assert len(place.sizes("events")) == 1
+        assert len(place.data_sizes()) == 1
         assert _rows(place) == len(whole_log(log))
 
 

@@ -47,6 +47,13 @@ STATE_ALONE = {*CONTENT.values(), "requestor_ephemeral_public_key", "event_signa
 OTHER_NAMES = {
     "connection-established": {"protocol": "handshake"},
     "keylist-updated": {"added": "keys_added", "removed": "keys_removed"},
+    "speaker-named": {"account_did": "owner_did"},
+    "account-rotated": {
+        "speaker_did": "did",
+        "prior_did": "by_did",
+        "issued_at_s": "timestamp_s",
+    },
+    "account-ended": {"prior_did": "by_did", "issued_at_s": "timestamp_s"},
     "event-saved": {"encrypted_tags": "tags"},
     "event-tags-updated": {"encrypted_tags": "tags"},
     "refusals-counted": {"since_ms": "since", "until_ms": "until"},

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.public_key import PublicKey
 from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.errors import ExportRefused, ExportUnavailable
 from eventstore.parquet.files import open_place
+from eventstore.parquet.tree import head_in
 from eventstore.parquet.write.exporter import Exported
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
@@ -85,7 +88,7 @@ def _running(settings: Settings) -> Iterator[queue.Queue[Any]]:
 def _rows(settings: Settings) -> int:
     assert settings.export.to is not None
     place = open_place(settings.export.to)
-    return read_catalog(place.filesystem, place.root, check_hashes=True).rows
+    return read_catalog(place, check_hashes=True).rows
 
 
 def test_it_follows_the_log_and_puts_small_files_together(
@@ -100,7 +103,31 @@ def test_it_follows_the_log_and_puts_small_files_together(
             assert step.last == 5 * number
     assert _rows(settings) == len(whole_log(log))
     place = open_place(f"{settings.data_dir}/export")
-    assert len(read_catalog(place.filesystem, place.root).statements) < 12
+    assert len(read_catalog(place).statements) < 12
+
+
+def test_each_new_head_is_published_also_by_who_stands_by(
+    settings: Settings, log: EventLog
+) -> None:
+    growing = Growing(log)
+    key = PublicKey(load_or_create(settings.keys_path).signing_public)
+    assert settings.export.to is not None
+    stopping = threading.Event()
+    notes: tuple[queue.Queue[bytes], ...] = (queue.Queue(), queue.Queue())
+    exports = [ContinuousExport(settings, settings.export.to, on_head=to.put) for to in notes]
+    threads = [threading.Thread(target=export.run, args=(stopping,)) for export in exports]
+    for thread in threads:
+        thread.start()
+    try:
+        for seals in (0, 2, 4):
+            for published in notes:
+                while head_in(published.get(timeout=WAIT_S), key).size < seals:
+                    pass
+            growing.grow()
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join(WAIT_S)
 
 
 def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
@@ -117,7 +144,9 @@ def test_it_logs_a_fault_once_and_goes_on_when_it_is_over(
         in_the_way.unlink()
         assert isinstance(steps.get(timeout=WAIT_S), Exported)
     assert _rows(settings) == len(whole_log(log))
-    assert figures(settings.data_dir, log.position() + 3, NOW_MS + 1_500) == {
+    status = figures(settings.data_dir, log.position() + 3, NOW_MS + 1_500)
+    assert datetime.fromisoformat(status.pop("complete_until")) < datetime.now(UTC)
+    assert status == {
         "position": log.position(),
         "rows_behind": 3,
         "last_step_age_s": 1.5,

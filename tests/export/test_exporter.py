@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from actors.host.clock import system_clock
 from eventstore.log.codec import encode, identity_stream
-from eventstore.log.errors import AppendConflict, CorruptRow, UnknownTopic
+from eventstore.log.errors import AppendConflict, CorruptRow
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import InvitationUsed, KeyClaimed, RefusalsCounted
 from eventstore.log.verify import Summary, verify
@@ -35,6 +36,7 @@ from tests.export.samples import (
     exporter,
     registered,
     whole_log,
+    written,
 )
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, SealedWriter, append, message
@@ -86,7 +88,7 @@ def test_the_same_log_gives_the_same_bytes_however_often_the_exporter_was_starte
         with closing(exporter(log, in_parts)) as export:
             if export.step() is None:
                 break
-    assert contents(at_once) == contents(in_parts)
+    assert written(at_once) == written(in_parts)
 
 
 def test_steps_end_where_they_are_full(log: EventLog, place: ExportPlace) -> None:
@@ -154,7 +156,7 @@ def test_files_hold_the_rows_of_one_day_sorted_by_position(
     for number, day in enumerate(days):
         writer.commit({"shard-0": [registered(number, AT_MS + day * DAY_MS)]})
     export_all(log, place, Bounds())
-    assert sorted(path.split("/")[1] for path in place.sizes("events")) == [
+    assert sorted(path.split("/")[1] for path in place.data_sizes()) == [
         "date=2023-11-14",
         "date=2023-11-15",
         "date=2023-11-16",
@@ -193,7 +195,7 @@ def test_the_place_of_another_mediator_is_refused(
     if seed is not None:
         signer = Signer(signatures.public_key(seed).hex(), lambda m: signatures.sign(seed, m))
     with pytest.raises(ExportRefused, match=r"is the export of did:web:mediator\.test"):
-        Exporter(sqlite_log, place, owner, signer, VERIFY)
+        Exporter(sqlite_log, place, owner, signer, VERIFY, clock=system_clock)
     assert contents(place) == before
 
 
@@ -242,8 +244,21 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
     [
         ("DELETE FROM stored_events WHERE rowid = 7", LogNotAsSealed, "a seal over 2 rows"),
         ("DELETE FROM stored_events WHERE rowid BETWEEN 6 AND 8", LogNotAsSealed, "continue seal"),
-        ("UPDATE stored_events SET topic = 'new.2' WHERE rowid = 7", UnknownTopic, "new.2"),
-        ("UPDATE stored_events SET state = x'00' WHERE rowid = 7", CorruptRow, "message-queued"),
+        (
+            "UPDATE stored_events SET topic = 'new.2' WHERE rowid = 7",
+            LogNotAsSealed,
+            "not the seal",
+        ),
+        ("UPDATE stored_events SET state = x'00' WHERE rowid = 7", LogNotAsSealed, "position 6 on"),
+        ("UPDATE stored_events SET state = 'text' WHERE rowid = 7", LogNotAsSealed, "position 7"),
+        (
+            (
+                "UPDATE stored_events SET state = CAST(replace(state, 'age-2', 'age-3') AS BLOB)"
+                " WHERE rowid = 7"
+            ),
+            LogNotAsSealed,
+            "position 8 of the log: not the seal of the 2 rows from position 6 on",
+        ),
         ("UPDATE stored_events SET originator_id = 'x' WHERE rowid = 7", CorruptRow, "position 7"),
     ],
 )

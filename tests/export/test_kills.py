@@ -13,26 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyarrow import fs
 
 from eventstore.log.event_log import EventLog
-from eventstore.parquet.errors import ExportUnavailable
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.merkle import root_of
+from eventstore.parquet.errors import Damage, ExportUnavailable
+from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, open_place
+from eventstore.parquet.tree import head_in, published_note
+from eventstore.parquet.verify.export import verify_export
 from eventstore.stores.open_log import open_log
 from tests.export.samples import (
+    SIGNED_BY,
     Growing,
     catalog_of,
     contents,
     export_all,
     exported_log,
     exporter,
+    findings,
+    leaves_of,
     whole_log,
 )
 from tests.tidy.modules import ROOT
 
 CHILD = """
 import os, signal, sys
-folder, fatal = sys.argv[1], int(sys.argv[2])
+folder, fatal, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 from eventstore.stores.open_log import open_log
 from eventstore.parquet.files import open_place
 from tests.export.samples import export_all, exporter
@@ -47,7 +55,24 @@ def count(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 
 WATCHED = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
-sys.addaudithook(count)
+if what == "files":
+    sys.addaudithook(count)
+
+from deltalake import DeltaTable
+import eventstore.parquet.write.table as table
+
+def watched(holder, name):
+    made = getattr(holder, name)
+    def call(*arguments, **more):
+        count("open", [f"{folder}/export"])
+        made(*arguments, **more)
+        count("open", [f"{folder}/export"])
+    setattr(holder, name, call)
+
+for name in ("create_write_transaction", "create_checkpoint", "cleanup_metadata"):
+    watched(DeltaTable, name)
+watched(table, "create_table_with_add_actions")
+table.SUMMARY_EVERY = 3
 log, place = open_log(f"sqlite:{folder}/log.db"), open_place(f"{folder}/export")
 export_all(log, place)
 export = exporter(log, place)
@@ -55,28 +80,54 @@ export.compact(files_min=2)
 export.sweep()
 export.close()
 """
-"""Exports and compacts; kills itself before the step of the given number that touches a file."""
+"""Exports and compacts; kills itself before or after the step of the given number of the library of
+the table, or, of ``files``, also before one that touches a file. Summaries and checkpoints are made
+often."""
 
 
 @pytest.mark.crash
-def test_nothing_is_missed_or_doubled_whenever_the_exporter_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("what", "apart"), [("files", 7), ("table", 1)])
+def test_nothing_is_missed_or_doubled_whenever_the_exporter_is_killed(
+    tmp_path: Path, what: str, apart: int
+) -> None:
     with closing(open_log(f"sqlite:{tmp_path}/log.db")) as log:
         growing = Growing(log)
         place = open_place(f"{tmp_path}/export")
-        fatal, ended = 1, -signal.SIGKILL
+        fatal, ended = 0, -signal.SIGKILL
         while ended == -signal.SIGKILL:
             # Each round kills a few steps later than the one before, and the log has grown.
-            fatal += 3
+            fatal += apart
             growing.grow(5)
-            command = [sys.executable, "-c", CHILD, str(tmp_path), str(fatal)]
+            command = [sys.executable, "-c", CHILD, str(tmp_path), str(fatal), what]
             ended = subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode
             found = exported_log(place)
             assert found == list(whole_log(log))[: len(found)]
+            _assert_published_head_is_of(log, place)
+            if place.sizes(TABLE_LOG) and catalog_of(place).version:
+                rows = DeltaTable(f"{place.root}/{EVENTS}").to_pyarrow_table(columns=["position"])
+                positions = [row.position for row in found]
+                assert sorted(rows["position"].to_pylist()) == positions
+                # What a kill leaves is listed as such, and as nothing else.
+                assert {finding.fault for finding in findings(place)} <= {Damage.STRAY}
         assert ended == 0
+        assert findings(place) == []
         assert exported_log(place) == list(whole_log(log))
         export_all(log, place)
         assert catalog_of(place).strays == []
-    assert fatal > 9
+        assert [*verify_export(place, SIGNED_BY, processes=1)][:-1] == []
+        _assert_published_head_is_of(log, place)
+    assert fatal > 5
+
+
+def _assert_published_head_is_of(log: EventLog, place: ExportPlace) -> None:
+    """No head was signed of what is not in the log, or does not count in the export yet."""
+    note = published_note(place)
+    if note is None:
+        return
+    head, leaves = head_in(note, SIGNED_BY), leaves_of(log)
+    assert head.root == root_of(leaves[: head.size])
+    rows = [row for row in exported_log(place) if row.topic == SEAL_TOPIC]
+    assert head.size <= len(rows)
 
 
 class FailingHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
@@ -152,17 +203,19 @@ def test_an_exporter_goes_on_after_any_step_that_failed(
     growing = Growing(sqlite_log)
     growing.grow(2)
     with closing(exporter(sqlite_log, place)) as export:
-        for fatal in range(1, 9):
+        for fatal in range(1, 14):
             growing.grow(6)
             handler.changes_left = fatal
             with pytest.raises(ExportUnavailable, match="the store is gone"):
                 _export_and_compact(export)
             found = exported_log(place)
             assert found == list(whole_log(sqlite_log))[: len(found)]
+            _assert_published_head_is_of(sqlite_log, place)
         handler.changes_left = -1
         _export_and_compact(export)
     assert exported_log(place) == list(whole_log(sqlite_log))
     assert catalog_of(place).strays == []
+    assert [*verify_export(place, SIGNED_BY, processes=1)][:-1] == []
 
 
 def _export_and_compact(export: Any) -> None:

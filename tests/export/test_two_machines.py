@@ -84,7 +84,7 @@ def test_a_second_machine_is_refused_until_the_lock_of_the_first_ends(
             assert successor.step()
             with pytest.raises(LogUnavailable, match="the advisory lock was lost"):
                 exporter.step()
-    assert read_catalog(place.filesystem, place.root).rows == len(whole_log(log))
+    assert read_catalog(place).rows == len(whole_log(log))
 
 
 def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database(
@@ -112,7 +112,7 @@ def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database
             child.kill()
             child.communicate(timeout=WAIT_S)
     place = open_place(str(machines[0].export.to))
-    assert read_catalog(place.filesystem, place.root, check_hashes=True).rows == len(whole_log(log))
+    assert read_catalog(place, check_hashes=True).rows == len(whole_log(log))
 
 
 def exporter(settings: Settings) -> subprocess.Popen[bytes]:

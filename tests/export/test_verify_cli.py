@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+from eventstore.log.public_key import PublicKey
+from eventstore.log.tree_head import read_head, sign_head
+from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import open_place
+from eventstore.parquet.verify.beside import compare_end
+from eventstore.parquet.verify.export import ExportSummary, verify_export
 from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load_or_create, operators_token
 from http_edge.server.exits import Exit
-from tests.export.samples import registered
+from tests.export.samples import contents, registered
 from tests.export.test_cli import _mediator
-from tests.log.samples import SealedWriter
+from tests.log.samples import AT_MS, SealedWriter
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -37,11 +46,101 @@ def test_without_the_keys_the_export_proves_only_itself(run: Run, tmp_path: Path
     with _mediator(tmp_path / "data"):
         run("export", "--data-dir", "data", "--to", "out")
         ran = run("verify", "--data-dir", "elsewhere", "--from", "out")
-        assert (ran.code, "does not prove who wrote it" in ran.err) == (Exit.OK, True)
+        assert (ran.code, "the signer is not known" in ran.err) == (Exit.OK, True)
+        assert "not known: no key was named" in ran.out
         load_or_create(tmp_path / "other" / "mediator-keys.json")
         other = run("verify", "--data-dir", "other", "--from", "out", "--json")
         assert (other.code, other.err) == (Exit.FINDING, "")
         assert "bad signature" in other.out
+
+
+def test_who_names_the_public_key_needs_no_secret(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        shown = json.loads(run("keys", "--data-dir", "data", "--json").out)
+        check = ("verify", "--data-dir", "elsewhere", "--from", "out", "--json", "--public-key")
+        for key in (shown["signing_key"], *shown["verifier_keys"]):
+            ran = run(*check, key)
+            said = json.loads(ran.out)
+            assert (ran.code, ran.err, said["summary"]["key_is_trusted"]) == (Exit.OK, "", True)
+        other = PublicKey(bytes(range(1, 33))).text
+        ran = run(*check, other)
+        assert (ran.code, "bad signature" in ran.out) == (Exit.FINDING, True)
+        # The key that is named counts, whatever the data directory has.
+        ran = run("verify", "--data-dir", "data", "--from", "out", "--public-key", other)
+        assert (ran.code, "bad signature" in ran.out) == (Exit.FINDING, True)
+        assert run(*check, "no key").code == Exit.USAGE
+
+
+def test_a_head_that_a_witness_holds_is_continued_or_named(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        held = (tmp_path / "out" / "tree" / "checkpoint").read_bytes()
+        (tmp_path / "held").write_bytes(held)
+        check = ("verify", "--data-dir", "data", "--from", "out", "--json", "--witnessed")
+        ran = run(*check, "held")
+        assert (ran.code, json.loads(ran.out)["findings"]) == (Exit.OK, [])
+        (tmp_path / "none").write_text("no note")
+        refused = run(*check, "none")
+        assert (refused.code, "no signed head" in refused.err) == (Exit.USAGE, True)
+        keys = load_or_create(tmp_path / "data" / "mediator-keys.json")
+        head = read_head(held)
+        for size, fault in ((head.size + 1, "missing-head"), (head.size, "wrong-tree")):
+            forked = sign_head(
+                head._replace(size=size, root=bytes(32)),
+                PublicKey(keys.signing_public),
+                partial(signatures.sign, keys.signing_seed),
+            )
+            (tmp_path / "forked").write_bytes(forked)
+            ran = run(*check, "forked", "--witnessed", "held")
+            said = json.loads(ran.out)["findings"]
+            found = [(one["fault"], one["path"]) for one in said]
+            assert (ran.code, found) == (Exit.FINDING, [(fault, "forked")])
+
+
+def test_an_export_that_ends_before_the_log_beside_it_is_a_finding(
+    run: Run, tmp_path: Path
+) -> None:
+    check = ("verify", "--data-dir", "data", "--from", "out")
+    with _mediator(tmp_path / "data") as (_, growing):
+        run("export", "--data-dir", "data", "--to", "out")
+        earlier = contents(open_place(str(tmp_path / "out")))
+        growing.grow(2)
+        ran = run(*check)
+        assert (ran.code, "goes on to position 60" in ran.out) == (Exit.FINDING, True)
+        # Later than the transactions, as when the exporter is only about to write them.
+        soon = ("--set", "export.settled_s=3600", "--set", "export.lag_s_max=86400")
+        assert run(*check, *soon).code == Exit.FINDING
+        run("export", "--data-dir", "data", "--to", "out")
+        assert run(*check).code == Exit.OK
+        shutil.rmtree(tmp_path / "out")
+        for path, content in earlier.items():
+            open_place(str(tmp_path / "out")).write(path, content)
+        rolled_back = run(*check)
+        assert (rolled_back.code, "ends early" in rolled_back.out) == (Exit.FINDING, True)
+        assert run("verify", "--data-dir", "elsewhere", "--from", "out").code == Exit.OK
+
+
+def test_what_was_recorded_just_now_may_be_missing(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data") as (log, growing):
+        run("export", "--data-dir", "data", "--to", "out")
+        *_, summary = verify_export(open_place(str(tmp_path / "out")), None)
+        assert isinstance(summary, ExportSummary)
+        growing.grow()
+        assert [*compare_end(log, summary, recorded_before_ms=AT_MS)] == []
+        (finding,) = compare_end(log, summary, recorded_before_ms=AT_MS + 1)
+        assert (finding.first_position, finding.fault) == (51, Damage.ENDS_EARLY)
+
+
+def test_an_export_of_another_log_is_a_finding(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+    keys = f"keys_file={tmp_path}/data/mediator-keys.json"
+    with closing(open_log(f"sqlite:{tmp_path / 'other.db'}")) as log:
+        SealedWriter(log).commit({"shard-0": [registered(7)]})
+    other = ("--log", f"sqlite:{tmp_path / 'other.db'}", "--set", keys)
+    ran = run("verify", "--from", "out", *other)
+    assert (ran.code, "does not have its seal" in ran.out) == (Exit.FINDING, True)
 
 
 def test_damage_is_listed_and_nothing_live_is_compared(run: Run, tmp_path: Path) -> None:

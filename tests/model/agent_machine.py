@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from tests.model.machine import (
     IDENTITIES,
     INVITATION,
     KEY_TARGETS,
+    NAMES,
     IdentityMachine,
     anyone,
     faults,
@@ -32,8 +33,20 @@ sessions = st.sampled_from(SESSIONS)
 keys = st.sampled_from(["", *KEYS])
 key_names = st.sampled_from([*KEYS, "star"])
 claims = st.integers(1, 4)
+speakers = st.sampled_from(["", "", *NAMES])
+"""Who speaks: the account's own DID, or a rotated one."""
 leases_ms = st.sampled_from([340_000, 500, 0])
-envelopes = st.builds(c.QueueEnvelope, st.sampled_from(["", "", *KEYS]), payloads)
+Queueing: TypeAlias = c.QueueEnvelope | c.QueueEnvelopes
+envelopes_v1 = st.builds(c.QueueEnvelope, st.sampled_from(["", "", *KEYS]), payloads)
+envelopes_v2 = st.builds(
+    c.QueueEnvelopes,
+    st.sampled_from(["", "", *KEYS]),
+    st.lists(payloads, min_size=1, max_size=2),
+    # Seconds from now; 0 is never.
+    expires_at_s=st.sampled_from([0, 0, 60, 340, -1]),
+    delay_ms=st.sampled_from([0, 0, 0, 59_500]),
+)
+envelopes = envelopes_v1 | envelopes_v2
 deliveries = st.builds(
     c.DeliverMessages,
     session=sessions,
@@ -80,12 +93,13 @@ def connection(endpoint: str) -> c.Connection:
 class AgentMachine(IdentityMachine):
     """Every identity is a DIDComm agent as well: both protocols share each queue."""
 
-    def put(self, target: str, *commands: c.Command) -> None:
+    def put(self, target: str, *commands: c.Command, speaker: str = "") -> None:
         """Send commands in one transaction, without a nonce, as DIDComm's are."""
         partition = PLACEMENT.partition_of(target)
         self.room = max(self.room, len(self.waiting) + len(commands))
         for command in commands:
-            self.send(c.Submission(partition, target, b"", None, None, command))
+            request = c.Submission(partition, target, b"", None, None, command, speaker=speaker)
+            self.send(request)
 
     # Agents and keys ------------------------------------------------------------------------
 
@@ -165,7 +179,7 @@ class AgentMachine(IdentityMachine):
         self,
         who: str,
         pair: tuple[str, str],
-        queued: list[c.QueueEnvelope],
+        queued: list[Queueing],
         picked: list[int],
         is_late: bool,
         is_waiting: bool,
@@ -178,7 +192,7 @@ class AgentMachine(IdentityMachine):
         self.put(who, c.StartLive(EDGE, first, lease_ms, 20))
         if is_waiting:
             self.commit()
-        self.put(who, *queued)
+        self.put(who, *[self.named(command, who, []) for command in queued])
         beside = c.DeliverMessages(second, "pickup/2.0", 1, 99, 59_500)
         self.put(who, *([beside, live] if is_late else [live, beside]))
         self.put(who, self.named(c.RemoveMessages([], "acknowledged"), who, picked), live)
@@ -193,12 +207,16 @@ class AgentMachine(IdentityMachine):
         is_explicit=st.booleans(),
     )
     def be_taken_over(
-        self, who: str, pair: tuple[str, str], queued: list[c.QueueEnvelope], is_explicit: bool
+        self,
+        who: str,
+        pair: tuple[str, str],
+        queued: list[Queueing],
+        is_explicit: bool,
     ) -> None:
         """One session picks up implicitly, another takes over; the first may ask explicitly."""
         first, second = pair
         taken = c.DeliverMessages(first, "implicit", 3, 99, 59_500, implicit=True)
-        self.put(who, *queued)
+        self.put(who, *[self.named(command, who, []) for command in queued])
         self.commit()
         self.put(who, c.Listen(EDGE, first), taken)
         if is_explicit:
@@ -218,14 +236,14 @@ class AgentMachine(IdentityMachine):
         self,
         who: str,
         rules: c.SetQueuePolicy,
-        queued: list[c.QueueEnvelope],
+        queued: list[Queueing],
         is_listening: bool,
         ms: int,
     ) -> None:
         self.put(who, c.Listen(EDGE) if is_listening else c.CloseSession(EDGE), rules)
         self.commit()
         self.ask(friend_of(who), who, c.QueueMessage(friend_of(who), b"1"))
-        self.put(who, *queued)
+        self.put(who, *[self.named(command, who, []) for command in queued])
         self.commit()
         self.system.now_ms += ms
 
@@ -235,6 +253,9 @@ class AgentMachine(IdentityMachine):
         match command:
             case c.RemoveMessages(_, reason):
                 return c.RemoveMessages(ids, reason)
+            case c.QueueEnvelopes(expires_at_s=seconds) if seconds:
+                expires_at_s = self.system.now_ms // 1000 + seconds
+                return msgspec.structs.replace(command, expires_at_s=expires_at_s)
             case c.DeliverMessages(message_ids=[]):
                 return msgspec.structs.replace(command, message_ids=ids)
             case _:
@@ -242,7 +263,71 @@ class AgentMachine(IdentityMachine):
 
     @rule(who=anyone, command=queue_commands)
     def use_anybodys_queue(self, who: str, command: c.Command) -> None:
-        self.put(who, command)
+        self.put(who, self.named(command, who, []))
+
+    # Accounts -------------------------------------------------------------------------------
+
+    @rule(
+        who=identities,
+        prior=speakers,
+        new=speakers,
+        off_s=st.sampled_from([0, 0, 1, -400]),
+        own=st.lists(st.builds(c.ClaimedKey, key_names, claims), max_size=2),
+        is_named=st.sampled_from([True, True, False]),
+        endpoint=st.sampled_from([None, "", "https://new.example"]),
+    )
+    def rotate_the_account(  # noqa: PLR0913, PLR0917 - drawn one by one
+        self,
+        who: str,
+        prior: str,
+        new: str,
+        off_s: int,
+        own: list[c.ClaimedKey],
+        is_named: bool,
+        endpoint: str | None,
+    ) -> None:
+        """Another DID speaks from now on, if the prior one did; the same once more."""
+        prior, new = prior or who, new or who
+        if new != who and is_named:
+            self.put(new, c.NameSpeaker(who), c.FindAccount())
+        stated = None if endpoint is None else connection(endpoint)
+        at_s = self.system.now_ms // 1000 + off_s
+        rotation = c.RotateAccount(prior, new, at_s, stated, own)
+        self.put(who, rotation, rotation, c.FindAccount([*KEYS]))
+
+    @rule(who=identities, speaker=speakers, command=queue_commands, picked=picks)
+    def speak_for_an_account(
+        self, who: str, speaker: str, command: c.Command, picked: list[int]
+    ) -> None:
+        """Some DID asks, in any order of the two generations, and only who speaks is answered."""
+        by = speaker or who
+        self.put(who, self.named(command, who, picked), c.QueryConnection(), speaker=by)
+        self.put(by, c.QueryQueue(), speaker=by)
+
+    @rule(
+        who=identities,
+        speaker=speakers,
+        own=st.lists(st.builds(c.ClaimedKey, key_names, claims), max_size=2),
+        is_stated=st.booleans(),
+    )
+    def be_granted_mediation(
+        self, who: str, speaker: str, own: list[c.ClaimedKey], is_stated: bool
+    ) -> None:
+        stated = connection("") if is_stated else None
+        self.put(who, c.GrantMediation(stated, own), speaker=speaker)
+
+    @rule(who=identities, speaker=speakers, off_s=st.sampled_from([0, -400]), is_anew=st.booleans())
+    def end_the_account(self, who: str, speaker: str, off_s: int, is_anew: bool) -> None:
+        """The relationship ends, and may begin anew, which the same message does not end."""
+        end = c.EndAccount(speaker or who, self.system.now_ms // 1000 + off_s)
+        self.put(who, end)
+        if is_anew:
+            self.put(who, c.GrantMediation(connection(""), []), end, c.QueryConnection())
+
+    @rule(key_target=st.sampled_from(KEY_TARGETS), who=identities)
+    def take_over_a_key(self, key_target: str, who: str) -> None:
+        """Its holder gets a key from another, and learns from whom until it is released."""
+        self.put(key_target, c.ClaimKey(who, holds_key=True), c.ClaimKey(who))
 
     @rule(fault=faults, who=identities, request=deliveries)
     def fail_a_delivery(self, fault: Plan, who: str, request: c.DeliverMessages) -> None:

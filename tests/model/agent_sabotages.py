@@ -139,9 +139,10 @@ def count_the_cap_by_protocol(patch: pytest.MonkeyPatch) -> None:
         messages_max: int,
         bytes_max: int,
         _share: float,
+        others: int = 0,
     ) -> bool:
         too_heavy = state.envelope_bytes + size_bytes > bytes_max
-        return too_heavy or state.envelopes >= messages_max
+        return too_heavy or state.envelopes + others >= messages_max
 
     patch.setattr(envelopes, "is_full", is_full)
 

@@ -13,6 +13,7 @@ from actors.core import replies as r
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
 
+HELD_BACK: Final = "held back"
 LIMITS: Final = IdentityLimits(
     queue_messages_max=4,
     queue_bytes_max=50,
@@ -30,11 +31,11 @@ LIMITS: Final = IdentityLimits(
 ON_AGENTS: Final = (
     c.Connect
     | c.QueryConnection
-    | c.GrantMediation
     | c.UpdateKeylist
     | c.QueryKeylist
     | c.CheckKeys
     | c.QueueEnvelope
+    | c.QueueEnvelopes
     | c.QueryQueue
     | c.SetQueuePolicy
     | c.DeliverMessages
@@ -43,7 +44,7 @@ ON_AGENTS: Final = (
     | c.EndLive
     | c.Listen
 )
-_NO_RULES: Final = r.QueuePolicy(True, 0, 0, 0, 0)
+NO_RULES: Final = r.QueuePolicy(True, 0, 0, 0, 0)
 
 
 @dataclass
@@ -56,19 +57,29 @@ class Message:
     payload: bytes
     at_ms: int
     version: int
+    expires_s: float = 0
+    is_v2: bool = False
 
 
 @dataclass
 class Agent:
-    """What one identity has here as an agent; of a key or an invitation only who has it."""
+    """What one identity has here as an agent; of a key or an invitation only who has it.
+
+    ``speaker`` and ``account``: who speaks for it, and whose account it speaks for.
+    """
 
     connection: c.Connection | None = None
     mediated: bool = False
     keylist: dict[str, int] = field(default_factory=dict)
-    own_rules: r.QueuePolicy = _NO_RULES
+    own_rules: r.QueuePolicy = NO_RULES
     refusing: bool = False
     taken_by: str = ""
     claim: int = 0
+    former: str = ""
+    speaker: str = ""
+    account: str = ""
+    rotated_s: float = 0
+    ended_s: float = 0
     messages: list[Message] = field(default_factory=list)
     version: int = 0
     added_ms: int = 0
@@ -79,7 +90,10 @@ class Agent:
     def queue_bytes(self) -> int:
         return sum(len(m.payload) for m in self.messages)
 
-    def has_room(self, size_bytes: int, rules: r.QueuePolicy, sender: str, key: str | None) -> bool:
+    def has_room(
+        self, size_bytes: int, rules: r.QueuePolicy, sender: str, key: str | None, others: int = 0
+    ) -> bool:
+        """Is there room for one more message, or for ``others`` with it, of so many bytes?"""
         fits = self.queue_bytes + size_bytes <= rules.bytes_max
         alike = [
             len(m.payload)
@@ -87,11 +101,11 @@ class Agent:
             if m.key == key and (key is not None or m.sender_did == sender)
         ]
         share = LIMITS.queue_sender_share_max
-        within = not alike or (
-            len(alike) < share * LIMITS.queue_messages_max
+        within = not (alike or others) or (
+            len(alike) + others < share * LIMITS.queue_messages_max
             and sum(alike) + size_bytes <= share * LIMITS.queue_bytes_max
         )
-        return fits and within and len(self.messages) < rules.messages_max
+        return fits and within and len(self.messages) + others < rules.messages_max
 
     def rules(self) -> r.QueuePolicy:
         """The owner's rules within the operator's bounds."""
@@ -120,6 +134,7 @@ class Agent:
         bound_ms, own_ms = LIMITS.queue_age_s_max * 1000, self.rules().age_s_max * 1000
         old = [m for m in self.messages if now_ms - m.at_ms > bound_ms]
         old += [m for m in self.messages if m.key is not None and now_ms - m.at_ms > own_ms]
+        old += [m for m in self.messages if 0 < m.expires_s <= now_ms / 1000]
         self.remove([m.message_id for m in old], now_ms)
 
 
@@ -171,6 +186,9 @@ class Held:
                     self.live[did] = Live(session, reply.version, lease_ms, bytes_max)
                     self._release(before, own)
                 self._end_implicit(did, own, but=session)
+            case c.RotateAccount() | c.EndAccount():
+                self.live.pop(did, None)
+                self.implicit.pop(did, None)
             case c.EndLive(session) | c.ReleaseLeases(session):
                 if self.live_of(did) == session:
                     del self.live[did]
@@ -206,7 +224,9 @@ class Held:
         }
 
 
-def on_a_key_or_a_queue(agent: Agent, command: c.Command, now_ms: int) -> r.Reply | Refusal | None:
+def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
+    agent: Agent, command: c.Command, now_ms: int
+) -> r.Reply | Refusal | None:
     """What needs no connection; None for another command."""
     match command:
         case c.UseInvitation(by):
@@ -214,16 +234,18 @@ def on_a_key_or_a_queue(agent: Agent, command: c.Command, now_ms: int) -> r.Repl
                 return Refusal.INVITATION_USED
             agent.version += not agent.taken_by
             agent.taken_by = by
-        case c.ClaimKey(by):
+        case c.ClaimKey(by, holds_key):
             if agent.taken_by not in ("", by):
-                return Refusal.KEY_TAKEN
+                if not holds_key:
+                    return Refusal.KEY_TAKEN
+                agent.former = agent.taken_by
             agent.version += 1
             agent.taken_by, agent.claim = by, agent.version
-            return r.KeyClaim(agent.claim)
+            return r.KeyClaim(agent.claim, agent.former)
         case c.ReleaseKey(by, claim):
             if agent.taken_by == by and agent.claim == claim:
                 agent.version += 1
-                agent.taken_by = ""
+                agent.taken_by = agent.former = ""
         case c.FindKeyOwner():
             return r.KeyOwner(agent.taken_by) if agent.taken_by else Refusal.KEY_UNKNOWN
         case c.PurgeQueue():
@@ -246,17 +268,21 @@ def on_an_agent(  # noqa: C901 - one arm per command
         agent.connection = command.connection
         return r.Done()
     if agent.connection is None:
-        is_forward = isinstance(command, c.QueueEnvelope) and command.recipient_key
+        is_forward = (
+            isinstance(command, c.QueueEnvelope | c.QueueEnvelopes) and command.recipient_key != ""
+        )
         return Refusal.KEY_UNKNOWN if is_forward else Refusal.NOT_CONNECTED
     match command:
         case c.QueryConnection():
             return r.Connected(agent.connection, agent.mediated)
-        case c.GrantMediation():
-            agent.version += not agent.mediated
-            agent.mediated = True
         case c.UpdateKeylist() | c.QueryKeylist() | c.CheckKeys():
             return _keylist(agent, command) if agent.mediated else Refusal.NOT_MEDIATED
-        case c.QueueEnvelope():
+        case c.QueueEnvelope(key, payload):
+            said = _queue(did, agent, held, c.QueueEnvelopes(key, [payload]), now_ms, new)
+            for message in agent.messages:
+                message.is_v2 &= message.message_id != new
+            return said
+        case c.QueueEnvelopes():
             return _queue(did, agent, held, command, now_ms, new)
         case c.QueryQueue(key):
             return _standing(did, agent, held, key)
@@ -311,17 +337,20 @@ def _keylist(
 
 
 def _queue(
-    did: str, agent: Agent, held: Held, command: c.QueueEnvelope, now_ms: int, new: str
+    did: str, agent: Agent, held: Held, command: c.QueueEnvelopes, now_ms: int, new: str
 ) -> r.Reply | Refusal:
-    key, payload, rules = command.recipient_key, command.payload, agent.rules()
+    key, payloads, rules = command.recipient_key, command.payloads, agent.rules()
     if key and key not in agent.keylist:
         return Refusal.KEY_UNKNOWN
+    if 0 < command.expires_at_s <= now_ms / 1000:
+        return Refusal.MESSAGE_EXPIRED
+    sizes = [len(payload) for payload in payloads]
     refusal = None
     if not rules.will_queue and did not in held.listening:
         refusal = Refusal.NOT_QUEUING
-    if not agent.has_room(len(payload), rules, "", key):
+    if not agent.has_room(sum(sizes), rules, "", key, len(sizes) - 1):
         refusal = Refusal.RECIPIENT_QUEUE_FULL
-    if len(payload) > rules.message_bytes_max:
+    if max(sizes) > rules.message_bytes_max:
         refusal = Refusal.MESSAGE_TOO_LARGE
     if refusal is not None:
         agent.version += not agent.refusing
@@ -329,14 +358,22 @@ def _queue(
         return refusal
     assert agent.connection is not None
     live = held.live.get(did)
-    goes_live = live is not None and _is_next(agent, held, live, len(payload))
-    agent.add(Message(new, "", key, payload, now_ms, agent.version + 1))
-    if live is not None and goes_live:
+    goes_live = live is not None and _is_next(agent, held, live, sizes[0])
+    ids = [f"{new}.{number}" for number in range(len(sizes))] if len(sizes) > 1 else [new]
+    for message_id, payload in zip(ids, payloads, strict=True):
+        queued = Message(message_id, "", key, payload, now_ms, agent.version + 1)
+        queued.expires_s, queued.is_v2 = command.expires_at_s, True
+        agent.add(queued)
+    agent.version += command.expires_at_s > 0
+    lease = (HELD_BACK, now_ms + command.delay_ms) if command.delay_ms else None
+    if live is not None and goes_live and lease is None and len(ids) == 1:
         agent.version += 1
         agent.delivered_ms = now_ms
-        held.leases[new] = (live.session, now_ms + live.lease_ms)
-        held.granted.add(new)
-    return r.EnvelopeQueued(new, bool(agent.connection.endpoint))
+        lease = (live.session, now_ms + live.lease_ms)
+    if lease is not None:
+        held.leases |= dict.fromkeys(ids, lease)
+        held.granted |= set(ids)
+    return r.EnvelopeQueued(ids[0], bool(agent.connection.endpoint))
 
 
 def _is_next(agent: Agent, held: Held, live: Live, size_bytes: int) -> bool:
@@ -344,8 +381,9 @@ def _is_next(agent: Agent, held: Held, live: Live, size_bytes: int) -> bool:
     envelopes = [m for m in agent.messages if m.key is not None]
     leased = [m for m in envelopes if m.message_id in held.leases]
     own = [m for m in leased if held.leases[m.message_id][0] == live.session]
+    handed_out = [m for m in leased if held.leases[m.message_id][0] != HELD_BACK]
     is_behind = [m for m in envelopes[-1:] if m not in leased and m.version > live.since]
-    is_many = len(own) >= LIMITS.live_in_flight_max or len(leased) >= LIMITS.leased_max
+    is_many = len(own) >= LIMITS.live_in_flight_max or len(handed_out) >= LIMITS.leased_max
     is_large = sum(len(m.payload) for m in own) + size_bytes > live.bytes_max
     return bool(live.lease_ms) and not (is_behind or is_many or (own and is_large))
 
@@ -361,7 +399,8 @@ def _deliver(
         in_flight = [i for i in waiting if held.leases.get(i, ("", 0))[0] == command.session]
         limit = min(limit, LIMITS.live_in_flight_max - len(in_flight))
     if command.lease_ms and command.message_ids is None:
-        limit = min(limit, LIMITS.leased_max - len([i for i in waiting if i in held.leases]))
+        handed_out = [i for i in waiting if held.leases.get(i, (HELD_BACK, 0))[0] != HELD_BACK]
+        limit = min(limit, LIMITS.leased_max - len(handed_out))
     if command.message_ids is None:
         offered = [
             m

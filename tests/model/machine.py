@@ -27,7 +27,9 @@ MEDIATOR: Final = "did:example:mediator"
 IDENTITIES: Final = ("did:example:alice", "did:example:zoe")  # in different shards
 KEY_TARGETS: Final = ("key:sun", "key:moon")
 INVITATION: Final = "invitation:once"
-TARGETS: Final = (*IDENTITIES, *KEY_TARGETS, INVITATION)
+NAMES: Final = ("did:peer:4zNew", "did:peer:4zNewer")
+"""DIDs that accounts are rotated to."""
+TARGETS: Final = (*IDENTITIES, *KEY_TARGETS, INVITATION, *NAMES)
 TAGS: Final = ("red", "blue")
 CHANNELS: Final = ("news", "chess")
 
@@ -378,4 +380,12 @@ class IdentityMachine(RuleBasedStateMachine):
             assert folded.keylist == box.keylist
             assert list(folded.keylist) == list(box.keylist)
             assert folded.owner_did + folded.used_by == box.taken_by
+            assert (folded.speaker_did, folded.account_did) == (box.speaker, box.account)
+            ending = {m.message_id: m.expires_s for m in box.messages if m.expires_s}
+            assert folded.expiring == ending
+            assert folded.expires_first_s == min(ending.values(), default=0)
+            # Stored and made by messages of both generations.
+            assert sum(m.is_v2 for m in folded.messages.values()) == sum(
+                m.is_v2 for m in box.messages
+            )
             assert list(folded.public_events) == [e.event_id for e in box.public]

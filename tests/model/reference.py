@@ -12,6 +12,12 @@ from actors.core import replies as r
 from actors.core.refusals import Refusal
 from eventstore.log.event_log import PublicEvent, PublicEventsFilter, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Seconds
+from tests.model.accounts_reference import (
+    ON_ACCOUNTS,
+    against_the_speaker,
+    grant,
+    on_an_account,
+)
 from tests.model.agents_reference import (
     LIMITS,
     ON_AGENTS,
@@ -22,6 +28,21 @@ from tests.model.agents_reference import (
     on_an_agent,
 )
 
+BY_SPEAKERS = (
+    c.Connect
+    | c.QueryConnection
+    | c.GrantMediation
+    | c.UpdateKeylist
+    | c.QueryKeylist
+    | c.CheckKeys
+    | c.QueryQueue
+    | c.SetQueuePolicy
+    | c.DeliverMessages
+    | c.RemoveMessages
+    | c.StartLive
+    | c.EndLive
+    | c.Listen
+)
 _ASKED_BY_OTHERS = c.QueueMessage | c.RequestContract | c.StoreContract | c.CheckRegistered
 
 
@@ -95,17 +116,27 @@ class Reference:
             if claim is not None:
                 (self.without_effect if request.refusal else self.nonces).add(claim.key)
             return r.Done() if request.refusal is None else r.Refused(request.refusal)
-        did, command, box = request.target_did, request.command, self.boxes[request.target_did]
+        did, box = request.target_did, self.boxes[request.target_did]
         box.lapse(now_ms)
-        said = self._decide(did, box, command, now_ms, next(ids))
+        said = self._decide(did, box, request, now_ms, next(ids))
         if claim is not None:
             is_unknown = isinstance(said, Refusal) and not box.version
             (self.without_effect if is_unknown else self.nonces).add(claim.key)
         return r.Refused(said) if isinstance(said, Refusal) else said
 
     def _decide(
-        self, did: str, box: Box, command: c.Command, now_ms: int, new: str
+        self, did: str, box: Box, request: c.Submission, now_ms: int, new: str
     ) -> r.Reply | Refusal:
+        command = request.command
+        assert command is not None
+        if isinstance(command, ON_ACCOUNTS):
+            return on_an_account(did, box, command, now_ms)
+        if isinstance(command, BY_SPEAKERS):
+            refusal = against_the_speaker(did, box, request.speaker)
+            if refusal is not None:
+                return refusal
+        if isinstance(command, c.GrantMediation):
+            return grant(box, command)
         if isinstance(command, ON_AGENTS):
             return on_an_agent(did, box, self.held, command, now_ms, new)
         said = on_a_key_or_a_queue(box, command, now_ms)

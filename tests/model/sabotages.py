@@ -196,7 +196,9 @@ def offer_the_newest_message_first(patch: pytest.MonkeyPatch) -> None:
     query = message_queue.query_messages
 
     def backwards(state: Identity, command: QueryMessages, context: DecisionContext) -> Accepted:
-        refs = query(state, command, context).reply
+        decision = query(state, command, context)
+        assert isinstance(decision, Accepted)
+        refs = decision.reply
         assert isinstance(refs, MessageRefs)
         return Accepted(MessageRefs(refs.versions[::-1], refs.total, refs.size_bytes))
 

@@ -18,11 +18,13 @@ from actors.core.commands import (
     CloseSession,
     Command,
     DeliverMessages,
+    EndAccount,
     EndLive,
     Listen,
     OpenSession,
     Read,
     ReleaseLeases,
+    RotateAccount,
     StartLive,
     Submission,
 )
@@ -174,6 +176,7 @@ class CoreSystem(System):
             bool(self._sessions.edges_of(did)),
             self._sessions.live_of(did),
             self._sessions.implicit_of(did),
+            request.speaker,
         )
         expired = lapsed(state, context)
         self._record(did, state, [] if expired is None else [expired])
@@ -221,6 +224,8 @@ class CoreSystem(System):
                 self._sessions.end_implicit(did, implicit)
                 if implicit != session:
                     self._leases.release(did, implicit)
+            case RotateAccount() | EndAccount():
+                self._sessions.end_handing_out(did)
             case EndLive(session):
                 self._sessions.end_live(did, session)
             case ReleaseLeases(session):

@@ -12,14 +12,18 @@ from _pytest.mark import ParameterSet
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model import agent_sabotages, sabotages
+from tests.model import account_sabotages, agent_sabotages, sabotages
 from tests.model.agent_machine import AgentMachine
 from tests.model.mediator_machine import MediatorMachine
 from tests.model.sabotages import Sabotage
 from tests.model.systems import CoreSystem, HostSystem
 from tests.model.test_model import EXAMPLES
 
-IN_THE_CORE = [*sabotages.IN_THE_CORE, *agent_sabotages.IN_THE_CORE]
+IN_THE_CORE = [
+    *sabotages.IN_THE_CORE,
+    *agent_sabotages.IN_THE_CORE,
+    *account_sabotages.IN_THE_CORE,
+]
 IN_THE_HOST = [*sabotages.IN_THE_HOST, *agent_sabotages.IN_THE_HOST]
 LOOKING = settings(EXAMPLES, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
 

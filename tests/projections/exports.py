@@ -7,26 +7,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import base58
 from eventsourcing.persistence import StoredEvent
 from pyspark.sql import DataFrame
 
 from actors.core.partitioning import Placement
+from actors.host.clock import system_clock
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
+from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
+from projections.spark.export import ExportedLog
 from projections.tables.projection import Projection
 from projections.tables.registry import PROJECTIONS
 from tests.histories import MEDIATOR
 
 _SEED: Final = bytes(range(32))
 _KEY: Final = signatures.public_key(_SEED)
+SIGNER: Final = PublicKey(_KEY)
+
+
+def complete_until(export: ExportedLog) -> datetime:
+    """The latest time for which the export says that it has all of the log."""
+    times_ms = [part.catalog.complete_until_ms for part in export.parts]
+    assert None not in times_ms
+    return datetime.fromtimestamp(min(ms for ms in times_ms if ms is not None) / 1000, UTC)
 
 
 def export_log(log: EventLog, target: Path, rows_max: int = 100_000) -> None:
@@ -35,9 +45,10 @@ def export_log(log: EventLog, target: Path, rows_max: int = 100_000) -> None:
         log,
         open_place(str(target)),
         ExportOwner(MEDIATOR, 3),
-        Signer(base58.b58encode(_KEY).decode(), lambda message: signatures.sign(_SEED, message)),
+        Signer(SIGNER.text, lambda message: signatures.sign(_SEED, message)),
         lambda message, signature: signatures.verify(_KEY, message, signature),
         Bounds(rows_max=rows_max),
+        clock=system_clock,
     )
     while exporter.step() is not None:
         pass

@@ -16,6 +16,7 @@ from actors.host import owned_partition
 from eventstore.log.codec import decode, partition_stream
 from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import (
+    AccountRotated,
     BatchSealed,
     ConnectionEstablished,
     ContractRequested,
@@ -29,10 +30,12 @@ from eventstore.log.events import (
     KeylistUpdated,
     KeyReleased,
     MediationGranted,
+    MessageExpirySet,
     MessageQueued,
     MessagesDelivered,
     PublicEventPublished,
     QueuePolicySet,
+    SpeakerNamed,
 )
 from eventstore.log.verify import Summary, verify
 from eventstore.parquet.columns import identity_of
@@ -179,6 +182,13 @@ def _of_queue(
         ))  # fmt: skip
     assert [row[2] for row in queue] == sorted(row[2] for row in queue)
     yield "queues", queue
+    for row in known["message_expiries"]:
+        timed = [
+            e
+            for e in stored
+            if isinstance(e.event, MessageExpirySet) and row["message_id"] in e.event.message_ids
+        ]
+        yield "message_expiries", [(*timed[-1].place, *row.values())]
     for row in known["queue_policies"]:
         set_last = [e for e in stored if isinstance(e.event, QueuePolicySet)][-1]
         yield "queue_policies", [(*set_last.place, *row.values())]
@@ -190,7 +200,14 @@ def _of_agent(known: Described, stored: list[Stored]) -> Iterable[tuple[str, Ite
         row["routing_keys"] = tuple(row["routing_keys"])
         yield "connections", [(*said.place, *row.values())]
     if known["mediation"]:
-        yield "mediation", [e.place for e in stored if isinstance(e.event, MediationGranted)]
+        granted = [e for e in stored if isinstance(e.event, MediationGranted)]
+        yield "mediation", [granted[-1].place]
+    for row in known["speakers"]:
+        rotated = [e for e in stored if isinstance(e.event, AccountRotated)][-1]
+        yield "speakers", [(*rotated.place, row["speaker_did"])]
+    for row in known["account_names"]:
+        (given,) = [e for e in stored if isinstance(e.event, SpeakerNamed)]
+        yield "account_names", [(*given.place, row["account_did"])]
     added: dict[str, tuple[Stored, int]] = {}
     for each in stored:
         if isinstance(each.event, KeylistUpdated):

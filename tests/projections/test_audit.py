@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +17,8 @@ from pyspark.sql import SparkSession
 
 from actors.core import commands as c
 from eventstore.log import events as e
+from eventstore.log.proof import ProvenMessage, check_proof
+from eventstore.log.public_key import PublicKey
 from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
 from projections.audit.identity import identity_history, identity_traffic
@@ -36,9 +36,8 @@ from projections.spark.export import open_export
 from projections.spark.pseudonyms import pseudonym_of
 from projections.tables.projection import Step
 from tests.histories import AGENTS, IDENTITIES, START_MS, History, random_script
-from tests.projections.exports import export_log
+from tests.projections.exports import SIGNER, export_log
 from tests.projections.folding import Stored, fold, stored_events
-from tests.tidy.modules import ROOT
 
 ALL = 10_000
 SECRET = b"no command shows this"
@@ -300,6 +299,38 @@ def test_tables_and_json_of_the_program_say_the_same(runner: CliRunner, sample: 
 
 
 @pytest.mark.spark
+def test_a_message_is_proven_to_who_has_the_public_key_alone(
+    runner: CliRunner, sample: SampleLog, tmp_path: Path
+) -> None:
+    removed = Counter(i for s in sample.of(e.MessagesRemoved) for i in ids_in(s.event))
+    message_id = next(iter(removed))
+    file = tmp_path / "proof.json"
+    arguments = ["audit", "message", message_id, "--from", str(sample.export), "--json"]
+    for options in ([], ["--public-key", SIGNER.text]):
+        done = runner.invoke(projections, [*arguments, "--proof", str(file), *options])
+        shown = json.loads(done.stdout)
+        proven = check_proof(file.read_bytes(), SIGNER)
+        assert isinstance(proven, ProvenMessage)
+        assert [event["event"] for event in shown["events"]] == [p.event for p in proven.events]
+        assert [event["seal_digest"] for event in shown["events"]] == [
+            p.seal_digest.hex() for p in proven.events
+        ]
+        assert ("is not known" in shown["message"]["signed_by"]) == (not options)
+    other = PublicKey(bytes(range(1, 33))).text
+    refused = runner.invoke(projections, [*arguments, "--public-key", other])
+    assert (refused.exit_code, "bad signature" in refused.stderr) == (4, True)
+    key = tmp_path / "key"
+    key.write_bytes(KEY)
+    key.chmod(0o600)
+    hidden = runner.invoke(
+        projections, [*arguments, "--proof", str(file), "--pseudonymise", str(key)]
+    )
+    assert (hidden.exit_code, "names as they are" in hidden.stderr) == (2, True)
+    nowhere = runner.invoke(projections, [*arguments, "--proof", str(tmp_path / "no" / "file")])
+    assert (nowhere.exit_code, "No such file" in nowhere.stderr) == (3, True)
+
+
+@pytest.mark.spark
 def test_no_command_shows_a_payload_and_with_a_key_none_shows_a_name(
     runner: CliRunner, sample: SampleLog, tmp_path: Path
 ) -> None:
@@ -357,22 +388,6 @@ def test_text_of_strangers_cannot_drive_the_terminal(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.spark
-def test_poste_runs_the_program_and_ends_as_it_does(sample: SampleLog, tmp_path: Path) -> None:
-    poste = [
-        sys.executable,
-        "-c",
-        "from http_edge.cli.main import main; main()",
-        "audit",
-        "replays",
-    ]
-    options = ["--limit", "1", "--master", "local[1]", "--from"]
-    done, failed = (
-        subprocess.run(
-            [*poste, *options, str(source)], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        for source in (sample.export, tmp_path)
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "only 1 are shown (--limit)" in done.stdout
-    assert (failed.returncode, failed.stdout) == (3, "")
-    assert "no export is here" in failed.stderr
+def test_a_list_that_was_cut_says_so(runner: CliRunner, sample: SampleLog) -> None:
+    arguments = ["audit", "replays", "--limit", "1", "--from", str(sample.export)]
+    assert "only 1 are shown (--limit)" in runner.invoke(projections, arguments).stdout

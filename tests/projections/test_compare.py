@@ -37,7 +37,7 @@ def test_a_host_knows_what_its_log_says_while_it_goes_on(
 ) -> None:
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
         history = History(log)
-        history.play(random_script(3, 300))
+        history.play(random_script(19, 300))
         export_log(log, tmp_path / "export", rows_max=300)
         # Later than what was exported before, and before what comes afterwards.
         history.play(random_script(4, 60))

@@ -17,20 +17,23 @@ from pyspark.sql import SparkSession
 from actors.core.partitioning import Placement
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
+from eventstore.log.proof import ProvenMessage, check_proof, proof_bytes
 from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.proofs import message_proof
 from eventstore.stores.open_log import open_log
 from projections.audit.identity import identity_history
 from projections.audit.listing import listed
 from projections.audit.messages import events_until, message_life, stuck_messages
 from projections.compare.compare import compare
-from projections.rebuild.catalog import Tables, TablesPlace
+from projections.generations.generation import Generation
+from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import RebuildRefused, rebuild
-from projections.report.provenance import notes, open_signed_export
+from projections.report.provenance import notes
 from projections.spark.export import NoExport, NotExported, open_export
 from projections.tables.registry import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, PLACEMENT, History, random_script
 from tests.projections.dumps import dump_host
-from tests.projections.exports import export_log, rows_of, share_out
+from tests.projections.exports import SIGNER, complete_until, export_log, rows_of, share_out
 from tests.projections.folding import Rows, fold, stored_events
 
 TWO: Final = Placement(shards=PLACEMENT.shards, hosts=1, databases=2)
@@ -96,9 +99,9 @@ def test_the_exports_of_two_databases_are_rebuilt_as_one_log(
 ) -> None:
     target = sample.folder / "tables"
 
-    def read(tables: Tables) -> dict[str, Rows]:
-        place = TablesPlace(str(target))
-        return rows_of({table.name: place.read(spark, table) for table in tables.tables})
+    def read(made: Generation) -> dict[str, Rows]:
+        opened = open_tables(spark, str(target), made.generation)
+        return rows_of({table.name: opened.table(table.name) for table in made.tables})
 
     tables = rebuild(spark, open_export(str(sample.export)), str(target))
     assert tables.at == tuple(one.position() for one in sample.databases)
@@ -175,10 +178,19 @@ def test_an_audit_finds_what_stands_in_either_database(
         for step in steps
     )
     assert lived == expected != []
+    events = listed(message_life(together, waits["message_id"]), 9).records
+    part = open_export(str(sample.export)).parts[events[0]["database"]]
+    seals = [event["seal_position"] for event in events]
+    named = (waits["message_id"], events[0]["identity"], seals)
+    proven = check_proof(
+        proof_bytes(message_proof(part.place, part.catalog, SIGNER, *named)), SIGNER
+    )
+    assert isinstance(proven, ProvenMessage)
+    assert [event.position for event in proven.events] == seals
 
 
 def test_exports_are_of_all_databases_and_each_in_its_place(sample: SampleLog) -> None:
-    export = open_signed_export(str(sample.export))
+    export = open_export(str(sample.export))
     said = {note.name: note.text for note in notes(export, is_pseudonymised=False)}
     assert f"db-1 {sample.databases[1].position():,}, {sample.log.position():,} rows" in said["Log"]
     first, second = sample.export / "db-0", sample.export / "db-1"
@@ -202,5 +214,7 @@ def test_a_number_names_no_position_of_several_databases(
     export = open_export(str(sample.export))
     with pytest.raises(NotExported, match="name a time"):
         export.position(spark, 5)
-    assert export.position(spark, datetime(9000, 1, 1, tzinfo=UTC)) == export.last
+    assert export.position(spark, complete_until(export)) == export.last
+    with pytest.raises(NotExported, match="complete until"):
+        export.position(spark, datetime(9000, 1, 1, tzinfo=UTC))
     assert export.position(spark, datetime(1970, 1, 2, tzinfo=UTC)) == export.start

@@ -6,11 +6,12 @@ import io
 import json
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -22,9 +23,11 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from eventstore.parquet.schema import SCHEMA as EXPORTED
 from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
+from projections.generations.place import TablesPlace
 from projections.spark.export import SCHEMA, open_export, spark_path
 from projections.spark.program import ProgressSteps, cause, point_in_log
 from projections.tables.registry import PROJECTIONS
+from tests.export.test_earlier_release import golden
 from tests.histories import Act, History, random_script
 from tests.projections.exports import export_log
 from tests.tidy.modules import ROOT
@@ -39,30 +42,86 @@ def export(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str) -> Result:
-    """Run the program here; only for what fails before Spark is started."""
+    """Run the program here."""
     return CliRunner().invoke(projections, ["rebuild", *arguments])
 
 
+S3_ERROR = """An error occurred while calling o67.parquet.
+: java.lang.RuntimeException: java.lang.ClassNotFoundException: Class S3AFileSystem not found
+\tat org.apache.hadoop.conf.Configuration.getClass(Configuration.java:2737)
+Caused by: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found
+\tat org.apache.hadoop.conf.Configuration.getClassByName(Configuration.java:2641)
+\t... 21 more
+"""
+
+
+NO_CONNECTOR = (
+    "ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found:"
+    " Spark reads s3 with the package org.apache.hadoop:hadoop-aws"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        (S3_ERROR, NO_CONNECTOR),
+        ("while calling o9.x.\n: java.net.ConnectException: to host:9\n\tat a.b(C.java:1)\n",
+         "ConnectException: to host:9"),
+        ("An error occurred while calling o9.x.\n", "An error occurred while calling o9.x."),
+        ("[FAILED_READ_FILE] Encountered x.parquet\n: a.B: c\n", "[FAILED_READ_FILE] Encountered"),
+    ],
+)  # fmt: skip
+def test_an_error_of_java_names_its_cause(said: str, named: str) -> None:
+    assert cause(said).startswith(named)
+
+
+def test_a_time_beyond_what_is_exported_is_refused(export: Path, tmp_path: Path) -> None:
+    later = datetime.now(UTC) + timedelta(minutes=5)
+    for source, said in (
+        (str(export), "the export is complete until "),
+        (golden(tmp_path / "old").root, "does not say until when it is complete"),
+    ):
+        place = ("--from", source, "--to", str(tmp_path / "tables"))
+        done = run(*place, "--as-of", later.isoformat())
+        assert (done.exit_code, said in done.output) == (2, True)
+        open_export(source).require(None)
+        open_export(source).require(1)
+    open_export(str(export)).require(datetime.now(UTC) - timedelta(minutes=2))
+
+
 @pytest.mark.spark
-def test_an_export_becomes_tables_with_a_catalog(export: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "projections", "rebuild", "--from", str(export)]
-    options = ["--to", str(tmp_path / "tables"), "--master", "local[1]", "--json"]
-    done = subprocess.run(
-        [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
+def test_an_export_becomes_tables_with_a_catalog(
+    spark: SparkSession, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In the session of all tests; test_submit.py and test_verify_live.py start one of their own.
+    monkeypatch.setattr(
+        "projections.rebuild.program.open_session", lambda *_, **__: nullcontext(spark)
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = run("--from", str(export), "--to", str(tmp_path / "tables"), "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
     printed = json.loads(done.stdout)
-    assert printed == json.loads((tmp_path / "tables" / "catalog.json").read_text())
+    made = TablesPlace(str(tmp_path / "tables")).generation()
+    assert printed == msgspec.to_builtins(made)
     assert [table["name"] for table in printed["tables"]] == [p.name for p in PROJECTIONS]
     for table in printed["tables"]:
         assert table["about"]
         assert all(column["about"] and column["type"] for column in table["columns"])
 
 
+def test_poste_ends_as_the_program_does(tmp_path: Path) -> None:
+    poste = [sys.executable, "-c", "from http_edge.cli.main import main; main()"]
+    command = [*poste, "audit", "replays", "--from", str(tmp_path)]
+    failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (failed.returncode, failed.stdout) == (3, "")
+    assert failed.stderr.startswith("poste: ")
+    assert "no export is here" in failed.stderr
+
+
 def test_a_place_without_an_export_is_said(tmp_path: Path) -> None:
     for source, why in ((tmp_path, "no export is here"), (tmp_path / "x", "no such folder")):
         done = run("--from", str(source), "--to", str(tmp_path / "tables"))
         assert (done.exit_code, why in done.output) == (3, True)
+        assert done.output.startswith("projections: "), "errors name the program that was typed"
     assert not (tmp_path / "tables").exists()
 
 

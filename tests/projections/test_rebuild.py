@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import msgspec
@@ -16,12 +16,16 @@ from pyspark.sql import SparkSession
 
 from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
-from projections.rebuild.catalog import CATALOG, Tables, TablesDamaged, TablesPlace
-from projections.rebuild.rebuild import RebuildRefused, frames, rebuild
+from projections.generations.delta_folder import TablesDamaged
+from projections.generations.generation import Generation
+from projections.generations.place import Kept, TablesPlace
+from projections.generations.reading import open_tables
+from projections.rebuild.rebuild import KEPT, RebuildRefused, frames, rebuild
+from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import NotExported, open_export
 from projections.tables.registry import PROJECTIONS
 from tests.histories import History, random_script
-from tests.projections.exports import export_log, prefix_of, rows_of
+from tests.projections.exports import complete_until, export_log, prefix_of, rows_of
 from tests.projections.folding import Rows, fold
 
 pytestmark = pytest.mark.spark
@@ -30,6 +34,14 @@ pytestmark = pytest.mark.spark
 PROPERTY = settings(
     derandomize=True, database=None, deadline=None, max_examples=2, phases=[Phase.generate]
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_rows_in_a_bucket() -> Iterator[None]:
+    """So that tables of small logs have several buckets, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("projections.rebuild.writing.EVENTS_OF_BUCKET", 60)
+        yield
 
 
 @contextmanager
@@ -49,12 +61,12 @@ def seal_before(log: EventLog, position: int) -> int:
     return max(row.id for row in rows if row.topic == "batch-sealed.1" and row.id <= position)
 
 
-def read(spark: SparkSession, target: Path, tables: Tables) -> dict[str, Rows]:
-    """The rows of written tables, as their catalog says."""
-    place = TablesPlace(str(target))
-    assert place.catalog() == tables
-    found = rows_of({table.name: place.read(spark, table) for table in tables.tables})
-    assert {t.name: t.rows for t in tables.tables} == {n: len(rows) for n, rows in found.items()}
+def read(spark: SparkSession, target: Path, made: Generation) -> dict[str, Rows]:
+    """The rows of the tables of a generation, as it describes them."""
+    opened = open_tables(spark, str(target), made.generation)
+    assert opened.generation == made
+    found = rows_of({table.name: opened.table(table.name) for table in made.tables})
+    assert {t.name: t.rows for t in made.tables} == {n: len(rows) for n, rows in found.items()}
     return found
 
 
@@ -72,11 +84,15 @@ def test_rebuilt_tables_are_the_fold_of_the_log(spark: SparkSession, seed: int, 
         with closing(prefix_of(log, position, folder / "prefix.db")) as prefix:
             tables = rebuild(spark, export, str(target), as_of=position)
             assert (tables.position, tables.generation) == (position, 1)
-            assert read(spark, target, tables) == folded(prefix)
+            earlier = folded(prefix)
+            assert read(spark, target, tables) == earlier
         expected = folded(log)
         tables = rebuild(spark, export, str(target), incremental=True)
         assert (tables.position, tables.generation) == (log.position(), 2)
         assert read(spark, target, tables) == expected
+        (first,) = [TablesPlace(str(target)).generation(1)]
+        assert first is not None
+        assert read(spark, target, first) == earlier
         assert rows_of(frames(spark, export)) == expected
 
 
@@ -91,7 +107,7 @@ def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None
             expected = max(position for made, position in seals if made <= at)
             assert export.position(spark, at) == (expected,)
         assert export.position(spark, min(seals)[0] - timedelta(milliseconds=1)) == (0,)
-        assert export.position(spark, datetime(9000, 1, 1, tzinfo=UTC)) == export.last
+        assert export.position(spark, complete_until(export)) == export.last
 
 
 def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSession) -> None:
@@ -99,21 +115,94 @@ def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSes
         export, target = open_export(str(folder / "export")), folder / "tables"
         with pytest.raises(NotExported, match=f"the export ends at {log.position()}"):
             rebuild(spark, export, str(target), as_of=log.position() + 1)
-        tables = rebuild(spark, export, str(target))
-        before = read(spark, target, tables)
-        assert rebuild(spark, export, str(target), incremental=True) == tables
+        assert TablesPlace(str(target)).generation() is None
+        made = rebuild(spark, export, str(target))
+        before = read(spark, target, made)
+        assert rebuild(spark, export, str(target), incremental=True) == made
         with pytest.raises(RebuildRefused, match="after 3"):
             rebuild(spark, export, str(target), as_of=3, incremental=True)
-        strange = msgspec.structs.replace(tables, mediator="did:web:other")
-        (target / CATALOG).write_bytes(msgspec.json.encode(strange))
+        place = TablesPlace(str(target))
+        strange = place.commit(msgspec.structs.replace(made, mediator="did:web:other"), None, KEPT)
         with pytest.raises(RebuildRefused, match="did:web:other"):
             rebuild(spark, export, str(target), incremental=True)
-        (target / CATALOG).write_bytes(b"{")
-        with pytest.raises(TablesDamaged, match=CATALOG):
-            rebuild(spark, export, str(target))
-        (target / CATALOG).write_bytes(msgspec.json.encode(tables))
-        assert read(spark, target, tables) == before
+        assert place.numbers() == [made.generation, strange.generation]
+        assert read(spark, target, made) == before
         # There is no event up to this position: everything is empty.
-        empty = rebuild(spark, open_export(str(other / "export")), str(target), as_of=0)
+        export = open_export(str(other / "export"))
+        empty = rebuild(spark, export, str(target), as_of=0, kept=Kept(newest=1, replaced_s=0))
         assert {table.rows for table in empty.tables} == {0}
-        assert not (target / "000001").exists()
+        assert place.numbers() == [empty.generation]
+        assert not list(target.glob("*/*/*/*.parquet"))
+
+
+def changed_slots(log: EventLog, position: int) -> set[int]:
+    """The slots of the streams, those of seals left out, with events after a position."""
+    rows = log.read_log(after=position, limit=10_000)
+    streams = [row.originator_id for row in rows if row.topic != "batch-sealed.1"]
+    return {int.from_bytes(stream.bytes[:2], "big") % BUCKETS_MAX for stream in streams}  # type: ignore[union-attr]
+
+
+def test_only_buckets_that_new_events_touch_are_written_anew(spark: SparkSession) -> None:
+    with exported(3, acts=150) as (log, folder):
+        target, export = folder / "tables", open_export(str(folder / "export"))
+        position = log.position()
+        while not changed_slots(log, position):
+            position = seal_before(log, position - 1)
+        first = rebuild(spark, export, str(target), as_of=position)
+        second = rebuild(spark, export, str(target), incremental=True)
+        assert read(spark, target, second) == folded(log)
+        before, after = first.table("identities"), second.table("identities")
+        assert before.buckets == after.buckets > 1
+        stayed = {file.bucket for file in set(before.files) & set(after.files)}
+        written = {file.bucket for file in set(after.files) - set(before.files)}
+        assert written == {slot % after.buckets for slot in changed_slots(log, position)}
+        assert stayed
+        assert stayed.isdisjoint(written)
+
+
+def test_two_rebuilds_of_one_log_have_the_same_hashes(spark: SparkSession) -> None:
+    with exported(4, acts=40) as (_, folder):
+        export = open_export(str(folder / "export"))
+        made = [rebuild(spark, export, str(folder / name)) for name in ("one", "other")]
+        hashes = [{table.name: table.sha256 for table in each.tables} for each in made]
+        assert hashes[0] == hashes[1]
+
+
+def test_a_rebuild_that_fails_at_any_table_changes_nothing(spark: SparkSession) -> None:
+    """What is read stays, whatever was written; the next one continues as if it had not been."""
+    with exported(5, acts=50) as (log, folder):
+        export, target = open_export(str(folder / "export")), folder / "tables"
+        first = rebuild(spark, export, str(target), as_of=seal_before(log, log.position() // 2))
+        written = sorted(target.glob("*/*/*/*.parquet"))
+        for fatal in (1, len(PROJECTIONS)):
+            done: list[str] = []
+
+            def fail(name: str, _rows: int, done: list[str] = done, fatal: int = fatal) -> None:
+                done.append(name)
+                if len(done) == fatal:
+                    raise _KilledError
+
+            with pytest.raises(_KilledError):
+                rebuild(spark, export, str(target), incremental=fatal > 1, progress=fail)
+            assert sorted(target.glob("*/*/*/*.parquet")) == written
+            assert open_tables(spark, str(target)).generation == first
+        second = rebuild(spark, export, str(target), incremental=True)
+        assert (second.generation, read(spark, target, second)) == (2, folded(log))
+
+
+class _KilledError(Exception):
+    pass
+
+
+def test_tables_that_were_changed_are_not_continued(spark: SparkSession) -> None:
+    with exported(6, acts=60) as (log, folder):
+        export, target = open_export(str(folder / "export")), folder / "tables"
+        first = rebuild(spark, export, str(target), as_of=seal_before(log, log.position() - 20))
+        file = first.table("identities").files[0]
+        path = target / "identities" / file.path
+        content = path.read_bytes()
+        path.write_bytes(content[:9] + bytes([content[9] ^ 1]) + content[10:])
+        with pytest.raises(TablesDamaged, match=f"identities/{file.path}: its SHA-256"):
+            rebuild(spark, export, str(target), incremental=True)
+        # From the first event on nothing of them is read.
+        assert read(spark, target, rebuild(spark, export, str(target))) == folded(log)

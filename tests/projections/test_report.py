@@ -28,7 +28,7 @@ from projections.report.drawing import NARROW, WIDE, Size
 from projections.report.numbers import FOLDER, NUMBERS
 from projections.report.page import page
 from projections.report.plots import time_locator
-from projections.report.provenance import Note, open_signed_export
+from projections.report.provenance import Note
 from projections.report.span import BINS_MAX, DAY_MS, MINUTE_MS, Span
 from projections.report.writing import PAGE, NoSuchTime, write_report
 from projections.spark.export import open_export
@@ -87,7 +87,7 @@ def span(folder: Path) -> Span:
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, folder: Path, span: Span) -> Path:
-    export, to = open_signed_export(str(folder / "export")), folder / "to"
+    export, to = open_export(str(folder / "export")), folder / "to"
     write_report(spark, export, str(to), since_ms=span.since_ms, until_ms=span.until_ms)
     return to
 
@@ -226,7 +226,7 @@ def test_the_page_says_which_export_it_is_of(report: Path, folder: Path, span: S
 @pytest.mark.spark
 def test_with_a_key_no_identity_is_named(spark: SparkSession, folder: Path, span: Span) -> None:
     to = folder / "hidden"
-    export = open_signed_export(str(folder / "export"))
+    export = open_export(str(folder / "export"))
     write_report(spark, export, str(to), since_ms=span.since_ms, until_ms=span.until_ms, key=KEY)
     named = [*histories.IDENTITIES, *histories.AGENTS, HOSTILE]
     assert not set(named) & set(Page((to / PAGE).read_text()).texts)
@@ -256,7 +256,7 @@ def test_a_time_that_ends_before_it_begins_is_refused(
 def test_an_export_without_events_gives_a_page(spark: SparkSession, tmp_path: Path) -> None:
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
         export_log(log, tmp_path / "export")
-    report = write_report(spark, open_signed_export(str(tmp_path / "export")), str(tmp_path / "to"))
+    report = write_report(spark, open_export(str(tmp_path / "export")), str(tmp_path / "to"))
     assert (report.since, report.until) == ("", "")
     found = Page((tmp_path / "to" / PAGE).read_text())
     assert "The export has no events yet." in found.texts
@@ -274,7 +274,7 @@ def test_a_manifest_that_its_key_did_not_sign_is_named(folder: Path, tmp_path: P
     try:
         manifest.write_text(content.replace(signature[1], signature[1][::-1]))
         with pytest.raises(ExportDamaged, match=manifest.name) as caught:
-            open_signed_export(str(folder / "export"))
+            open_export(str(folder / "export"))
         assert caught.value.damage is Damage.BAD_SIGNATURE
         options = ["report", "--from", str(folder / "export"), "--to", str(tmp_path / "to")]
         done = CliRunner().invoke(projections, options)

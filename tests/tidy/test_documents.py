@@ -31,7 +31,11 @@ PATH = re.compile(
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 COMMAND = re.compile(r"(?:\.venv/bin/|`)(poste(?: [^`\n>]*|(?![\w-])))")
-PLACES = {"URL": "http://127.0.0.1:1", "FILE": str(ROOT / "README.md")}
+PLACES = {
+    "URL": "http://127.0.0.1:1",
+    **dict.fromkeys(("FILE", "OLD", "NEW"), str(ROOT / "README.md")),
+    "KEY": "z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK",
+}
 """What stands in examples for something of the reader's own."""
 THREAT = re.compile(r"^\| ([A-Z])(\d+) \|", re.MULTILINE)
 

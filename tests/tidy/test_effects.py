@@ -24,10 +24,13 @@ MAY_ASK_TIME_AND_CHANCE = {
     "http_edge/crypto/aes_gcm.py": "makes nonces of AES-GCM",
     "http_edge/clients/sources.py": "the client's clock, nonces and jitter",
     "http_edge/didcomm/envelopes/v1/envelope.py": "makes content keys and nonces",
+    "http_edge/didcomm/envelopes/v2/content_encryption.py": "makes content keys and nonces",
     "http_edge/didcomm/envelopes/keys.py": "makes key pairs",
     "http_edge/crypto/key_agreement.py": "makes ephemeral keys",
     "http_edge/server/restoring.py": "tells restores from each other",
     "http_edge/crypto/mediator_keys.py": "makes the mediator's keys",
+    "projections/generations/place.py": "when a generation was made, and which files are old",
+    "projections/rebuild/rebuild.py": "tells runs of rebuilds from each other",
 }
 ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}
 MAY_TOUCH_THE_ENVIRONMENT = {
@@ -48,6 +51,12 @@ PURE_BESIDES = (
     "actors/placement/assignment.py",
     "actors/placement/dedication.py",
     "eventstore/log/events.py",
+    "eventstore/log/merkle.py",
+    "eventstore/log/proof.py",
+    "eventstore/log/public_key.py",
+    "eventstore/log/signed_note.py",
+    "eventstore/log/tiles.py",
+    "eventstore/log/tree_head.py",
     "http_edge/telemetry/refusal_counts.py",
 )
 EFFECTS = {"aiohttp", "asyncio", "logging", "os", "psycopg", "ray", "socket", "sqlite3", "time"}

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.tidy.modules import PRODUCT, ROOT, modules
 
 MODULE_LINES_MAX = 500
@@ -45,3 +47,11 @@ def test_a_module_is_named_for_what_it_holds() -> None:
 def test_nothing_is_left_for_later() -> None:
     marks = {module.path: LEFT_FOR_LATER.findall(module.text) for module in ALL}
     assert {path: found for path, found in marks.items() if found and path != HERE} == {}
+
+
+def test_tests_that_share_what_is_started_are_known_to_the_scheduler(
+    request: pytest.FixtureRequest,
+) -> None:
+    # The group is appended to the name of a test.
+    is_grouped = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@tests/tidy/test_shape.py") == is_grouped

@@ -140,12 +140,29 @@ def test_what_costs_more_is_had_less_often(
     assert spent <= depth + per_s * (now_s - 1_000.0) + 1e-6
 
 
-def test_who_is_charged_for_what_it_did_waits_for_a_bucket_at_most() -> None:
+def test_who_is_charged_for_what_it_did_owes_another_bucket_at_most() -> None:
     limit = RateLimit(4, burst_s=5, keys_max=8)
     limit.charge("key", 0.0, 19)
     assert limit.take("key", 0.0) is None
     assert limit.take("key", 0.0) == 0.25
+    assert not limit.owes("key", 0.0)
     limit.charge("key", 0.0, 1_000_000)
-    assert limit.take("key", 0.0) == 0.25
+    assert limit.owes("key", 0.0)
+    assert limit.take("key", 0.0) == 5.25
     assert limit.take("other", 0.0) is None
-    assert limit.take("key", 5.0, 1_000_000) is None
+    assert not limit.owes("key", 5.0)
+    assert limit.take("key", 10.0, 1_000_000) is None
+
+
+@given(RATES, st.integers(1, 40), st.integers(1, 50))
+def test_coming_often_makes_nothing_cheaper_that_is_paid_for_afterwards(
+    per_s: float, price: int, per_token: int
+) -> None:
+    limit = RateLimit(per_s, burst_s=5, keys_max=8)
+    depth, steps, served = max(5 * per_s, 1), 2_000, 0
+    for step in range(steps):
+        now_s = step / per_s / per_token
+        if limit.take("key", now_s) is None:
+            served += 1
+            limit.charge("key", now_s, price)
+    assert (served - 1) * min(price + 1, depth) <= 2 * depth + steps / per_token + 1

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.listener.socket_frames import (
+    CONTROL_FRAMES_BURST,
+    CONTROL_FRAMES_PER_S_MAX,
     FRAGMENT_BYTES,
     FRAGMENTS_MIN,
     FRAMES_BURST,
@@ -87,16 +89,23 @@ def test_a_message_has_no_more_fragments_than_its_bytes_are_worth(size: int) -> 
     assert passed(whole * 3, []) == whole * 3
 
 
-def test_frames_at_once_and_per_second_have_a_bound() -> None:
+@pytest.mark.parametrize(
+    ("opcode", "burst", "per_s"),
+    [
+        (TEXT, FRAMES_BURST, FRAMES_PER_S_MAX),
+        (PING, CONTROL_FRAMES_BURST, CONTROL_FRAMES_PER_S_MAX),
+    ],
+)
+def test_frames_at_once_and_per_second_have_a_bound(opcode: int, burst: int, per_s: int) -> None:
     now_s = [0.0]
     received = Received()
     frames = CheckedFrames(received, lambda: now_s[0])
-    one = frame(PING)
-    frames.feed_data(one * FRAMES_BURST)
-    now_s[0] += 1_000 / FRAMES_PER_S_MAX
-    frames.feed_data(one * 1_000)
-    assert received.data == one * (FRAMES_BURST + 1_000)
+    one = frame(opcode)
+    frames.feed_data(one * burst)
+    now_s[0] += 16 / per_s
+    frames.feed_data(one * 16)
+    assert received.data == one * (burst + 16)
     frames.feed_data(one * 10_000)
-    assert received.data[len(one) * (FRAMES_BURST + 1_000) :].startswith(REFUSED_1009)
+    assert received.data[len(one) * (burst + 16) :].startswith(REFUSED_1009)
     frames.feed_eof()
     assert received.data.endswith(b"EOF")

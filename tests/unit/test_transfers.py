@@ -139,3 +139,16 @@ def test_a_transfer_that_is_whole_is_held_and_not_cut(transfers: Transfers) -> N
     assert (client.cuts, transfers.size_bytes) == ([], 50)
     transfers.release("a", 50)
     assert transfers.size_bytes == 0
+
+
+def test_what_would_be_cut_on_its_way_is_known_before_it_comes(transfers: Transfers) -> None:
+    assert transfers.no_room_for("a", SHARE_BYTES + 1) is None  # one alone may be larger
+    Client(transfers).sends(60)
+    assert transfers.no_room_for("a", 40) is None
+    assert transfers.no_room_for("a", 41) is Cut.BYTES_PER_ADDRESS
+    Client(transfers, "b").sends(90)
+    Client(transfers, "c").sends(100)
+    assert transfers.no_room_for("d", 100) is None  # another's newest would be
+    assert transfers.no_room_for("b", 1) is None
+    assert transfers.no_room_for("a", 41) is Cut.BYTES_PER_ADDRESS
+    assert transfers.no_room_for("d", 101) is Cut.BYTES

@@ -10,9 +10,11 @@ from the heads that the next usable manifest names, and the streams in it may go
 version: so one damage is reported once. Of the rows of one manifest ``FINDINGS_MAX``
 findings are reported and the others counted.
 
-What this cannot see: whole manifests that are missing from the end; pass ``known_heads`` for
-that. Seals cover neither the positions of rows nor the order of whole transactions of different
-partitions; these rest on the signatures.
+What this cannot see: an end that was cut with all that names it, the newest commits of the table,
+their manifests, the mark of the end and the signed head of the tree over all seals, and replaced by
+what stood there before; pass ``known_heads`` or ``witnessed`` for that, or compare with the log
+(``eventstore.parquet.verify.beside``). Seals cover neither the positions of rows nor the order of
+whole transactions of different partitions; these rest on the signatures.
 
 Memory: the rows of one manifest for each process (about 450 MB with the exporter's default
 bounds), and about 300 bytes for each stream.
@@ -31,15 +33,19 @@ from multiprocessing import get_context
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+from eventstore.log.signed_note import NoteRefused
+from eventstore.log.tree_head import verified_head
 from eventstore.log.verify import Fault, Finding, Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import MANIFESTS, ExportPlace
 from eventstore.parquet.manifest import Verify
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
-from eventstore.parquet.verify.manifests import Claims, KeyOf, ManifestPart, read_claims
+from eventstore.parquet.verify.manifests import Claims, ManifestPart, read_claims
 from eventstore.parquet.verify.rows import FINDINGS_MAX, CheckedPart, Streams, check_part
+from eventstore.parquet.verify.tree import TreeCheck
 
-__all__ = ["ExportFinding", "ExportSummary", "KeyOf", "Progress", "verify_export"]
+__all__ = ["ExportFinding", "ExportSummary", "Progress", "verify_export"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the rows checked and the rows in all."""
@@ -49,10 +55,10 @@ ROWS_PER_PROCESS: Final = 200_000
 
 def verify_export(
     place: ExportPlace,
-    verify: Verify | None,
+    key: PublicKey | None,
     *,
-    key_of: KeyOf,
     known_heads: Mapping[str, Head] | None = None,
+    witnessed: Mapping[str, bytes] | None = None,
     progress: Progress | None = None,
     processes: int | None = None,
 ) -> Iterator[ExportFinding | ExportSummary]:
@@ -60,11 +66,11 @@ def verify_export(
 
     Args:
         place: where the export is.
-        verify: checks signatures with the mediator's key, known from elsewhere. None: the key is
-            taken from the export itself, and the summary says that it proves nothing.
-        key_of: makes the check of signatures for the key that an export names; used if ``verify``
-            is None. Raises ValueError if the text is no key.
+        key: the mediator's, known from elsewhere. None: the key is taken from the export itself,
+            and the summary says that this does not prove who wrote it.
         known_heads: heads by partition from the log or an earlier check; each must be found.
+        witnessed: signed heads of the tree that others hold, as notes, by the name of where they
+            stand; the export has to continue each.
         progress: called when the rows of a manifest were checked.
         processes: how many check at the same time; None: as many as there are cores. They are
             started only for large exports, and import the main module of the program.
@@ -72,25 +78,35 @@ def verify_export(
     Raises:
         ExportUnavailable: the place cannot be read now.
     """
-    claims = read_claims(place, verify, key_of)
-    check = _ExportCheck(place, claims, known_heads or {})
+    tree = TreeCheck(place)
+    verify = None if key is None else key.verify
+    claims = read_claims(place, verify, _key_of)
+    check = _ExportCheck(place, claims, known_heads or {}, tree)
     wanted = len(os.sched_getaffinity(0)) if processes is None else processes
     yield from claims.findings
     findings = len(claims.findings)
     for found in chain(
         check.run(min(wanted, check.rows_in_all // ROWS_PER_PROCESS), progress),
-        _strays(claims, lambda: read_claims(place, verify, key_of)),
+        check.check_heads(key, witnessed or {}),
+        _strays(claims, lambda: read_claims(place, verify, _key_of)),
     ):
         findings += 1
         yield found
-    yield check.summary(findings, key_is_trusted=verify is not None)
+    yield check.summary(findings, key_is_trusted=key is not None)
+
+
+def _key_of(text: str) -> Verify:
+    return read_public_key(text).verify
 
 
 class _ExportCheck:
     """One pass over the rows of an export."""
 
-    def __init__(self, place: ExportPlace, claims: Claims, known: Mapping[str, Head]) -> None:
+    def __init__(
+        self, place: ExportPlace, claims: Claims, known: Mapping[str, Head], tree: TreeCheck
+    ) -> None:
         self._place = place
+        self._tree = tree
         self._claims = claims
         self._known = dict(known)
         self._streams = StreamEnds()
@@ -103,6 +119,9 @@ class _ExportCheck:
         for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
             yield from checked.findings
             yield from self._join(part, checked)
+            # What is wrong with rows or before them is reported; so is no tree that follows of it.
+            is_known = part.before is not None and not checked.findings
+            yield from self._tree.join(part.manifest, checked.leaves if is_known else None)
             for name, head in checked.missing.items():
                 yield _missing(name, head, part.manifest.path)
             reached += part.manifest.rows
@@ -110,6 +129,27 @@ class _ExportCheck:
                 progress(reached, self.rows_in_all)
         for name, head in self._known.items():
             yield _missing(name, head, MANIFESTS)
+
+    def check_heads(
+        self, key: PublicKey | None, witnessed: Mapping[str, bytes]
+    ) -> Iterator[ExportFinding]:
+        """Hold the signed heads, the export's own and those of witnesses, against the tree."""
+        head = self._claims.head
+        try:
+            signer = key or (read_public_key(head.public_key) if head else None)
+        except PublicKeyRefused:
+            signer = None  # no signature holds then, which is reported
+        if head is None or signer is None:
+            return
+        if not self._claims.findings:  # else the last seals may be those that are lost
+            yield from self._tree.end(signer, head.mediator_did)
+        for name, note in witnessed.items():
+            try:
+                held = verified_head(note, signer)
+            except NoteRefused as error:
+                yield finding_of(ExportDamaged(name, Damage.BAD_SIGNATURE, str(error)))
+            else:
+                yield from self._tree.check_head(name, held, head.mediator_did)
 
     def summary(self, findings: int, *, key_is_trusted: bool) -> ExportSummary:
         head, parts = self._claims.head, self._claims.parts
@@ -123,8 +163,10 @@ class _ExportCheck:
             findings=findings + self._left_out + self._streams.left_out,
             signed_by=head.public_key if head else "",
             key_is_trusted=key_is_trusted,
+            complete_until_ms=self._claims.complete_until_ms,
             known_to=self._known_to,
             heads=dict(parts[-1].heads) if parts else {},
+            tree=self._tree.tree,
         )
 
     def _known_in(self, part: ManifestPart) -> dict[str, Head]:

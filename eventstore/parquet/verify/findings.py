@@ -8,6 +8,7 @@ import msgspec
 
 from eventstore.log.verify import Fault, Head
 from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.manifest import ManifestTree
 
 
 class ExportFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +51,14 @@ class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     key_is_trusted: bool
     """Signatures were checked with a key from elsewhere. Otherwise with the key that the export
     names itself: then nothing proves who wrote it."""
+    complete_until_ms: int | None
+    """All that was recorded until then (Unix milliseconds) is here; None where nothing says it."""
     known_to: int
     """The position of the newest of the known heads: the export is not cut before it."""
     heads: dict[str, Head]
     """The newest seal of each partition, as the newest manifest has them."""
+    tree: ManifestTree | None
+    """The tree over all seals that were read; None if some of them are not known."""
 
 
 def finding_of(damage: ExportDamaged) -> ExportFinding:

@@ -3,6 +3,9 @@
 Reads what ``eventstore.parquet.catalog`` reads, but goes on where that stops: everything that is
 wrong is reported, and what can still be read is handed on, so that its rows are checked too.
 
+What counts is what the table says (``eventstore.parquet.verify.table``); where there is none, or
+nothing in it can be believed, every manifest that is not inside the positions of a wider one.
+
 Files beside those of the manifests that count are explained where possible: by a manifest that
 replaced them (``Leftovers``), whose files are checked like the rest.
 """
@@ -16,9 +19,16 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from eventstore.log.verify import Head
-from eventstore.parquet.catalog import check_continues
+from eventstore.parquet.catalog import check_continues, table_damage
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
-from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace, FileMissing
+from eventstore.parquet.files import (
+    HEAD,
+    MANIFESTS,
+    SUMMARIES,
+    TABLE_LOG,
+    ExportPlace,
+    FileMissing,
+)
 from eventstore.parquet.manifest import (
     DataFile,
     ExportHead,
@@ -33,7 +43,10 @@ from eventstore.parquet.manifest import (
     read_manifest,
     signature_damage,
 )
+from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
+from eventstore.parquet.verify.table import TableClaims, check_table_log
+from eventstore.parquet.versions import EndMark
 
 
 class ReadManifest(NamedTuple):
@@ -63,7 +76,7 @@ class Leftovers:
         """Look at all manifests, those that count, and paths of those that cannot be read."""
         self.findings: list[ExportFinding] = []
         self._place = place
-        self._sizes = place.sizes(EVENTS)
+        self._sizes = place.data_sizes()
         self._unreadable = unreadable
         self._certain = {read.manifest.path: read for read in found if read.is_certain}
         # These are reported already.
@@ -156,6 +169,13 @@ class Claims(NamedTuple):
     findings: Sequence[ExportFinding]
     strays: frozenset[str]
     """Files that no manifest explains."""
+    mark: EndMark | None
+    """The end of the export, if it can be believed."""
+
+    @property
+    def complete_until_ms(self) -> int | None:
+        """See ``EndMark``; None where nothing says it."""
+        return (self.mark.complete_until_ms or None) if self.mark else None
 
 
 def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Claims:
@@ -165,10 +185,11 @@ def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Cla
         ExportUnavailable: the place cannot be read now.
     """
     for _ in range(_TRIES):
-        listed = place.sizes(MANIFESTS)
+        listed, commits = place.sizes(MANIFESTS), place.sizes(TABLE_LOG)
         claims = _Reading(place, listed).claims(verify, key_of)
         # An exporter or a compaction may have been between two of the looks.
-        if not (claims.findings or claims.strays) or place.sizes(MANIFESTS) == listed:
+        is_same = (place.sizes(MANIFESTS), place.sizes(TABLE_LOG)) == (listed, commits)
+        if not (claims.findings or claims.strays) or is_same:
             return claims
     raise ExportUnavailable(MANIFESTS, "changes faster than it can be read")
 
@@ -194,15 +215,59 @@ class _Reading:
             for path, content in contents.items()
             for read in self._manifest(path, content, verify)
         ]
+        table = self._table(head, verify, key)
+        self._findings += table.findings
         for read in found:
             if key and read.is_certain and read.manifest.signed_by != key:
                 why = f"signed by {read.manifest.signed_by}, the export is of {key}"
                 self._report(ExportDamaged(read.manifest.path, Damage.BAD_SIGNATURE, why))
-        counting = list(_counting(found))
+        counting = list(_counting(self._committed(found, table)))
         parts = list(self._chain(counting))
+        self._check_files(table, [read.statement for read in counting])
         leftovers = Leftovers(self._place, found, counting, self._unreadable)
         self._findings += leftovers.findings
-        return Claims(head, parts, self._findings, leftovers.strays(self._listed))
+        listed = {*self._listed, *self._place.sizes(SUMMARIES)} - table.explained
+        return Claims(head, parts, self._findings, leftovers.strays(listed), table.mark)
+
+    def _table(self, head: ExportHead | None, verify: Verify, key: str) -> TableClaims:
+        """What the table says, also where ``export.json`` says nothing that can be believed."""
+        has_table = bool(self._place.sizes(TABLE_LOG)) if head is None else head.format != FORMAT
+        if has_table:
+            return check_table_log(self._place, verify, key)
+        return TableClaims(None, None, None, [], frozenset())
+
+    def _committed(self, found: Sequence[ReadManifest], table: TableClaims) -> list[ReadManifest]:
+        """Those that the table names; reports what it names otherwise.
+
+        Where one of them is lost, those that it replaced say what they still can.
+        """
+        if table.manifests is None:
+            return list(found)
+        there = {read.manifest.path for read in found if read.is_certain}
+        lost = [positions_of(path) for path in table.manifests.keys() - there]
+        committed = [
+            read
+            for read in found
+            if read.manifest.path in table.manifests
+            or any(a <= read.manifest.first and read.manifest.last <= b for a, b in lost)
+        ]
+        for read in committed:
+            path = read.manifest.path
+            if path not in table.manifests:
+                continue
+            if read.is_certain and read.statement.sha256 != table.manifests[path]:
+                self._report(ExportDamaged(path, Damage.CHANGED, "not the one that was committed"))
+        for path in table.manifests.keys() - self._listed.keys():
+            self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
+        return committed
+
+    def _check_files(self, table: TableClaims, statements: Sequence[Statement]) -> None:
+        """The table has the files of the manifests; not said where some of these are missing."""
+        if table.files is None or table.manifests is None:
+            return
+        if table.manifests.keys() == {statement.manifest.path for statement in statements}:
+            for damage in table_damage(table.files, statements):
+                self._report(damage)
 
     def _report(self, damage: ExportDamaged) -> None:
         self._findings.append(finding_of(damage))

@@ -25,12 +25,13 @@ import pyarrow.compute as pc
 from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
 from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
 from eventstore.parquet.columns import event_columns, identity_of, to_array
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.tree import leaf_of
 from eventstore.parquet.verify.file import ReadFile, read_file
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.manifests import ManifestPart
@@ -113,6 +114,7 @@ class Streams(NamedTuple):
 
 
 PAGE_ROWS: Final = 8_192
+_SEAL_TYPE: Final = type_name(BatchSealed)
 FINDINGS_MAX: Final = 100
 """So many findings about the rows of one manifest are reported, all others are counted."""
 
@@ -133,6 +135,9 @@ class CheckedPart(NamedTuple):
     """None if some of the rows cannot be read."""
     is_whole: bool
     """Every file is the one that was signed."""
+    leaves: bytes | None
+    """The leaf hashes of its seals (``eventstore.log.tree_head``), one after the other; None if
+    some of its rows are not those of the log."""
 
 
 def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]) -> CheckedPart:
@@ -160,7 +165,7 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
     is_complete = len(tables) == len(part.manifest.files)
     is_whole = is_complete and all(read.is_whole for _, read in files)
     if not any(table.num_rows for _, table in tables):
-        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole)
+        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole, None)
     rows = NumberedRows([path for path, _ in tables], [table for _, table in tables])
     check = _PartCheck(part, rows, known)
     found, left_out = check.run(is_complete=is_complete)
@@ -173,6 +178,7 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
         check.known_to,
         check.streams() if is_complete else None,
         is_whole,
+        check.leaves() if is_whole else None,
     )
 
 
@@ -248,6 +254,16 @@ class _PartCheck:
             }
         )
         return Streams(table, self._rows.without_values())
+
+    def leaves(self) -> bytes | None:
+        """See ``CheckedPart``."""
+        table = self._rows.table
+        seals = table.filter(pc.equal(table["type"], _SEAL_TYPE))
+        columns = (seals[name].to_pylist() for name in ("position", "version", "state"))
+        try:
+            return b"".join(map(leaf_of, *columns))
+        except ValueError:
+            return None  # a finding about the row says why
 
     def _keep(self, findings: Iterable[Finding]) -> None:
         for found in findings:

@@ -1,16 +1,16 @@
-"""Writes what an export consists of: data files, and the manifests that make them count."""
+"""Writes the files of an export: rows, the manifests that name them; and removes old ones."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eventstore.parquet.catalog import Catalog
-from eventstore.parquet.files import PART, ExportPlace
+from eventstore.parquet.files import PART, SUMMARIES, ExportPlace
 from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
@@ -19,9 +19,9 @@ from eventstore.parquet.manifest import (
     data_path,
     is_data,
     is_manifest,
-    link_of,
     positions_of,
     signed,
+    statement_of,
 )
 from eventstore.parquet.schema import PARQUET_OPTIONS
 
@@ -64,40 +64,61 @@ def write_data(place: ExportPlace, day: str, table: pa.Table) -> DataFile:
 
 
 def write_manifest(place: ExportPlace, manifest: Manifest, signer: Signer) -> Statement:
-    """Sign and write a manifest: the commit of its files.
+    """Sign and write a manifest, which counts once the table has its files.
 
     Raises:
         ExportUnavailable: the place cannot be written now; the manifest may stand all the same.
     """
     complete, content = signed(manifest, signer.sign)
     place.write(complete.path, content)
-    return Statement(complete, link_of(complete, content))
+    return statement_of(complete, content)
 
 
-def sweep(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 0.0) -> None:
-    """Remove our files that do not count: replaced so long ago, or left by a kill.
+def removable(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 0.0) -> list[str]:
+    """Our files that do not count: replaced so long ago, or left by a kill.
 
     Time is what passed between the writing of the manifest that replaced a file and that of the
-    newest one. Manifests go first: a manifest never names a file that is gone.
+    newest one. Manifests come first: a manifest never names a file that is gone.
 
     Raises:
-        ExportUnavailable: the place cannot be written now.
+        ExportUnavailable: the place cannot be read now.
     """
-    kept = _replaced_lately(place, catalog, replaced_kept_s) if replaced_kept_s else []
+    summaries = [path for path in catalog.strays if path.startswith(f"{SUMMARIES}/")]
     manifests = [path for path in catalog.strays if is_manifest(path)]
     data = [path for path in catalog.strays if is_data(path)]
-    for path in manifests + data:
-        first, last = positions_of(path)
-        if not any(span.first <= first and last <= span.last for span in kept):
-            place.remove(path)
-    for path in catalog.strays:
-        if path.endswith(PART):
-            place.remove(path)
+    kept = _replaced_lately(place, catalog, manifests + data, replaced_kept_s)
+    parts = [path for path in catalog.strays if path.endswith(PART)]
+    return [*_old(place, catalog, summaries, replaced_kept_s),
+            *(path for path in manifests + data if not _is_inside(path, kept)), *parts]  # fmt: skip
 
 
-def _replaced_lately(place: ExportPlace, catalog: Catalog, kept_s: float) -> list[Manifest]:
-    """The manifests that put others together, and were written less than ``kept_s`` ago."""
-    manifests = [statement.manifest for statement in catalog.statements]
-    written = place.written_s([manifest.path for manifest in manifests])
-    since = max(written, default=0.0) - kept_s
-    return [m for m, at in zip(manifests, written, strict=True) if m.replaces and at > since]
+def _old(
+    place: ExportPlace, catalog: Catalog, paths: Sequence[str], kept_s: float
+) -> Iterator[str]:
+    """Those that were written so long before the newest manifest."""
+    if not paths or not catalog.statements:
+        return
+    newest, *written = place.written_s([catalog.statements[-1].manifest.path, *paths])
+    for path, at in zip(paths, written, strict=True):
+        if at <= newest - kept_s:
+            yield path
+
+
+def _replaced_lately(
+    place: ExportPlace, catalog: Catalog, paths: Sequence[str], kept_s: float
+) -> list[tuple[int, int]]:
+    """Where manifests put others together less than ``kept_s`` ago, and some of these still are."""
+    if not kept_s or not catalog.statements:
+        return []
+    manifests = [s.manifest for s in catalog.statements if s.manifest.replaces]
+    spans = [(manifest.first, manifest.last) for manifest in manifests]
+    found = {span: m.path for span, m in zip(spans, manifests, strict=True)
+             if any(_is_inside(path, [span]) for path in paths)}  # fmt: skip
+    newest, *written = place.written_s([catalog.statements[-1].manifest.path, *found.values()])
+    since = max([newest, *written]) - kept_s
+    return [span for span, at in zip(found, written, strict=True) if at > since]
+
+
+def _is_inside(path: str, spans: Sequence[tuple[int, int]]) -> bool:
+    first, last = positions_of(path)
+    return any(start <= first and last <= end for start, end in spans)

@@ -1,61 +1,92 @@
 """Puts small files together: many steps become one, with one manifest in place of theirs.
 
-The new manifest is the commit. Until it stands, the old ones count; from then on they lie inside
-its positions and are ignored, and ``commit.sweep`` removes them and their files. Programs that
-read the export meanwhile have the old files open, so the sweep is left to the caller.
+One commit of the table takes the old files away and brings the new ones. Programs that opened an
+earlier version go on reading the old files, which ``commit.sweep`` removes later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from eventstore.parquet.catalog import Catalog
-from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import DataFile, Manifest, Signer, Statement
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.manifest import (
+    DataFile,
+    Manifest,
+    Signer,
+    Statement,
+    Verify,
+    day_of,
+    parse_manifest,
+)
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.write.commit import write_data, write_manifest
 from eventstore.parquet.write.step import Bounds
 
 
-def compact(
-    place: ExportPlace, catalog: Catalog, signer: Signer, *, files_min: int, bounds: Bounds
-) -> Iterator[Manifest]:
-    """Put runs of small steps together, earliest first; yields each new manifest.
+class Compacted(NamedTuple):
+    """Manifests that one manifest replaces, once it is committed."""
 
-    A run has at least ``files_min`` (two or more) steps, none with more rows than all others
-    together, and stays within the bounds: so a row is written again only into a file at least
-    twice as large, and memory is bounded as in a step. The content of each file is compared with
-    its manifest before it is written again.
+    run: Sequence[Statement]
+    statement: Statement
+    added: Sequence[DataFile]
+    removed: Mapping[str, int]
+    """Paths of files that it does not name any more, with their bytes."""
+
+
+def compact(
+    place: ExportPlace,
+    run: Sequence[Statement],
+    signer: Signer,
+    verify: Verify,
+) -> Compacted:
+    """Put the files of a run of steps together and write the manifest that replaces theirs.
+
+    The content of each file is compared with its manifest before it is written again.
 
     Raises:
         ExportDamaged: a file is not what its manifest says.
         ExportUnavailable: the place cannot be read or written now.
     """
-    for run in runs(catalog.statements, files_min=files_min, bounds=bounds):
-        first, last = run[0].manifest, run[-1].manifest
-        manifest = Manifest(
-            format=last.format,
-            schema=last.schema,
-            first=first.first,
-            last=last.last,
-            rows=sum(statement.manifest.rows for statement in run),
-            files=list(_merged_files(place, run)),
-            heads=last.heads,
-            replaces=[statement.manifest.path for statement in run],
-            stands_for=run[-1].link,
-            previous=first.previous,
-            signed_by=signer.signed_by,
-        )
-        yield write_manifest(place, manifest, signer).manifest
+    first, last = run[0].manifest, run[-1].manifest
+    files = list(_merged_files(place, run))
+    manifest = Manifest(
+        format=last.format,
+        schema=last.schema,
+        first=first.first,
+        last=last.last,
+        rows=sum(statement.manifest.rows for statement in run),
+        files=files,
+        heads=_read_again(place, run[-1], verify).heads,
+        replaces=[statement.manifest.path for statement in run],
+        stands_for=run[-1].link,
+        previous=first.previous,
+        signed_by=signer.signed_by,
+        tree=last.tree,
+    )
+    before = {file.path: file.bytes for s in run for file in s.manifest.files}
+    after = {file.path for file in files}
+    return Compacted(
+        run,
+        write_manifest(place, manifest, signer),
+        [file for file in files if file.path not in before],
+        {path: size for path, size in before.items() if path not in after},
+    )
 
 
 def runs(
     statements: Sequence[Statement], *, files_min: int, bounds: Bounds
 ) -> Iterator[Sequence[Statement]]:
-    """The runs of consecutive steps that are worth putting together."""
+    """The runs of consecutive steps that are worth putting together, earliest first.
+
+    A run has at least ``files_min`` (two or more) steps, none with more rows than all others
+    together, and stays within the bounds: so a row is written again only into a file at least
+    twice as large, and memory is bounded as in a step.
+    """
     start = 0
     while start < len(statements):
         run = _run_from(statements, start, bounds)
@@ -90,5 +121,17 @@ def _merged_files(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Data
         yield write_data(place, day, table.combine_chunks())
 
 
+def _read_again(place: ExportPlace, statement: Statement, verify: Verify) -> Manifest:
+    """A manifest with its heads, which a summary leaves out."""
+    path = statement.manifest.path
+    try:
+        found = parse_manifest(path, place.read(path), verify)
+    except FileMissing as error:
+        raise ExportDamaged(path, Damage.MISSING, "the table names its files") from error
+    if found.sha256 != statement.sha256:
+        raise ExportDamaged(path, Damage.CHANGED, "not the manifest that was committed")
+    return found.manifest
+
+
 def _day(file: DataFile) -> str:
-    return file.path.split("/")[1].removeprefix("date=")
+    return day_of(file.path)

@@ -1,22 +1,28 @@
-"""Follows the log by position and writes it as Parquet, one signed manifest for each step.
+"""Follows the log by position and writes it as Parquet, a version of a table for each step.
 
-A step is committed by its manifest: before, its data files do not count and are written
-again; after, the export has all rows up to the manifest's last position. So whatever is killed
-when, no row is missing and none is there twice. One exporter at a time may write to a place;
-callers see to it (``http_edge.server.exporting``) and give a place that asks before each change
-whether it is still so; a second one that writes all the same is noticed before a manifest is
-written.
+A step writes its data files, the signed manifest that names them, and commits the version of the
+table (``eventstore.parquet.write.table``) that has both. Before the commit the files do not count
+and are written again; after it the export has all rows up to the manifest's last position. So
+whatever is killed when, no row is missing and none is there twice. At last the mark of the end is
+written; one that is missing is written by who goes on.
+
+One exporter at a time may write to a place; callers see to it (``http_edge.server.exporting``) and
+give a place that asks before each change whether it is still so. A second one that writes all the
+same is refused by the commit. Before an exporter removes what another one left, it has committed a
+version itself, so that the other one cannot commit what is being removed.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
-from eventstore.log.codec import decode, partition_stream
-from eventstore.log.errors import UnknownTopic
+from msgspec import structs
+
 from eventstore.log.event_log import EventLog
-from eventstore.log.events import BatchSealed
-from eventstore.log.verify import Head
+from eventstore.log.tiles import TiledTree
+from eventstore.log.tree_head import origin_of
+from eventstore.log.verify import heads_not_in
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import ExportRefused
 from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace, FileMissing
@@ -26,22 +32,29 @@ from eventstore.parquet.manifest import (
     Signer,
     Verify,
     heads_to_text,
-    is_manifest,
-    last_position,
     parse_head,
     signed,
+    tree_said,
 )
-from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
-from eventstore.parquet.write.commit import by_day, sweep, write_data, write_manifest
-from eventstore.parquet.write.compaction import compact
+from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
+from eventstore.parquet.table import files_of, open_table
+from eventstore.parquet.versions import read_mark, read_version
+from eventstore.parquet.write.commit import by_day, removable, write_data, write_manifest
+from eventstore.parquet.write.compaction import compact, runs
 from eventstore.parquet.write.step import Bounds, ExportSteps
+from eventstore.parquet.write.table import Clock, TableWriter
+from eventstore.parquet.write.tree import TreeWriter
+
+_MS: Final = 1_000
 
 
 class ExportOwner(NamedTuple):
-    """Whose export it is: the mediator's DID and the number of shards of its log."""
+    """Whose export it is: the mediator's DID, the number of shards of its log, and which part."""
 
     mediator_did: str
     shards: int
+    database: int | None = None
+    """Which one of the log it is, where that has several."""
 
 
 class Exported(NamedTuple):
@@ -54,6 +67,28 @@ class Exported(NamedTuple):
     bytes: int
     is_full: bool
     """There may be more in the log already."""
+
+
+class Kept(NamedTuple):
+    """How long what later versions do not need any more is kept, in seconds.
+
+    ``replaced_s``: files that a compaction replaced; ``versions_s``: the log of the table's older
+    versions, which are opened by their number.
+    """
+
+    replaced_s: float = 0.0
+    versions_s: float = 86_400.0
+
+
+class Completeness(NamedTuple):
+    """How the end of an export says until when it is complete, in seconds.
+
+    ``settled_s``: what was recorded so long ago is in the log; more than an append takes and than
+    clocks differ. ``every_s``: an idle exporter says it anew so often.
+    """
+
+    settled_s: float = 60.0
+    every_s: float = 60.0
 
 
 class Exporter:
@@ -71,11 +106,15 @@ class Exporter:
         verify: Verify,
         bounds: Bounds = Bounds(),  # noqa: B008 - a frozen value
         *,
-        replaced_kept_s: float = 0.0,
+        kept: Kept = Kept(),  # noqa: B008 - a frozen value
+        completeness: Completeness = Completeness(),  # noqa: B008 - a frozen value
+        clock: Clock,
     ) -> None:
         """Claim the place, and remove what an exporter that was killed left behind.
 
-        Files that a compaction replaced stay ``replaced_kept_s`` for those who are reading them.
+        ``clock`` is the one by which the export says until when it is complete.
+
+        An export of an earlier release is given a table; its files and manifests stay.
 
         Raises:
             ExportRefused: the export there is of another mediator, key or log.
@@ -87,17 +126,30 @@ class Exporter:
         self._signer = signer
         self._verify = verify
         self._bounds = bounds
-        self._replaced_kept_s = replaced_kept_s
-        _claim(place, owner, signer)
+        self._kept = kept
+        self._completeness = completeness
+        self._clock = clock
+        self._table = TableWriter(place, signer, clock, versions_kept_s=kept.versions_s)
+        head = _claim(place, owner, signer)
+        self._table.remove_torn()
         self._catalog = catalog_of(place, verify)
         _check_same_log(log, self._catalog)
-        sweep(place, self._catalog, replaced_kept_s=replaced_kept_s)
-        self._is_certain = True
-        self._steps = ExportSteps(log, bounds)
+        if head.format == FORMAT:
+            self._give_table()
+        self._has_committed = False
+        self._steps = ExportSteps(log, bounds, clock)
+        self._tree = TreeWriter(place, origin_of(owner.mediator_did, owner.database), signer)
+        self._is_certain = False
+        self._recover(kept.replaced_s)
 
     def close(self) -> None:
         """Stop reading; before the log is closed."""
         self._steps.close()
+
+    @property
+    def head_note(self) -> bytes | None:
+        """The newest signed head of the tree over the seals (``eventstore.log.tree_head``)."""
+        return self._tree.note
 
     @property
     def catalog(self) -> Catalog:
@@ -117,13 +169,15 @@ class Exporter:
             LogNotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
         """
         self._place.check()
-        self._recover(self._replaced_kept_s)
+        self._recover(self._kept.replaced_s)
         before = self._catalog
         step = self._steps.after(before.last, before.heads)
         if step is None:
+            self._say_complete()
             return None
         self._is_certain = False
         files = [write_data(self._place, day, rows) for day, rows in by_day(step.table)]
+        tree = self._tree.extended(step.leaves)
         manifest = Manifest(
             format=FORMAT,
             schema=SCHEMA_VERSION,
@@ -136,11 +190,11 @@ class Exporter:
             stands_for="",
             previous=before.link,
             signed_by=self._signer.signed_by,
+            tree=tree_said(tree),
         )
-        self._check_alone()
         statement = write_manifest(self._place, manifest, self._signer)
-        self._catalog = Catalog(before.head, [*before.statements, statement], heads=step.heads)
-        self._is_certain = True
+        catalog = self._table.commit(before, [*before.statements, statement], added=files)
+        self._take(replace(catalog, heads=step.heads), tree, is_at_end=not step.is_full)
         return Exported(
             manifest.first,
             manifest.last,
@@ -153,19 +207,23 @@ class Exporter:
     def compact(self, *, files_min: int) -> int:
         """Put small steps together; how many there are fewer.
 
-        Files that were replaced ``replaced_kept_s`` ago, by an earlier compaction, are removed
+        Files that were replaced ``Kept.replaced_s`` ago, by an earlier compaction, are removed
         now: another process may be reading the others. Raises as ``step``.
         """
-        self.sweep(self._replaced_kept_s)
-        before = len(self._catalog.statements)
-        self._is_certain = False
-        for _ in compact(
-            self._place, self._catalog, self._signer, files_min=files_min, bounds=self._bounds
-        ):
-            pass
-        self._catalog = self._read_again()
-        self._is_certain = True
-        return before - len(self._catalog.statements)
+        self.sweep(self._kept.replaced_s)
+        before = self._catalog
+        for run in runs(before.statements, files_min=files_min, bounds=self._bounds):
+            self._is_certain = False
+            compacted = compact(self._place, run, self._signer, self._verify)
+            statements = [s for s in self._catalog.statements if s not in run]
+            statements.append(compacted.statement)
+            statements.sort(key=lambda statement: statement.manifest.first)
+            self._take(
+                self._table.commit(
+                    self._catalog, statements, added=compacted.added, removed=compacted.removed
+                )
+            )
+        return len(before.statements) - len(self._catalog.statements)
 
     def sweep(self, replaced_kept_s: float = 0.0) -> None:
         """Remove files that do not count: replaced so long ago, or left by a kill.
@@ -176,24 +234,81 @@ class Exporter:
         self._is_certain = False
         self._recover(replaced_kept_s)
 
-    def _recover(self, replaced_kept_s: float) -> None:
-        """After a failure: a manifest may stand although writing it failed."""
-        if not self._is_certain:
-            self._catalog = self._read_again()
-            sweep(self._place, self._catalog, replaced_kept_s=replaced_kept_s)
+    def _take(
+        self, committed: Catalog, tree: TiledTree | None = None, *, is_at_end: bool = False
+    ) -> None:
+        """Go on from a version that was committed, once the mark of the end names it.
+
+        ``tree`` is its tree over all seals, if that has grown.
+        """
+        self._has_committed = True
+        until_ms = self._settled_ms() if is_at_end else None
+        self._catalog = self._table.mark(committed, complete_until_ms=until_ms)
+        if tree is not None:
+            self._tree.take(tree)
+        self._is_certain = True
+
+    def _say_complete(self) -> None:
+        """All of the log is exported: say so, but not each time."""
+        until_ms, said_ms = self._settled_ms(), self._catalog.complete_until_ms
+        if said_ms is None or until_ms - said_ms >= self._completeness.every_s * _MS:
+            self._is_certain = False
+            self._catalog = self._table.mark(self._catalog, complete_until_ms=until_ms)
             self._is_certain = True
 
-    def _read_again(self) -> Catalog:
-        return catalog_of(self._place, self._verify, self._catalog.statements)
+    def _settled_ms(self) -> int:
+        return max(1, self._steps.began_ms - round(self._completeness.settled_s * _MS))
 
-    def _check_alone(self) -> None:
-        lasts = map(last_position, filter(is_manifest, self._place.sizes(MANIFESTS)))
-        if max(lasts, default=0) != self._catalog.last:
-            raise ExportRefused(f"another process exports to {self._place.address()} too")
+    def _recover(self, replaced_kept_s: float) -> None:
+        """After a failure: a version may be committed although committing it failed."""
+        if self._is_certain:
+            return
+        catalog = catalog_of(self._place, self._verify, self._catalog.statements)
+        if not catalog.is_marked:
+            catalog = self._table.mark(catalog)
+        paths = removable(self._place, catalog, replaced_kept_s=replaced_kept_s)
+        if paths and not self._has_committed:
+            catalog = self._table.mark(self._table.commit(catalog, catalog.statements))
+            self._has_committed = True
+        for path in paths:
+            self._place.remove(path)
+        self._tree.resume(catalog)
+        self._catalog = catalog
+        self._is_certain = True
+
+    def _give_table(self) -> None:
+        """Let a table say what counts: of a new export, or of one that has manifests alone."""
+        place, catalog = self._place, self._catalog
+        table = open_table(place)
+        if table is None:
+            catalog = self._table.create(catalog)
+        else:
+            # One was killed before it was done, and an earlier release may have gone on since.
+            said, commit = read_version(place, table.version(), self._verify)
+            known = files_of(place, table)
+            begun = replace(
+                catalog, statements=(), version=said, commit=commit,
+                mark=read_mark(place, self._verify),
+            )  # fmt: skip
+            named = {file.path for file in catalog.files}
+            catalog = self._table.commit(
+                begun,
+                catalog.statements,
+                added=[file for file in catalog.files if file.path not in known],
+                removed={path: file.bytes for path, file in known.items() if path not in named},
+            )
+        catalog = self._table.mark(catalog)
+        assert catalog.head is not None
+        head = structs.replace(catalog.head, format=TABLE_FORMAT, signature="")
+        place.write(HEAD, signed(head, self._signer.sign)[1])
+        self._catalog = catalog_of(place, self._verify, catalog.statements)
 
 
-def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> None:
-    """Write ``export.json`` in an empty place; refuse the place of another exporter."""
+def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead:
+    """Write ``export.json`` in an empty place; refuse the place of another exporter.
+
+    It says that there is a table only when there is one (``Exporter._give_table``).
+    """
     try:
         head = parse_head(HEAD, place.read(HEAD), verify=None)
     except FileMissing:
@@ -207,29 +322,20 @@ def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> None:
             public_key=signer.signed_by,
         )
         place.write(HEAD, signed(head, signer.sign)[1])
-    ours = (*owner, signer.signed_by)
+    ours = (owner.mediator_did, owner.shards, signer.signed_by)
     theirs = (head.mediator_did, head.shards, head.public_key)
     if ours != theirs:
         raise ExportRefused(
             f"{place.address()} is the export of {theirs[0]} with {theirs[1]} shards and key"
             f" {theirs[2]}, not of {ours[0]} with {ours[1]} shards and key {ours[2]}"
         )
+    return head
 
 
 def _check_same_log(log: EventLog, catalog: Catalog) -> None:
     """Refuse to continue the export of another log: the newest seals must stand in this one."""
-    for name, head in catalog.heads.items():
-        if _head_in(log, name, head.version) != head:
-            raise ExportRefused(
-                f"the export has seal {head.version} of {name}, which this log does not have:"
-                " it is of another log, or the log lost its end"
-            )
-
-
-def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
-    row = log.read_versions(partition_stream(partition), [version]).get(version)
-    try:
-        sealed = None if row is None else decode(row.topic, row.state)
-    except UnknownTopic:
-        return None
-    return Head(version, sealed.digest) if isinstance(sealed, BatchSealed) else None
+    for name, head in heads_not_in(log, catalog.heads).items():
+        raise ExportRefused(
+            f"the export has seal {head.version} of {name}, which this log does not have:"
+            " it is of another log, or the log lost its end"
+        )

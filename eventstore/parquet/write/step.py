@@ -7,7 +7,7 @@ the same steps. Rows that no seal covers yet are never taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +19,8 @@ from eventstore.log.codec import decode, partition_stream
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.seal import GENESIS
-from eventstore.log.verify import Head
+from eventstore.log.tree_head import seal_leaf
+from eventstore.log.verify import Head, is_seal_of
 from eventstore.parquet.columns import identity_of, to_table, with_shards
 from eventstore.parquet.errors import LogNotAsSealed
 
@@ -44,6 +45,8 @@ class ExportStep:
     table: pa.Table
     last: int
     heads: Mapping[str, Head]
+    leaves: Sequence[bytes]
+    """The leaf hashes of its seals (``eventstore.log.tree_head``)."""
     is_full: bool
     """There may be more in the log already."""
 
@@ -89,7 +92,7 @@ def next_step(
     Raises:
         LogUnavailable: the log cannot be read.
         UnknownTopic, CorruptRow: a row cannot be understood.
-        LogNotAsSealed: a seal does not fit the rows before it or the seal before it.
+        LogNotAsSealed: a seal is not the one that the rows before it and the seal before it give.
     """
     collected = _Collected(after, heads, bounds)
     tables: list[pa.Table] = []
@@ -108,6 +111,7 @@ def next_step(
         table=with_shards(pa.concat_tables(tables).slice(0, rows), collected.sections),
         last=collected.last,
         heads=collected.heads,
+        leaves=collected.leaves,
         is_full=collected.is_full,
     )
 
@@ -116,14 +120,20 @@ class ExportSteps:
     """The steps of a log, one being read while the one before it is being written.
 
     Not safe for several threads.
+
+    Attributes:
+        began_ms: when the reading of the last step began, Unix milliseconds.
     """
 
-    def __init__(self, log: EventLog, bounds: Bounds) -> None:
+    def __init__(self, log: EventLog, bounds: Bounds, clock: Callable[[], int]) -> None:
+        """``clock`` tells Unix milliseconds."""
+        self.began_ms = 0
         self._log = log
         self._bounds = bounds
+        self._clock = clock
         self._names = IdentityNames(log)
         self._reader = ThreadPoolExecutor(1, "export-reader")
-        self._ahead: Future[ExportStep | None] | None = None
+        self._ahead: tuple[int, Future[ExportStep | None]] | None = None
         self._ahead_of = 0
 
     def after(self, position: int, heads: Mapping[str, Head]) -> ExportStep | None:
@@ -131,7 +141,8 @@ class ExportSteps:
         ahead, self._ahead = self._ahead, None
         if ahead is None or self._ahead_of != position:
             ahead = self._read(position, heads)  # after one that is not wanted any more
-        step = ahead.result()
+        self.began_ms, reading = ahead
+        step = reading.result()
         if step is not None and step.is_full:
             self._ahead, self._ahead_of = self._read(step.last, step.heads), step.last
         return step
@@ -140,8 +151,10 @@ class ExportSteps:
         """Wait for what is being read; from then on the log may be closed."""
         self._reader.shutdown(cancel_futures=True)
 
-    def _read(self, position: int, heads: Mapping[str, Head]) -> Future[ExportStep | None]:
-        return self._reader.submit(
+    def _read(
+        self, position: int, heads: Mapping[str, Head]
+    ) -> tuple[int, Future[ExportStep | None]]:
+        return self._clock(), self._reader.submit(
             next_step,
             self._log,
             after=position,
@@ -158,22 +171,27 @@ class _Collected:
         self.last = after
         self.heads = dict(heads)
         self.sections: list[tuple[str, int]] = []
+        self.leaves: list[bytes] = []
         self.is_full = False
         self._bounds = bounds
         self._rows = self._bytes = 0
-        self._unsealed_rows = self._unsealed_bytes = 0
+        self._unsealed: list[LogRow] = []
+        self._unsealed_bytes = 0
 
     def take(self, page: Sequence[LogRow]) -> int:
         """Take rows up to the seal that makes the step full, or all; their number."""
         taken = 0
         for row in page:
             taken += 1
-            self._unsealed_rows += 1
+            if type(row.state) is not bytes:  # in SQLite a column takes any type
+                raise LogNotAsSealed(row.position, "its state was changed: it is not of bytes")
             self._unsealed_bytes += len(row.state)
             if row.topic == SEAL_TOPIC:
                 self._take_seal(row)
                 if self.is_full:
                     break
+            else:
+                self._unsealed.append(row)
         if self._unsealed_bytes > BATCH_BYTES_MAX:
             raise LogNotAsSealed(self.last + 1, "no seal follows within the size of a transaction")
         return taken
@@ -183,20 +201,26 @@ class _Collected:
         assert isinstance(sealed, BatchSealed)
         name = sealed.partition
         head = self.heads.get(name, Head(0, GENESIS))
-        if sealed.rows != self._unsealed_rows - 1:
-            why = f"a seal over {sealed.rows} rows follows {self._unsealed_rows - 1} rows"
+        covered, self._unsealed = self._unsealed, []
+        if sealed.rows != len(covered):
+            why = f"a seal over {sealed.rows} rows follows {len(covered)} rows"
             raise LogNotAsSealed(row.position, why)
         if _stream_of(name) != row.stream:
             raise LogNotAsSealed(row.position, f"a seal of {name} in another stream")
         if (row.version, sealed.previous) != (head.version + 1, head.digest):
             why = f"seal {row.version} of {name} does not continue seal {head.version}"
             raise LogNotAsSealed(row.position, why)
+        if not is_seal_of(covered, row, sealed):
+            first = covered[0].position if covered else row.position
+            why = f"not the seal of the {len(covered)} rows from position {first} on before it"
+            raise LogNotAsSealed(row.position, f"{why}: one of them, or it, was changed")
         self.heads[name] = Head(row.version, sealed.digest)
-        self.sections.append((name, self._unsealed_rows))
+        self.leaves.append(seal_leaf(row.position, row.version, sealed))
+        self.sections.append((name, len(covered) + 1))
         self.last = row.position
-        self._rows += self._unsealed_rows
+        self._rows += len(covered) + 1
         self._bytes += self._unsealed_bytes
-        self._unsealed_rows = self._unsealed_bytes = 0
+        self._unsealed_bytes = 0
         self.is_full = self._rows >= self._bounds.rows_max or self._bytes >= self._bounds.bytes_max
 
 

@@ -12,11 +12,12 @@ from http_edge.clients.decentrl import contracts, events
 from http_edge.clients.decentrl.backoff import PATIENT, Backoff
 from http_edge.clients.decentrl.commands import Commands
 from http_edge.clients.decentrl.contracts import Contract
-from http_edge.clients.decentrl.errors import NotAuthentic
+from http_edge.clients.decentrl.errors import CommandRefused, NotAuthentic
 from http_edge.clients.decentrl.events import Envelope
 from http_edge.clients.decentrl.mediator import PAGE_SIZE, Mediator
 from http_edge.clients.decentrl.records import (
     EventToSave,
+    Page,
     PendingContractRequest,
     PendingEvent,
     SavedEvent,
@@ -27,7 +28,7 @@ from http_edge.clients.decentrl.records import (
 )
 from http_edge.clients.decentrl.socket import NoticeSocket
 from http_edge.crypto.encoding import b64encode
-from http_edge.crypto.key_agreement import KeyPair, new_key_pair
+from http_edge.crypto.key_agreement import X25519KeyPair, new_key_pair
 from http_edge.dids.contract_profile import ContractRequest
 
 
@@ -183,10 +184,22 @@ class Account(Commands):
 
     def take_pending_events(self, *, sender_did: str | None = None) -> AsyncIterator[PendingEvent]:
         """Every waiting event, acknowledged page by page as it is taken; see ``drained``."""
-        return drained(
-            lambda page: self.query_pending_events(sender_did=sender_did, page=page),
-            self.acknowledge_pending_events,
-        )
+        page_size = PAGE_SIZE
+
+        async def read(page: int) -> Page[PendingEvent]:
+            nonlocal page_size
+            while True:
+                try:
+                    return await self.query_pending_events(
+                        sender_did=sender_did, page=page, page_size=page_size
+                    )
+                except CommandRefused as refused:
+                    # A page of large events is refused as a whole: fewer of them at a time.
+                    if refused.code != "INVALID_COMMAND" or page_size == 1:
+                        raise
+                    page_size = max(1, page_size // 4)
+
+        return drained(read, self.acknowledge_pending_events)
 
     def socket(self, *, backoff: Backoff = PATIENT) -> NoticeSocket:
         """Live notices (section 10): ``async with account.socket() as notices``.
@@ -265,7 +278,7 @@ class Account(Commands):
             channel_id, event, tags=tags, timestamp_s=int(self._now_s()), repeat=repeat
         )
 
-    def _new_contract_key(self) -> KeyPair:
+    def _new_contract_key(self) -> X25519KeyPair:
         ephemeral = new_key_pair()
         self.identity.contract_keys[b64encode(ephemeral.public)] = ephemeral.private
         return ephemeral

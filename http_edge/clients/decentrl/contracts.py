@@ -65,7 +65,7 @@ def verified(signed: Mapping[str, object], *others: DidDocument) -> Contract:
 
 def sealed_request(
     identity: Identity,
-    ephemeral: key_agreement.KeyPair,
+    ephemeral: key_agreement.X25519KeyPair,
     recipient: DidDocument,
     expires_at_s: Seconds,
 ) -> str:
@@ -111,7 +111,7 @@ def opened_request(
 
 
 def countersigned(
-    identity: Identity, request: ContractRequest, ephemeral: key_agreement.KeyPair
+    identity: Identity, request: ContractRequest, ephemeral: key_agreement.X25519KeyPair
 ) -> Contract:
     """The contract: the request with the recipient's ephemeral key and signature."""
     return verified(

@@ -1,4 +1,6 @@
-"""A wallet for DIDComm v1 mediation: what an Aries agent asks of its mediator, in Python.
+"""A wallet for DIDComm mediation: what an agent asks of its mediator, in Python.
+
+``Wallet`` is of DIDComm v1, an Aries agent; ``Wallet2`` is of DIDComm v2.
 
     async with aiohttp.ClientSession() as session:
         bob = await Wallet.connect("http://127.0.0.1:8080/invitation", session=session)
@@ -17,7 +19,9 @@ It speaks both handshakes, coordinate mediation, Pickup 1.0 and 2.0 with live mo
 ``http_edge.didcomm`` and nothing else of the server.
 """
 
+from http_edge.clients.didcomm.connected_wallet import Disclosure
 from http_edge.clients.didcomm.connection import Connection, Opened, Received
+from http_edge.clients.didcomm.connection_2 import Connection2
 from http_edge.clients.didcomm.errors import (
     ConnectionLost,
     MediatorRefused,
@@ -30,7 +34,14 @@ from http_edge.clients.didcomm.errors import (
     WalletError,
 )
 from http_edge.clients.didcomm.handshake import DidMethod, Handshake, HandshakeProtocol
-from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation, read_invitation
+from http_edge.clients.didcomm.invitation import (
+    Invitation,
+    Invitation2,
+    fetch_invitation,
+    fetch_invitation_2,
+    read_invitation,
+    read_invitation_2,
+)
 from http_edge.clients.didcomm.mediation import (
     Keylist,
     KeylistKey,
@@ -38,16 +49,22 @@ from http_edge.clients.didcomm.mediation import (
     Mediation,
     Pagination,
 )
+from http_edge.clients.didcomm.pickup import PICKUP_2, PICKUP_3, PICKUP_4, Live, Picked, Status
 from http_edge.clients.didcomm.pickup_1 import Pickup1Status
-from http_edge.clients.didcomm.pickup_2 import Live, Picked, Status
 from http_edge.clients.didcomm.queue_1 import Fetched, QueueStatus
 from http_edge.clients.didcomm.recipients import Address, Recipient, forward, send
+from http_edge.clients.didcomm.recipients_2 import Recipient2, endpoint_of, forward_2
 from http_edge.clients.didcomm.transport import Socket, open_socket, post
-from http_edge.clients.didcomm.wallet import Disclosure, Wallet
+from http_edge.clients.didcomm.wallet import Wallet
+from http_edge.clients.didcomm.wallet_2 import Wallet2
 
 __all__ = [
+    "PICKUP_2",
+    "PICKUP_3",
+    "PICKUP_4",
     "Address",
     "Connection",
+    "Connection2",
     "ConnectionLost",
     "DidMethod",
     "Disclosure",
@@ -55,6 +72,7 @@ __all__ = [
     "Handshake",
     "HandshakeProtocol",
     "Invitation",
+    "Invitation2",
     "Keylist",
     "KeylistKey",
     "KeylistResult",
@@ -72,16 +90,22 @@ __all__ = [
     "QueueStatus",
     "Received",
     "Recipient",
+    "Recipient2",
     "Socket",
     "Status",
     "UnexpectedAnswer",
     "UnusableInvitation",
     "Wallet",
+    "Wallet2",
     "WalletError",
+    "endpoint_of",
     "fetch_invitation",
+    "fetch_invitation_2",
     "forward",
+    "forward_2",
     "open_socket",
     "post",
     "read_invitation",
+    "read_invitation_2",
     "send",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
@@ -18,6 +18,35 @@ Received: TypeAlias = Json | bytes
 
 Key: TypeAlias = bytes | str
 """A public key: 32 bytes, which are written as did:key, or a text, which is written as it is."""
+
+
+MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
+"""The media type of envelopes of DIDComm v1 (RFC 0044)."""
+
+
+class MediatorConnection(Protocol):
+    """A connection of either generation, as transports use it.
+
+    Messages are flat objects, as DIDComm v1 writes them, whatever they travel as.
+    """
+
+    @property
+    def http_url(self) -> str:
+        """Where the mediator takes messages over HTTP."""
+
+    @property
+    def ws_url(self) -> str:
+        """Where it takes sockets; empty where it named none."""
+
+    @property
+    def media_type(self) -> str:
+        """What its envelopes are named over HTTP."""
+
+    def pack(self, message: Json) -> bytes:
+        """A message for the mediator."""
+
+    def open(self, body: bytes) -> Received:
+        """What came: the mediator's message, or ``body`` itself when it is for another key."""
 
 
 class Opened(NamedTuple):
@@ -41,6 +70,11 @@ class Connection:
     mediator_key: bytes
     http_url: str
     ws_url: str
+
+    @property
+    def media_type(self) -> str:
+        """What its envelopes are named over HTTP."""
+        return MEDIA_TYPE
 
     def pack(self, message: Json) -> bytes:
         """A message for the mediator, authenticated by the connection's key (RFC 0019)."""

@@ -1,7 +1,7 @@
 """Alice and Bob write to each other through the mediator; each step proves one of its promises.
 
 Bob fetches by every generation of pickup from one queue. The steps build on one another, so the
-demonstration ends at the first one that fails. It leaves behind three connections and two keys.
+demonstration ends at the first one that fails. It leaves behind four connections and their keys.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Final
 
 import aiohttp
 
+from http_edge.clients.didcomm.demonstration_2 import NewerDemonstration
 from http_edge.clients.didcomm.errors import WalletError
 from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation
-from http_edge.clients.didcomm.pickup_2 import Live, Picked
+from http_edge.clients.didcomm.pickup import Live, Picked
 from http_edge.clients.didcomm.protocol_session import new_id
 from http_edge.clients.didcomm.recipients import Address, Recipient, send
 from http_edge.clients.didcomm.wallet import Wallet
@@ -195,7 +196,8 @@ async def demonstrate(
 ) -> AsyncIterator[Proof]:
     """Run the steps; the last proof is the first that does not hold, if one does not.
 
-    Alice uses the mediator at the first URL, Bob the one at the second; they may be one.
+    Alice uses the mediator at the first URL, Bob the one at the second; they may be one. Carol,
+    whose wallet is of DIDComm v2, uses Bob's.
 
     Raises:
         WalletError: before the first step, when one of the two gives no invitation.
@@ -205,6 +207,7 @@ async def demonstrate(
         await fetch_invitation(session, f"{alices_url.rstrip('/')}/invitation"),
         await fetch_invitation(session, f"{bobs_url.rstrip('/')}/invitation"),
     )
+    newer = NewerDemonstration(session, f"{bobs_url.rstrip('/')}/invitation")
     async with AsyncExitStack() as stack:
         steps: list[Step] = [
             ("Alice and Bob connect",
@@ -230,6 +233,7 @@ async def demonstrate(
              lambda: state.change_networks(stack)),
             ("Bob answers", "it works in both directions", state.answer),
         ]  # fmt: skip
+        steps += newer.steps(stack)
         async for proof in prove(steps, WalletError):
             yield proof
 

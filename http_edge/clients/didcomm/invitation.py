@@ -1,12 +1,12 @@
-"""Invitations as a wallet reads them: out-of-band 1.x and connections 1.0, URL or JSON.
+"""Invitations as a wallet reads them: out-of-band and connections 1.0, URL or JSON.
 
-RFC 0434 and RFC 0160. An invitation names the key that must prove the answer, and where to send
-the request.
+RFC 0434 and RFC 0160, and out-of-band 2.0 of DIDComm v2. An invitation names the key that must
+prove the answer, and where to send the request; one of DIDComm v2 names a DID that says both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,7 @@ from http_edge.didcomm.envelopes.keys import read_key
 from http_edge.didcomm.envelopes.messages import Json, read_type
 
 _PARAMETERS: Final = ("oob", "c_i")
+_PARAMETERS_2: Final = ("_oob",)
 _BYTES_MAX: Final = 64 * 1024
 _SECONDS_MAX: Final = 30.0
 _OK: Final = 200
@@ -43,6 +44,14 @@ class Invitation:
     endpoint: str
     protocols: tuple[str, ...]
     label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation2:
+    """An out-of-band 2.0 invitation: its id, and the DID of the inviter."""
+
+    id: str
+    did: str
 
 
 def read_invitation(source: str | bytes | Json) -> Invitation:
@@ -64,6 +73,44 @@ def read_invitation(source: str | bytes | Json) -> Invitation:
         raise UnusableInvitation(f"type {message.get('@type')!r} is no invitation")
     key, endpoint = _first_service(message.get("services"))
     return Invitation(invitation_id, key, endpoint, tuple(_protocols(message)), label)
+
+
+def read_invitation_2(source: str | bytes | Json) -> Invitation2:
+    """The invitation in a URL with ``_oob=``, in a JSON text, or in its object.
+
+    Raises:
+        UnusableInvitation: it is none of out-of-band 2.0.
+    """
+    message = source if isinstance(source, dict) else _object(source, _PARAMETERS_2)
+    kind = read_type(message.get("type"))
+    invitation_id, did = message.get("id"), message.get("from")
+    if kind is None or (kind.family, kind.major, kind.name) != ("out-of-band", 2, "invitation"):
+        raise UnusableInvitation(f"type {message.get('type')!r} is no invitation")
+    if not isinstance(invitation_id, str) or not isinstance(did, str):
+        raise UnusableInvitation("the invitation has no id, or names no DID")
+    return Invitation2(invitation_id, did)
+
+
+async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invitation2:
+    """The out-of-band 2.0 invitation behind a URL: in it, in the URL that it leads to, or JSON.
+
+    Raises: as ``fetch_invitation``.
+    """
+    where = _url(url)
+    if any(name in where.query for name in _PARAMETERS_2):
+        return read_invitation_2(url)
+    timeout = aiohttp.ClientTimeout(total=_SECONDS_MAX)
+    try:
+        async with session.get(where, allow_redirects=False, timeout=timeout) as response:
+            leads_to = response.headers.get("Location")
+            if leads_to is not None:
+                return read_invitation_2(leads_to)
+            body = await read_bounded(response, _BYTES_MAX)
+            if response.status != _OK:
+                raise MediatorRefused(response.status, body.decode(errors="replace"))
+            return read_invitation_2(body)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitation:
@@ -101,14 +148,14 @@ def _url(text: str) -> URL:
     return url
 
 
-def _object(source: str | bytes) -> Json:
+def _object(source: str | bytes, parameters: Sequence[str] = _PARAMETERS) -> Json:
     text = source.encode() if isinstance(source, str) else source
     try:
         if text.lstrip().startswith(b"{"):
             value = parse(text)
         else:
             query = URL(text.decode()).query
-            (encoded,) = (query[name] for name in _PARAMETERS if name in query)
+            (encoded,) = (query[name] for name in parameters if name in query)
             value = parse(b64decode(encoded))
     except (JsonRefused, ValueError) as error:
         raise UnusableInvitation(f"neither an invitation nor a URL with one: {error}") from error

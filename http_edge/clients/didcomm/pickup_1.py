@@ -12,7 +12,7 @@ import msgspec
 import orjson
 
 from http_edge.clients.didcomm.errors import UnexpectedAnswer
-from http_edge.clients.didcomm.pickup_2 import Picked
+from http_edge.clients.didcomm.pickup import Picked
 from http_edge.clients.didcomm.protocol_session import ProtocolSession, check_problem, record_of
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 

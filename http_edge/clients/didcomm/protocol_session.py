@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from http_edge.clients.didcomm.connection import Connection, Received
+from http_edge.clients.didcomm.connection import MediatorConnection, Received
 from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
 from http_edge.clients.didcomm.transport import Transport
 from http_edge.clients.sources import Sources
@@ -24,8 +24,8 @@ _REPORTS: Final = {"problem-report", "problem_report"}
 class ProtocolSession:
     """A wallet's end of a connection, over one transport."""
 
-    def __init__(self, connection: Connection, transport: Transport) -> None:
-        self.connection: Final = connection
+    def __init__(self, connection: MediatorConnection, transport: Transport) -> None:
+        self.connection = connection
         self.transport: Final = transport
 
     async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import orjson
 
-from http_edge.clients.didcomm.pickup_2 import Picked
+from http_edge.clients.didcomm.pickup import Picked
 from http_edge.clients.didcomm.protocol_session import ProtocolSession, record_of
 from http_edge.didcomm.envelopes.messages import Json
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import aiohttp
 
-from http_edge.clients.didcomm.connection import Connection, Received
+from http_edge.clients.didcomm.connection import MEDIA_TYPE, MediatorConnection, Received
 from http_edge.clients.didcomm.errors import (
     ConnectionLost,
     MediatorRefused,
@@ -25,8 +25,6 @@ from http_edge.clients.didcomm.errors import (
 )
 from http_edge.didcomm.envelopes.messages import Json
 
-MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
-"""The media type of envelopes (RFC 0044)."""
 ANSWER_S_MAX: Final = 30.0
 """How long an answer may take, besides the delay that the question allows."""
 _CONNECT_S_MAX: Final = 5.0
@@ -57,7 +55,12 @@ class Posted(NamedTuple):
 
 
 async def post(
-    session: aiohttp.ClientSession, url: str, envelope: bytes, *, patience_s: float = 0.0
+    session: aiohttp.ClientSession,
+    url: str,
+    envelope: bytes,
+    *,
+    patience_s: float = 0.0,
+    media_type: str = MEDIA_TYPE,
 ) -> Posted:
     """``POST`` an envelope; the answer may take ``patience_s`` longer than usual.
 
@@ -70,7 +73,7 @@ async def post(
         async with session.post(
             url,
             data=envelope,
-            headers={"Content-Type": MEDIA_TYPE},
+            headers={"Content-Type": media_type},
             timeout=aiohttp.ClientTimeout(
                 total=ANSWER_S_MAX + patience_s, sock_connect=_CONNECT_S_MAX
             ),
@@ -101,7 +104,7 @@ async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> byte
 class Http:
     """Each message is a request of its own."""
 
-    def __init__(self, connection: Connection, session: aiohttp.ClientSession) -> None:
+    def __init__(self, connection: MediatorConnection, session: aiohttp.ClientSession) -> None:
         self._connection = connection
         self._session = session
 
@@ -112,7 +115,11 @@ class Http:
         """
         envelope = self._connection.pack(message)
         posted = await post(
-            self._session, self._connection.http_url, envelope, patience_s=_delay_s(message)
+            self._session,
+            self._connection.http_url,
+            envelope,
+            patience_s=_delay_s(message),
+            media_type=self._connection.media_type,
         )
         if not posted.body:
             return None
@@ -128,7 +135,9 @@ class Socket:
     Several tasks may ask at once. Iterating gives what ``receive`` gives until the socket ends.
     """
 
-    def __init__(self, connection: Connection, websocket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(
+        self, connection: MediatorConnection, websocket: aiohttp.ClientWebSocketResponse
+    ) -> None:
         self._connection = connection
         self.websocket: Final = websocket
         self._inbox: deque[Received] = deque()
@@ -247,7 +256,7 @@ class Socket:
 
 @asynccontextmanager
 async def open_socket(
-    session: aiohttp.ClientSession, connection: Connection
+    session: aiohttp.ClientSession, connection: MediatorConnection
 ) -> AsyncIterator[Socket]:
     """A socket to the mediator of a connection; it is closed when the context is left.
 

@@ -1,14 +1,10 @@
-"""A wallet with its one mediator: everything that an Aries wallet can ask of it."""
+"""A wallet of DIDComm v1 with its mediator: everything that an Aries wallet can ask of it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Final
-
 import aiohttp
-import msgspec
 
+from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
 from http_edge.clients.didcomm.connection import Connection, open_for
 from http_edge.clients.didcomm.documents import QUEUE
 from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
@@ -16,31 +12,20 @@ from http_edge.clients.didcomm.handshake import DidMethod, Handshake, HandshakeP
 from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation, read_invitation
 from http_edge.clients.didcomm.mediation import Mediation, SpeaksMediation
 from http_edge.clients.didcomm.pickup_1 import SpeaksPickup1
-from http_edge.clients.didcomm.pickup_2 import Live, SpeaksPickup2
-from http_edge.clients.didcomm.protocol_session import check_problem, prepared, record_of
 from http_edge.clients.didcomm.queue_1 import SpeaksQueue1
 from http_edge.clients.didcomm.recipients import Recipient
-from http_edge.clients.didcomm.transport import Http, Socket, Transport, open_socket, post
+from http_edge.clients.didcomm.transport import Socket, Transport, post
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
-
-_PING: Final = "trust_ping/1.0/ping"
-_EVERYTHING: Final = (("protocol", "*"),)
+from http_edge.didcomm.envelopes.messages import Json
 
 
-class Disclosure(msgspec.Struct, frozen=True):
-    """One feature of the mediator (RFC 0557)."""
-
-    feature_type: str = msgspec.field(name="feature-type")
-    id: str
-    roles: tuple[str, ...] = ()
-
-
-class Wallet(SpeaksMediation, SpeaksPickup2, SpeaksPickup1, SpeaksQueue1):
+class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
     """One mediator as the wallet sees it, over HTTP unless ``over`` a socket.
 
     Made by ``connect``, or of a connection that was kept. The session stays open.
     """
+
+    connection: Connection
 
     def __init__(
         self,
@@ -50,8 +35,7 @@ class Wallet(SpeaksMediation, SpeaksPickup2, SpeaksPickup1, SpeaksQueue1):
         transport: Transport | None = None,
         mediation: Mediation | None = None,
     ) -> None:
-        super().__init__(connection, transport or Http(connection, session))
-        self.session: Final = session
+        super().__init__(connection, session=session, transport=transport)
         self.mediation = mediation
 
     @classmethod
@@ -99,77 +83,6 @@ class Wallet(SpeaksMediation, SpeaksPickup2, SpeaksPickup1, SpeaksQueue1):
             self.connection, session=self.session, transport=socket, mediation=self.mediation
         )
 
-    @asynccontextmanager
-    async def socket(self) -> AsyncIterator[Socket]:
-        """A WebSocket that has said nothing yet.
-
-        Raises:
-            MediatorUnreachable: it did not open.
-        """
-        async with open_socket(self.session, self.connection) as socket:
-            yield socket
-
-    @asynccontextmanager
-    async def live(self) -> AsyncIterator[Live]:
-        """A WebSocket in live mode (RFC 0685).
-
-        Raises:
-            ProblemReported, WalletError: the mediator does not turn it on.
-        """
-        async with self.socket() as socket:
-            live = Live(self.connection, socket)
-            if (await live.live_delivery(on=True)).live_delivery is False:
-                raise UnexpectedAnswer("the mediator says that live delivery is off")
-            yield live
-
-    # ---- what needs no mediation
-
-    async def ping(self) -> None:
-        """Ask for a sign of life and get it (RFC 0048).
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
-        await self.request(_PING, "ping_response")
-
-    async def discover(
-        self, queries: Sequence[tuple[str, str]] = _EVERYTHING
-    ) -> tuple[Disclosure, ...]:
-        """Features by type and pattern (RFC 0557); all protocols unless others are named.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
-        answer = await self.request(
-            "discover-features/2.0/queries",
-            "disclosures",
-            queries=[{"feature-type": kind, "match": match} for kind, match in queries],
-        )
-        return record_of(answer.get("disclosures"), tuple[Disclosure, ...])
-
-    # ---- implicit pickup
-
-    async def implicit(self) -> bytes | None:
-        """One waiting envelope by return route alone, or None; over HTTP (RFC 0092).
-
-        Raises: ProblemReported, WalletError (see the transport).
-        """
-        http = Http(self.connection, self.session)
-        answer = await http.exchange(prepared(_silent_ping(), "all"), raw=True)
-        if isinstance(answer, dict):
-            check_problem(answer)
-            raise UnexpectedAnswer(f"{answer.get('@type')!r} came back for a silent ping")
-        return answer
-
-    @asynccontextmanager
-    async def implicit_socket(self) -> AsyncIterator[Socket]:
-        """A WebSocket with an open return route: whatever waits comes on it (RFC 0092).
-
-        Raises:
-            MediatorUnreachable: it did not open.
-        """
-        async with self.socket() as socket:
-            await socket.say(prepared(_silent_ping(), "all"))
-            yield socket
-
     # ---- recipients
 
     async def new_recipient(self) -> Recipient:
@@ -186,10 +99,6 @@ class Wallet(SpeaksMediation, SpeaksPickup2, SpeaksPickup1, SpeaksQueue1):
             if changed.result != "success":
                 raise ProblemReported(changed.result, "the key was not registered", {})
         return recipient
-
-
-def _silent_ping() -> Json:
-    return {"@type": NEW_PREFIX + _PING, "response_requested": False}
 
 
 async def _invitation(

@@ -89,12 +89,16 @@ class Pump:
             message = self._delivery(messages)
             self._outgoing.put(self._envelopes.pack(message, self._agent, self._new_id()))
 
-    async def live(self, wake: Wake, version: int, delivery: LiveDelivery) -> None:
+    async def live(
+        self, wake: Wake, version: int, agent: AgentAccount, delivery: LiveDelivery
+    ) -> None:
         """Deliver what is queued after ``version`` of the identity, until live mode ends.
 
-        ``delivery`` is how the protocol of the live mode writes it. What waited before has to be
-        asked for (RFC 0685, live mode).
+        ``agent`` is the account that asked, which may come in another message version than the
+        first message of the socket; ``delivery`` is how the protocol of the live mode writes it.
+        What waited before has to be asked for (RFC 0685, live mode).
         """
+        self._agent = agent
         self._delivery = delivery
         while not wake.is_over:
             pause_s = await self._deliver_live(wake, version)

@@ -26,6 +26,8 @@ WhoRetries: TypeAlias = Literal["you", "none"]
 
 NEW_PREFIX: Final = "https://didcomm.org/"
 OLD_PREFIX: Final = "did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/"
+QUESTION_TYPE: Final = "{type}"
+"""In the code of a problem report: the type of the message that it is about."""
 ID_CHARS_MAX: Final = 256
 """A longer message or thread id is refused: it would be echoed, and is none that an agent makes."""
 _TYPE: Final = re.compile(
@@ -94,6 +96,21 @@ class AgentAccount(msgspec.Struct, frozen=True):
     address: bytes
 
 
+class DidRotation(msgspec.Struct, frozen=True):
+    """A proven change of the sender's DID: its prior one is given up for another, or for none.
+
+    ``prior_did`` and ``new_did`` are as the sender spells them; ``new_did`` is None where it ends
+    the relationship. ``issued_at_s`` is when it rotated, Unix seconds. The version has verified
+    that a key of ``prior_did`` signed this. ``prior_accounts`` are the identities that it may be
+    here, the likeliest first: that of the key that signed, that of the prior DID.
+    """
+
+    prior_did: str
+    new_did: str | None
+    issued_at_s: int
+    prior_accounts: Sequence[str] = ()
+
+
 class Message(msgspec.Struct, frozen=True):
     """A received message.
 
@@ -105,6 +122,12 @@ class Message(msgspec.Struct, frozen=True):
     if it is not (RFC 0032). ``wants_ack``: it asks for an acknowledgement (RFC 0317).
     ``attachments`` are by the member that they belong to, as written; ``signed.read_attachment``
     reads them. ``is_forward``: it carries an envelope for others, and has no other use.
+
+    ``addressed_to`` is the DID of ours that the envelope was made for, ``sender_did`` the one that
+    the sender says it is, both as spelled there; empty where the version names none. ``whole_did``
+    is the latter in the form that carries its document, where that is another. After
+    ``expires_at_s``, Unix seconds, the message is not to be handled. ``rotation``: the sender has
+    changed its DID. ``acknowledges`` are the ids of messages of ours that it confirms.
     """
 
     version: str
@@ -119,18 +142,24 @@ class Message(msgspec.Struct, frozen=True):
     wants_ack: bool = False
     attachments: Mapping[str, object] = _NO_ATTACHMENTS
     is_forward: bool = False
+    addressed_to: str = ""
+    sender_did: str = ""
+    whole_did: str = ""
+    expires_at_s: int | None = None
+    rotation: DidRotation | None = None
+    acknowledges: Sequence[str] = ()
 
     def text(self, name: str) -> str | None:
         """A member that is a text; None where it is anything else."""
         value = self.body.get(name)
         return value if isinstance(value, str) else None
 
-    def optional_text(self, name: str) -> str | InvalidMember | None:
+    def optional_text(self, name: str, chars_max: int) -> str | InvalidMember | None:
         """A text that is short enough to be echoed, or None where there is none."""
         value = self.body.get(name)
-        if value is None or (isinstance(value, str) and len(value) <= ID_CHARS_MAX):
+        if value is None or (isinstance(value, str) and len(value) <= chars_max):
             return value
-        return InvalidMember(name, f"must be a text of at most {ID_CHARS_MAX} characters")
+        return InvalidMember(name, f"must be a text of at most {chars_max} characters")
 
     def count(self, name: str, default: int | None = None) -> int | InvalidMember:
         """A member that counts something; ``default`` where it is missing or null."""
@@ -184,15 +213,16 @@ class SignedValue(msgspec.Struct, frozen=True):
 class Reply(msgspec.Struct, frozen=True):
     """A message ``name`` of the protocol of the question, in its thread.
 
-    ``attachments`` belong to the whole message, ``member_attachments`` to the member that they are
-    listed by; ``signed`` are members with their signature. A question in a minor version above
-    ``minor_max`` is answered in that one (RFC 0003). ``names_parent``: the answer repeats the
-    parent thread of the question.
+    ``attachments`` belong to the whole message, and an empty list of them is written as one; None
+    is a message without. ``member_attachments`` belong to the member that they are listed by;
+    ``signed`` are members with their signature. A question in a minor version above ``minor_max``
+    is answered in that one (RFC 0003). ``names_parent``: the answer repeats the parent thread of
+    the question.
     """
 
     name: str
     body: Json = msgspec.field(default_factory=dict)
-    attachments: Sequence[Attachment] = ()
+    attachments: Sequence[Attachment] | None = None
     member_attachments: Mapping[str, Attachment | Sequence[Attachment]] = msgspec.field(
         default_factory=dict
     )
@@ -202,11 +232,23 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class ProblemReport(msgspec.Struct, frozen=True):
-    """What went wrong with the question: a code, and one sentence in English."""
+    """What went wrong with the question: a code, and one sentence in English.
+
+    ``code`` is of RFC 0035, ``code_2`` of report-problem 2.0; ``QUESTION_TYPE`` in it stands for
+    the type of the question. ``is_own``: the report is a message of the protocol of the question
+    instead of one of a protocol for reports alone (message-pickup 4.0), and its code is ``code_2``
+    in every form.
+    """
 
     code: str
     comment: str
     who_retries: WhoRetries
+    code_2: str = "e.p.msg"
+    is_own: bool = False
+
+    def code_of(self, question: Message) -> str:
+        """``code_2`` as it is written in the answer to a question."""
+        return self.code_2.replace(QUESTION_TYPE, question.type.sibling(question.type.name))
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
@@ -224,33 +266,54 @@ class NewMessage(msgspec.Struct, frozen=True):
 
     kind: str
     body: Json = msgspec.field(default_factory=dict)
-    attachments: Sequence[Attachment] = ()
+    attachments: Sequence[Attachment] | None = None
     id: str = ""
 
 
 class Forward(msgspec.Struct, frozen=True):
-    """A message to hand on.
+    """One or several messages to hand on.
 
-    ``recipients`` are keys in base58, none twice; those that were not named by a key are missing,
-    so there may be none: the recipient is unknown here. ``payload`` is the envelope for them, JSON.
+    ``recipients`` are names that a queue may be known by, none twice: a key is in base58. Those
+    that cannot be one are missing, so there may be none: the recipient is unknown here.
+    ``payloads`` are the envelopes for them, JSON, one at least, to be queued in this order and all
+    or none. After ``expires_at_s``, Unix seconds, they are of no use. They should wait for
+    ``delay_ms`` before they are handed on.
     """
 
     recipients: Sequence[str]
-    payload: bytes
+    payloads: Sequence[bytes]
+    expires_at_s: int | None = None
+    delay_ms: int = 0
 
 
 class Unpacked(msgspec.Struct, frozen=True):
-    """An opened envelope of one message version; ``sender`` is None if none is proven."""
+    """An opened envelope of one message version; ``sender`` is None if none is proven.
+
+    ``addressed_to`` is the DID of ours that it was made for, where the version has such. ``parsed``
+    is the message as JSON, where the version had to look into it already.
+    """
 
     version: str
     plaintext: bytes
     sender: AgentAccount | None
+    addressed_to: str = ""
+    parsed: Json | None = None
 
 
 class ForOthers(msgspec.Struct, frozen=True):
-    """An envelope for the owners of these keys in base58, none twice, and not for us."""
+    """An envelope for the owners of these names (see ``Forward``), none twice, and not for us.
+
+    ``version`` is the message version that it is of.
+    """
 
     recipients: Sequence[str]
+    version: str = ""
+
+
+class UnknownSender(msgspec.Struct, frozen=True):
+    """An envelope that can be opened once the DID is learned that ``did`` is the hash of."""
+
+    did: str
 
 
 class UnpackRefusal(Enum):

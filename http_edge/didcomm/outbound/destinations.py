@@ -26,6 +26,7 @@ from aiohttp import hdrs
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.envelopes.versions import media_type_of
 from http_edge.didcomm.outbound.places import Places, Responsiveness, Turn
 from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
@@ -204,7 +205,7 @@ class Destinations:
         others = lookup or lookup_in_threads("other-names", _LOOKUPS_MAX)
         self._known_names = CheckedNames(known, self._permitted)
         self._other_names = CheckedNames(others, self._permitted)
-        self._tls = tls or ssl.create_default_context()
+        self._tls = tls or trusted_by_this_machine()
         self._places = Places(settings)
 
     @asynccontextmanager

@@ -307,7 +307,13 @@ class DeliveryWorker:
     async def _send(
         self, destination: Destination, connection: Connection, message: DeliveredMessage
     ) -> DeliveryOutcome:
-        wrapped = wrap(message.payload, self.did, connection.routing_keys, self._queue.new_id)
+        wrapped = wrap(
+            message.payload,
+            self.did,
+            connection.peer_did,
+            connection.routing_keys,
+            self._queue.new_id,
+        )
         outcome = DeliveryOutcome.REFUSED if wrapped is None else await destination.send(wrapped)
         self._queue.counts["delivered" if outcome is DeliveryOutcome.ACCEPTED else "failed"] += 1
         return outcome

@@ -18,11 +18,11 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, Done
 from actors.host.clock import Clock
 from http_edge.crypto.invitation_ids import InvitationTerms
-from http_edge.didcomm.envelopes.keys import did_key, read_key
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import Identities, invitation_target
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
-from http_edge.listener.address_charge import charge_unproven
+from http_edge.listener.address_charge import registration_wait_s
 from http_edge.settings.settings import DidComm
 
 
@@ -36,6 +36,8 @@ class NotAdmitted(Enum):
     INVITATION_EXPIRED = auto()
     INVITATION_USED = auto()
     """It was for one use, and another agent has used it."""
+    TOO_MANY = auto()
+    """More agents connect than may at a time; the same request may be sent again."""
     UNAVAILABLE = auto()
     """The owner could not be asked; the same request may be sent again."""
 
@@ -53,8 +55,7 @@ class Admission:
         self, settings: DidComm, invitations: Invitations, identities: Identities, *, clock: Clock
     ) -> None:
         self._registration = settings.registration
-        keys = map(read_key, settings.allowed_keys)
-        self._allowed = frozenset(did_key(key) for key in keys if key is not None)
+        self._allowed = frozenset(map(canonical_name, settings.allowed_keys)) - {None}
         self._invitations = invitations
         self._identities = identities
         self._clock = clock
@@ -63,11 +64,13 @@ class Admission:
         """May the sender connect with this invitation (empty for none)?
 
         A single-use invitation is used up by a sender that is admitted; the same sender may use it
-        again, so a repeated request gets the same answer. Each try costs the sender's address: the
-        next identity costs a stranger a key.
+        again, so a repeated request gets the same answer. Each try counts, and costs the sender's
+        address: the next identity costs a stranger a key.
         """
-        charge_unproven(0)
-        rejection = await self._rejection(request, invitation_id)
+        is_early = registration_wait_s() is not None
+        rejection: NotAdmitted | None = NotAdmitted.TOO_MANY
+        if not is_early:
+            rejection = await self._rejection(request, invitation_id)
         if rejection is NotAdmitted.UNAVAILABLE:
             return rejection
         if rejection is None:
@@ -96,7 +99,7 @@ class Admission:
         match self._registration:
             case "closed":
                 return NotAdmitted.NOT_OPEN
-            case "allow_list" if request.sender.did not in self._allowed:
+            case "allow_list" if self._allowed.isdisjoint(_names(request)):
                 return NotAdmitted.NOT_OPEN
             case "invitation":
                 return await self.use(request, invitation_id)
@@ -120,3 +123,8 @@ class Admission:
             return None
         taken = used is Refusal.INVITATION_USED
         return NotAdmitted.INVITATION_USED if taken else NotAdmitted.UNAVAILABLE
+
+
+def _names(request: Request) -> set[str | None]:
+    """What the sender is known by: its account, and the DID that it proves to send from."""
+    return {canonical_name(request.sender.did), canonical_name(request.message.sender_did)} - {None}

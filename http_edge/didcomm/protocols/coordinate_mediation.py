@@ -1,24 +1,31 @@
-"""Coordinate mediation 1.0 (RFC 0211): may I be reached through you, and by which keys?
+"""Coordinate mediation: may I be reached through you, and by which names?
 
-The owner of a key decides whose it is, the identity which keys it has: a key is claimed before it
-enters a keylist and released before it leaves it. All of it can be sent again and heals what a
+Versions 1.0 (RFC 0211), 2.0 and 3.0 (didcomm.org) share one flow; in what they differ, the members
+above all, says a ``MediationForm``. In 1.0 a recipient is a key, and an agent has connected before.
+In 2.0 and 3.0 it is a DID, and the request for mediation itself makes the account
+(``protocols.enrolment``); what is granted is the DID by which the mediator was addressed.
+
+The owner of a name decides whose it is, the identity which names it has: a name is claimed before
+it enters a keylist and released before it leaves it. All of it can be sent again and heals what a
 failure in between has left. Keys are written as did:key (RFC 0360); only results of updates are in
-the client's own spelling, by which it finds its keys again.
+the client's own spelling, by which it finds its recipients again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from actors.core.commands import GrantMediation, QueryKeylist
+from actors.core.commands import QueryKeylist
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, KeylistPart
+from actors.core.replies import KeylistPart
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
+from http_edge.didcomm.identities import Identities, speaker
+from http_edge.didcomm.protocols.enrolment import Enrolment, NotEnrolled
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, refusal
@@ -33,43 +40,128 @@ _NO_LIMIT: Final = -1
 
 
 class MediationTerms(msgspec.Struct, frozen=True):
-    """Where messages for mediated agents go: our endpoint, and the key that forwards are for."""
+    """Where messages for mediated agents go: our endpoint, and the key that forwards are for.
+
+    ``own_names`` are all names of the mediator itself (``envelopes.recipient_names``), ``own_did``
+    is the DID that is granted where the version has no address of ours.
+    """
 
     endpoint: str
     routing_key: bytes
+    own_names: frozenset[str]
+    own_did: str
+
+
+class MediationForm(msgspec.Struct, frozen=True):
+    """In what the versions differ.
+
+    ``recipient`` is the member that names one, ``name_of`` how it is read. ``update``, ``query``
+    and ``listing`` are names of messages, ``listed`` the member of a listing. ``repeated_add`` is
+    the result of an add of what is there already. ``grant`` writes what is granted, of the terms
+    and the DID that the mediator was addressed by.
+    """
+
+    major: int
+    recipient: str
+    name_of: Callable[[str], str | None]
+    update: str
+    query: str
+    listing: str
+    listed: str
+    repeated_add: Result
+    grant: Callable[[MediationTerms, str], Json]
+
+
+def _key_name(text: str) -> str | None:
+    key = keys.read_key(text)
+    return None if key is None else keys.base58(key)
+
+
+def _endpoint_and_key(terms: MediationTerms, _addressed_to: str) -> Json:
+    return {"endpoint": terms.endpoint, "routing_keys": [keys.did_key(terms.routing_key)]}
+
+
+def _one_did(_terms: MediationTerms, addressed_to: str) -> Json:
+    # The specification lists DIDs in its example and the clients read a text.
+    return {"routing_did": addressed_to}
+
+
+def _list_of_dids(_terms: MediationTerms, addressed_to: str) -> Json:
+    return {"routing_did": [addressed_to]}
+
+
+FORM_1: Final = MediationForm(
+    1,
+    recipient="recipient_key",
+    name_of=_key_name,
+    update="keylist-update",
+    query="keylist-query",
+    listing="keylist",
+    listed="keys",
+    repeated_add="no_change",
+    grant=_endpoint_and_key,
+)
+FORM_2: Final = MediationForm(
+    2,
+    recipient="recipient_did",
+    name_of=canonical_name,
+    update="keylist-update",
+    query="keylist-query",
+    listing="keylist",
+    listed="keys",
+    repeated_add="success",  # Credo gives up at anything else
+    grant=_one_did,
+)
+FORM_3: Final = MediationForm(
+    3,
+    recipient="recipient_did",
+    name_of=canonical_name,
+    update="recipient-update",
+    query="recipient-query",
+    listing="recipient",
+    listed="dids",
+    repeated_add="success",
+    grant=_list_of_dids,
+)
+FORMS: Final = (FORM_1, FORM_2, FORM_3)
 
 
 class _Update(msgspec.Struct, frozen=True):
     """One wanted change as it was written, with nothing for what is no text."""
 
-    recipient_key: str
+    recipient: str
     action: str
 
     @classmethod
-    def read(cls, item: object) -> _Update:
+    def read(cls, item: object, member: str) -> _Update:
         """The change in an item of ``updates``, whatever it is."""
         written = item if isinstance(item, dict) else {}
-        key, action = written.get("recipient_key"), written.get("action")
+        recipient, action = written.get(member), written.get("action")
         return cls(
-            recipient_key=key if isinstance(key, str) else "",
+            recipient=recipient if isinstance(recipient, str) else "",
             action=action if isinstance(action, str) else "",
         )
 
     @property
     def is_complete(self) -> bool:
         """Does it name both, well or badly?"""
-        return bool(self.recipient_key and self.action)
-
-    def as_result(self, result: Result) -> Json:
-        """The change with its result, for the client."""
-        return {"recipient_key": self.recipient_key, "action": self.action, "result": result}
+        return bool(self.recipient and self.action)
 
 
 class CoordinateMediation:
-    """Grants mediation and keeps keylists."""
+    """Grants mediation and keeps keylists, in one version of the protocol."""
 
-    def __init__(self, identities: Identities, terms: MediationTerms, settings: DidComm) -> None:
+    def __init__(
+        self,
+        form: MediationForm,
+        identities: Identities,
+        enrolment: Enrolment,
+        terms: MediationTerms,
+        settings: DidComm,
+    ) -> None:
+        self._form = form
         self._identities = identities
+        self._enrolment = enrolment
         self._terms = terms
         self._settings = settings
         self._keylists = Keylists(identities, keys_max=settings.keylist_keys_max)
@@ -78,70 +170,96 @@ class CoordinateMediation:
         """The protocol, for the table of families."""
         handlers = {
             "mediate-request": self._request,
-            "keylist-update": self._update,
-            "keylist-query": self._query,
+            self._form.update: self._update,
+            self._form.query: self._query,
         }
-        return Family("coordinate-mediation", 1, (0,), ("mediator",), handlers)
+        return Family("coordinate-mediation", self._form.major, (0,), ("mediator",), handlers)
 
     async def _request(self, request: Request) -> Outcome:
-        """Grant mediation, again and again; deny it to an agent that has not connected."""
-        granted = await self._identities.ask(
-            request.sender.did, GrantMediation(), request.command, Done
-        )
-        if granted in {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.INSUFFICIENT_STORAGE}:
-            return _report(problem_of(granted))
-        if isinstance(granted, Refusal):
+        """Grant mediation, again and again; deny it to an agent that may not have it."""
+        refused = await self._enrolment.grant(request)
+        if isinstance(refused, Problem):
+            return _report(refused)
+        if isinstance(refused, NotEnrolled):
             return Outcome(
                 reply=Reply("mediate-deny"),
-                may_wait=granted is not Refusal.NOT_CONNECTED,
-                refused=problem_of(granted).refused,
+                # A stranger has no queue in which the answer could wait.
+                may_wait=refused.is_connected,
+                refused=refused.refused,
             )
-        body: Json = {
-            "endpoint": self._terms.endpoint,
-            "routing_keys": [keys.did_key(self._terms.routing_key)],
-        }
-        return Outcome(reply=Reply("mediate-grant", body))
+        addressed_to = request.message.addressed_to or self._terms.own_did
+        return Outcome(reply=Reply("mediate-grant", self._form.grant(self._terms, addressed_to)))
 
     async def _update(self, request: Request) -> Outcome:
-        """Add and remove keys.
+        """Add and remove recipients.
 
         Only ``keylist_updates_max`` changes of a message are looked at. Those after them are
-        ``client_error``, or left out where they do not even name a key and an action: the answer
-        must not be much longer than the question.
+        ``client_error``, or left out where they do not even name a recipient and an action: the
+        answer must not be much longer than the question.
         """
         wanted = request.message.items("updates")
         if isinstance(wanted, InvalidMember):
             return _report(wanted)
         most = self._settings.keylist_updates_max
-        updates = [_Update.read(item) for item in wanted]
-        looked_at = [(update, self._key(update)) for update in updates[:most]]
+        updates = [_Update.read(item, self._form.recipient) for item in wanted]
+        looked_at = [(update, self._name(update)) for update in updates[:most]]
+        held = None if self._form is FORM_1 else _held(request.message)
         changed = await self._keylists.change(
-            request.sender.did, request.command, _changes(looked_at)
+            request.sender.did, request.command, _changes(looked_at, held)
         )
         if isinstance(changed, Refusal):
             return _report(problem_of(changed))
-        updated = _results(looked_at, changed)
+        updated = [
+            self._result(update, result) for update, result in self._results(looked_at, changed)
+        ]
         updated += [
-            update.as_result("client_error") for update in updates[most:] if update.is_complete
+            self._result(update, _CLIENT_ERROR) for update in updates[most:] if update.is_complete
         ]
         refused = _CLIENT_ERROR if _CLIENT_ERROR in changed.failed.values() else ""
-        answer = Reply("keylist-update-response", {"updated": updated})
-        return Outcome(reply=answer, refused=refused)
+        return Outcome(
+            reply=Reply(f"{self._form.update}-response", {"updated": updated}), refused=refused
+        )
 
-    def _key(self, update: _Update) -> str | None:
-        """The key of a change in base58, or None when it cannot be carried out."""
-        key = keys.read_key(update.recipient_key)
-        # Our own key has no owner: an agent that had it would take the forwards for all others.
-        if key is None or key == self._terms.routing_key or update.action not in {_ADD, _REMOVE}:
+    def _name(self, update: _Update) -> str | None:
+        """The name that a change is about, or None when it cannot be carried out."""
+        name = self._form.name_of(update.recipient)
+        # Our own has no owner: an agent that had it would take the forwards for all others.
+        if name in self._terms.own_names or update.action not in {_ADD, _REMOVE}:
             return None
-        return keys.base58(key)
+        return name
+
+    def _results(
+        self, updates: Sequence[tuple[_Update, str | None]], changed: Changed
+    ) -> list[tuple[_Update, Result]]:
+        """What becomes of each update, as if they had been carried out one after the other."""
+        is_there = dict(changed.was_there)
+        results: list[tuple[_Update, Result]] = []
+        for update, name in updates:
+            result: Result = _CLIENT_ERROR
+            if name in changed.failed:
+                result = changed.failed[name]
+            elif name is not None:
+                wanted = update.action == _ADD
+                unchanged = self._form.repeated_add if wanted else "no_change"
+                result = unchanged if is_there[name] == wanted else "success"
+                is_there[name] = wanted
+            results.append((update, result))
+        return results
+
+    def _result(self, update: _Update, result: Result) -> Json:
+        """A change with its result, for the client."""
+        return {
+            self._form.recipient: update.recipient,
+            "action": update.action,
+            "result": result,
+        }
 
     async def _query(self, request: Request) -> Outcome:
-        """List keys, oldest first.
+        """List recipients, oldest first.
 
         ``keylist_page_max`` bounds every answer: a larger ``limit`` is taken as this, and so is a
         negative one, which ACA-Py writes for none. A negative ``offset``, and what is no integer,
-        is refused. ``pagination`` is in the answer where a page was asked for, and where keys are
+        is refused. ``pagination`` is in the answer where a page was asked for, and where some are
         left out; not where all of them were asked for, because ACA-Py cannot read it.
         """
         page = _page(request.message)
@@ -150,15 +268,19 @@ class CoordinateMediation:
         limit, offset = page
         most = self._settings.keylist_page_max
         query = QueryKeylist(offset, min(limit, most) if limit >= 0 else most)
-        part = await self._identities.ask(request.sender.did, query, request.command, KeylistPart)
+        part = await self._identities.ask(
+            request.sender.did, query, request.command, KeylistPart, by_owner=True
+        )
         if isinstance(part, Refusal):
             return _report(problem_of(part))
         count = len(part.keys)
         remaining = max(part.total - offset - count, 0)
-        members: Json = {"keys": [{"recipient_key": _did_key(key)} for key in part.keys]}
+        members: Json = {
+            self._form.listed: [{self._form.recipient: _shown(name)} for name in part.keys]
+        }
         if limit >= 0 or offset or remaining:
             members["pagination"] = {"count": count, "offset": offset, "remaining": remaining}
-        return Outcome(reply=Reply("keylist", members))
+        return Outcome(reply=Reply(self._form.listing, members))
 
 
 def _report(problem: Problem | InvalidMember) -> Outcome:
@@ -166,7 +288,15 @@ def _report(problem: Problem | InvalidMember) -> Outcome:
     return refusal(problem, may_wait=problem is not Problem.NOT_CONNECTED)
 
 
-def _changes(updates: Sequence[tuple[_Update, str | None]]) -> KeyChanges:
+def _held(message: Message) -> frozenset[str]:
+    """The names whose keys the sender is proven to hold: those of its DID and of its key."""
+    own = map(canonical_name, (message.sender_did, speaker()))
+    return frozenset(name for each in own if each is not None for name in (each, *twins(each)))
+
+
+def _changes(
+    updates: Sequence[tuple[_Update, str | None]], held: frozenset[str] | None
+) -> KeyChanges:
     """The last word about each key is what is carried out."""
     last = {key: update.action for update, key in updates if key is not None}
     tried = frozenset(key for update, key in updates if key is not None and update.action == _ADD)
@@ -174,23 +304,8 @@ def _changes(updates: Sequence[tuple[_Update, str | None]]) -> KeyChanges:
         add=[key for key, action in last.items() if action == _ADD],
         remove=[key for key, action in last.items() if action == _REMOVE],
         tried=tried,
+        held=held,
     )
-
-
-def _results(updates: Sequence[tuple[_Update, str | None]], changed: Changed) -> list[Json]:
-    """What becomes of each update, as if they had been carried out one after the other."""
-    is_there = dict(changed.was_there)
-    results: list[Json] = []
-    for update, key in updates:
-        result: Result = "client_error"
-        if key in changed.failed:
-            result = changed.failed[key]
-        elif key is not None:
-            wanted = update.action == _ADD
-            result = "no_change" if is_there[key] == wanted else "success"
-            is_there[key] = wanted
-        results.append(update.as_result(result))
-    return results
 
 
 def _page(message: Message) -> tuple[int, int] | InvalidMember:
@@ -210,7 +325,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _did_key(key: str) -> str:
-    raw = keys.read_key(key)
-    assert raw is not None, "a keylist holds keys"
-    return keys.did_key(raw)
+def _shown(name: str) -> str:
+    """A name in a listing: a key as did:key, a DID as it is."""
+    key = keys.read_key(name)
+    return name if key is None else keys.did_key(key)

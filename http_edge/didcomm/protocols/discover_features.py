@@ -1,7 +1,8 @@
-"""Discover features 1.0 (RFC 0031) and 2.0 (RFC 0557): what is spoken here.
+"""Discover features 1.0 (RFC 0031) and 2.0 (RFC 0557, DIDComm v2): what is spoken here.
 
-Every connected agent gets everything, in a fixed order: a mediator is a public service and has no
-fingerprint to hide. A query for a type of feature that is not known here finds nothing.
+Both generations of agents get both generations of protocols, everything and in a fixed order: a
+mediator is a public service and has no fingerprint to hide. A query for a type of feature that is
+not known here finds nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX, InvalidMember, Json, Reply
+from http_edge.didcomm.protocols.invitations import GOAL_CODES
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
 
 Families: TypeAlias = Callable[[], Sequence[Family]]
@@ -22,6 +24,8 @@ _ROLES: Final = ("responder",)
 _PROTOCOL: Final = "protocol"
 _INTEROP_PROFILES: Final = ("AIP2.0/MEDIATE",)
 """RFC 0302: coordinate mediation. The base profile has credentials in it, which are not here."""
+_HEADERS: Final = ("expires_time", "please_ack", "return_route")
+"""Headers of DIDComm v2, beyond those of every message, that something follows from."""
 
 
 class DiscoverFeatures:
@@ -30,15 +34,26 @@ class DiscoverFeatures:
     def __init__(self, spoken: Families, max_receive_bytes: int) -> None:
         """Discloses the families ``spoken`` and the size of the largest message taken."""
         self._spoken = spoken
-        profiles: list[Json] = [{"feature-type": "aip", "id": name} for name in _INTEROP_PROFILES]
+        named = {"aip": _INTEROP_PROFILES, "goal-code": GOAL_CODES, "header": _HEADERS}
+        features: list[Json] = [
+            {"feature-type": kind, "id": name} for kind, names in named.items() for name in names
+        ]
         size: Json = {"feature-type": "constraint", "id": "max_receive_bytes"}
-        self._features = (*profiles, {**size, "value": str(max_receive_bytes)})
+        # The two generations write the value under different names.
+        values = dict.fromkeys(("value", "max_receive_bytes"), str(max_receive_bytes))
+        self._features = (*features, {**size, **values})
 
     def families(self) -> tuple[Family, Family]:
         """Version 1.0 and version 2.0, for the table of families."""
         return (
             Family(_NAME, 1, (0,), _ROLES, {"query": self._query, "disclose": no_answer}),
-            Family(_NAME, 2, (0,), _ROLES, {"queries": self._queries, "disclosures": no_answer}),
+            Family(
+                _NAME,
+                2,
+                (0,),
+                _ROLES,
+                {"queries": self._queries, "disclosures": no_answer, "disclose": no_answer},
+            ),
         )
 
     async def _query(self, request: Request) -> Outcome:

@@ -61,6 +61,10 @@ class HandshakeRejection(Enum):
     INVITATION_UNKNOWN = ("request_not_accepted", "An invitation of this mediator is needed.")
     INVITATION_EXPIRED = ("request_not_accepted", "The invitation has expired.")
     INVITATION_USED = ("request_not_accepted", "The invitation was for one use, and is used.")
+    TOO_MANY = (
+        "request_processing_error",
+        "Too many connect at the moment: send the request again after some seconds.",
+    )
     UNAVAILABLE = ("request_processing_error", "Out of service for now: send the request again.")
 
     @property
@@ -83,6 +87,11 @@ class HandshakeRejection(Enum):
 def described(code: str, explanation: str) -> Json:
     """The member ``description`` of a problem report (RFC 0035)."""
     return {"code": code, "en": explanation}
+
+
+def host_of(url: str) -> str:
+    """Host and port of an endpoint as they are compared; empty where it has none."""
+    return urlsplit(url).netloc.lower()
 
 
 class MediatorDocuments:
@@ -185,7 +194,7 @@ class HandshakeResponder:
         self._identities = identities
         self._admission = admission
         self._own_key = own_key
-        self._own_host = urlsplit(own_url).netloc.lower()
+        self._own_host = host_of(own_url)
         self._minor_max = minor_max
 
     async def connect(self, request: Request, document: PeerDocument) -> HandshakeRejection | None:
@@ -214,7 +223,7 @@ class HandshakeResponder:
         return HandshakeRejection.UNAVAILABLE if isinstance(connected, Refusal) else None
 
     def _is_own(self, endpoint: str) -> bool:
-        return bool(endpoint) and urlsplit(endpoint).netloc.lower() == self._own_host
+        return bool(endpoint) and host_of(endpoint) == self._own_host
 
     def accept(self, response: Reply) -> Outcome:
         """The ``response``. It may wait: agents with an endpoint are sent it."""

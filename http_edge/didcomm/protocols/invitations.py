@@ -1,4 +1,7 @@
-"""Invitations of the mediator: out-of-band 1.1 (RFC 0434) and connections 1.0 (RFC 0160).
+"""Invitations of the mediator: out-of-band 1.1 (RFC 0434) and 2.0, connections 1.0 (RFC 0160).
+
+One invitation is written in all of these forms. A URL with the out-of-band forms holds both, each
+in its own parameter: a wallet of either generation finds the one that it reads.
 
 Nothing is stored of an invitation. Its id carries its terms (for one use or many, until when) and
 a MAC made with the service key's seed, so every process that has the key file knows an invitation
@@ -28,20 +31,30 @@ from http_edge.crypto.invitation_ids import (
 from http_edge.crypto.strict_json import parse
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, NewMessage
+from http_edge.didcomm.envelopes.own_dids import PROFILE, OwnDids, own_services
 from http_edge.didcomm.envelopes.versions import read_invitation, write_invitation
 
-Protocol: TypeAlias = Literal["out-of-band", "connections"]
+Protocol: TypeAlias = Literal["out-of-band", "out-of-band-2", "connections"]
 
 INVITATION_PATH: Final = "/invitation"
 """Where the page of invitations stands below the mediator's URL."""
-PARAMETERS: Final[dict[Protocol, str]] = {"out-of-band": "oob", "connections": "c_i"}
+PARAMETERS: Final[dict[Protocol, str]] = {
+    "out-of-band": "oob",
+    "out-of-band-2": "_oob",
+    "connections": "c_i",
+}
 """The query parameter that holds an invitation, by protocol."""
+SHORT_PARAMETER: Final = "_oobid"
+"""The query parameter that holds the id of an out-of-band 2.0 invitation alone."""
 HANDSHAKES: Final = tuple(
     NEW_PREFIX + protocol for protocol in ("didexchange/1.1", "didexchange/1.0", "connections/1.0")
 )
 """The handshakes that an out-of-band invitation offers, in the order of preference."""
 GOAL_CODE: Final = "aries.vc.mediate"
 """By this wallets built on Bifold know a mediator's invitation; no RFC lists a goal code for it."""
+GOAL_CODE_2: Final = "request-mediate"
+"""The goal code of invitations to DIDComm v2, as mediators of that generation write it."""
+GOAL_CODES: Final = (GOAL_CODE, GOAL_CODE_2)
 GOAL: Final = "Receive your messages through this mediator"
 """Shown to persons. ACA-Py refuses a goal code without it."""
 LABEL_CHARS_MAX: Final = 64
@@ -50,21 +63,31 @@ EXPIRES_S_MAX: Final = 253_402_300_799
 """The last second of the year 9999, the last one that a date can be written for."""
 ENCODED_CHARS_MAX: Final = 4096
 """Longest invitation in a URL that is read; ours have 800 characters or so."""
+CODE_CHARS_MAX: Final = 2_048
+"""Longest URL in a QR code (version 34 of 40): a denser one is read by few cameras. The usual one
+with the invitations for both generations has 1,600 characters."""
 
 _ACCEPT: Final = ("didcomm/aip1", "didcomm/aip2;env=rfc19")
 _KINDS: Final[dict[Protocol, str]] = {
     "out-of-band": "out-of-band/1.1/invitation",
+    "out-of-band-2": "out-of-band/2.0/invitation",
     "connections": "connections/1.0/invitation",
+}
+_FAMILIES: Final[dict[Protocol, tuple[str, int]]] = {
+    "out-of-band": ("out-of-band", 1),
+    "out-of-band-2": ("out-of-band", 2),
+    "connections": ("connections", 1),
 }
 
 
 class MediatorInvitation(msgspec.Struct, frozen=True):
-    """One invitation to an endpoint and a key of 32 bytes."""
+    """One invitation to an endpoint, a key of 32 bytes, and the DID that says the same."""
 
     terms: InvitationTerms
     label: str
     key: bytes
     endpoint: str
+    did: str
 
     def out_of_band(self) -> Json:
         """As an out-of-band 1.1 message, with one service alone: ACA-Py refuses two."""
@@ -85,6 +108,17 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
         }
         return write_invitation(NewMessage(_KINDS["out-of-band"], body, id=self.terms.id))
 
+    def out_of_band_2(self) -> Json:
+        """As an out-of-band 2.0 message. The label is ours to know the invitation again by."""
+        body: Json = {
+            "label": self.label,
+            "goal_code": GOAL_CODE_2,
+            "goal": GOAL,
+            "accept": [PROFILE],
+        }
+        message = NewMessage(_KINDS["out-of-band-2"], body, id=self.terms.id)
+        return write_invitation(message, self.did)
+
     def connections(self) -> Json:
         """As a connections 1.0 message, for wallets that know no other."""
         body: Json = {
@@ -96,10 +130,24 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
 
     def message(self, protocol: Protocol) -> Json:
         """As a message of one protocol."""
-        return self.out_of_band() if protocol == "out-of-band" else self.connections()
+        match protocol:
+            case "out-of-band":
+                return self.out_of_band()
+            case "out-of-band-2":
+                return self.out_of_band_2()
+            case "connections":
+                return self.connections()
 
     def query(self, protocol: Protocol) -> str:
-        """As a query: ``oob=…`` or ``c_i=…``, in base64url without padding."""
+        """As a query: ``oob=…&_oob=…``, ``_oob=…`` or ``c_i=…``, in base64url without padding.
+
+        Who is given the older out-of-band form is given the newer one behind it.
+        """
+        if protocol == "out-of-band":
+            return f"{self._parameter(protocol)}&{self._parameter('out-of-band-2')}"
+        return self._parameter(protocol)
+
+    def _parameter(self, protocol: Protocol) -> str:
         # ASCII, with other letters escaped: some readers decode the bytes as nothing else.
         text = json.dumps(self.message(protocol), separators=(",", ":"))
         return f"{PARAMETERS[protocol]}={b64encode(text.encode('ascii'))}"
@@ -116,11 +164,19 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
         """The URL of the message of one protocol below the mediator's URL ``base``."""
         return f"{base}{INVITATION_PATH}?{self.query(protocol)}"
 
+    def code_url(self, base: str, protocol: Protocol) -> str:
+        """The URL for a QR code: the long one, unless a label makes it too long for that."""
+        long = self.url(base, protocol)
+        return long if len(long) <= CODE_CHARS_MAX else self.short_url(base, protocol)
+
     def short_url(self, base: str, protocol: Protocol) -> str:
         """A URL that the mediator answers with the message, or by a redirect to ``url``.
 
         RFC 0434 calls it URL shortening. A wallet needs to reach the mediator to read it.
         """
+        if protocol == "out-of-band-2":
+            named = {SHORT_PARAMETER: self.terms.id, "label": self.label}
+            return f"{base}{INVITATION_PATH}?{urlencode(named)}"
         named = {"id": self.terms.id, "label": self.label}
         if protocol != "out-of-band":
             named["protocol"] = protocol
@@ -140,6 +196,8 @@ class Invitations:
         self._ids = InvitationIds(key.seed, public=public)
         self._label = label
         self._endpoint = endpoint
+        # Of the DIDs that carry their services the one that the most agents resolve.
+        self._did = OwnDids(key, own_services(endpoint)).peer2
         self._public = public
 
     def make(
@@ -179,9 +237,10 @@ class Invitations:
         if message is None:
             return None
         kind = message.type
-        if (kind.family, kind.major, kind.name) != (protocol, 1, "invitation"):
+        if (kind.family, kind.major) != _FAMILIES[protocol] or kind.name != "invitation":
             return None
-        if self._key.public not in map(read_key, _keys(message.body)):
+        is_ours = self._key.public in map(read_key, _keys(message.body))
+        if not is_ours and protocol != "out-of-band-2":
             return None
         return self.read_short(message.id, message.text("label"))
 
@@ -195,7 +254,7 @@ class Invitations:
             return None
         if not self._ids.has_label(terms, label):
             return None
-        return MediatorInvitation(terms, label, self._key.public, self._endpoint)
+        return MediatorInvitation(terms, label, self._key.public, self._endpoint, self._did)
 
     def _invitation(
         self,
@@ -206,7 +265,7 @@ class Invitations:
         expires_at_s: int | None = None,
     ) -> MediatorInvitation:
         terms = self._ids.make(unique, label, single_use=single_use, expires_at_s=expires_at_s)
-        return MediatorInvitation(terms, label, self._key.public, self._endpoint)
+        return MediatorInvitation(terms, label, self._key.public, self._endpoint, self._did)
 
 
 def is_label(value: object) -> TypeGuard[str]:

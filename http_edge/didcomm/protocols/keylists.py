@@ -11,27 +11,55 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from actors.core.commands import CheckKeys, ClaimedKey, ClaimKey, ReleaseKey, UpdateKeylist
+from actors.core.commands import (
+    CheckKeys,
+    ClaimedKey,
+    ClaimKey,
+    Connection,
+    FindAccount,
+    FindKeyOwner,
+    GrantMediation,
+    ReleaseKey,
+    UpdateKeylist,
+)
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, KeyClaim, KeylistChanged, KeysKnown
+from actors.core.replies import (
+    AccountFound,
+    Done,
+    KeyClaim,
+    KeylistChanged,
+    KeyOwner,
+    KeysKnown,
+)
+from http_edge.didcomm.envelopes.recipient_names import twins
 from http_edge.didcomm.identities import Identities, key_target
 
 Failure: TypeAlias = Literal["client_error", "server_error"]
+_RELEASES_AT_ONCE: Final = 100
+"""Of an account that ends with a long keylist: others have commands too."""
+
+
+_UNKNOWN: Final = frozenset({Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED})
+"""Whether it was done is not known, or it was not done yet."""
 
 
 class KeyChanges(msgspec.Struct, frozen=True):
-    """What is wanted: keys in base58, none both added and removed.
+    """What is wanted: keys in base58 and short names of DIDs, none both added and removed.
 
-    ``tried`` are those of ``remove`` that the same request had added before.
+    ``tried`` are those of ``remove`` that the same request had added before. ``held`` are names
+    whose keys the sender is proven to hold: another who has registered one loses it. It is None
+    where that has no part (RFC 0211); else a key that another has registered on the other curve
+    is taken, too.
     """
 
     add: Sequence[str]
     remove: Sequence[str]
     tried: frozenset[str]
+    held: frozenset[str] | None = None
 
 
 class Changed(msgspec.Struct):
@@ -55,7 +83,7 @@ class Keylists:
         ``command`` is the key of the request in the log.
         """
         known = await self._identities.ask(
-            owner, CheckKeys([*wanted.add, *wanted.remove]), command, KeysKnown
+            owner, CheckKeys([*wanted.add, *wanted.remove]), command, KeysKnown, by_owner=True
         )
         if isinstance(known, Refusal):
             return known
@@ -68,20 +96,92 @@ class Keylists:
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
-        claims = await self._claim(owner, command, [*new, *brief], changed)
+        claims = await self._claim(owner, command, [*new, *brief], changed, wanted.held)
         add = [ClaimedKey(key, claims[key]) for key in new if key in claims]
         passing = [ClaimedKey(key, claims[key]) for key in brief if key in claims]
         removed = await self._update(owner, command, add, gone, changed)
         await self._release(owner, command, [*removed, *passing])
         return changed
 
+    async def enrol(
+        self, owner: str, command: bytes, connection: Connection, names: Sequence[str]
+    ) -> Refusal | None:
+        """Connect an account, grant it mediation and register its sender's own names, in one step.
+
+        The sender has proven that it holds them, so they are its own from now on, also where
+        another has registered them. Again it stores nothing. None, or why it was not done.
+        """
+        found = await self._identities.ask(
+            owner, FindAccount(list(names)), command, AccountFound, by_mediator=True
+        )
+        if isinstance(found, Refusal):
+            return found
+        own: list[ClaimedKey] | Refusal = []
+        if not found.account_did:
+            own = await self.claim_own(owner, command, [n for n in names if n not in found.keys])
+        if isinstance(own, Refusal):
+            return own
+        granted = await self._identities.ask(owner, GrantMediation(connection, own), command, Done)
+        return granted if isinstance(granted, Refusal) else None
+
+    async def claim_own(
+        self, owner: str, command: bytes, names: Sequence[str]
+    ) -> list[ClaimedKey] | Refusal:
+        """Claim names whose keys the owner is proven to hold, also from another account."""
+        claims: list[ClaimedKey] = []
+        for name in names:
+            claim = await self._claim_held(owner, command, name)
+            if isinstance(claim, Refusal):
+                return claim
+            claims.append(ClaimedKey(name, claim.number))
+        return claims
+
+    async def release(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
+        """Release the claims of a keylist that is no more.
+
+        If that is cut short some stay the owner's, who loses them to who holds their keys.
+        """
+        for start in range(0, len(keys), _RELEASES_AT_ONCE):
+            await self._release(owner, command, keys[start : start + _RELEASES_AT_ONCE])
+
+    async def _claim_held(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
+        """Claim a name, and take it out of the keylist of who had it: messages came to that one."""
+        claim = await self._identities.ask(
+            key_target(name), ClaimKey(owner, holds_key=True), command, KeyClaim
+        )
+        if isinstance(claim, Refusal) or claim.former_did in {"", owner}:
+            return claim
+        update = UpdateKeylist([], [name])
+        removed = await self._identities.ask(
+            claim.former_did, update, command, KeylistChanged, by_mediator=True
+        )
+        is_unknown = isinstance(removed, Refusal) and removed in _UNKNOWN
+        return Refusal.TEMPORARILY_UNAVAILABLE if is_unknown else claim
+
+    async def _claim_free(
+        self, owner: str, command: bytes, name: str, *, with_twins: bool
+    ) -> KeyClaim | Refusal:
+        """Claim a name that no other account has."""
+        for twin in twins(name) if with_twins else ():
+            found = await self._identities.ask(key_target(twin), FindKeyOwner(), command, KeyOwner)
+            if isinstance(found, KeyOwner) and found.owner_did != owner:
+                return Refusal.KEY_TAKEN
+        return await self._identities.ask(key_target(name), ClaimKey(owner), command, KeyClaim)
+
     async def _claim(
-        self, owner: str, command: bytes, keys: Sequence[str], changed: Changed
+        self,
+        owner: str,
+        command: bytes,
+        keys: Sequence[str],
+        changed: Changed,
+        held: frozenset[str] | None,
     ) -> Mapping[str, int]:
         """The numbers of the claims that were made."""
         answers = await asyncio.gather(
             *[
-                self._identities.ask(key_target(key), ClaimKey(owner), command, KeyClaim)
+                self._claim_held(owner, command, key)
+                if held and key in held
+                else self._claim_free(owner, command, key, with_twins=held is not None)
                 for key in keys
             ]
         )

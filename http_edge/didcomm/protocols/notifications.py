@@ -1,5 +1,9 @@
 """Acknowledgements and problem reports: given on request, and taken (RFC 0015, 0317, 0035).
 
+In DIDComm v2 an acknowledgement is the message ``empty`` with a header, and problem reports are of
+report-problem 2.0. An ``empty`` message has no content of its own: what it is sent for stands in
+its headers, which are followed before any protocol is asked.
+
 One acknowledgement is sent, after the message has been handled: it says both that the message
 was received and what came of it. A message that is answered anyway is not acknowledged besides:
 its answer, in the same thread, says as much, and over HTTP only one message can go back.
@@ -9,6 +13,8 @@ agents that misunderstand each other would never come to an end.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -27,13 +33,15 @@ def acknowledged(message: Message, outcome: Outcome) -> Outcome:
     return msgspec.structs.replace(outcome, reply=Acknowledgement())
 
 
-def families() -> tuple[Family, Family]:
-    """report-problem 1.0, and notification 1.0, under which agents send the same messages."""
+def families() -> Sequence[Family]:
+    """report-problem, notification, under which agents send the same messages, and empty."""
     handlers = {"problem-report": no_answer, "ack": no_answer}
     roles = ("notifier", "notified")
     return (
         Family("report-problem", 1, (0,), roles, handlers),
+        Family("report-problem", 2, (0,), roles, {"problem-report": no_answer}),
         Family("notification", 1, (0,), roles, handlers),
+        Family("empty", 1, (0,), (), {"empty": no_answer}),
     )
 
 

@@ -1,9 +1,9 @@
 """The queue of the agent that asks: what the protocols of pickup have in common.
 
-The queue is one; its messages and its numbers are written in the words of RFC 0685 (pickup 2.0),
-RFC 0212 with its extension (pickup 1.0) and the Aries queue 1.0 draft by the modules of these
-protocols. Durations are whole seconds, times text in UTC. A time of something that never happened
-is left out.
+The queue is one; its messages and its numbers are written in the words of pickup 2.0 (RFC 0685),
+3.0 and 4.0 (didcomm.org), pickup 1.0 (RFC 0212 with its extension) and the Aries queue 1.0 draft by
+the modules of these protocols. Durations are whole seconds, times text in UTC or Unix time. A time
+of something that never happened is left out.
 """
 
 from __future__ import annotations
@@ -62,7 +62,12 @@ class OwnQueue:
     ) -> QueueState | Refusal:
         """Do something that is answered by how the queue stands then."""
         return await self._identities.ask(
-            request.sender.did, command, request.command, QueueState, can_linger=can_linger
+            request.sender.did,
+            command,
+            request.command,
+            QueueState,
+            can_linger=can_linger,
+            by_owner=True,
         )
 
     async def live(self, request: Request, edge: str | None) -> QueueState | Refusal:
@@ -108,7 +113,9 @@ class OwnQueue:
         return await self._deliver(request, command)
 
     async def _deliver(self, request: Request, command: DeliverMessages) -> Delivery | Refusal:
-        return await self._identities.ask(request.sender.did, command, request.command, Delivery)
+        return await self._identities.ask(
+            request.sender.did, command, request.command, Delivery, by_owner=True
+        )
 
 
 def _possible(message_ids: Sequence[str]) -> list[str]:
@@ -135,6 +142,16 @@ def time_text(at_ms: int) -> str:
 def times(**at_ms: int) -> Json:
     """Members with these times, but for those that are 0."""
     return {name: time_text(at) for name, at in at_ms.items() if at}
+
+
+def received_times(state: QueueState, *, unit_ms: int) -> Json:
+    """When the newest and the oldest that wait came, in Unix time of such units; none for none."""
+    if not state.messages:
+        return {}
+    return {
+        "newest_received_time": state.newest_ms // unit_ms,
+        "oldest_received_time": state.oldest_ms // unit_ms,
+    }
 
 
 def last_times(state: QueueState) -> Json:

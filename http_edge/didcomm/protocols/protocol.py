@@ -111,13 +111,18 @@ async def no_answer(_request: Request) -> Outcome:
 
 
 def refusal(
-    problem: Problem | InvalidMember, *, may_wait: bool = True, explicit: bool = False
+    problem: Problem | InvalidMember,
+    *,
+    may_wait: bool = True,
+    explicit: bool = False,
+    is_own: bool = False,
 ) -> Outcome:
     """The outcome of a message that is refused: a problem report, and its name for the operator.
 
-    A member that breaks a rule is named in the report with its rule.
+    A member that breaks a rule is named in the report with its rule. ``is_own``: the report is
+    one of the protocol itself.
     """
-    report, refused = report_of(problem)
+    report, refused = report_of(problem, is_own=is_own)
     return Outcome(reply=report, may_wait=may_wait, explicit=explicit, refused=refused)
 
 

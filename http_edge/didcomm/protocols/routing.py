@@ -1,8 +1,9 @@
-"""Routing (RFC 0094): from a recipient key to the queue of its owner (RFC 0211).
+"""Routing (RFC 0094, routing 2.0): from a recipient's name to the queue of its owner (RFC 0211).
 
-A forward is read by its message version (``envelopes.versions``). Who owns a key is remembered; the
-owner itself has the last word, so a key that was given up or changed hands is noticed with the next
-message for it.
+A forward is read by its message version (``envelopes.versions``). Who owns a name is remembered;
+the owner itself has the last word, so a key that was given up or changed hands is noticed with the
+next message for it. What is for a key under its name on the other curve finds it too
+(``envelopes.recipient_names``).
 """
 
 from __future__ import annotations
@@ -11,24 +12,49 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+import msgspec
 from cachetools import LRUCache
 
-from actors.core.commands import FindKeyOwner, QueueEnvelope
+from actors.core.commands import FindKeyOwner, QueueEnvelope, QueueEnvelopes
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, KeyOwner
+from eventstore.log.events import Seconds
+from http_edge.didcomm.envelopes.recipient_names import twins
 from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.protocols.protocol import Family
 
-FORWARD: Final = "routing/1.0/forward"
-"""A forward among the commands that are measured and refused."""
-FAMILY: Final = Family("routing", 1, (0,), ("mediator",), {})
+FORWARDS: Final = {1: "routing/1.0/forward", 2: "routing/2.0/forward"}
+"""A forward among the commands that are measured and refused, by the generation of DIDComm."""
+FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for major in FORWARDS)
 """The protocol as it is disclosed. It has no handler: a forward has no authenticated sender."""
+_TWINS_REMEMBERED_MAX: Final = 8_192
+"""Keys that were registered under their name on the other curve: few wallets do that."""
 Outbound: TypeAlias = Callable[[str], None]
 """Called with an identity with an endpoint that messages wait for; must not block."""
 
 
+class ToQueue(msgspec.Struct, frozen=True, gc=False):
+    """Envelopes for one owner, in order, all or none.
+
+    ``generation`` is that of the DIDComm message that brought them. After ``expires_at_s``, 0 for
+    never, they are of no use; they are not handed out before ``delay_ms`` have passed.
+    """
+
+    payloads: Sequence[bytes]
+    generation: int = 1
+    expires_at_s: Seconds = 0
+    delay_ms: int = 0
+
+    def command(self, name: str) -> QueueEnvelope | QueueEnvelopes:
+        """What their owner is asked to do; ``name`` is the one that they are for."""
+        if self.generation == 1:
+            (payload,) = self.payloads
+            return QueueEnvelope(name, payload)
+        return QueueEnvelopes(name, list(self.payloads), self.expires_at_s, self.delay_ms)
+
+
 class Forwarding:
-    """Queues envelopes for the owners of keys."""
+    """Queues envelopes for the owners of names."""
 
     def __init__(
         self, identities: Identities, *, owners_remembered_max: int, outbound: Outbound
@@ -36,65 +62,85 @@ class Forwarding:
         """Forwarding that remembers so many owners, about 300 bytes each."""
         self._identities = identities
         self._owners: LRUCache[str, str] = LRUCache(owners_remembered_max)
+        self._twins: LRUCache[str, str] = LRUCache(_TWINS_REMEMBERED_MAX)
         self._outbound = outbound
 
-    async def forward(self, key: str, payload: bytes, command: bytes) -> EnvelopeQueued | Refusal:
-        """Queue an envelope for the owner of a key in base58.
+    async def forward(
+        self, name: str, envelopes: ToQueue, command: bytes
+    ) -> EnvelopeQueued | Refusal:
+        """Queue envelopes for the owner of a name.
 
         ``KEY_UNKNOWN`` when it is not registered; ``command`` is the key of the message in the log.
         """
-        remembered = self._owners.get(key)
+        names = [name]
+        if self._twins and (twin := self._twins.pop(name, None)) is not None:
+            names = [twin, name]
+        for each in names:
+            reply = await self._forward(each, envelopes, command)
+            if reply is not Refusal.KEY_UNKNOWN:
+                if each != name:
+                    self._twins[name] = each
+                return reply
+        for twin in twins(name):
+            reply = await self._forward(twin, envelopes, command)
+            if reply is not Refusal.KEY_UNKNOWN:
+                self._twins[name] = twin
+                return reply
+        return Refusal.KEY_UNKNOWN
+
+    async def _forward(
+        self, name: str, envelopes: ToQueue, command: bytes
+    ) -> EnvelopeQueued | Refusal:
+        remembered = self._owners.get(name)
         if remembered is not None:
-            reply = await self.queue(remembered, key, payload, command)
+            reply = await self.queue(remembered, name, envelopes, command)
             if reply is not Refusal.KEY_UNKNOWN:
                 return reply
-            self._owners.pop(key, None)
-        found = await self._identities.ask(key_target(key), FindKeyOwner(), command, KeyOwner)
+            self._owners.pop(name, None)
+        found = await self._identities.ask(key_target(name), FindKeyOwner(), command, KeyOwner)
         if isinstance(found, Refusal):
             return found
-        reply = await self.queue(found.owner_did, key, payload, command)
+        reply = await self.queue(found.owner_did, name, envelopes, command)
         if not isinstance(reply, Refusal):
-            self._owners[key] = found.owner_did
+            self._owners[name] = found.owner_did
         return reply
 
     async def forward_to_all(
-        self, keys: Sequence[str], payload: bytes, command: bytes
+        self, names: Sequence[str], envelopes: ToQueue, command: bytes
     ) -> list[EnvelopeQueued | Refusal]:
-        """Queue an envelope for the owners of these keys, once for each, whatever number it has.
+        """Queue envelopes for the owners of these names, once for each, whatever number it has.
 
-        One answer for each owner, and one for each key without an owner that is known.
+        One answer for each owner, and one for each name without an owner that is known.
         """
         # Asked anew: of two keys with one owner, one that changed hands would get nothing.
         found = await asyncio.gather(
-            *[self._identities.ask(key_target(k), FindKeyOwner(), command, KeyOwner) for k in keys]
+            *[self._identities.ask(key_target(n), FindKeyOwner(), command, KeyOwner) for n in names]
         )
-        keys_of: dict[str, list[str]] = {}
-        for key, owner in zip(keys, found, strict=True):
+        names_of: dict[str, list[str]] = {}
+        for name, owner in zip(names, found, strict=True):
             if isinstance(owner, KeyOwner):
-                keys_of.setdefault(owner.owner_did, []).append(key)
+                names_of.setdefault(owner.owner_did, []).append(name)
         queued = await asyncio.gather(
-            *[self._queue_once(did, own, payload, command) for did, own in keys_of.items()]
+            *[self._queue_once(did, own, envelopes, command) for did, own in names_of.items()]
         )
         return [*queued, *(owner for owner in found if isinstance(owner, Refusal))]
 
     async def _queue_once(
-        self, did: str, keys: Sequence[str], payload: bytes, command: bytes
+        self, did: str, names: Sequence[str], envelopes: ToQueue, command: bytes
     ) -> EnvelopeQueued | Refusal:
-        """Queue an envelope for the first of the keys of one owner that is in its keylist."""
+        """Queue envelopes for the first of the names of one owner that is in its keylist."""
         reply: EnvelopeQueued | Refusal = Refusal.KEY_UNKNOWN
-        for key in keys:
-            reply = await self.queue(did, key, payload, command)
+        for name in names:
+            reply = await self.queue(did, name, envelopes, command)
             if reply is not Refusal.KEY_UNKNOWN:
                 break
         return reply
 
     async def queue(
-        self, did: str, key: str, payload: bytes, command: bytes
+        self, did: str, name: str, envelopes: ToQueue, command: bytes
     ) -> EnvelopeQueued | Refusal:
-        """Queue an envelope for an identity; ``key`` is empty for the mediator's own messages."""
-        reply = await self._identities.ask(
-            did, QueueEnvelope(key, payload), command, EnvelopeQueued
-        )
+        """Queue envelopes for an identity; ``name`` is empty for the mediator's own messages."""
+        reply = await self._identities.ask(did, envelopes.command(name), command, EnvelopeQueued)
         if isinstance(reply, EnvelopeQueued) and reply.outbound:
             self._outbound(did)
         return reply

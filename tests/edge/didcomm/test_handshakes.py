@@ -171,7 +171,7 @@ async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
         ("didexchange/2.0/request", "version-not-supported"),
         ("connections/2.0/request", "version-not-supported"),
         ("messagepickup/4.0/status-request", "version-not-supported"),
-        ("coordinate-mediation/2.0/mediate-request", "version-not-supported"),
+        ("coordinate-mediation/4.0/mediate-request", "version-not-supported"),
         ("basicmessage/1.0/message", "unknown-message-type"),
         ("trust_ping/1.0/pong", "unknown-message-type"),
     ]
@@ -380,3 +380,19 @@ async def test_an_answer_of_ours_is_opened_by_its_recipient_alone(
     answer = await network.say(bob.connection, "trust_ping/1.0/ping", **routed())
     assert opened(bob.connection, answer.body)
     assert open_for(KeyPair.new(), answer.body) is None
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"registrations_per_address_per_s": 1, "burst_s": 2}}]
+)
+async def test_new_wallets_wait_when_too_many_connect_and_one_that_has_may_repeat(
+    network: WalletNetwork, clock: HandClock
+) -> None:
+    invitation = made(network, "many")
+    wallets = [await follow(network, invitation) for _ in range(2)]
+    with pytest.raises(ProblemReported) as reported:
+        await follow(network, invitation)
+    assert reported.value.code == "request_processing_error"
+    await follow(network, invitation, key=wallets[0].connection.key)
+    clock.advance(1)
+    await follow(network, invitation)

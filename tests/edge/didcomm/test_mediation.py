@@ -21,6 +21,7 @@ from tests.edge.didcomm.wallet_network import (
     routed,
 )
 from tests.edge.identities import Json
+from tests.edge.mediator import HandClock
 
 COORDINATION: Final = "coordinate-mediation/1.0/"
 
@@ -256,3 +257,23 @@ async def test_an_answer_without_a_return_route_waits(network: WalletNetwork, bo
     assert opened(bob.connection, picked.envelope)["@type"].endswith("/mediate-grant")
     answer = await network.say(bob.connection, COORDINATION + "keylist-query", **routed())
     assert opened(bob.connection, answer.body)["@type"].endswith("/keylist")
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 10, "burst_s": 6}}])
+async def test_a_wallet_is_charged_for_the_work_of_its_messages_not_for_their_number(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """Of 60 units a keylist-update takes two for each key, whichever edge it comes to."""
+    carol = await network.bob()
+    clock.advance(6)
+
+    async def added(one: Bob) -> Json:
+        new = [did_key(KeyPair.new().public) for _ in range(20)]
+        updates = [{"recipient_key": key, "action": "add"} for key in new]
+        return await answer_to(one.wallet, COORDINATION + "keylist-update", updates=updates)
+
+    assert len((await added(bob))["updated"]) == 20
+    assert (await added(bob))["description"]["code"] == "rate-limited"
+    assert len((await added(carol))["updated"]) == 20
+    clock.advance(2)
+    assert len((await added(bob))["updated"]) == 20

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from http_edge.clients.didcomm import ProblemReported
-from http_edge.clients.didcomm.pickup_2 import delivered
+from http_edge.clients.didcomm.pickup import delivered
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import recipients
 from tests.edge.didcomm.wallet_network import (

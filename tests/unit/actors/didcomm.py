@@ -11,18 +11,23 @@ from actors.core.commands import (
     ClaimKey,
     Command,
     Connect,
+    EndAccount,
     EndLive,
+    FindAccount,
     FindKeyOwner,
     GrantMediation,
     Listen,
+    NameSpeaker,
     PurgeQueue,
     QueryConnection,
     QueryKeylist,
     QueryQueue,
     QueueEnvelope,
+    QueueEnvelopes,
     ReleaseKey,
     ReleaseLeases,
     RemoveMessages,
+    RotateAccount,
     SaveContract,
     SetQueuePolicy,
     StartLive,
@@ -58,6 +63,7 @@ BY_AGENTS: Final[list[Command]] = [
     CheckKeys([KEY]),
     QueryKeylist(0, 10),
     QueueEnvelope("", b"sealed"),
+    QueueEnvelopes("", [b"sealed", b"too"]),
     QueryQueue(),
     SetQueuePolicy(will_queue=False),
     delivery(),
@@ -73,6 +79,14 @@ ON_KEYS: Final[list[Command]] = [
     FindKeyOwner(),
     UseInvitation(ME),
 ]
+NEW_DID: Final = "did:peer:4zQmNew"
+ON_ACCOUNTS: Final[list[Command]] = [
+    FindAccount([KEY]),
+    NameSpeaker(NEW_DID),
+    RotateAccount(ME, NEW_DID, NOW_MS // 1000, own=[ClaimedKey(NEW_DID, 1)]),
+    EndAccount(ME, NOW_MS // 1000),
+]
+"""What a rotated DID is about."""
 ON_QUEUES: Final[list[Command]] = [Connect(connection()), PurgeQueue(), ReleaseLeases("phone")]
 """What needs no connection."""
 

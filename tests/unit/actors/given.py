@@ -57,11 +57,22 @@ def context(  # noqa: PLR0913 - a context has many sides
     leases: Mapping[str, Lease] | None = None,
     listening: bool = False,
     live: str | LiveMode = "",
+    speaker: str = "",
 ) -> DecisionContext:
     """The context of a decision."""
     bounds = limits or IdentityLimits()
     mode = LiveMode("edge-0", live) if isinstance(live, str) else live
-    return DecisionContext(target, now_ms, command, fresh_id, bounds, leases or {}, listening, mode)
+    return DecisionContext(
+        target,
+        now_ms,
+        command,
+        fresh_id,
+        bounds,
+        leases or {},
+        listening,
+        mode,
+        speaker=speaker,
+    )
 
 
 def connection(endpoint: str = "", label: str = "Zoë phone 📱") -> Connection:

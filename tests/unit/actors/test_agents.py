@@ -47,6 +47,7 @@ from tests.unit.actors.didcomm import (
     KEY,
     KEY_TARGET,
     ME,
+    ON_ACCOUNTS,
     ON_KEYS,
     ON_QUEUES,
     Agent,
@@ -82,7 +83,7 @@ def test_keys_need_mediation(command: Command) -> None:
     assert isinstance(connected.do(command), Accepted)
 
 
-@pytest.mark.parametrize("command", [*BY_AGENTS, *ON_KEYS, *ON_QUEUES], ids=named)
+@pytest.mark.parametrize("command", [*BY_AGENTS, *ON_ACCOUNTS, *ON_KEYS, *ON_QUEUES], ids=named)
 def test_a_decision_changes_nothing(command: Command) -> None:
     me = agent()
     me.queue(b"one", key=KEY)
@@ -141,6 +142,25 @@ def test_a_second_claim_by_another_is_refused() -> None:
     key.do(ClaimKey(ME))
     assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
     assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+
+
+def test_who_holds_a_key_gets_it_from_another_and_learns_who_that_was() -> None:
+    key = Agent(KEY_TARGET)
+    key.do(ClaimKey(OTHER))
+    taken = KeyClaimed(**BASE, key=KEY, owner_did=ME)
+    assert key.do(ClaimKey(ME, holds_key=True)) == Accepted(KeyClaim(2, OTHER), [taken])
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+    assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
+    # An owner that is interrupted before the other's keylist is changed learns it again.
+    again = key.do(ClaimKey(ME))
+    assert isinstance(again, Accepted)
+    assert again.reply == KeyClaim(3, OTHER)
+    key.do(ReleaseKey(OTHER, 1))
+    assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+    key.do(ReleaseKey(ME, 3))
+    fresh = key.do(ClaimKey(ME))
+    assert isinstance(fresh, Accepted)
+    assert fresh.reply == KeyClaim(5)
 
 
 def test_only_its_owner_releases_a_key_and_then_it_is_free() -> None:

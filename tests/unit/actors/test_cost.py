@@ -16,6 +16,7 @@ from actors.core.commands import (
     QueryMessages,
     QuerySavedEvents,
     QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     SaveEvents,
     TagUpdate,
@@ -50,6 +51,8 @@ def test_a_message_of_a_kibibyte_is_the_unit() -> None:
     ("small", "large"),
     [
         (QueueMessage("a", bytes(KIB)), QueueMessage("a", bytes(64 * KIB))),
+        (QueueEnvelopes("k", [b"1"]), QueueEnvelopes("k", [b"1", b"2"])),
+        (QueueEnvelopes("k", [b"1"]), QueueEnvelopes("k", [bytes(64 * KIB)])),
         (saved(1), saved(2)),
         (saved(1), saved(1, tags=1)),
         (saved(1), saved(1, payload="x" * 64 * KIB)),

@@ -62,7 +62,7 @@ from eventstore.log.events import (
     PublicEventPublished,
     PublicEventsDeleted,
 )
-from tests.unit.actors.didcomm import BY_AGENTS, ON_KEYS, ON_QUEUES
+from tests.unit.actors.didcomm import BY_AGENTS, ON_ACCOUNTS, ON_KEYS, ON_QUEUES
 from tests.unit.actors.given import MEDIATOR, NOW_MS, NOW_S, context, contract, registration
 
 ME, FRIEND, OTHER = "did:x:me", "did:x:friend", "did:x:other"
@@ -92,7 +92,7 @@ FROM_OTHERS: list[Command] = [
 ]
 
 
-DIDCOMM = {type(command) for command in (*BY_AGENTS, *ON_KEYS, *ON_QUEUES)}
+DIDCOMM = {type(command) for command in (*BY_AGENTS, *ON_ACCOUNTS, *ON_KEYS, *ON_QUEUES)}
 """Their tests are in ``test_agents`` and ``test_envelopes``."""
 
 

@@ -41,6 +41,8 @@ TAKEN = {
     "QuerySavedEvents",
     "DeletePublicEvents",
     "QueryConnection",
+    "FindAccount",
+    "EndAccount",
     "CheckKeys",
     "QueryKeylist",
     "ReleaseKey",

@@ -16,6 +16,8 @@ from actors.core.replies import QueuePolicy
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
+    AccountEnded,
+    AccountRotated,
     BatchSealed,
     ConnectionEstablished,
     ContractRequested,
@@ -32,6 +34,7 @@ from eventstore.log.events import (
     KeylistUpdated,
     KeyReleased,
     MediationGranted,
+    MessageExpirySet,
     MessageQueued,
     MessagesDelivered,
     MessagesRemoved,
@@ -40,6 +43,7 @@ from eventstore.log.events import (
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
+    SpeakerNamed,
 )
 
 IDS = st.sampled_from(["a", "b", "c", "d"])
@@ -75,7 +79,7 @@ EVENTS = st.one_of(
     _events(
         MessageQueued,
         message_id=MESSAGE_IDS,
-        protocol=st.sampled_from(["decentrl", "didcomm"]),
+        protocol=st.sampled_from(["decentrl", "didcomm", "didcomm/v2"]),
         sender_did=DIDS,
         recipient_key=IDS,
         payload=st.binary(max_size=5),
@@ -109,6 +113,10 @@ EVENTS = st.one_of(
     ),
     _events(KeyClaimed, key=IDS, owner_did=DIDS),
     _events(KeyReleased, key=IDS),
+    _events(MessageExpirySet, message_ids=st.lists(MESSAGE_IDS), expires_at_s=SECONDS),
+    _events(SpeakerNamed, did=DIDS, account_did=DIDS),
+    _events(AccountRotated, speaker_did=DIDS, prior_did=DIDS, issued_at_s=SECONDS),
+    _events(AccountEnded, prior_did=DIDS, issued_at_s=SECONDS),
     _events(InvitationUsed, invitation_id=IDS, by_did=DIDS),
     _events(IdentityDedicated, did=DIDS, reason=st.sampled_from(["operator", "load"])),
     _events(IdentityReleased, did=DIDS, reason=st.sampled_from(["operator", "load"])),

@@ -12,7 +12,7 @@ import pytest
 from actors.host.clock import system_clock
 from http_edge.crypto.mediator_keys import MediatorKeys, load_or_create, new_keys
 from http_edge.didcomm.envelopes.keys import service_key
-from http_edge.didcomm.protocols.invitations import Invitations, MediatorInvitation
+from http_edge.didcomm.protocols.invitations import PARAMETERS, Invitations, MediatorInvitation
 from http_edge.dids.document import mediator_document
 from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Ran, Run, answering
@@ -48,16 +48,21 @@ def known(ran: Ran, tmp_path: Path) -> MediatorInvitation:
     """The invitation of the URL that was printed, as the server with this key file reads it."""
     assert ran.code == Exit.OK, ran.err
     long, short = re.findall(rf"{URL}/invitation\?\S+?(?=\"|\s)", ran.out)
-    ((parameter, (text,)),) = parse_qs(urlsplit(long).query).items()
+    parameters = {name: text for name, (text,) in parse_qs(urlsplit(long).query).items()}
     key = service_key(load_or_create(tmp_path / "data" / "mediator-keys.json"))
     server = Invitations(key, "Poste", f"{URL}/didcomm")
-    found = server.read("out-of-band" if parameter == "oob" else "connections", text)
+    read = {
+        server.read(protocol, parameters[p])
+        for protocol, p in PARAMETERS.items()
+        if p in parameters
+    }
+    (found,) = read
     assert found is not None
     named = parse_qs(urlsplit(short).query)
-    assert server.read_short(named["id"][0], named["label"][0]) == found
-    assert named.get("protocol", ["out-of-band"]) == [
-        "out-of-band" if parameter == "oob" else "connections"
-    ]
+    (named_id,) = named.get("id") or named["_oobid"]
+    assert server.read_short(named_id, named["label"][0]) == found
+    is_for_both = {"oob", "_oob"} == set(parameters)
+    assert is_for_both == ("protocol" not in named and "_oobid" not in named)
     return found
 
 
@@ -112,7 +117,16 @@ def test_json_holds_the_message_too(run: Run, tmp_path: Path) -> None:
         "url": invitation.connections_url(URL),
         "short_url": invitation.short_url(URL, "connections"),
         "invitation": invitation.connections(),
+        "invitation_2": invitation.out_of_band_2(),
     }
+
+
+def test_an_invitation_for_the_newer_generation_alone(run: Run, tmp_path: Path) -> None:
+    ran = run("invite", *PUBLIC, "--json", "--protocol", "out-of-band-2")
+    invitation = known(ran, tmp_path)
+    said = json.loads(ran.out)
+    assert said["url"] == f"{URL}/invitation?{invitation.query('out-of-band-2')}"
+    assert said["invitation"] == said["invitation_2"] == invitation.out_of_band_2()
 
 
 def test_every_invitation_is_another_one(run: Run, tmp_path: Path) -> None:

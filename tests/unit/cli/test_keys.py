@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.log.public_key import PublicKey, read_public_key
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
@@ -20,9 +21,19 @@ def test_keys_are_made_once_and_shown_public(run: Run, tmp_path: Path) -> None:
         "did": "did:web:127.0.0.1%3A8080",
         "url": "http://127.0.0.1:8080",
         "signing_key": multibase_encode(ED25519_PREFIX, keys.signing_public),
+        "verifier_keys": [PublicKey(keys.signing_public).verifier_key("did:web:127.0.0.1%3A8080")],
         "pre_key": multibase_encode(X25519_PREFIX, keys.pre_public),
         "file": str(path),
     }
+
+
+def test_every_form_of_the_signing_key_is_taken_as_public_key(run: Run) -> None:
+    two = "postgresql://127.0.0.1:9/one postgresql://127.0.0.1:9/two"
+    shown = json.loads(run("keys", "--json", "--set", f"log={two}").out)
+    assert len(shown["verifier_keys"]) == 2
+    assert shown["verifier_keys"][1].startswith(f"{shown['did']}/db-1+")
+    forms = [shown["signing_key"], *shown["verifier_keys"]]
+    assert len({read_public_key(form) for form in forms}) == 1
 
 
 def test_keys_that_are_made_say_so_and_where_else_they_may_be(run: Run, tmp_path: Path) -> None:

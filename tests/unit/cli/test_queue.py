@@ -37,7 +37,7 @@ def test_a_queue_is_shown_with_the_whole_did_of_its_owner(
     assert " 2 " in ran.out
 
 
-@pytest.mark.parametrize("form", [["show"], ["show", "--json"], ["purge", "--yes"]])
+@pytest.mark.parametrize("form", [["show"], ["show", "--json"], ["purge", "--yes"], ["purge"]])
 def test_an_unknown_did_is_named_as_one(run: Run, tmp_path: Path, form: list[str]) -> None:
     with server([], known=False) as listen:
         ran = run("queue", *form, "did:x:stranger", "--data-dir", data_dir_of(tmp_path, listen))

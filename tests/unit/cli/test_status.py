@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
+from http_edge.server.data_dir import locked
 from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Run, answering, data_dir_of
 
@@ -42,13 +43,30 @@ def test_every_key_of_the_answer_is_shown(run: Run, serve: Serve) -> None:
     data_dir = serve(200, json.dumps(ANSWER).encode())
     ran = run("status", "--data-dir", data_dir)
     assert ran.code == Exit.OK
-    for shown in ("identities", "12_345", "1.5", "log.position", "log.commits_per_s", "2.25"):
+    for shown in ("identities", "12,345", "1.5", "log.position", "log.commits_per_s", "2.25"):
         assert shown in ran.out
     assert re.search(r"name +host-0 +host-1 *\n.*\n +commits +7 +- *\n +rows +- +- *\n", ran.out)
     assert re.search(r"shard +host *\n.*\n +shard-0 +a *\n +shard-1 +b *\n", ran.out)
     for shown in ("Hosts", "name", "commits", "rows", "host-1", "Shards"):
         assert shown in ran.out
     assert "\x1b" not in ran.out
+
+
+def test_a_mediator_that_was_killed_is_said_to_be_and_its_address_is_not_asked(
+    run: Run, serve: Serve
+) -> None:
+    data_dir = serve(200, json.dumps(ANSWER).encode())
+    with locked(Path(data_dir)):
+        assert run("status", "--data-dir", data_dir).code == Exit.OK
+    (Path(data_dir) / "lock").write_text("4711")
+    ran = run("status", "--data-dir", data_dir)
+    assert ran.code == Exit.UNREACHABLE
+    assert (Path(data_dir) / "operators-address").read_text() in " ".join(ran.err.split())
+    for shown in ("was killed", "poste serve"):
+        assert shown in " ".join(ran.err.split())
+    with locked(Path(data_dir)) as was_killed:
+        assert was_killed
+        assert run("status", "--data-dir", data_dir).code == Exit.OK
 
 
 def test_json_is_passed_on_whole(run: Run, serve: Serve) -> None:

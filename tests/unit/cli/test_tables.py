@@ -51,7 +51,7 @@ def test_the_columns_stand_under_their_heads_and_numbers_right(
         " did       bytes",
         " " + "\u2500" * 15,
         " did:x:a       7",
-        " did:x:b  12_345",
+        " did:x:b  12,345",
         "",
     ]
 

@@ -111,11 +111,21 @@ class Agents(Identities):
         reply: type[_R],
         *,
         can_linger: bool = False,
+        by_owner: bool = False,
+        by_mediator: bool = False,
     ) -> _R | Refusal:
         self.seen.append(command)
         if type(command) in self.refused:
             return self.refused[type(command)]
-        answered = await super().ask(target, command, key, reply, can_linger=can_linger)
+        answered = await super().ask(
+            target,
+            command,
+            key,
+            reply,
+            can_linger=can_linger,
+            by_owner=by_owner,
+            by_mediator=by_mediator,
+        )
         return Refusal.TEMPORARILY_UNAVAILABLE if type(command) in self.lost else answered
 
     async def connect(self, *raw_keys: bytes) -> None:

@@ -20,9 +20,9 @@ from actors.core.partitioning import host_name
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import Json
-from http_edge.didcomm.protocols.coordinate_mediation import CoordinateMediation, MediationTerms
+from http_edge.didcomm.protocols.coordinate_mediation import FORM_1
 from http_edge.didcomm.protocols.protocol import Family
-from http_edge.settings.settings import DidComm
+from tests.unit.didcomm.mediations import ENDPOINT, SERVICE_KEY, SETTINGS, mediation_family
 from tests.unit.didcomm.requests import (
     ALICE,
     BOB,
@@ -37,11 +37,8 @@ from tests.unit.didcomm.requests import (
     written,
 )
 
-ENDPOINT: Final = "https://mediator.example/didcomm"
-SERVICE_KEY: Final = raw_key(9_999)
 STRANGER: Final = raw_key(1_003)
 KEYS: Final = [raw_key(number) for number in range(40)]
-SETTINGS: Final = {"keylist_keys_max": 12, "keylist_updates_max": 10, "keylist_page_max": 5}
 A: Final = keys.did_key(KEYS[0])
 B: Final = keys.did_key(KEYS[1])
 A_DID, B_DID = keys.did_key(ALICE), keys.did_key(BOB)
@@ -52,9 +49,7 @@ class Mediation:
 
     def __init__(self, agents: Agents) -> None:
         self.agents = agents
-        terms = MediationTerms(ENDPOINT, SERVICE_KEY)
-        settings = DidComm.model_validate(SETTINGS)
-        self.family: Family = CoordinateMediation(agents, terms, settings).family()
+        self.family: Family = mediation_family(FORM_1, agents)
 
     async def request(self, key: bytes = ALICE, prefix: str = NEW) -> Json:
         asks = message("coordinate-mediation/1.0/mediate-request", prefix)
@@ -492,6 +487,6 @@ async def test_a_query_without_outcome_is_to_be_tried_again(mediation: Mediation
 
 
 async def test_nothing_is_granted_by_a_refused_request(mediation: Mediation) -> None:
-    mediation.agents.refused[GrantMediation] = Refusal.RATE_LIMITED
+    mediation.agents.refused[GrantMediation] = Refusal.QUOTA_EXCEEDED
     denied = await mediation.request()
     assert denied["@type"] == NEW + "coordinate-mediation/1.0/mediate-deny"

@@ -119,7 +119,12 @@ async def test_queries_are_answered_together_and_nothing_twice() -> None:
     assert answered == [
         {"feature-type": "protocol", "id": NEW + "messagepickup/1.0", "roles": ["mediator"]},
         {"feature-type": "protocol", "id": NEW + "messagepickup/2.0", "roles": ["mediator"]},
-        {"feature-type": "constraint", "id": "max_receive_bytes", "value": "524288"},
+        {
+            "feature-type": "constraint",
+            "id": "max_receive_bytes",
+            "value": "524288",
+            "max_receive_bytes": "524288",
+        },
         {"feature-type": "aip", "id": "AIP2.0/MEDIATE"},
     ]
 
@@ -131,11 +136,16 @@ async def test_protocols_are_https_unless_they_are_asked_for_otherwise() -> None
     assert old["id"] == OLD + "messagepickup/2.0"
 
 
-@pytest.mark.parametrize(
-    "kind", ["goal-code", "gov-fw", "decorator", "header", "unheard-of", None, 1, [], {}]
-)
+@pytest.mark.parametrize("kind", ["gov-fw", "decorator", "unheard-of", None, 1, [], {}])
 async def test_a_feature_type_without_features_gives_nothing(kind: object) -> None:
     assert await disclosures({"feature-type": kind, "match": "*"}) == []
+
+
+async def test_goals_and_headers_are_disclosed() -> None:
+    for kind, name in (("goal-code", "request-mediate"), ("header", "return_route")):
+        found = {"feature-type": kind, "id": name}
+        assert await disclosures({"feature-type": kind, "match": name}) == [found]
+        assert found in await disclosures({"feature-type": kind, "match": "*"})
 
 
 async def test_a_profile_with_credentials_in_it_is_not_claimed() -> None:
@@ -152,7 +162,7 @@ async def test_a_malformed_query_does_not_spoil_the_others(query: object) -> Non
 
 
 async def test_queries_beyond_the_bound_are_not_answered() -> None:
-    empty = [{"feature-type": "goal-code", "match": "*"}] * QUERIES_MAX
+    empty = [{"feature-type": "gov-fw", "match": "*"}] * QUERIES_MAX
     assert await disclosures(*empty, protocol("*")) == []
     assert len(await disclosures(*empty[1:], protocol("*"))) == len(ALL)
 

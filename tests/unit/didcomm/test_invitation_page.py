@@ -142,6 +142,29 @@ async def test_a_long_url_shows_a_page_with_its_qr_code(client: Client, protocol
     assert ET.fromstring(drawn).tag == "svg"  # noqa: S314 - our own
 
 
+async def test_the_id_alone_is_a_short_url_of_the_newer_generation(client: Client) -> None:
+    public = OURS.public()
+    assert public is not None
+    for given in (made(label="For Alice"), public):
+        path = given.short_url("", "out-of-band-2")
+        assert path.startswith(f"/invitation?_oobid={given.terms.id}&")
+        response = await client.get(path, allow_redirects=False)
+        assert response.status == 302
+        assert response.headers["Location"] == given.url(BASE, "out-of-band-2")
+
+
+async def test_a_page_whose_url_is_too_long_for_a_code_shows_the_short_one(
+    client: Client,
+) -> None:
+    invitation = made(label="🐌" * 64)
+    response = await client.get(invitation.oob_url(""), headers={"Accept": BROWSER})
+    (drawn,) = re.findall("<svg.*</svg>", await response.text())
+    expected = segno.make_qr(
+        invitation.short_url(BASE, "out-of-band"), error="l", mask=3
+    ).svg_inline(omitsize=True, light="#fff", title="QR code of the invitation")
+    assert drawn == expected
+
+
 async def test_the_page_runs_nothing_and_loads_nothing(client: Client) -> None:
     url = made().oob_url(BASE)
     response = await client.get(url.removeprefix(BASE), headers={"Accept": BROWSER})

@@ -2,16 +2,22 @@ from __future__ import annotations
 
 import json
 import re
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.didcomm.envelopes.did_documents import (
+    messaging_services,
+    own_document,
+    resolve_document,
+)
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import OLD_PREFIX
 from http_edge.didcomm.protocols.invitations import (
+    CODE_CHARS_MAX,
     ENCODED_CHARS_MAX,
     EXPIRES_S_MAX,
     LABEL_CHARS_MAX,
@@ -185,11 +191,59 @@ def test_the_connections_invitation_has_its_key_in_base58() -> None:
     }
 
 
+def test_the_newer_out_of_band_invitation_names_a_did_with_both_services() -> None:
+    invitation = made(label="A café")
+    message = invitation.out_of_band_2()
+    did = message.pop("from")
+    assert message == {
+        "type": "https://didcomm.org/out-of-band/2.0/invitation",
+        "id": invitation.terms.id,
+        "body": {
+            "label": "A café",
+            "goal_code": "request-mediate",
+            "goal": "Receive your messages through this mediator",
+            "accept": ["didcomm/v2"],
+        },
+    }
+    assert isinstance(did, str)
+    document = own_document(did)
+    assert document is not None
+    endpoints = [service.uri for service in messaging_services(document)]
+    assert endpoints == [ENDPOINT, "wss://mediator.example/didcomm"]
+    keys = resolve_document(did)
+    assert keys is not None
+    assert {key.raw for key in keys.authentication.values()} == {KEY.public}
+    assert {key.raw for key in keys.agreement.values()} == {KEY.curve_public}
+
+
+def test_one_url_is_for_both_generations_and_each_finds_its_own() -> None:
+    invitation = made()
+    named = parse_qsl(urlsplit(invitation.oob_url(BASE)).query)
+    # Some wallets split the text at the newer parameter, so it stands last.
+    assert [name for name, _ in named] == ["oob", "_oob"]
+    first, second = (json.loads(b64decode(text)) for _, text in named)
+    assert first == invitation.out_of_band()
+    assert second == invitation.out_of_band_2()
+
+
+@pytest.mark.parametrize("label", ["Poste", "🐌" * LABEL_CHARS_MAX])
+def test_a_qr_code_holds_the_long_url_unless_it_is_too_long(label: str) -> None:
+    invitation = made(label=label)
+    for protocol in PARAMETERS:
+        long = invitation.url(BASE, protocol)
+        fits = len(long) <= CODE_CHARS_MAX
+        short = invitation.short_url(BASE, protocol)
+        assert invitation.code_url(BASE, protocol) == (long if fits else short)
+        assert len(short) <= CODE_CHARS_MAX
+    assert (len(invitation.oob_url(BASE)) <= CODE_CHARS_MAX) is (label == "Poste")
+
+
 def test_urls_hold_the_whole_message_in_plain_ascii() -> None:
     invitation = made(label="A café 🐌")
     for url, parameter, message in (
         (invitation.oob_url(BASE), "oob", invitation.out_of_band()),
         (invitation.connections_url(BASE), "c_i", invitation.connections()),
+        (invitation.url(BASE, "out-of-band-2"), "_oob", invitation.out_of_band_2()),
     ):
         parts = urlsplit(url)
         assert parts.geturl().startswith(f"{BASE}/invitation?{parameter}=")
@@ -202,11 +256,11 @@ def test_urls_hold_the_whole_message_in_plain_ascii() -> None:
 @pytest.mark.parametrize("protocol", PARAMETERS)
 def test_an_invitation_of_ours_is_known_again_by_its_url(protocol: Protocol) -> None:
     invitation = made(single_use=True, expires_at_s=NOW_S, label="For Alice")
-    _, _, text = invitation.query(protocol).partition("=")
+    text = dict(parse_qsl(invitation.query(protocol)))[PARAMETERS[protocol]]
     assert OURS.read(protocol, text) == invitation
     assert OURS.read(protocol, text + "=" * (-len(text) % 4)) == invitation
-    (other,) = set(PARAMETERS) - {protocol}
-    assert OURS.read(other, text) is None
+    for other in set(PARAMETERS) - {protocol}:
+        assert OURS.read(other, text) is None
     assert Invitations(OTHER, "Poste", ENDPOINT).read(protocol, text) is None
 
 

@@ -50,7 +50,7 @@ class Stepped(Identities):
             evolve(state, event)
         return cast("Reply", decision.reply)
 
-    async def ask(
+    async def ask(  # noqa: PLR0913 - as it is
         self,
         target: str,
         command: Command,
@@ -58,6 +58,8 @@ class Stepped(Identities):
         reply: type[_R],
         *,
         can_linger: bool = False,
+        by_owner: bool = False,
+        by_mediator: bool = False,
     ) -> _R | Refusal:
         await self._doors[_REQUEST.get()].acquire()
         answer = self.decide(target, command)

@@ -9,7 +9,7 @@ from http_edge.didcomm.protocols.notifications import acknowledged, families
 from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
 from tests.unit.didcomm.requests import NEW, OLD, message, outcome, written
 
-FAMILIES = {family.name: family for family in families()}
+FAMILIES = {(family.name, family.major): family for family in families()}
 WANTS_ACK: dict[str, Any] = {"~please_ack": {"on": ["RECEIPT"]}}
 SILENT = "trust_ping/1.0/ping"
 
@@ -74,4 +74,10 @@ def test_forwards_acknowledgements_and_problem_reports_are_never_acknowledged(ki
 @pytest.mark.parametrize("kind", ["problem-report", "ack"])
 async def test_what_others_report_is_never_answered(prefix: str, name: str, kind: str) -> None:
     report = message(f"{name}/1.0/{kind}", prefix, description={"code": "x"}, status="OK")
-    assert await outcome(FAMILIES[name], report) == NOTHING
+    assert await outcome(FAMILIES[name, 1], report) == NOTHING
+
+
+async def test_a_report_of_the_newer_protocol_and_an_empty_message_are_not_answered() -> None:
+    for name, major, kind in (("report-problem", 2, "problem-report"), ("empty", 1, "empty")):
+        said = message(f"{name}/{major}.0/{kind}")
+        assert await outcome(FAMILIES[name, major], said) == NOTHING

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.replies import DeliveredMessage, QueuePolicy, QueueState
-from http_edge.didcomm.envelopes.v1.plaintext import base64_text, write, write_attachment
-from http_edge.didcomm.protocols import pickup_1, pickup_2, queue_1
+from http_edge.crypto.encoding import base64_of_json
+from http_edge.didcomm.envelopes.v1.plaintext import write, write_attachment
+from http_edge.didcomm.protocols import pickup_1, pickup_2, pickup_3, pickup_4, queue_1
 from http_edge.didcomm.protocols.own_queue import attachments, time_text
-from http_edge.didcomm.protocols.pickup_2 import live_delivery, of_no_key
+from http_edge.didcomm.protocols.pickup import of_no_recipient
 
 MAY_FIRST_MS = 1_556_712_000_000  # 2019-05-01 12:00:00Z
 BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -62,7 +63,7 @@ def message(message_id: str, payload: bytes) -> DeliveredMessage:
 
 @given(envelopes)
 def test_an_envelope_in_base64_is_the_same_text_in_every_dialect(envelope: bytes) -> None:
-    text = base64_text(envelope)
+    text = base64_of_json(envelope)
     assert set(text) <= set(BASE64URL) - set(
         "-_"
     )  # no padding, and nothing that alphabets differ in
@@ -72,7 +73,7 @@ def test_an_envelope_in_base64_is_the_same_text_in_every_dialect(envelope: bytes
 
 @given(st.binary(max_size=300))
 def test_whatever_is_in_the_queue_survives_the_strictest_decoder(payload: bytes) -> None:
-    decoded = base64.b64decode(base64_text(payload), validate=True)
+    decoded = base64.b64decode(base64_of_json(payload), validate=True)
     assert decoded.rstrip(b" ") == payload.rstrip(b" ")
 
 
@@ -81,7 +82,7 @@ def test_whatever_is_in_the_queue_survives_the_strictest_decoder(payload: bytes)
 )
 def test_an_envelope_that_the_dialects_differ_in_is_standard_base64(odd: bytes) -> None:
     for envelope in (odd, b" " + odd, b"  " + odd):
-        assert base64.b64decode(base64_text(envelope), validate=True).rstrip() == envelope
+        assert base64.b64decode(base64_of_json(envelope), validate=True).rstrip() == envelope
 
 
 def test_times_are_text_in_utc_as_the_documents_write_them() -> None:
@@ -93,13 +94,13 @@ def test_a_pickup_2_attachment_has_an_id_and_base64() -> None:
     [attachment] = attachments([message("one", b'{"tag":"x"}')])
     assert write_attachment(attachment) == {
         "@id": "one",
-        "data": {"base64": base64_text(b'{"tag":"x"}')},
+        "data": {"base64": base64_of_json(b'{"tag":"x"}')},
     }
 
 
-def test_a_live_delivery_has_no_thread_and_no_recipient_key() -> None:
+def test_a_live_delivery_has_no_thread_and_no_recipient() -> None:
     messages = [message("one", b"{}"), message("two", b"{}")]
-    delivery = write(live_delivery(messages), "id 1")
+    delivery = write(pickup_2.FORM.live_delivery(messages), "id 1")
     assert set(delivery) == {"@type", "@id", "~attach"}
     assert delivery["@type"] == "https://didcomm.org/messagepickup/2.0/delivery"
     assert delivery["@id"] == "id 1"
@@ -122,6 +123,27 @@ def test_a_pickup_2_status_has_all_attributes() -> None:
         "longest_waited_seconds": 3600,
         "newest_received_time": "2019-05-01 12:00:01Z",
         "oldest_received_time": "2019-05-01 12:00:00Z",
+        "total_bytes": 8096,
+        "live_delivery": False,
+    }
+
+
+def test_a_pickup_3_status_has_its_times_in_unix_seconds() -> None:
+    assert pickup_3.status_of(STATE, NOW_MS) == {
+        "message_count": 7,
+        "longest_waited_seconds": 3600,
+        "newest_received_time": MAY_FIRST_MS // 1000 + 1,
+        "oldest_received_time": MAY_FIRST_MS // 1000,
+        "total_bytes": 8096,
+        "live_delivery": False,
+    }
+
+
+def test_a_pickup_4_status_has_its_times_in_unix_milliseconds() -> None:
+    assert pickup_4.status_of(STATE, NOW_MS) == {
+        "message_count": 7,
+        "newest_received_time": MAY_FIRST_MS + 1_999,
+        "oldest_received_time": MAY_FIRST_MS,
         "total_bytes": 8096,
         "live_delivery": False,
     }
@@ -161,6 +183,12 @@ def test_what_never_happened_has_no_time() -> None:
         "total_bytes": 0,
         "live_delivery": False,
     }
+    assert pickup_3.status_of(UNTOUCHED, NOW_MS) == pickup_2.status_of(UNTOUCHED, NOW_MS)
+    assert pickup_4.status_of(UNTOUCHED, NOW_MS) == {
+        "message_count": 0,
+        "total_bytes": 0,
+        "live_delivery": False,
+    }
     assert pickup_1.status_of(UNTOUCHED, NOW_MS) == {
         "message_count": 0,
         "duration_waited": 0,
@@ -181,6 +209,6 @@ def test_a_clock_that_was_set_back_waits_no_negative_time() -> None:
     assert pickup_1.status_of(STATE, early_ms)["duration_waited"] == 0
 
 
-def test_nothing_waits_for_a_key_that_is_not_of_the_queue() -> None:
-    seen = pickup_2.status_of(of_no_key(STATE), NOW_MS)
+def test_nothing_waits_for_a_recipient_that_is_not_of_the_queue() -> None:
+    seen = pickup_2.status_of(of_no_recipient(STATE), NOW_MS)
     assert seen == pickup_2.status_of(UNTOUCHED, NOW_MS)

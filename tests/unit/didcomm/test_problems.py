@@ -53,6 +53,33 @@ def test_every_problem_has_a_code_and_a_sentence_of_its_own() -> None:
     assert all(problem.value and problem.sentence for problem in Problem)
 
 
+def test_a_code_of_report_problem_2_has_a_sorter_a_scope_and_descriptors() -> None:
+    for problem in Problem:
+        report, _ = report_of(problem)
+        sorter, scope, *descriptors = report.code_of(LIVE).split(".")
+        assert (sorter, scope) in {("e", "p"), ("e", "m")}
+        assert all(descriptors)
+
+
+def test_the_code_of_an_invalid_member_names_the_type_of_its_message() -> None:
+    asks = message("trust_ping/1.0/ping", OLD)
+    report, _ = report_of(InvalidMember("limit", "must be an integer, 0 or more"))
+    assert report.code_of(asks) == f"e.p.msg.{OLD}trust_ping/1.0/ping"
+
+
+def test_a_protocol_with_reports_of_its_own_writes_the_newer_code() -> None:
+    report, _ = report_of(Problem.NOT_CONNECTED, is_own=True)
+    assert written(report, LIVE) == {
+        "@type": "https://didcomm.org/messagepickup/2.0/problem-report",
+        "@id": "reply-1",
+        "~thread": {"thid": "message-1", "pthid": "message-1"},
+        "description": {
+            "code": "e.p.req.not_enroll",
+            "en": "There is no connection with this key",
+        },
+    }
+
+
 def test_every_refusal_has_a_problem() -> None:
     said = {refusal: problem_of(refusal) for refusal in Refusal}
     assert said[Refusal.TEMPORARILY_UNAVAILABLE] is Problem.TRY_AGAIN

@@ -8,7 +8,7 @@ from http_edge.didcomm.protocols import trust_ping
 from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
 from tests.unit.didcomm.requests import NEW, OLD, answer, message, outcome
 
-FAMILY = trust_ping.family()
+FAMILY, FAMILY_2 = trust_ping.families()
 
 
 @pytest.mark.parametrize("prefix", [NEW, OLD])
@@ -45,3 +45,15 @@ async def test_the_answer_to_a_ping_may_wait_for_its_sender() -> None:
 
 async def test_a_response_is_not_answered() -> None:
     assert await outcome(FAMILY, message("trust_ping/1.0/ping_response")) == NOTHING
+
+
+async def test_version_2_differs_in_its_spelling_alone() -> None:
+    ping = message("trust-ping/2.0/ping")
+    assert await answer(FAMILY_2, ping) == {
+        "@type": NEW + "trust-ping/2.0/ping-response",
+        "@id": "reply-1",
+        "~thread": {"thid": "message-1"},
+    }
+    silent = message("trust-ping/2.0/ping", response_requested=False)
+    assert await outcome(FAMILY_2, silent) == Outcome(implicit=True)
+    assert await outcome(FAMILY_2, message("trust-ping/2.0/ping-response")) == NOTHING

@@ -64,7 +64,7 @@ def test_a_message_without_a_proven_sender_has_no_account() -> None:
 
 def test_an_envelope_for_others_names_its_recipients_once_in_base58() -> None:
     packed = pack(b"{}", [OTHER.public, AGENT.public, OTHER.public], None)
-    assert ENVELOPES.unpack(packed) == ForOthers([base58(OTHER.public), base58(AGENT.public)])
+    assert ENVELOPES.unpack(packed) == ForOthers([base58(OTHER.public), base58(AGENT.public)], "v1")
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,10 @@ def test_a_forward_is_known_and_read_without_knowing_its_version() -> None:
     assert read is not None
     assert read.is_forward
     assert ENVELOPES.read_forward(read, recipients_max=1) == Forward(
-        [base58(AGENT.public)], orjson.dumps(packed)
+        [base58(AGENT.public)], [orjson.dumps(packed)]
     )
-    assert ENVELOPES.own_recipient(read) == base58(OURS.public)
+    assert ENVELOPES.is_own(base58(OURS.public), read)
+    assert not ENVELOPES.is_own(base58(OTHER.public), read)
 
 
 def test_an_answer_has_the_media_type_that_the_question_came_with_if_it_names_an_envelope() -> None:
@@ -142,7 +143,7 @@ def test_a_count_that_is_none_is_named_with_its_rule(value: dict[str, Any], rule
 def test_every_reader_names_its_member_and_nothing_of_the_value() -> None:
     secret = {"s3cret": "value"}
     asks = message("x/1.0/y", a=secret)
-    found = [asks.optional_text("a"), asks.count("a"), asks.flag("a"), asks.items("a")]
+    found = [asks.optional_text("a", 256), asks.count("a"), asks.flag("a"), asks.items("a")]
     for invalid in (*found, asks.texts("a", 3)):
         assert isinstance(invalid, InvalidMember)
         assert invalid.sentence.startswith("a must be ")

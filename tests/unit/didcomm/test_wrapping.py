@@ -8,11 +8,16 @@ import orjson
 import pytest
 
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
+from http_edge.didcomm.envelopes.messages import Unpacked
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, recipients, unpack
+from http_edge.didcomm.envelopes.v2.version import V2
 from http_edge.didcomm.envelopes.versions import wrap
 
 AGENT, NEAR, FAR = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 DID = did_key(AGENT.public)
+PEER_DID = "did:peer:4zQmAgent"
+"""What the agent calls itself."""
 ENVELOPE = b'{"protected":"e30","iv":"a","ciphertext":"b","tag":"c"}'
 
 
@@ -33,11 +38,13 @@ def opened(envelope: bytes, key: KeyPair) -> Any:
 
 
 def test_without_routing_keys_an_envelope_goes_as_it_is() -> None:
-    assert wrap(b"anything", DID, [], ids()) == b"anything"
+    assert wrap(b"anything", DID, DID, [], ids()) == b"anything"
 
 
 def test_each_mediator_on_the_way_learns_the_next_hop_and_no_more() -> None:
-    wrapped = wrap(ENVELOPE, DID, [base58(NEAR.public), did_key_reference(FAR.public)], ids())
+    wrapped = wrap(
+        ENVELOPE, DID, PEER_DID, [base58(NEAR.public), did_key_reference(FAR.public)], ids()
+    )
     assert wrapped is not None
     outer = opened(wrapped, FAR)
     assert outer["@type"] == "https://didcomm.org/routing/1.0/forward"
@@ -46,6 +53,18 @@ def test_each_mediator_on_the_way_learns_the_next_hop_and_no_more() -> None:
     assert inner["to"] == base58(AGENT.public)
     assert inner["msg"] == orjson.loads(ENVELOPE)
     assert {outer["@id"], inner["@id"]} == {"id-1", "id-2"}
+
+
+def test_mediators_of_dids_learn_the_agent_by_the_did_that_it_has_with_them() -> None:
+    far = OwnDids(FAR)
+    wrapped = wrap(ENVELOPE, DID, PEER_DID, [far.peer2], ids())
+    assert wrapped is not None
+    version = V2(far)
+    unpacked = version.unpack(orjson.loads(wrapped))
+    assert isinstance(unpacked, Unpacked)
+    forward = version.read(unpacked)
+    assert forward is not None
+    assert (forward.is_forward, forward.body) == (True, {"next": PEER_DID})
 
 
 @pytest.mark.parametrize(
@@ -60,4 +79,4 @@ def test_each_mediator_on_the_way_learns_the_next_hop_and_no_more() -> None:
     ],
 )
 def test_what_cannot_be_wrapped_is_not_sent(envelope: bytes, did: str, key: str) -> None:
-    assert wrap(envelope, did, [key], ids()) is None
+    assert wrap(envelope, did, did, [key], ids()) is None

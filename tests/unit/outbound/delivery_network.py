@@ -86,12 +86,22 @@ class Watched(Identities):
         reply: type[_R],
         *,
         can_linger: bool = False,
+        by_owner: bool = False,
+        by_mediator: bool = False,
     ) -> _R | Refusal:
         self.seen.append(command)
         if type(command) in self.lost:
             answer: _R | Refusal = Refusal.TEMPORARILY_UNAVAILABLE
         else:
-            answer = await super().ask(target, command, key, reply, can_linger=can_linger)
+            answer = await super().ask(
+                target,
+                command,
+                key,
+                reply,
+                can_linger=can_linger,
+                by_owner=by_owner,
+                by_mediator=by_mediator,
+            )
         if type(command) in self.before_answer:
             await self.before_answer.pop(type(command))()
         self.counts[type(command)] += 1

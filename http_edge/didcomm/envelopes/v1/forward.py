@@ -11,14 +11,13 @@ from typing import Final, TypeGuard
 
 import orjson
 
-from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes import keys
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Json, Message
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Message
+from http_edge.didcomm.envelopes.packed import read_packed
 from http_edge.didcomm.envelopes.v1.envelope import pack
 
 FORWARD: Final = NEW_PREFIX + "routing/1.0/forward"
-_ENVELOPE_MEMBERS: Final = ("protected", "iv", "ciphertext", "tag")
 _FRAGMENT_CHARS_MAX: Final = 64
 
 
@@ -34,11 +33,11 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
         names = [names]
     if not _is_texts(names) or not 0 < len(names) <= recipients_max:
         return None
-    payload = _envelope(message.body.get("msg"))
+    payload = read_packed(message.body.get("msg"))
     if payload is None:
         return None
     found = [keys.base58(key) for key in map(_recipient_key, names) if key is not None]
-    return Forward(list(dict.fromkeys(found)), payload)
+    return Forward(list(dict.fromkeys(found)), [payload])
 
 
 def wrap(
@@ -84,26 +83,3 @@ def _recipient_key(name: str) -> bytes | None:
         if key is not None:
             return key
     return None
-
-
-def _envelope(msg: object) -> bytes | None:
-    """The packed message as JSON: an object, its text, or its text in base64 of any dialect."""
-    if not isinstance(msg, str):
-        return orjson.dumps(msg) if _is_envelope(msg) else None
-    text = msg.encode("utf-8")
-    if not msg.lstrip().startswith("{"):
-        try:
-            text = b64decode(msg)
-        except ValueError:
-            return None
-    try:
-        return text if _is_envelope(parse(text)) else None
-    except JsonRefused:
-        return None
-
-
-def _is_envelope(value: object) -> TypeGuard[Json]:
-    """Is it an encrypted envelope (RFC 0019; the members are those of any JWE)?"""
-    return isinstance(value, dict) and all(
-        isinstance(value.get(name), str) and value[name] for name in _ENVELOPE_MEMBERS
-    )

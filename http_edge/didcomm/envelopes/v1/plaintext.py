@@ -14,6 +14,7 @@ from typing import Final
 
 import orjson
 
+from http_edge.crypto.encoding import base64_of_json
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.messages import (
     ID_CHARS_MAX,
@@ -42,6 +43,8 @@ _ACK_CASES: Final = ("RECEIPT", "OUTCOME")
 _REPORT: Final = "notification/1.0/problem-report"
 """The alias of ``report-problem/1.0`` that RFC 0035 uses in its sample and RFC 0685 prescribes:
 the agents in use know no other, and answer an unknown type with a problem report of their own."""
+_OWN_REPORT: Final = "problem-report"
+"""A report that a protocol has among its own messages (message-pickup 4.0)."""
 _ACK: Final = "notification/1.0/ack"
 
 
@@ -102,9 +105,12 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
         case ProblemReport():
             # ``pthid`` is the question's id (RFC 0035); ``thid`` is its thread, by which a waiting
             # sender finds the answer to its request (RFC 0008).
-            head = _head(
-                _alike(question.type, _REPORT), message_id, {**thread, "pthid": question.id}
-            )
+            thread["pthid"] = question.id
+            if answer.is_own:
+                description = {"code": answer.code_of(question), "en": answer.comment}
+                kind = question.type.sibling(_OWN_REPORT)
+                return {**_head(kind, message_id, thread), "description": description}
+            head = _head(_alike(question.type, _REPORT), message_id, thread)
             description = {"code": answer.code, "en": answer.comment}
             return {**head, "description": description, "who_retries": answer.who_retries}
         case Acknowledgement():
@@ -121,22 +127,10 @@ def write_attachment(attachment: Attachment) -> Json:
     if attachment.media_type:
         head["mime-type"] = attachment.media_type
     if attachment.jws is None:
-        return {**head, "data": {"base64": base64_text(attachment.content)}}
+        return {**head, "data": {"base64": base64_of_json(attachment.content)}}
     # ACA-Py takes the standard alphabet here and no other. What is signed stays as it is.
     text = b64encode(attachment.content).decode("ascii")
     return {**head, "data": {"base64": text, "jws": attachment.jws}}
-
-
-def base64_text(envelope: bytes) -> str:
-    """An envelope in base64 that every dialect reads alike, where there is such a text.
-
-    Agents decode ``data.base64`` as padded standard base64 (strictly), or as base64url without
-    padding (RFC 0017), or drop what they do not know. JSON may end in blanks: its length is made a
-    multiple of three, and there is no padding. Of ASCII text only ``>``, ``~``, ``?`` and DEL, in
-    every third place, give a character that the alphabets do not share, and no agent packs an
-    envelope with one of these in it; if one did, this is standard base64.
-    """
-    return b64encode(envelope + b" " * (-len(envelope) % 3)).decode("ascii")
 
 
 def _head(kind: str, message_id: str, thread: Json) -> Json:
@@ -162,8 +156,8 @@ def _members(reply: Reply) -> Json:
     return {**reply.body, **_attached(reply.attachments), **attached, **signed}
 
 
-def _attached(attachments: Sequence[Attachment]) -> Json:
-    return {_ATTACHED: list(map(write_attachment, attachments))} if attachments else {}
+def _attached(attachments: Sequence[Attachment] | None) -> Json:
+    return {} if attachments is None else {_ATTACHED: list(map(write_attachment, attachments))}
 
 
 def _decorator(value: Json, name: str) -> Mapping[str, object]:

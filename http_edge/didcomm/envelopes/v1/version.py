@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+import orjson
+
+from http_edge.didcomm.envelopes.did_documents import MessagingService
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
+    Answer,
     ForOthers,
     Json,
+    Message,
+    NewMessage,
     Unpacked,
     UnpackRefusal,
 )
@@ -33,16 +39,14 @@ class V1:
     """Messages and envelopes of DIDComm v1 under the mediator's one key."""
 
     name = plaintext.VERSION
-    read = staticmethod(plaintext.read)
+    generation = 1
     read_forward = staticmethod(read_forward)
-    write = staticmethod(plaintext.write)
-    write_answer = staticmethod(plaintext.write_answer)
 
     def __init__(self, key: KeyPair) -> None:
         """Envelopes to and from ``key``."""
         self._key = key
         self._keys = {key.public: key}
-        self.own_recipient = base58(key.public)
+        self._own_name = base58(key.public)
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRefusal | None:
         """What is in an envelope; None where it is of another version."""
@@ -57,9 +61,38 @@ class V1:
         sender = None if opened.sender_key is None else agent_account(opened.sender_key)
         return Unpacked(self.name, opened.plaintext, sender)
 
+    def is_own(self, recipient: str) -> bool:
+        """Does a forward mean this mediator by the name of this recipient?"""
+        return recipient == self._own_name
+
+    def read(self, unpacked: Unpacked) -> Message | None:
+        """An unpacked message, or None where it is none."""
+        return plaintext.read(unpacked.plaintext)
+
+    def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:  # noqa: ARG002
+        """A message that answers none; whom it is for stands in its envelope alone."""
+        return orjson.dumps(plaintext.write(message, message_id))
+
+    def write_answer(
+        self,
+        answer: Answer,
+        question: Message,
+        to: AgentAccount,  # noqa: ARG002 - it stands in the envelope alone
+        message_id: str,
+    ) -> bytes:
+        """An answer in the form of its question."""
+        return orjson.dumps(plaintext.write_answer(answer, question, message_id))
+
     def pack(self, message: bytes, to: AgentAccount) -> bytes:
         """A plaintext, packed for an agent."""
         return envelope.pack(message, [to.address], self._key)
+
+    def learn(self, did: str) -> None:
+        """Nothing: agents of this version are known by their keys."""
+
+    def service_of(self, did: str) -> MessagingService | None:  # noqa: ARG002 - it has a handshake
+        """None: an agent of this version says it in its handshake."""
+        return None
 
     def media_type(self, used: str) -> str:
         """How to name an envelope to a sender that ``used`` a name: old agents know no other."""

@@ -1,24 +1,43 @@
-"""Pickup 2.0: status, delivery, acknowledgement, live mode (RFC 0685)."""
+"""Pickup 2.0, 3.0 and 4.0: status, delivery, acknowledgement, live mode (RFC 0685, didcomm.org)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import orjson
 
-from http_edge.clients.didcomm.connection import Connection, Key, spelled
+from http_edge.clients.didcomm.connection import Key, MediatorConnection, spelled
 from http_edge.clients.didcomm.errors import UnexpectedAnswer
 from http_edge.clients.didcomm.protocol_session import ProtocolSession, check_problem, record_of
 from http_edge.clients.didcomm.transport import ANSWER_S_MAX, Socket
 from http_edge.crypto.encoding import b64decode
-from http_edge.didcomm.envelopes.messages import Json, read_type
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, read_type
 
-_PROTOCOL: Final = "messagepickup/2.0"
+_FAMILIES: Final = frozenset({"messagepickup", "message-pickup"})
 LIMIT: Final = 10
 """Messages in one delivery when nothing else is said; what other wallets ask for."""
+
+
+class PickupVersion(NamedTuple):
+    """A version of pickup: its protocol, and what it calls a recipient and the limit.
+
+    ``answers_receipt``: an acknowledgement is answered by the status.
+    """
+
+    protocol: str
+    recipient: str
+    limit: str
+    answers_receipt: bool = True
+
+
+PICKUP_2: Final = PickupVersion("messagepickup/2.0", "recipient_key", "limit")
+PICKUP_3: Final = PickupVersion("messagepickup/3.0", "recipient_did", "limit")
+PICKUP_4: Final = PickupVersion(
+    "message-pickup/4.0", "recipient_did", "message_count_limit", answers_receipt=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +49,17 @@ class Picked:
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How the queue stands; only the count is always given."""
+    """How the queue stands; only the count is always given.
+
+    Times are text in pickup 2.0, Unix seconds in 3.0, Unix milliseconds in 4.0.
+    """
 
     message_count: int
     recipient_key: str | None = None
+    recipient_did: str | None = None
     longest_waited_s: int | None = msgspec.field(default=None, name="longest_waited_seconds")
-    newest_received_time: str | None = None
-    oldest_received_time: str | None = None
+    newest_received_time: str | int | None = None
+    oldest_received_time: str | int | None = None
     total_bytes: int | None = None
     live_delivery: bool | None = None
 
@@ -51,17 +74,22 @@ class _Attachment(msgspec.Struct, frozen=True):
     id: str = msgspec.field(name="@id")
 
 
-class SpeaksPickup2(ProtocolSession):
-    """Pickup 2.0. Keys in the filter are bytes, written as did:key, or text in any spelling."""
+class SpeaksPickup(ProtocolSession):
+    """Pickup with acknowledgements, in the version ``pickup``.
 
-    async def status(self, recipient_key: Key | None = None) -> Status:
-        """How the queue stands, of one key alone if it is given.
+    Recipients in the filter are keys in bytes, written as did:key, or text in any spelling.
+    """
+
+    pickup: PickupVersion = PICKUP_2
+
+    async def status(self, recipient: Key | None = None) -> Status:
+        """How the queue stands, of one recipient alone if it is given.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
-        return await self._status("status-request", **_of_key(recipient_key))
+        return await self._status("status-request", **self._only(recipient))
 
-    async def fetch(self, limit: int = LIMIT, recipient_key: Key | None = None) -> list[Picked]:
+    async def fetch(self, limit: int = LIMIT, recipient: Key | None = None) -> list[Picked]:
         """Up to ``limit`` messages, oldest first; empty when nothing is there to hand out.
 
         They stay in the queue until ``received``.
@@ -69,10 +97,10 @@ class SpeaksPickup2(ProtocolSession):
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
         answer = await self.request(
-            f"{_PROTOCOL}/delivery-request",
+            f"{self.pickup.protocol}/delivery-request",
             "delivery|status",
-            limit=limit,
-            **_of_key(recipient_key),
+            **{self.pickup.limit: limit},
+            **self._only(recipient),
         )
         return delivered(answer) if "~attach" in answer else []
 
@@ -81,10 +109,14 @@ class SpeaksPickup2(ProtocolSession):
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
-        return await self._status("messages-received", message_id_list=list(ids))
+        if self.pickup.answers_receipt:
+            return await self._status("messages-received", message_id_list=list(ids))
+        kind = f"{NEW_PREFIX}{self.pickup.protocol}/messages-received"
+        await self.ask({"@type": kind, "message_id_list": list(ids)}, return_route="none")
+        return await self.status()
 
     async def drain(
-        self, limit: int = LIMIT, recipient_key: Key | None = None
+        self, limit: int = LIMIT, recipient: Key | None = None
     ) -> AsyncIterator[Picked]:
         """All messages, ``limit`` at a time.
 
@@ -96,7 +128,7 @@ class SpeaksPickup2(ProtocolSession):
             ProblemReported, WalletError: see ``ProtocolSession.request``.
         """
         acknowledged: frozenset[str] = frozenset()
-        while picked := await self.fetch(limit, recipient_key):
+        while picked := await self.fetch(limit, recipient):
             ids = [one.id for one in picked]
             if not acknowledged.isdisjoint(ids):
                 raise UnexpectedAnswer("a message is offered again after its acknowledgement")
@@ -115,20 +147,26 @@ class SpeaksPickup2(ProtocolSession):
         return await self._status("live-delivery-change", live_delivery=on)
 
     async def _status(self, name: str, **members: object) -> Status:
-        answer = await self.request(f"{_PROTOCOL}/{name}", "status", **members)
+        answer = await self.request(f"{self.pickup.protocol}/{name}", "status", **members)
         return record_of(answer, Status)
 
+    def _only(self, recipient: Key | None) -> Json:
+        return {} if recipient is None else {self.pickup.recipient: spelled(recipient)}
 
-class Live(SpeaksPickup2):
+
+class Live(SpeaksPickup):
     """A socket in live mode: iterate over what arrives, acknowledge it, or ask anything else.
 
     What waited before is not pushed: ``fetch`` it. Each message is to be acknowledged with
     ``received``; if it is not, it comes again.
     """
 
-    def __init__(self, connection: Connection, socket: Socket) -> None:
+    def __init__(
+        self, connection: MediatorConnection, socket: Socket, pickup: PickupVersion = PICKUP_2
+    ) -> None:
         super().__init__(connection, socket)
         self.socket: Final = socket
+        self.pickup = pickup
 
     async def next(self, seconds: float | None = ANSWER_S_MAX) -> list[Picked]:
         """The messages in the next delivery; a raw envelope has no id and no acknowledgement.
@@ -144,7 +182,7 @@ class Live(SpeaksPickup2):
                 return [Picked("", received)]
             check_problem(received)
             kind = read_type(received.get("@type"))
-            if kind is not None and (kind.family, kind.name) == ("messagepickup", "delivery"):
+            if kind is not None and kind.family in _FAMILIES and kind.name == "delivery":
                 return delivered(received)
 
     async def __aiter__(self) -> AsyncIterator[Picked]:
@@ -173,7 +211,3 @@ def _envelope(data: _Data) -> bytes:
         return b64decode(data.base64)
     except ValueError as error:
         raise UnexpectedAnswer(f"an attachment that is no base64: {error}") from error
-
-
-def _of_key(recipient_key: Key | None) -> Json:
-    return {} if recipient_key is None else {"recipient_key": spelled(recipient_key)}

@@ -1,0 +1,186 @@
+"""Decisions on who speaks for an account: a DID that was rotated, and the end of a relationship.
+
+DIDComm v2, DID rotation (``from_prior``). An account is the identity that its first DID named. A
+rotation leaves it where it is, with queue, keylist, policy and leases, and lets another DID speak
+for it. Two streams say so, as with a key: first the new DID's, which names the account, then the
+account's, which names the DID. Until the second one does, nothing has changed.
+
+Rules of this file: pure; everything can be asked twice, and the second time changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from actors.core.commands import (
+    ClaimedKey,
+    Connection,
+    EndAccount,
+    FindAccount,
+    GrantMediation,
+    NameSpeaker,
+    RotateAccount,
+)
+from actors.core.decision import Accepted, Decision, DecisionContext
+from actors.core.identity import Identity
+from actors.core.message_queue import REMOVED_MAX
+from actors.core.refusals import Refusal
+from actors.core.replies import AccountFound, AccountOver, Done
+from eventstore.log.events import (
+    AccountEnded,
+    AccountRotated,
+    ConnectionEstablished,
+    Event,
+    KeylistUpdated,
+    MediationGranted,
+    MessagesRemoved,
+    SpeakerNamed,
+)
+
+ENDED = "ended"
+
+
+def not_speaking(state: Identity, context: DecisionContext) -> Refusal | None:
+    """Why the DID that a command comes of does not speak for this account, or None.
+
+    A command of the mediator itself comes of no DID.
+    """
+    if state.account_did:
+        return Refusal.SPEAKS_FOR_ANOTHER
+    if context.speaker and context.speaker != (state.speaker_did or context.target):
+        return Refusal.NOT_SPEAKING
+    return None
+
+
+def find_account(state: Identity, command: FindAccount, context: DecisionContext) -> Accepted:
+    """What this DID is: an account, one that speaks for another's, or nothing yet."""
+    speaker = state.speaker_did or context.target
+    known = [key for key in command.keys if key in state.keylist]
+    return Accepted(
+        AccountFound(state.account_did, speaker, connected=state.connection is not None, keys=known)
+    )
+
+
+def grant_mediation(state: Identity, command: GrantMediation, context: DecisionContext) -> Decision:
+    """Every connected agent is granted mediation; who may connect is decided before."""
+    if state.connection is None and command.connection is None:
+        return Refusal.NOT_CONNECTED
+    if _has_no_room(state, command.own, context):
+        return Refusal.QUOTA_EXCEEDED
+    events = _stated(state, command.connection, context)
+    if not state.mediated:
+        events.append(MediationGranted(at_ms=context.now_ms, command=context.command))
+    return Accepted(Done(), [*events, *_own_names(state, command.own, context)])
+
+
+def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext) -> Decision:
+    """This DID is to speak for another account; not one that is an account itself."""
+    if state.account_did == command.account_did:
+        return Accepted(Done())
+    if state.account_did or state.connection is not None:
+        return Refusal.KEY_TAKEN
+    named = SpeakerNamed(
+        at_ms=context.now_ms,
+        command=context.command,
+        did=context.target,
+        account_did=command.account_did,
+    )
+    return Accepted(Done(), [named])
+
+
+def rotate(state: Identity, command: RotateAccount, context: DecisionContext) -> Decision:
+    """Let another DID speak for this account.
+
+    A rotation that is older than the last one, or than the end of an account, is an old message
+    again; it changes nothing.
+    """
+    if state.connection is None:
+        return Refusal.NOT_CONNECTED
+    speaks = state.speaker_did or context.target
+    events: list[Event] = []
+    if speaks != command.speaker_did:
+        is_old = command.issued_at_s < max(state.rotated_at_s, state.ended_at_s)
+        if speaks != command.prior_did or is_old:
+            return Refusal.NOT_SPEAKING
+        rotated = AccountRotated(
+            at_ms=context.now_ms,
+            command=context.command,
+            speaker_did=command.speaker_did,
+            prior_did=command.prior_did,
+            issued_at_s=command.issued_at_s,
+        )
+        events.append(rotated)
+    if _has_no_room(state, command.own, context):
+        return Refusal.QUOTA_EXCEEDED
+    events += _stated(state, command.connection, context)
+    return Accepted(Done(), [*events, *_own_names(state, command.own, context)])
+
+
+def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decision:
+    """End the account: queue, keylist and connection, in this order and in one transaction.
+
+    The owner may begin anew; an end that is sent again then does not end that.
+    """
+    if command.speaker_did != (state.speaker_did or context.target):
+        return Refusal.NOT_SPEAKING
+    if state.connection is None or command.issued_at_s <= state.ended_at_s:
+        return Accepted(AccountOver([]))
+    at_ms, key = context.now_ms, context.command
+    waiting = [i for i, message in state.messages.items() if message.is_envelope]
+    events: list[Event] = [
+        MessagesRemoved(at_ms=at_ms, command=key, message_ids=part, reason=ENDED)
+        for part in _parts(waiting)
+    ]
+    events += [
+        KeylistUpdated(at_ms=at_ms, command=key, added=[], claims=[], removed=part)
+        for part in _parts(list(state.keylist))
+    ]
+    ended = AccountEnded(
+        at_ms=at_ms, command=key, prior_did=command.speaker_did, issued_at_s=command.issued_at_s
+    )
+    over = [ClaimedKey(name, claim) for name, claim in state.keylist.items()]
+    return Accepted(AccountOver(over), [*events, ended])
+
+
+def _stated(state: Identity, stated: Connection | None, context: DecisionContext) -> list[Event]:
+    """What the agent states of itself, where that is new."""
+    if stated is None or stated == state.connection:
+        return []
+    return [established(stated, context)]
+
+
+def established(stated: Connection, context: DecisionContext) -> ConnectionEstablished:
+    """The event that keeps what an agent states of itself."""
+    return ConnectionEstablished(
+        at_ms=context.now_ms,
+        command=context.command,
+        did=context.target,
+        **msgspec.structs.asdict(stated),
+    )
+
+
+def _has_no_room(state: Identity, own: Iterable[ClaimedKey], context: DecisionContext) -> bool:
+    new = {claimed.key for claimed in own} - state.keylist.keys()
+    return bool(new) and len(state.keylist) + len(new) > context.limits.keylist_keys_max
+
+
+def _own_names(state: Identity, own: Iterable[ClaimedKey], context: DecisionContext) -> list[Event]:
+    """The agent's own names enter its keylist, by claims that are newer than what is there."""
+    held = {c.key: c.claim for c in own if c.claim > state.keylist.get(c.key, 0)}
+    if not held:
+        return []
+    return [
+        KeylistUpdated(
+            at_ms=context.now_ms,
+            command=context.command,
+            added=list(held),
+            claims=list(held.values()),
+            removed=[],
+        )
+    ]
+
+
+def _parts(ids: list[str]) -> list[list[str]]:
+    return [ids[start : start + REMOVED_MAX] for start in range(0, len(ids), REMOVED_MAX)]

@@ -1,0 +1,77 @@
+"""Decisions on the envelopes that one message of DIDComm v2 brings (routing 2.0).
+
+Rules of this file: pure; all or none is queued, in the order of the message, and each counts in
+every bound. What the sender says of time is of use to it and no promise of the recipient: a message
+that has expired is not kept, and one that is to be delayed is held back for as long.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.core.commands import QueueEnvelopes
+from actors.core.decision import Accepted, Decision, DecisionContext, Leasing
+from actors.core.envelopes import goes_live, no_room, queued_live, refused
+from actors.core.evolve import DIDCOMM_V2, retry_key
+from actors.core.identity import Identity
+from actors.core.leases import HELD_BACK, Lease
+from actors.core.refusals import Refusal
+from actors.core.replies import EnvelopeQueued, EnvelopesWaiting
+from eventstore.log.events import Event, MessageExpirySet, MessageQueued
+
+
+def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionContext) -> Decision:
+    """Queue envelopes for a name of the keylist, or for the agent from the mediator itself."""
+    key = command.recipient_key
+    if state.connection is None or (key and key not in state.keylist):
+        return Refusal.KEY_UNKNOWN if key else Refusal.NOT_CONNECTED
+    outbound = bool(state.connection.endpoint)
+    known = state.recent.get(retry_key(context.command, key))
+    if known is not None:
+        # The same bytes once more. All of them were stored in one transaction.
+        return Accepted(EnvelopeQueued(known, outbound=outbound))
+    if 0 < command.expires_at_s <= context.now_s:
+        return Refusal.MESSAGE_EXPIRED
+    refusal = no_room(state, key, command.payloads, context)
+    if refusal is not None:
+        return refused(state, key, refusal, context)
+    queued = _queued(command, context)
+    ids = [each.message_id for each in queued]
+    reply = EnvelopeQueued(ids[0], outbound=outbound)
+    expiry = _expiry(command, ids, context)
+    if command.delay_ms:
+        lease = Lease(HELD_BACK, context.now_ms + command.delay_ms)
+        return Accepted(reply, [*queued, *expiry], leasing=Leasing(ids, lease))
+    if len(queued) == 1 and goes_live(state, len(command.payloads[0]), context):
+        live = queued_live(queued[0], reply, context)
+        return msgspec.structs.replace(live, events=[*live.events, *expiry])
+    return Accepted(reply, [*queued, *expiry], EnvelopesWaiting())
+
+
+def _queued(command: QueueEnvelopes, context: DecisionContext) -> list[MessageQueued]:
+    several = len(command.payloads) > 1
+    return [
+        MessageQueued(
+            at_ms=context.now_ms,
+            command=context.command,
+            message_id=f"{context.fresh_id}.{index}" if several else context.fresh_id,
+            protocol=DIDCOMM_V2,
+            sender_did="",
+            recipient_key=command.recipient_key,
+            payload=payload,
+        )
+        for index, payload in enumerate(command.payloads)
+    ]
+
+
+def _expiry(command: QueueEnvelopes, ids: list[str], context: DecisionContext) -> list[Event]:
+    if not command.expires_at_s:
+        return []
+    return [
+        MessageExpirySet(
+            at_ms=context.now_ms,
+            command=context.command,
+            message_ids=ids,
+            expires_at_s=command.expires_at_s,
+        )
+    ]

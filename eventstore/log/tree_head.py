@@ -1,0 +1,116 @@
+"""Heads of the log's tree: how large it is, its root, and the signed note that says so. Pure.
+
+The leaves of the tree are the seals of one database, in the order of the log. A head is a
+checkpoint of transparency logs (C2SP tlog-checkpoint): origin, size and root, a line each::
+
+    did:web:mediator.example
+    20852163
+    CsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=
+
+The origin is the mediator's DID, and ``/db-1`` behind it for one database of several. Who holds a
+head holds the mediator to all that was sealed before it: each later head is consistent with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from eventstore.log.databases import databases_among, folder_name
+from eventstore.log.events import BatchSealed
+from eventstore.log.merkle import HASH_BYTES, leaf_hash
+from eventstore.log.public_key import PublicKey
+from eventstore.log.signed_note import NoteRefused, read_note, sign_note, verified_text
+
+_SEAL: Final = struct.Struct(">BQQQ32s")
+_SEAL_FORMAT: Final = 1
+_SIZE: Final = re.compile(r"0|[1-9][0-9]{0,19}")
+_LINES_MIN: Final = 3
+
+
+class TreeHead(NamedTuple):
+    """The size of a tree and its root, and which tree it is."""
+
+    origin: str
+    size: int
+    root: bytes
+
+
+def origin_of(mediator_did: str, database: int | None = None) -> str:
+    """The origin of a mediator's log; of one of its databases where it has several."""
+    return mediator_did if database is None else f"{mediator_did}/{folder_name(database)}"
+
+
+def is_origin_of(origin: str, mediator_did: str) -> bool:
+    """Whether this is the origin of the log of this mediator, or of a database of it."""
+    did, _, folder = origin.partition("/")
+    return did == mediator_did and (
+        not folder or origin == origin_of(did, databases_among([folder]) - 1)
+    )
+
+
+def seal_leaf(position: int, version: int, sealed: BatchSealed) -> bytes:
+    """The leaf hash of a seal.
+
+    The entry is a format byte (1), the seal's position in the log, its version in its partition's
+    stream and its epoch (8 bytes each, big-endian), its digest (32 bytes), and the name of the
+    partition in UTF-8.
+
+    Raises:
+        ValueError: no seal has these values.
+    """
+    try:
+        numbers = _SEAL.pack(_SEAL_FORMAT, position, version, sealed.epoch, sealed.digest)
+    except struct.error as error:
+        raise ValueError(f"position {position} holds no seal of ours") from error
+    if len(sealed.digest) != HASH_BYTES:
+        raise ValueError(f"position {position} holds no seal of ours")
+    return leaf_hash(numbers + sealed.partition.encode())
+
+
+def sign_head(head: TreeHead, key: PublicKey, sign: Callable[[bytes], bytes]) -> bytes:
+    """The signed note of a head, by the key whose name is the origin.
+
+    Raises:
+        ValueError: the origin cannot be the name of a key.
+    """
+    root = base64.b64encode(head.root).decode("ascii")
+    return sign_note(f"{head.origin}\n{head.size}\n{root}\n", head.origin, key, sign)
+
+
+def read_head(content: bytes) -> TreeHead:
+    """The head in a note, by any signer.
+
+    Raises:
+        NoteRefused: it is no note, or its text no head.
+    """
+    return _head(read_note(content).text)
+
+
+def verified_head(content: bytes, key: PublicKey) -> TreeHead:
+    """The head in a note that this key has signed under the name of its origin.
+
+    Raises:
+        NoteRefused: it is no head, or the key has not signed it.
+    """
+    return _head(verified_text(content, read_head(content).origin, key))
+
+
+def _head(text: str) -> TreeHead:
+    origin, *rest = text.removesuffix("\n").split("\n")
+    if len(rest) < _LINES_MIN - 1 or not all((origin, *rest)):
+        raise NoteRefused("not a head: origin, size and root stand in lines of their own")
+    size, root = rest[:2]
+    try:
+        decoded = base64.b64decode(root, validate=True)
+    except binascii.Error as error:
+        raise NoteRefused("the root is not base64") from error
+    if not _SIZE.fullmatch(size):
+        raise NoteRefused("the size is not a number")
+    if len(decoded) != HASH_BYTES or base64.b64encode(decoded).decode("ascii") != root:
+        raise NoteRefused(f"the root is not {HASH_BYTES} bytes in base64")
+    return TreeHead(origin, int(size), decoded)

@@ -1,0 +1,194 @@
+"""Makes proofs to hand over (``eventstore.log.proof``) from the files of an export.
+
+A proof is made of the rows of one manifest for each seal, and of a few tiles. It is checked before
+it is handed out, so that damage of the export is found here and not by who gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.log.codec import decode
+from eventstore.log.databases import databases_among, folder_of_database
+from eventstore.log.errors import CorruptRow
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
+from eventstore.log.merkle import Subtrees, inclusion_proof
+from eventstore.log.proof import (
+    CONSISTENCY_FORMAT,
+    MESSAGE_FORMAT,
+    ConsistencyProof,
+    MessageProof,
+    ProofRefused,
+    ProvenSeal,
+    base64_of,
+    check_proof,
+    proof_bytes,
+    proven_seal,
+)
+from eventstore.log.public_key import PublicKey, read_public_key
+from eventstore.log.tree_head import TreeHead, read_head, verified_head
+from eventstore.parquet.catalog import Catalog
+from eventstore.parquet.databases import exports_in
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
+from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
+from eventstore.parquet.manifest import Manifest, parse_head
+from eventstore.parquet.rows import log_rows, manifest_table
+from eventstore.parquet.tree import (
+    CHECKPOINT,
+    head_in,
+    proven_consistency,
+    published_note,
+    tiles_in,
+)
+
+_SEAL_TYPE = type_name(BatchSealed)
+
+
+def message_proof(
+    place: ExportPlace,
+    catalog: Catalog,
+    key: PublicKey,
+    message_id: str,
+    identity: str,
+    seals: Collection[int],
+) -> MessageProof:
+    """The proof of what was recorded of a message.
+
+    Args:
+        place: where the export is.
+        catalog: what it holds; not newer than the newest head.
+        key: the one that has signed it.
+        message_id: of the message.
+        identity: the DID in whose queue it was.
+        seals: positions of the seals that cover its rows.
+
+    Raises:
+        ExportDamaged: names the file and says why nothing can be proven with it.
+        ExportUnavailable: the place cannot be read now, or has no head that has these seals yet.
+    """
+    note = published_note(place)
+    if note is None:
+        why = "there is no signed head yet: the next poste export makes one"
+        raise ExportUnavailable(CHECKPOINT, why)
+    head = head_in(note, key)
+    subtree = tiles_in(place, head.size)
+    proof = MessageProof(
+        format=MESSAGE_FORMAT,
+        message_id=message_id,
+        identity=identity,
+        public_key=key.verifier_key(head.origin),
+        head=note.decode(),
+        seals=[_proven(place, catalog, one, head, subtree) for one in sorted({*seals})],
+    )
+    _check(proof, key)
+    return proof
+
+
+class NotConsistent(Exception):
+    """A signed head is not the beginning of another one, or not one of this export."""
+
+
+def consistency_in(
+    target: str, old: bytes, new: bytes, signer: PublicKey | None
+) -> ConsistencyProof:
+    """The proof that the head in the note ``old`` is the beginning of the one in ``new``.
+
+    Args:
+        target: a path or URI of the export, or of those of all databases.
+        old: the signed note of a head.
+        new: that of a later one.
+        signer: who has signed both; None for the key that the export names.
+
+    Raises:
+        NoteRefused: one of the notes is no head that this key has signed.
+        PublicKeyRefused: the export names none.
+        NotConsistent: says why it is not.
+        ExportDamaged: a part of the tree is missing or changed.
+        ExportUnavailable: there is no export, or it cannot be read now.
+    """
+    place = _place_of(target, read_head(new).origin)
+    key = signer or _own_key(place)
+    older, newer = verified_head(old, key), verified_head(new, key)
+    note = published_note(place)
+    size = 0 if note is None else head_in(note, key).size
+    if newer.size > size:
+        raise NotConsistent(f"the export ends with {size} seals, the newer head has {newer.size}")
+    hashes = proven_consistency(place, older, newer)
+    if hashes is None:
+        why = f"{older.size} seals of {older.origin} are not the first"
+        raise NotConsistent(f"{why} of the {newer.size} of {newer.origin}")
+    return ConsistencyProof(
+        format=CONSISTENCY_FORMAT,
+        public_key=key.verifier_key(newer.origin),
+        old=old.decode(),
+        new=new.decode(),
+        consistency=[*map(base64_of, hashes)],
+    )
+
+
+def _place_of(target: str, origin: str) -> ExportPlace:
+    """The export of the database that an origin names."""
+    targets = exports_in(target)
+    if not targets:
+        raise ExportUnavailable(open_place(target).address(), "no export is here")
+    number = databases_among([origin.partition("/")[2]])
+    named = folder_of_database(target, number - 1) if number else target
+    return open_place(named if named in targets else targets[0])
+
+
+def _own_key(place: ExportPlace) -> PublicKey:
+    try:
+        return read_public_key(parse_head(HEAD, place.read(HEAD), None).public_key)
+    except FileMissing as error:
+        raise ExportDamaged(HEAD, Damage.MISSING, "every export has one") from error
+
+
+def _proven(
+    place: ExportPlace, catalog: Catalog, position: int, head: TreeHead, subtree: Subtrees
+) -> ProvenSeal:
+    manifest, seals_before = _manifest_at(catalog, position)
+    table = manifest_table(place, manifest)
+    number = pc.index(table["position"], position).as_py()
+    found = log_rows(table.slice(number, 1)) if number >= 0 else []
+    if not found or found[0].topic != SEAL_TOPIC:
+        raise ExportDamaged(manifest.path, Damage.CHANGED, f"no seal is at position {position}")
+    try:
+        sealed = decode(SEAL_TOPIC, found[0].state)
+    except CorruptRow as error:
+        raise ExportDamaged(manifest.path, Damage.CHANGED, str(error)) from error
+    assert isinstance(sealed, BatchSealed)
+    index = seals_before + _seals_in(table.slice(0, number))
+    if index >= head.size:
+        why = f"has {head.size} seals yet, and the message is behind them: try again soon"
+        raise ExportUnavailable(CHECKPOINT, why)
+    if not 0 <= sealed.rows <= number:
+        why = f"the seal at position {position} covers more rows than stand before it"
+        raise ExportDamaged(manifest.path, Damage.CHANGED, why)
+    covered = log_rows(table.slice(number - sealed.rows, sealed.rows))
+    return proven_seal(found[0], covered, index, inclusion_proof(index, head.size, subtree))
+
+
+def _manifest_at(catalog: Catalog, position: int) -> tuple[Manifest, int]:
+    """The manifest with this position, and how many seals stand before it."""
+    seals = 0
+    for statement in catalog.statements:
+        if position <= statement.manifest.last:
+            return statement.manifest, seals
+        seals += sum(file.types.get(SEAL_TOPIC, 0) for file in statement.manifest.files)
+    raise ValueError(f"the export ends before position {position}")
+
+
+def _seals_in(table: pa.Table) -> int:
+    count: int = pc.sum(pc.equal(table["type"], _SEAL_TYPE)).as_py() or 0
+    return count
+
+
+def _check(proof: MessageProof, key: PublicKey) -> None:
+    try:
+        check_proof(proof_bytes(proof), key)
+    except ProofRefused as error:
+        why = f"what the export has proves nothing ({error}): see poste verify"
+        raise ExportDamaged(CHECKPOINT, Damage.CHANGED, why) from error

@@ -1,0 +1,151 @@
+"""The Merkle tree over the seals of an export: its tiles, and the newest signed head of it.
+
+Below ``tree`` stands what a transparency log serves (C2SP tlog-tiles): ``checkpoint``, the newest
+signed head, and ``tile/…``. Nothing here needs to be believed: hashes that were changed give
+another root than the head, and the head is signed. The exporter writes tiles before the manifest
+that names the size and root of the tree, and the head after that manifest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.log.codec import decode
+from eventstore.log.errors import CorruptRow
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
+from eventstore.log.merkle import Subtrees, consistency_proof, is_consistent
+from eventstore.log.public_key import PublicKey
+from eventstore.log.signed_note import NoteRefused
+from eventstore.log.tiles import TILE_HASHES, Tile, partial_folder, subtrees_of, tile_of
+from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.manifest import Manifest
+from eventstore.parquet.rows import read_table
+
+TREE: Final = "tree"
+CHECKPOINT: Final = f"{TREE}/checkpoint"
+
+
+_OF_SEALS: Final = ("position", "version", "type", "state")
+
+
+def tile_path(tile: Tile) -> str:
+    """Where a tile stands in an export."""
+    return f"{TREE}/{tile.path}"
+
+
+def tile_at(path: str) -> Tile | None:
+    """The tile that stands at this path of an export, None if none does."""
+    return tile_of(path.removeprefix(f"{TREE}/")) if path.startswith(f"{TREE}/") else None
+
+
+def read_tile(place: ExportPlace, tile: Tile) -> bytes:
+    """The hashes of a tile. In place of one that is not full there may be one that has more.
+
+    Raises:
+        ExportDamaged: there is none, or it has another length.
+        ExportUnavailable: it cannot be read now.
+    """
+    for wider in _wider(place, tile):
+        try:
+            content = place.read(tile_path(wider))
+        except FileMissing:
+            continue
+        if len(content) != wider.size_bytes:
+            why = f"{len(content)} bytes, a tile of {wider.hashes} hashes has {wider.size_bytes}"
+            raise ExportDamaged(tile_path(wider), Damage.TRUNCATED, why)
+        return content[: tile.size_bytes]
+    raise ExportDamaged(tile_path(tile), Damage.MISSING, "a part of the tree over the seals")
+
+
+def seal_leaves(place: ExportPlace, manifest: Manifest) -> list[bytes]:
+    """The leaf hashes of the seals of a manifest, in the order of the log, from its rows.
+
+    Raises:
+        ExportDamaged: a file is not what the manifest says, or a seal cannot be understood.
+        ExportUnavailable: a file cannot be read now.
+    """
+    tables = []
+    for file in manifest.files:
+        table = read_table(place, file, _OF_SEALS)
+        tables.append(table.filter(pc.equal(table["type"], type_name(BatchSealed))))
+    seals = pa.concat_tables(tables).sort_by("position")
+    columns = (seals[name].to_pylist() for name in ("position", "version", "state"))
+    try:
+        return [
+            leaf_of(position, version, state)
+            for position, version, state in zip(*columns, strict=True)
+        ]
+    except ValueError as error:
+        raise ExportDamaged(manifest.path, Damage.CHANGED, str(error)) from error
+
+
+def leaf_of(position: int, version: int, state: bytes) -> bytes:
+    """The leaf hash of a seal as it stands in a row.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        sealed = decode(SEAL_TOPIC, state)
+    except CorruptRow as error:
+        raise ValueError(f"position {position} holds no seal of ours") from error
+    assert isinstance(sealed, BatchSealed)
+    return seal_leaf(position, version, sealed)
+
+
+def tiles_in(place: ExportPlace, size: int) -> Subtrees:
+    """The complete subtrees of the tree of this size; what it returns raises as ``read_tile``."""
+    return subtrees_of(size, lambda tile: read_tile(place, tile))
+
+
+def published_note(place: ExportPlace) -> bytes | None:
+    """The note of the newest head of an export, None if it has none.
+
+    Raises:
+        ExportUnavailable: it cannot be read now.
+    """
+    try:
+        return place.read(CHECKPOINT)
+    except FileMissing:
+        return None
+
+
+def head_in(note: bytes, key: PublicKey) -> TreeHead:
+    """The head in a note that stands in an export.
+
+    Raises:
+        ExportDamaged: it is none, or this key has not signed it.
+    """
+    try:
+        return verified_head(note, key)
+    except NoteRefused as error:
+        raise ExportDamaged(CHECKPOINT, Damage.BAD_SIGNATURE, str(error)) from error
+
+
+def proven_consistency(place: ExportPlace, old: TreeHead, new: TreeHead) -> Sequence[bytes] | None:
+    """The proof that ``old`` is the beginning of ``new``, a head of this export; None if not.
+
+    Raises:
+        ExportDamaged: a part of the tree is missing or cut.
+        ExportUnavailable: the place cannot be read now.
+    """
+    if old.origin != new.origin or old.size > new.size:
+        return None
+    proof = consistency_proof(old.size, new.size, tiles_in(place, new.size))
+    return proof if is_consistent(old.size, new.size, old.root, new.root, proof) else None
+
+
+def _wider(place: ExportPlace, tile: Tile) -> Iterator[Tile]:
+    """The tile itself, then those of the same place with more hashes."""
+    yield tile
+    if tile.hashes == TILE_HASHES:
+        return
+    yield Tile(tile.level, tile.number)
+    listed = map(tile_at, place.sizes(f"{TREE}/{partial_folder(tile)}"))
+    yield from sorted(found for found in listed if found is not None and found > tile)

@@ -1,0 +1,240 @@
+"""Which manifests the table of an export says to count, when not all of its log can be believed.
+
+Each commit is signed for, and names the one before it by its SHA-256; the mark of the end names
+the newest one. So every file of the table's log is compared to the byte, but for what an exporter
+that was killed between a commit and the mark left there. At last the library opens the table, and
+what it finds is compared with what was signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from eventstore.parquet.catalog import counting_in
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.manifest import Verify
+from eventstore.parquet.table import TableFile, read_table
+from eventstore.parquet.verify.findings import ExportFinding, finding_of
+from eventstore.parquet.versions import (
+    EndMark,
+    TableVersion,
+    commit_path,
+    parse_version,
+    read_mark,
+    read_summary,
+    version_of,
+)
+
+_READ_AT_ONCE: Final = 8
+_LAST_CHECKPOINT: Final = "_last_checkpoint"
+
+
+class TableClaims(NamedTuple):
+    """What the table says, and what is wrong with its log."""
+
+    manifests: Mapping[str, str] | None
+    """The SHA-256 of each manifest that counts, by path; None if nothing says it."""
+    files: Mapping[str, TableFile] | None
+    """The files of the newest version as other programs read it; None if they cannot."""
+    mark: EndMark | None
+    findings: list[ExportFinding]
+    explained: frozenset[str]
+    """Summaries that are what was signed, or reported."""
+
+
+def check_table_log(place: ExportPlace, verify: Verify | None, key: str) -> TableClaims:
+    """Check the log of the table; may run beside an exporter.
+
+    Args:
+        place: where the export is.
+        verify: checks the mediator's signatures.
+        key: the public key of the export.
+
+    Raises:
+        ExportUnavailable: the place cannot be read now.
+    """
+    return _TableCheck(place, verify, key).claims()
+
+
+class _TableCheck:
+    """One look at the log of a table."""
+
+    def __init__(self, place: ExportPlace, verify: Verify | None, key: str) -> None:
+        self._place = place
+        self._verify = verify
+        self._key = key
+        self._findings: list[ExportFinding] = []
+        # Before the commits: one that comes meanwhile is later than the mark, not missing.
+        self._mark = self._read_mark()
+        self._listed = place.sizes(TABLE_LOG)
+        found = sorted(v for path in self._listed if (v := version_of(path)) >= 0)
+        self._newest = found[-1] if found else -1
+        self._contents = self._read([commit_path(version) for version in found])
+        self._versions = dict(self._signed_versions(found))
+
+    def claims(self) -> TableClaims:
+        if self._newest < 0:
+            self._report(TABLE_LOG, Damage.MISSING, "the export has a table")
+            return TableClaims(None, None, self._mark, self._findings, frozenset())
+        self._check_chain()
+        self._check_end()
+        self._check_checkpoints()
+        explained = self._check_summaries()
+        manifests = self._manifests()
+        files = None
+        if not self._findings:
+            try:
+                files = read_table(self._place, self._newest).files
+            except ExportDamaged as error:
+                self._findings.append(finding_of(error))
+        return TableClaims(manifests, files, self._mark, self._findings, frozenset(explained))
+
+    def _report(self, path: str, damage: Damage, why: str) -> None:
+        self._findings.append(ExportFinding(fault=damage, path=path, explanation=why))
+
+    def _read_mark(self) -> EndMark | None:
+        try:
+            mark = read_mark(self._place, self._verify)
+        except ExportDamaged as error:
+            self._findings.append(finding_of(error))
+            return None
+        if mark is None:
+            self._report(END, Damage.MISSING, "every export with a table has one")
+        elif self._key and mark.signed_by != self._key:
+            why = f"signed by {mark.signed_by}, the export is of {self._key}"
+            self._report(END, Damage.BAD_SIGNATURE, why)
+        return mark
+
+    def _read(self, paths: list[str]) -> dict[str, bytes]:
+        def content(path: str) -> bytes | None:
+            try:
+                return self._place.read(path)
+            except FileMissing:
+                return None  # too old, and removed just now
+
+        with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
+            read = zip(paths, readers.map(content, paths), strict=True)
+            return {path: found for path, found in read if found is not None}
+
+    def _signed_versions(self, versions: list[int]) -> Iterator[tuple[int, TableVersion]]:
+        for version in versions:
+            path = commit_path(version)
+            if path not in self._contents:
+                continue
+            try:
+                said = parse_version(version, self._contents[path], self._verify)
+            except ExportDamaged as error:
+                self._findings.append(finding_of(error))
+                continue
+            if self._key and said.signed_by != self._key:
+                why = f"signed by {said.signed_by}, the export is of {self._key}"
+                self._report(path, Damage.BAD_SIGNATURE, why)
+            yield version, said
+
+    def _check_chain(self) -> None:
+        """Each commit is the one that the next one names."""
+        found = sorted(self._versions.keys() | {version_of(path) for path in self._contents})
+        for before, after in pairwise(found):
+            for version in range(before + 1, after):
+                why = f"versions {before} and {after} are there"
+                self._report(commit_path(version), Damage.MISSING, why)
+            said = self._versions.get(after)
+            if said is None or before + 1 != after:
+                continue
+            path = commit_path(before)
+            if before in self._versions and said.previous != self._sha256(path):
+                why = f"its SHA-256 is not that of version {after}"
+                self._report(path, Damage.CHANGED, why)
+        if found[0] > 0 and not any(v >= found[0] - 1 for v in self._checkpoints()):
+            why = f"no checkpoint stands for what was before version {found[0]}"
+            self._report(commit_path(found[0] - 1), Damage.MISSING, why)
+
+    def _check_end(self) -> None:
+        """The mark names the newest commit, or the one before where an exporter was killed."""
+        mark = self._mark
+        latest = max([self._newest, *self._checkpoints()])
+        if latest > self._newest:
+            why = f"there is a checkpoint of it, and the table ends at version {self._newest}"
+            self._report(commit_path(latest), Damage.ROLLED_BACK, why)
+        if mark is None:
+            return
+        if mark.version > latest:
+            why = f"{END} names it, and the table ends at version {self._newest}"
+            self._report(commit_path(mark.version), Damage.ROLLED_BACK, why)
+        elif mark.version < self._newest - 1:
+            why = f"it is of version {mark.version}, the table is at {self._newest}: an earlier one"
+            self._report(END, Damage.ROLLED_BACK, why)
+        elif mark.version in self._versions:
+            path = commit_path(mark.version)
+            if mark.commit != self._sha256(path):
+                self._report(path, Damage.CHANGED, f"its SHA-256 is not that of {END}")
+
+    def _check_checkpoints(self) -> None:
+        """Every checkpoint is one that a commit or the mark names."""
+        named: dict[str, str] = {}
+        for _, said in sorted(self._versions.items()):
+            named |= said.checkpoint
+        if self._mark is not None:
+            named |= self._mark.checkpoint
+        is_marked = self._mark is not None and self._mark.version == self._newest
+        for path in sorted(self._listed):
+            name = path.removeprefix(f"{TABLE_LOG}/")
+            if version_of(path) >= 0:
+                continue
+            is_new = name in (_LAST_CHECKPOINT, f"{self._newest:020d}.checkpoint.parquet")
+            if is_new and not is_marked and self._mark is not None:
+                continue  # an exporter may have been killed before it wrote the mark
+            if name not in named:
+                why = "no commit names it: added, or left by an exporter that was stopped"
+                self._report(path, Damage.STRAY, why)
+            elif named[name] != self._digest(path):
+                self._report(path, Damage.CHANGED, "its SHA-256 is not that of the commit after it")
+        newest = self._mark or self._versions.get(self._newest)
+        for name in newest.checkpoint if newest else ():
+            if f"{TABLE_LOG}/{name}" not in self._listed:
+                self._report(f"{TABLE_LOG}/{name}", Damage.MISSING, "the newest commit names it")
+
+    def _check_summaries(self) -> set[str]:
+        """Those of earlier versions that are still there; that of the newest is read later."""
+        named = {said.summary: said for said in self._versions.values() if said.summary}
+        newest = self._versions.get(self._newest)
+        for path in self._place.sizes(SUMMARIES):
+            if path in named and not (newest and path == newest.summary):
+                try:
+                    read_summary(self._place, named[path])
+                except ExportDamaged as error:
+                    if error.damage is not Damage.MISSING:
+                        self._findings.append(finding_of(error))
+        return set(named)
+
+    def _manifests(self) -> dict[str, str] | None:
+        said = self._versions.get(self._newest)
+        if said is None:
+            return None
+        try:
+            return counting_in(said, read_summary(self._place, said))
+        except ExportDamaged as error:
+            self._findings.append(finding_of(error))
+            return None
+
+    def _checkpoints(self) -> set[int]:
+        """The versions that there are checkpoints of."""
+        names = [path.removeprefix(f"{TABLE_LOG}/").partition(".") for path in self._listed]
+        return {
+            int(number) for number, _, kind in names
+            if kind.startswith("checkpoint") and number.isdecimal()
+        }  # fmt: skip
+
+    def _digest(self, path: str) -> str:
+        try:
+            return hashlib.sha256(self._place.read(path)).hexdigest()
+        except FileMissing:
+            return ""
+
+    def _sha256(self, path: str) -> str:
+        return hashlib.sha256(self._contents[path]).hexdigest()

@@ -1,0 +1,195 @@
+"""Holds the tree of an export, and heads of it that others hold, against the seals of its rows.
+
+The tree is made again from all seals: its size and root have to be those that each manifest names,
+its hashes those of each tile, and every signed head one that it had on its way. Where rows are lost
+the check goes on at the next manifest whose tree the tiles give. Tiles beyond the tree, which an
+exporter leaves that is stopped, count as little as its data files, and are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from msgspec import UNSET
+
+from eventstore.log.merkle import HASH_BYTES
+from eventstore.log.public_key import PublicKey
+from eventstore.log.tiles import TILE_HASHES, Tile, TiledTree, full_tiles, tree_at
+from eventstore.log.tree_head import TreeHead, is_origin_of
+from eventstore.log.verify import Fault
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.manifest import Manifest, ManifestTree, tree_said
+from eventstore.parquet.tree import (
+    CHECKPOINT,
+    TREE,
+    head_in,
+    proven_consistency,
+    published_note,
+    read_tile,
+    tile_at,
+    tile_path,
+)
+from eventstore.parquet.verify.findings import ExportFinding, finding_of
+
+_READ_AT_ONCE: Final = 8
+
+
+class TreeCheck:
+    """The check of one tree. Manifests are joined in the order of the log."""
+
+    def __init__(self, place: ExportPlace) -> None:
+        """Read the newest head before all else: it is of what the manifests name then.
+
+        Raises:
+            ExportUnavailable: the place cannot be read now.
+        """
+        self._place = place
+        self._note = published_note(place)
+        self._listed = place.sizes(TREE)
+        self._tree: TiledTree | None = TiledTree()
+        self._has_tiles = False
+        self._heads_due = 0
+        self._is_damaged = False
+
+    @property
+    def tree(self) -> ManifestTree | None:
+        """The tree over all seals that were joined; None if some of them are not known."""
+        return None if self._tree is None else tree_said(self._tree)
+
+    def join(self, manifest: Manifest, leaves: bytes | None) -> Iterator[ExportFinding]:
+        """Let the tree go on with the seals of a manifest; None: they are not known.
+
+        Raises:
+            ExportUnavailable: a tile cannot be read now.
+        """
+        said = None if manifest.tree is UNSET else manifest.tree
+        self._has_tiles |= said is not None
+        self._heads_due += 0 if said is None else 1 + len(manifest.replaces)
+        if leaves is None or self._tree is None:
+            self._tree = None if said is None else self._by_tiles(said)
+            return
+        before = self._tree
+        self._tree, new = before.extended(
+            [leaves[i : i + HASH_BYTES] for i in range(0, len(leaves), HASH_BYTES)]
+        )
+        if said is None:
+            return  # of a release that named none
+        if said != tree_said(self._tree):
+            why = f"it names another tree than its {self._tree.size} seals give"
+            yield _wrong(manifest.path, why, manifest.last)
+        full = {tile: content for tile, content in new.items() if tile.hashes == TILE_HASHES}
+        yield from self._check_tiles(full)
+
+    def end(self, key: PublicKey | None, mediator_did: str) -> Iterator[ExportFinding]:
+        """Check the last tiles, and the newest head with the key of the export. Raises as ``join``.
+
+        Without a key, where ``export.json`` is damaged, nothing is said of the head.
+        """
+        if self._tree is not None and self._has_tiles:
+            last = {
+                Tile(level, full_tiles(self._tree.size, level), len(hashes) // HASH_BYTES): hashes
+                for level, hashes in enumerate(self._tree.edge)
+                if hashes
+            }
+            yield from self._check_tiles(last)
+            yield from self._check_others(self._tree, last)
+        if key is None:
+            return
+        if self._note is not None:
+            try:
+                head = head_in(self._note, key)
+            except ExportDamaged as error:
+                yield finding_of(error)
+            else:
+                yield from self.check_head(CHECKPOINT, head, mediator_did)
+        elif self._heads_due > 1:
+            why = "the exporter signs the head of the tree after each step"
+            yield finding_of(ExportDamaged(CHECKPOINT, Damage.MISSING, why))
+
+    def check_head(self, name: str, head: TreeHead, mediator_did: str) -> Iterator[ExportFinding]:
+        """Hold a signed head, known by this name, against the tree of all seals.
+
+        Where rows or tiles are damaged, which is reported, it cannot be.
+        """
+        tree = self._tree
+        if not is_origin_of(head.origin, mediator_did):
+            why = f"a head of {head.origin}, the export is of {mediator_did}"
+            yield finding_of(ExportDamaged(name, Damage.MISPLACED, why))
+        elif tree is None or self._is_damaged:
+            return
+        elif head.size > tree.size:
+            why = f"a head of {head.size} seals was signed, and the export ends with {tree.size}"
+            yield ExportFinding(fault=Fault.MISSING_HEAD, path=name, explanation=why)
+        elif not self._is_beginning(head, tree):
+            why = f"a head of {head.size} seals was signed that are not the first of this export"
+            yield _wrong(name, why)
+
+    def _is_beginning(self, head: TreeHead, tree: TiledTree) -> bool:
+        if not self._has_tiles:
+            return (head.size, head.root) == (tree.size, tree.root())
+        newest = TreeHead(head.origin, tree.size, tree.root())
+        return proven_consistency(self._place, head, newest) is not None
+
+    def _check_tiles(self, tiles: Mapping[Tile, bytes]) -> Iterator[ExportFinding]:
+        """Each tile has these hashes."""
+        with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
+            for damage in readers.map(self._tile_damage, tiles, tiles.values()):
+                if damage is not None:
+                    self._is_damaged = True
+                    yield finding_of(damage)
+
+    def _tile_damage(self, tile: Tile, hashes: bytes) -> ExportDamaged | None:
+        try:
+            found = read_tile(self._place, tile)
+        except ExportDamaged as error:
+            return error
+        if found == hashes:
+            return None
+        why = "its hashes are not those of the seals; remove tree/tile, and export again"
+        return ExportDamaged(tile_path(tile), Damage.CHANGED, why)
+
+    def _check_others(self, tree: TiledTree, last: Mapping[Tile, bytes]) -> Iterator[ExportFinding]:
+        """Tiles of older heads are the beginnings of those that were checked, or stand aside."""
+        edge = {(tile.level, tile.number): hashes for tile, hashes in last.items()}
+        for path in sorted(self._listed.keys() & self._place.sizes(TREE).keys() - {CHECKPOINT}):
+            tile = tile_at(path)
+            if tile is None:
+                why = "no tile has such a name: added, or left by an exporter that was stopped"
+                yield finding_of(ExportDamaged(path, Damage.STRAY, why))
+            elif tile.hashes < TILE_HASHES and tile not in last:
+                full = Tile(tile.level, tile.number)
+                is_full = tile.number < full_tiles(tree.size, tile.level)
+                newer = self._hashes(full) if is_full else edge.get((tile.level, tile.number), b"")
+                found = self._hashes(tile)
+                if None not in (newer, found) and not _agree(tile, found, newer):
+                    why = "its hashes are not those of the tile that followed it"
+                    yield finding_of(ExportDamaged(path, Damage.CHANGED, why))
+
+    def _hashes(self, tile: Tile) -> bytes | None:
+        try:
+            return self._place.read(tile_path(tile))
+        except FileMissing:
+            return None  # an exporter put the full one in its place, or it is reported
+
+    def _by_tiles(self, said: ManifestTree) -> TiledTree | None:
+        """The tree of this size and root by its tiles, to go on behind what is lost."""
+        try:
+            tree = tree_at(said.size, lambda tile: read_tile(self._place, tile))
+        except ExportDamaged:
+            return None
+        return tree if tree_said(tree) == said else None
+
+
+def _agree(tile: Tile, found: bytes | None, newer: bytes | None) -> bool:
+    """Whether a tile that is not full and what is known of its place begin alike."""
+    assert found is not None
+    assert newer is not None
+    length = min(len(newer), tile.size_bytes)
+    return len(found) == tile.size_bytes and found[:length] == newer[:length]
+
+
+def _wrong(path: str, why: str, position: int | None = None) -> ExportFinding:
+    return ExportFinding(fault=Fault.WRONG_TREE, path=path, last_position=position, explanation=why)

@@ -1,0 +1,225 @@
+"""What the mediator signs about a version of the table, and about the end of the export.
+
+A ``TableVersion`` stands in the commit that it is about, so that the table and its evidence are
+one put-if-absent: it names the manifests whose files the version has, each with its SHA-256, and
+the commit before it. An ``EndMark`` is a file that is replaced: it names the newest commit, and
+until when nothing is missing, though nothing is exported while the mediator is idle.
+
+A version names the manifests since the last *summary* one by one, and the summary for all before:
+so the export is opened with a bounded number of reads, however old it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.manifest import (
+    DataFile,
+    Manifest,
+    ManifestTree,
+    Statement,
+    Verify,
+    parse_statement,
+    signature_damage,
+)
+
+SUMMARY_EVERY: Final = 32
+"""So many manifests are named one by one, and read one by one, before a summary is made."""
+COMMIT_MEMBER: Final = "poste"
+"""The member of a commit's ``commitInfo`` that holds the ``TableVersion`` as JSON text."""
+
+
+class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One version of the table: which manifests count in it.
+
+    ``manifest`` is the newest one in the order of the log, empty in an empty export. ``since`` has
+    the SHA-256 of each manifest that counts and is not in ``summary``; ``files`` is the number of
+    all data files. ``previous`` is the SHA-256 of the commit before, empty for the first.
+    ``checkpoint`` has the SHA-256 of the files of the newest checkpoint before, by name.
+    """
+
+    format: int
+    schema: int
+    version: int
+    position: int
+    files: int
+    manifest: str
+    since: dict[str, str]
+    summary: str
+    summary_sha256: str
+    previous: str
+    checkpoint: dict[str, str]
+    signed_by: str
+    signature: str = ""
+
+
+class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the export ends, and until when it is complete.
+
+    All that was recorded until ``complete_until_ms`` (Unix milliseconds) stands at or before
+    ``complete_position``; 0 and 0 until the end of the log was reached once. ``commit`` is the
+    SHA-256 of the commit of ``version``, ``checkpoint`` as in ``TableVersion``, after the commit.
+    """
+
+    format: int
+    schema: int
+    version: int
+    commit: str
+    checkpoint: dict[str, str]
+    position: int
+    complete_position: int
+    complete_until_ms: int
+    signed_by: str
+    signature: str = ""
+
+
+class _SummaryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A manifest without what only its own check needs; see ``Manifest``."""
+
+    format: int
+    schema: int
+    first: int
+    last: int
+    rows: int
+    files: list[DataFile]
+    replaces: list[str]
+    stands_for: str
+    previous: str
+    signed_by: str
+    tree: ManifestTree | UnsetType = UNSET
+    sha256: str
+
+
+_COMMIT: Final = re.compile(rf"{TABLE_LOG}/(\d{{20}})\.json")
+_ENTRIES: Final = msgspec.json.Decoder(list[_SummaryEntry])
+
+
+def commit_path(version: int) -> str:
+    """The path of the commit that made a version of the table."""
+    return f"{TABLE_LOG}/{version:020d}.json"
+
+
+def version_of(path: str) -> int:
+    """The version that the path of a commit names, -1 for any other path."""
+    found = _COMMIT.fullmatch(path)
+    return int(found[1]) if found else -1
+
+
+def is_torn(commit: bytes) -> bool:
+    """Whether these are not whole lines of JSON."""
+    try:
+        return not [msgspec.json.decode(line) for line in commit.splitlines() if line.strip()]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+
+
+def encoded_summary(version: int, statements: Sequence[Statement]) -> tuple[str, str, bytes]:
+    """The path, the SHA-256 and the content of a summary of these manifests."""
+    names = [name for name in _SummaryEntry.__struct_fields__ if name != "sha256"]
+    entries = [
+        _SummaryEntry(sha256=s.sha256, **{name: getattr(s.manifest, name) for name in names})
+        for s in statements
+    ]
+    content = msgspec.json.encode(entries)
+    sha256 = hashlib.sha256(content).hexdigest()
+    return f"{SUMMARIES}/{version:020d}-{sha256[:16]}.json", sha256, content
+
+
+def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
+    """The manifests that the summary of a version stands for, without their heads.
+
+    Raises:
+        ExportDamaged: it is missing, or not the one that was signed.
+        ExportUnavailable: it cannot be read now.
+    """
+    if not said.summary:
+        return []
+    try:
+        content = place.read(said.summary)
+    except FileMissing as error:
+        why = f"named by {commit_path(said.version)}"
+        raise ExportDamaged(said.summary, Damage.MISSING, why) from error
+    if hashlib.sha256(content).hexdigest() != said.summary_sha256:
+        why = f"its SHA-256 is not that of {commit_path(said.version)}"
+        raise ExportDamaged(said.summary, Damage.CHANGED, why)
+    return [_statement(entry) for entry in _ENTRIES.decode(content)]
+
+
+def read_version(
+    place: ExportPlace, version: int, verify: Verify | None
+) -> tuple[TableVersion, str]:
+    """What the mediator says about a version of the table, and the SHA-256 of the commit.
+
+    Raises:
+        ExportDamaged: the commit is missing, changed, or not the mediator's.
+        ExportUnavailable: it cannot be read now.
+    """
+    path = commit_path(version)
+    try:
+        content = place.read(path)
+    except FileMissing as error:
+        raise ExportDamaged(path, Damage.MISSING, "the table is at this version") from error
+    return parse_version(version, content, verify), hashlib.sha256(content).hexdigest()
+
+
+def parse_version(version: int, commit: bytes, verify: Verify | None) -> TableVersion:
+    """The ``TableVersion`` in the commit of a version. Raises as ``read_version``."""
+    path = commit_path(version)
+    text = _member(path, commit)
+    said = parse_statement(path, text, TableVersion)
+    for damage in signature_damage(path, said, text, verify):
+        raise damage
+    if said.version != version:
+        raise ExportDamaged(path, Damage.MISPLACED, f"it is the commit of version {said.version}")
+    return said
+
+
+def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
+    """The mark of the end; None where there is none.
+
+    Raises:
+        ExportDamaged: changed, or not the mediator's.
+        ExportUnavailable: it cannot be read now.
+    """
+    try:
+        content = place.read(END)
+    except FileMissing:
+        return None
+    mark = parse_statement(END, content, EndMark)
+    for damage in signature_damage(END, mark, content, verify):
+        raise damage
+    return mark
+
+
+def _member(path: str, commit: bytes) -> bytes:
+    """The text of ``COMMIT_MEMBER`` in a commit, which has an action on each line."""
+    try:
+        actions = [msgspec.json.decode(line) for line in commit.splitlines() if line.strip()]
+        (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
+        text: str = info[COMMIT_MEMBER]
+        return text.encode()
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, KeyError) as error:
+        why = "no signed statement of the mediator is in it: torn, changed, or another's commit"
+        raise ExportDamaged(path, Damage.BROKEN_COMMIT, why) from error
+    except (TypeError, AttributeError) as error:
+        raise ExportDamaged(path, Damage.BROKEN_COMMIT, "not a commit of a table") from error
+
+
+def _statement(entry: _SummaryEntry) -> Statement:
+    members = {name: getattr(entry, name) for name in entry.__struct_fields__}
+    sha256 = members.pop("sha256")
+    return Statement(Manifest(heads={}, **members), entry.stands_for or sha256, sha256)
+
+
+def without_replaced(since: Mapping[str, str], statements: Sequence[Statement]) -> dict[str, str]:
+    """Of manifests that are named one by one, those that still count."""
+    counting = {statement.manifest.path for statement in statements}
+    return {path: sha256 for path, sha256 in since.items() if path in counting}

@@ -1,0 +1,361 @@
+"""Commits versions of the table, each with what the mediator signs about it.
+
+A commit is one put-if-absent of the next version: of two exporters that write to one place one
+succeeds and the other one is refused, whatever either believes. It is not tried again here: what
+another process committed has to be read first.
+
+Every ``SUMMARY_EVERY`` manifests a summary of them is written and the library makes a checkpoint
+of the table, so that neither readers of ours nor of others read more of the past.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    PostCommitHookProperties,
+    RemoveAction,
+    Transaction,
+    create_table_with_add_actions,
+)
+
+from eventstore.parquet.catalog import Catalog
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
+from eventstore.parquet.files import END, EVENTS, TABLE_LOG, ExportPlace
+from eventstore.parquet.manifest import DataFile, Signer, Statement, day_of, signed
+from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
+from eventstore.parquet.table import DATE, DELTA_SCHEMA, open_table, table_errors
+from eventstore.parquet.versions import (
+    COMMIT_MEMBER,
+    SUMMARY_EVERY,
+    EndMark,
+    TableVersion,
+    commit_path,
+    encoded_summary,
+    is_torn,
+    read_mark,
+    version_of,
+    without_replaced,
+)
+
+Clock = Callable[[], int]
+"""Unix milliseconds."""
+_APP: Final = "poste.export"
+"""The application whose transactions say which position of the log a version reaches."""
+_BY_HAND: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+_CREATED_AT: Final = 0
+"""The version with which a table begins."""
+_NOTHING: Final[Mapping[str, int]] = {}
+STATISTICS: Final = (
+    *("position", "shard", "identity", "version", "type", "recorded_at"),
+    *("message_id", "sender_did", "recipient_key", "size_bytes"),
+)
+"""Columns whose bounds stand in the table, so that programs leave out files unopened."""
+_TEXT_MAX: Final = 256
+"""Characters; a file with a longer bound of a column has none for it."""
+
+
+class TableWriter:
+    """The only writer of a table, as long as no other process commits to it."""
+
+    def __init__(
+        self, place: ExportPlace, signer: Signer, clock: Clock, *, versions_kept_s: float
+    ) -> None:
+        """Versions stay open to be read for ``versions_kept_s`` after a later one was made."""
+        self._place = place
+        self._signer = signer
+        self._clock = clock
+        self._versions_kept_s = versions_kept_s
+        self._table: DeltaTable | None = None
+
+    def create(self, catalog: Catalog) -> Catalog:
+        """Make the table of an export that has none, with what its manifests name.
+
+        Raises as ``commit``.
+        """
+        said, text = self._version(_CREATED_AT, catalog.statements)
+        actions = [self._added(file, is_new=True) for file in catalog.files]
+        self._place.check()
+        try:
+            with table_errors(self._place):
+                create_table_with_add_actions(
+                    self._place.table.uri,
+                    DELTA_SCHEMA,
+                    actions,
+                    mode="error",
+                    partition_by=[DATE],
+                    name="poste_events",
+                    description="The event log of a Poste mediator",
+                    configuration=self._configuration(),
+                    storage_options=dict(self._place.table.options),
+                    commit_properties=_properties(said, text),
+                    post_commithook_properties=_BY_HAND,
+                )
+        except CommitFailedError:
+            raise self._refused() from None
+        return self._committed(catalog, said)
+
+    def commit(
+        self,
+        before: Catalog,
+        statements: Sequence[Statement],
+        *,
+        added: Iterable[DataFile] = (),
+        removed: Mapping[str, int] = _NOTHING,
+    ) -> Catalog:
+        """Make the version that follows the one of ``before``; what then counts.
+
+        Args:
+            before: the newest version.
+            statements: the manifests that count from now on.
+            added: files that they name and those before did not.
+            removed: files that they do not name any more, with their bytes. Where there are some,
+                the rows stay the same and are only put together in other files.
+
+        Raises:
+            ExportRefused: another process committed this version.
+            ExportDamaged: the log of the table cannot be read.
+            ExportUnavailable: the place cannot be written now; it may be committed all the same.
+        """
+        assert before.version is not None
+        version = before.version.version + 1
+        said, text = self._version(version, statements, before)
+        actions: list[AddAction | RemoveAction] = [
+            _removed(path, size, self._clock()) for path, size in removed.items()
+        ]
+        actions += [self._added(file, is_new=not removed) for file in added]
+        table = self._opened(version - 1)
+        self._place.check()
+        try:
+            with table_errors(self._place):
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    DELTA_SCHEMA,
+                    partition_by=[DATE],
+                    commit_properties=_properties(said, text),
+                    post_commithook_properties=_BY_HAND,
+                )
+        except CommitFailedError:
+            raise self._refused() from None
+        return self._committed(replace(before, statements=statements, strays=()), said)
+
+    def mark(self, catalog: Catalog, *, complete_until_ms: int | None = None) -> Catalog:
+        """Write where the export ends, and until when it is complete if that is known now.
+
+        Raises:
+            ExportRefused: another process committed a later version.
+            ExportUnavailable: the place cannot be written now.
+        """
+        said, before = catalog.version, catalog.mark
+        assert said is not None
+        there = read_mark(self._place, None)
+        if there is not None and there.version > said.version:
+            raise self._refused()
+        until_ms = complete_until_ms or 0
+        complete = (said.position, until_ms)
+        if before is not None and until_ms < before.complete_until_ms:
+            complete = (before.complete_position, before.complete_until_ms)
+        is_marked = before is not None and before.version == said.version
+        mark = EndMark(
+            format=FORMAT,
+            schema=SCHEMA_VERSION,
+            version=said.version,
+            commit=catalog.commit,
+            checkpoint=before.checkpoint if before and is_marked else self._checkpoint(said),
+            position=said.position,
+            complete_position=complete[0],
+            complete_until_ms=complete[1],
+            signed_by=self._signer.signed_by,
+        )
+        written, content = signed(mark, self._signer.sign)
+        self._place.write(END, content)
+        return replace(catalog, mark=written)
+
+    def remove_torn(self) -> None:
+        """Remove a newest commit that a power cut left in pieces on a local disk.
+
+        No mark of the end names it: what it was to commit is exported again.
+
+        Raises:
+            ExportUnavailable: the place cannot be read or written now.
+        """
+        versions = [v for path in self._place.sizes(TABLE_LOG) if (v := version_of(path)) >= 0]
+        if not versions or not self._place.is_local:
+            return
+        path = commit_path(max(versions))
+        mark = read_mark(self._place, None)
+        if (mark is None or mark.version < max(versions)) and is_torn(self._place.read(path)):
+            self._place.remove(path)
+
+    def _version(
+        self, version: int, statements: Sequence[Statement], before: Catalog | None = None
+    ) -> tuple[TableVersion, str]:
+        """What is signed about a version, and its text; writes a summary first if one is due."""
+        since, summary, checkpoint = _carried(statements, before)
+        if len(since) > SUMMARY_EVERY:
+            path, sha256, content = encoded_summary(version, statements)
+            self._place.write(path, content)
+            since, summary = {}, (path, sha256)
+        newest = statements[-1].manifest if statements else None
+        said = TableVersion(
+            format=FORMAT,
+            schema=SCHEMA_VERSION,
+            version=version,
+            position=newest.last if newest else 0,
+            files=sum(len(statement.manifest.files) for statement in statements),
+            manifest=newest.path if newest else "",
+            since=since,
+            summary=summary[0],
+            summary_sha256=summary[1],
+            previous=before.commit if before else "",
+            checkpoint=checkpoint,
+            signed_by=self._signer.signed_by,
+        )
+        complete, content = signed(said, self._signer.sign)
+        return complete, content.decode()
+
+    def _configuration(self) -> dict[str, str | None]:
+        kept = f"interval {max(1, round(self._versions_kept_s))} seconds"
+        return {
+            "delta.logRetentionDuration": kept,
+            "delta.deletedFileRetentionDuration": kept,
+            # Ours come with a signed statement; another program's would be unknown to it.
+            "delta.checkpointInterval": "2147483647",
+            "delta.enableExpiredLogCleanup": "false",
+        }
+
+    def _opened(self, version: int) -> DeltaTable:
+        """The table at a version; a later one is left for the commit to find out."""
+        if self._table is None or self._table.version() != version:
+            self._table = open_table(self._place, version)
+            assert self._table is not None
+        return self._table
+
+    def _committed(self, catalog: Catalog, said: TableVersion) -> Catalog:
+        path = commit_path(said.version)
+        self._place.sync(path)
+        commit = hashlib.sha256(self._place.read(path)).hexdigest()
+        self._table = None
+        return replace(catalog, version=said, commit=commit)
+
+    def _checkpoint(self, said: TableVersion) -> dict[str, str]:
+        """The files of the newest checkpoint with their SHA-256; made now where a summary was."""
+        if said.since or not said.summary:
+            return said.checkpoint
+        table = self._opened(said.version)
+        self._place.check()
+        with table_errors(self._place):
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        names = (f"{said.version:020d}.checkpoint.parquet", "_last_checkpoint")
+        for name in names:
+            self._place.sync(f"{TABLE_LOG}/{name}")
+        return {
+            name: hashlib.sha256(self._place.read(f"{TABLE_LOG}/{name}")).hexdigest()
+            for name in names
+        }
+
+    def _added(self, file: DataFile, *, is_new: bool) -> AddAction:
+        return AddAction(
+            path=file.path.removeprefix(f"{EVENTS}/"),
+            size=file.bytes,
+            partition_values={DATE: day_of(file.path)},
+            modification_time=self._clock(),
+            data_change=is_new,
+            stats=json.dumps(self._statistics(file)),
+        )
+
+    def _statistics(self, file: DataFile) -> dict[str, Any]:
+        """What the footer of a data file says about ``STATISTICS``, as the table has it."""
+        place = self._place
+        try:
+            with place.filesystem.open_input_file(place.full_path(file.path)) as opened:
+                footer = pq.read_metadata(opened)
+        except pa.ArrowException as error:
+            raise ExportDamaged(file.path, Damage.CHANGED, str(error)) from error
+        except OSError as error:
+            raise ExportUnavailable(file.path, str(error)) from error
+        return {"numRecords": file.rows} | statistics_of(footer)
+
+    def _refused(self) -> ExportRefused:
+        return ExportRefused(f"another process exports to {self._place.address()} too")
+
+
+def statistics_of(footer: Any) -> dict[str, dict[str, Any]]:
+    """The bounds of ``STATISTICS`` in a Parquet footer, as the log of a table has them.
+
+    Args:
+        footer: ``pyarrow.parquet.FileMetaData``.
+
+    Returns:
+        ``minValues``, ``maxValues`` and ``nullCount`` by column; bounds only where they are known.
+    """
+    numbers = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for name in STATISTICS:
+        groups = [
+            footer.row_group(group).column(numbers[name]).statistics
+            for group in range(footer.num_row_groups)
+        ]
+        if any(found is None or not found.has_null_count for found in groups):
+            continue
+        nulls[name] = sum(found.null_count for found in groups)
+        bounds = [(found.min, found.max) for found in groups if found.has_min_max]
+        has_values = sum(found.num_values > 0 for found in groups)
+        if not bounds or len(bounds) < has_values:
+            continue
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        if isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
+            continue
+        least[name], most[name] = _as_json(low), _as_json(high)
+    return {"minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _as_json(value: Any) -> Any:
+    """A bound as the format writes it: times in UTC, to the microsecond."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value
+
+
+def _carried(
+    statements: Sequence[Statement], before: Catalog | None
+) -> tuple[dict[str, str], tuple[str, str], dict[str, str]]:
+    """What the version before goes on to say: manifests since a summary, it, and a checkpoint."""
+    said = before.version if before else None
+    if before is None or said is None:
+        return {s.manifest.path: s.sha256 for s in statements}, ("", ""), {}
+    known = {statement.manifest.path for statement in before.statements}
+    since = without_replaced(said.since, statements)
+    since |= {s.manifest.path: s.sha256 for s in statements if s.manifest.path not in known}
+    mark = before.mark
+    is_marked = mark is not None and mark.version == said.version
+    checkpoint = mark.checkpoint if mark and is_marked else said.checkpoint
+    return since, (said.summary, said.summary_sha256), dict(checkpoint)
+
+
+def _removed(path: str, size: int, now_ms: int) -> RemoveAction:
+    values: dict[str, str | None] = {DATE: day_of(path)}
+    return RemoveAction(path.removeprefix(f"{EVENTS}/"), False, now_ms, size, values)  # noqa: FBT003
+
+
+def _properties(said: TableVersion, text: str) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={COMMIT_MEMBER: text},
+        max_commit_retries=0,
+        app_transactions=[Transaction(_APP, said.position)],
+    )

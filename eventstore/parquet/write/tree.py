@@ -1,0 +1,146 @@
+"""Keeps the tree over the seals of a log: its tiles, and the newest signed head.
+
+What is written before the manifest that names it counts may be written again: the same log gives
+the same hashes. A tile that is not full is removed once the full one counts. A tree whose last
+tiles are not there, in an export of an earlier release or after damage, is made anew from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec import UNSET
+
+from eventstore.log.public_key import read_public_key
+from eventstore.log.tiles import Tile, TiledTree, full_tiles, partial_folder, tree_at
+from eventstore.log.tree_head import TreeHead, sign_head
+from eventstore.parquet.catalog import Catalog
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
+from eventstore.parquet.tree import (
+    CHECKPOINT,
+    TREE,
+    head_in,
+    proven_consistency,
+    published_note,
+    read_tile,
+    seal_leaves,
+    tile_path,
+)
+
+
+class TreeWriter:
+    """The tree of one export. Not safe for several threads.
+
+    Attributes:
+        note: The newest signed head, None before the first one.
+    """
+
+    def __init__(self, place: ExportPlace, origin: str, signer: Signer) -> None:
+        """``origin`` says whose tree it is (``eventstore.log.tree_head.origin_of``)."""
+        self.note: bytes | None = None
+        self._place = place
+        self._origin = origin
+        self._sign = signer.sign
+        self._key = read_public_key(signer.signed_by)
+        self._tree = TiledTree()
+        self._published: TreeHead | None = None
+        self._is_followed = False
+        """Whether the tree is known to continue the head that was published last."""
+
+    def resume(self, catalog: Catalog) -> None:
+        """Go on from what counts now; publish its head if that is not done.
+
+        Raises:
+            ExportDamaged: rows of the export are not those that its manifests name.
+            ExportRefused: a head was signed that is not of this log.
+            ExportUnavailable: the place cannot be read or written now.
+        """
+        said = catalog.statements[-1].manifest.tree if catalog.statements else UNSET
+        if catalog.statements and said != tree_said(self._tree):
+            found = None if said is UNSET else self._by_tiles(said)
+            self._tree = self._remade(catalog) if found is None else found
+        if self._published is None:
+            self._take_published()
+        try:
+            self._publish()
+        except ExportDamaged:  # a tile that the head before needs is not there
+            self._tree = self._remade(catalog)
+            self._publish()
+
+    def extended(self, leaves: Sequence[bytes]) -> TiledTree:
+        """The tree with these leaves more, whose tiles are durable when this returns.
+
+        Raises:
+            ExportUnavailable: the place cannot be written now.
+        """
+        return self._written(self._tree, leaves)
+
+    def take(self, tree: TiledTree) -> None:
+        """Go on from this tree, which a manifest names that counts, and publish its head.
+
+        Raises as ``resume``.
+        """
+        before, self._tree = self._tree, tree
+        self._publish()
+        for level, last in enumerate(before.edge):
+            number = full_tiles(before.size, level)
+            if last and full_tiles(tree.size, level) > number:
+                folder = partial_folder(Tile(level, number))
+                for path in self._place.sizes(f"{TREE}/{folder}"):
+                    self._place.remove(path)
+
+    def _written(self, tree: TiledTree, leaves: Sequence[bytes]) -> TiledTree:
+        larger, tiles = tree.extended(leaves)
+        self._place.write_all({tile_path(tile): content for tile, content in tiles.items()})
+        return larger
+
+    def _by_tiles(self, said: ManifestTree) -> TiledTree | None:
+        """The tree of this size and root by its tiles; None if they do not give it."""
+        try:
+            tree = tree_at(said.size, lambda tile: read_tile(self._place, tile))
+        except ExportDamaged:
+            return None
+        return tree if tree_said(tree) == said else None
+
+    def _remade(self, catalog: Catalog) -> TiledTree:
+        tree = TiledTree()
+        for statement in catalog.statements:
+            manifest = statement.manifest
+            tree = self._written(tree, seal_leaves(self._place, manifest))
+            if manifest.tree not in {UNSET, tree_said(tree)}:
+                why = "the seals up to its end give another tree than it says"
+                raise ExportDamaged(manifest.path, Damage.BROKEN_MANIFEST, why)
+        return tree
+
+    def _take_published(self) -> None:
+        """Remember the head that was published last; one that is damaged is written anew."""
+        self.note = published_note(self._place)
+        if self.note is not None:
+            with suppress(ExportDamaged):
+                self._published = head_in(self.note, self._key)
+
+    def _publish(self) -> None:
+        head = TreeHead(self._origin, self._tree.size, self._tree.root())
+        published = self._published
+        if published is not None:
+            if published.size > head.size:
+                return  # the export was put back, and is on its way there again
+            if not self._is_followed:
+                self._check_followed(published, head)
+            if published.size == head.size:
+                return
+        note = sign_head(head, self._key, self._sign)
+        self._place.write(CHECKPOINT, note)
+        self.note, self._published, self._is_followed = note, head, True
+
+    def _check_followed(self, published: TreeHead, head: TreeHead) -> None:
+        """Nothing is signed that contradicts what was signed before."""
+        if proven_consistency(self._place, published, head) is None:
+            raise ExportRefused(
+                f"{CHECKPOINT} of {self._place.address()} was signed for {published.size} seals of"
+                f" {published.origin}, not the beginning of the {head.size} of {head.origin}"
+            )
+        self._is_followed = True

@@ -1,0 +1,193 @@
+"""``poste proof``: what a proof shows, checked without the mediator, its log or any network."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eventstore.log.proof import (
+    ConsistencyProof,
+    ProofFault,
+    ProofRefused,
+    ProvenConsistency,
+    ProvenMessage,
+    check_proof,
+    proof_bytes,
+)
+from eventstore.log.public_key import PublicKey, PublicKeyRefused
+from eventstore.log.signed_note import NoteRefused
+from eventstore.log.tree_head import TreeHead
+from http_edge.cli.output import json_option, print_json, print_record, print_table
+from http_edge.cli.public_key import public_key_option, signer_of
+from http_edge.cli.settings import with_settings
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.sources import Loaded
+
+_EVENTS = ("at", "event", "by", "sender_did", "partition", "position", "seal_digest")
+
+
+@click.group()
+def proof() -> None:
+    """Check proofs of what the log has, offline; show that one head continues another."""
+
+
+@proof.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@public_key_option
+@json_option
+def check(*, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
+    """Check a proof that poste audit message --proof or poste proof consistency wrote.
+
+    Reads FILE and nothing else. Exit code 0: all of it holds, and with --public-key the mediator of
+    that key has signed it. Without --public-key it only holds in itself: the key is the one in the
+    proof, and whose that is, the proof cannot say. Exit code 1: something is wrong, which is named,
+    or it was made with another key.
+    """
+    try:
+        proven = check_proof(file.read_bytes(), public_key)
+    except ProofRefused as error:
+        _show_refused(file, error, as_json=as_json)
+        return Exit.FINDING
+    match proven:
+        case ProvenMessage():
+            _show_message(proven, public_key, as_json=as_json)
+        case ProvenConsistency():
+            _show_consistency(proven, public_key, as_json=as_json)
+    return Exit.OK
+
+
+@proof.command()
+@click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--from", "source", metavar="DIR|URI", help="The export; else what export.to says.")
+@click.option(
+    "--proof",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the proof, which poste proof check takes offline.",
+)
+@public_key_option
+@json_option
+@with_settings("data_dir")
+def consistency(  # noqa: PLR0913 - one for each option
+    loaded: Loaded,
+    *,
+    old: Path,
+    new: Path,
+    source: str | None,
+    file: Path | None,
+    public_key: PublicKey | None,
+    as_json: bool,
+) -> int:
+    """Show that the signed head in OLD is the beginning of the one in NEW.
+
+    Both are answers of GET /log/head, or tree/checkpoint of an export. The proof is made of a few
+    hashes of the export. Exit code 1: it is not, so the mediator signed two logs, or a signature is
+    not that of --public-key; without that option the key is the one that the export names.
+    """
+    target = source or loaded.settings.export.to
+    if target is None:
+        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
+    notes = old.read_bytes(), new.read_bytes()
+    try:
+        content = proof_bytes(_consistency(target, *notes, public_key))
+        proven = check_proof(content, public_key)
+    except ProofRefused as error:
+        _show_refused(new, error, as_json=as_json)
+        return Exit.FINDING
+    if file is not None:
+        file.write_bytes(content)
+    assert isinstance(proven, ProvenConsistency)
+    _show_consistency(proven, public_key, as_json=as_json)
+    return Exit.OK
+
+
+def _consistency(target: str, old: bytes, new: bytes, named: PublicKey | None) -> ConsistencyProof:
+    """The proof by the export at a place, or by that of the database that the heads are of.
+
+    Raises:
+        Stop: there is none, or it cannot be read or is damaged.
+        ProofRefused: one head is not the beginning of the other, or not signed.
+    """
+    # Not for poste proof check: pyarrow takes half a second.
+    from eventstore.parquet.errors import ExportError, ExportUnavailable  # noqa: PLC0415
+    from eventstore.parquet.proofs import NotConsistent, consistency_in  # noqa: PLC0415
+
+    try:
+        return consistency_in(target, old, new, named)
+    except (NoteRefused, PublicKeyRefused) as error:
+        raise ProofRefused(ProofFault.BAD_HEAD, str(error)) from error
+    except NotConsistent as error:
+        raise ProofRefused(ProofFault.NOT_CONSISTENT, str(error)) from error
+    except ExportUnavailable as error:
+        raise Stop(Exit.UNREACHABLE, f"the export cannot be read: {error}") from error
+    except ExportError as error:
+        raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", "See: poste verify") from error
+
+
+def _show_refused(file: Path, error: ProofRefused, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"holds": False, "fault": error.fault.value, "explanation": error.why})
+    else:
+        record = {"file": str(file), "fault": error.fault.value, "explanation": error.why}
+        print_record("Nothing is proven", record)
+
+
+def _show_message(proven: ProvenMessage, named: PublicKey | None, *, as_json: bool) -> None:
+    events = [
+        {
+            "at": _time(event.at_ms),
+            "event": event.event,
+            "by": event.by,
+            "sender_did": event.sender_did,
+            "partition": event.partition,
+            "position": event.position,
+            "seal_digest": event.seal_digest.hex(),
+        }
+        for event in proven.events
+    ]
+    about = {"message_id": proven.message_id, "identity": proven.identity}
+    if as_json:
+        head = {"head": _head(proven.head)}
+        signer = {"signer": signer_of(proven.key, named)}
+        print_json({"holds": True, "message": about, "events": events, **head, **signer})
+        return
+    head_said = {f"head {name}": value for name, value in _head(proven.head).items()}
+    signer_said = _signer_said(proven.key, named)
+    print_record("The proof holds", {**about, **head_said, **signer_said})
+    rows = [[event[name] for name in _EVENTS] for event in events]
+    print_table("What the log has of the message", _EVENTS, rows)
+
+
+def _show_consistency(proven: ProvenConsistency, named: PublicKey | None, *, as_json: bool) -> None:
+    if as_json:
+        heads = {"old": _head(proven.old), "new": _head(proven.new)}
+        print_json({"holds": True, **heads, "signer": signer_of(proven.key, named)})
+        return
+    record = {
+        "origin": proven.new.origin,
+        "old size": proven.old.size,
+        "new size": proven.new.size,
+        **_signer_said(proven.key, named),
+    }
+    print_record("All that the older head stands for is in the newer one", record)
+
+
+def _head(head: TreeHead) -> dict[str, Any]:
+    return {"origin": head.origin, "size": head.size, "root": head.root.hex()}
+
+
+def _signer_said(key: PublicKey, named: PublicKey | None) -> dict[str, str]:
+    signer = signer_of(key, named)
+    return {"signed by": signer["public_key"], "signer": signer["said"]}
+
+
+def _time(at_ms: int) -> str:
+    try:
+        at = datetime.fromtimestamp(at_ms / 1_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"  # no clock of ours says that
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

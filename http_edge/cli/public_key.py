@@ -1,0 +1,33 @@
+"""``--public-key``: how auditors name the mediator whose signatures they want to see."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+
+NOT_KNOWN: Final = "not known: no key was named, so this is only as it was signed by that key"
+NAMED: Final = "the key that was expected"
+
+
+def _key(_: click.Context, __: click.Parameter, text: str | None) -> PublicKey | None:
+    try:
+        return None if text is None else read_public_key(text)
+    except PublicKeyRefused as error:
+        raise click.BadParameter(str(error)) from error
+
+
+public_key_option = click.option(
+    "--public-key",
+    metavar="KEY",
+    callback=_key,
+    help="The mediator's public key, as poste keys and its DID document show it.",
+)
+
+
+def signer_of(key: PublicKey, named: PublicKey | None) -> dict[str, Any]:
+    """Who signed, as commands say it: the key, whether it was named, and what that means."""
+    is_named = named is not None
+    return {"public_key": key.text, "is_named": is_named, "said": NAMED if is_named else NOT_KNOWN}

@@ -1,0 +1,60 @@
+"""Messages of DIDComm v2 as flat objects, and back: the library writes and reads one form.
+
+A flat message is one of DIDComm v1: ``@type``, ``@id``, the members of its protocol, and beside
+them ``~thread``, ``~transport`` and ``~attach``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from http_edge.didcomm.envelopes.messages import Json, read_type
+
+_DECORATORS: Final = frozenset({"@type", "@id", "~thread", "~transport", "~attach", "~please_ack"})
+_REPORT: Final = "problem-report"
+
+
+def from_flat(message: Json) -> Json:
+    """The message in the form of DIDComm v2, without its sender and recipient."""
+    body = {name: value for name, value in message.items() if name not in _DECORATORS}
+    written: Json = {"id": message["@id"], "type": message["@type"], "body": body}
+    for name in ("thid", "pthid"):
+        if (value := _member(message, "~thread").get(name)) is not None:
+            written[name] = value
+    transport = _member(message, "~transport")
+    written |= {name: transport[name] for name in _ROUTES if name in transport}
+    if "~please_ack" in message:
+        written["please_ack"] = [""]
+    attached = message.get("~attach")
+    if isinstance(attached, list):
+        written["attachments"] = [{"id": one["@id"], "data": one["data"]} for one in attached]
+    return written
+
+
+def to_flat(message: Json) -> Json:
+    """A message of DIDComm v2 as a flat one."""
+    body = _member(message, "body")
+    thread = {name: message[name] for name in ("thid", "pthid") if name in message}
+    flat: Json = {"@type": message.get("type"), "@id": message.get("id"), **body}
+    if thread:
+        flat["~thread"] = thread
+    kind = read_type(message.get("type"))
+    if kind is not None and kind.name == _REPORT:
+        flat["description"] = {"code": body.get("code"), "en": body.get("comment", "")}
+    attached = message.get("attachments")
+    if isinstance(attached, list):
+        flat["~attach"] = [
+            {"@id": one.get("id"), "data": one.get("data")}
+            for one in attached
+            if isinstance(one, dict)
+        ]
+    return flat
+
+
+_ROUTES: Final = ("return_route", "return_route_thread")
+
+
+def _member(message: Json, name: str) -> Mapping[str, object]:
+    found = message.get(name)
+    return found if isinstance(found, dict) else {}

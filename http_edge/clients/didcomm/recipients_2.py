@@ -1,0 +1,115 @@
+"""The DIDs that others write to in DIDComm v2, and how they do: forwards, posted (routing 2.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import orjson
+
+from http_edge.clients.didcomm.connection_2 import (
+    DidMethod2,
+    agreement_key,
+    endpoints_of,
+    messaging_service,
+    open_for_did,
+    own_did,
+    seal_for,
+)
+from http_edge.clients.didcomm.errors import NotAuthentic, UnusableInvitation
+from http_edge.clients.didcomm.flat_messages import to_flat
+from http_edge.clients.didcomm.protocol_session import new_id
+from http_edge.didcomm.envelopes.did_documents import messaging_services, own_document
+from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.v2 import envelope
+from http_edge.didcomm.envelopes.v2.version import V2
+
+_FORWARD = NEW_PREFIX + "routing/2.0/forward"
+
+
+@dataclass(frozen=True)
+class Recipient2:
+    """A registered DID of the wallet, one for each correspondent, behind the mediator's DID."""
+
+    key: KeyPair = field(repr=False)
+    routing_did: str
+    method: DidMethod2 = "peer4"
+
+    @cached_property
+    def own(self) -> OwnDids:
+        """The names of its key; their documents lead to the mediator."""
+        return OwnDids(self.key, [messaging_service(self.routing_did)])
+
+    @cached_property
+    def did(self) -> str:
+        """The DID that is registered, and that a sender has to know."""
+        return own_did(self.own, self.method)
+
+    @cached_property
+    def version(self) -> V2:
+        """Envelopes to and from this DID."""
+        return V2(self.own)
+
+    def unpack(self, packed: bytes) -> tuple[Json, str]:
+        """The flat message in an envelope, and the DID that sent it; empty for an anonymous one.
+
+        Raises:
+            NotAuthentic: it is for another, or does not open, or not by whom it says.
+            UnexpectedAnswer: it is no envelope.
+        """
+        opened = open_for_did(self.version, packed)
+        if opened is None or opened.parsed is None:
+            raise NotAuthentic("an envelope for another DID")
+        message = self.version.read(opened)
+        if message is None:
+            raise NotAuthentic("a message by another than it says")
+        return to_flat(opened.parsed), message.sender_did if opened.sender is not None else ""
+
+    def seal(self, message: Json, to: str) -> bytes:
+        """A flat message by this DID for the DID ``to``, ready to be posted to ``endpoint_of``."""
+        return forward_2([seal_for(self.version, self.did, message, to)], to)
+
+
+def forward_2(
+    envelopes: Sequence[bytes], to: str, routing_did: str = "", **headers: object
+) -> bytes:
+    """Envelopes for the DID ``to`` in a forward to its mediator; ``headers`` are of the forward.
+
+    ``routing_did`` is the mediator's, by default the one in the document that ``to`` carries.
+
+    Raises:
+        UnusableInvitation: nothing says who the mediator is.
+    """
+    mediator = routing_did or mediator_of(to)
+    message: Json = {
+        "id": new_id(),
+        "type": _FORWARD,
+        "to": [mediator],
+        "body": {"next": to},
+        "attachments": [{"data": {"json": orjson.Fragment(each)}} for each in envelopes],
+    }
+    recipient = envelope.Recipient(*agreement_key(mediator))
+    return envelope.seal(orjson.dumps({**message, **headers}), [recipient], None, StaticSecrets(1))
+
+
+def endpoint_of(did: str) -> str:
+    """Where a forward for a DID is posted: the HTTP endpoint of its mediator; empty for none."""
+    return endpoints_of(mediator_of(did))[0]
+
+
+def mediator_of(did: str) -> str:
+    """The DID of the mediator that a DID is behind, by its document.
+
+    Raises:
+        UnusableInvitation: it names none.
+    """
+    document = own_document(did)
+    services = [] if document is None else messaging_services(document)
+    found = next((each.uri for each in services if each.uri.startswith("did:")), None)
+    if found is None:
+        raise UnusableInvitation(f"{did} names no mediator")
+    return found

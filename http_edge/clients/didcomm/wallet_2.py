@@ -1,0 +1,108 @@
+"""A wallet of DIDComm v2 with its mediator: what an agent of that generation can ask of it."""
+
+from __future__ import annotations
+
+import aiohttp
+
+from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
+from http_edge.clients.didcomm.connection_2 import (
+    Connection2,
+    DidMethod2,
+    endpoints_of,
+)
+from http_edge.clients.didcomm.documents import QUEUE
+from http_edge.clients.didcomm.errors import ProblemReported, UnusableInvitation
+from http_edge.clients.didcomm.invitation import Invitation2, fetch_invitation_2
+from http_edge.clients.didcomm.mediation_2 import MediationVersion, SpeaksMediation2
+from http_edge.clients.didcomm.pickup import PICKUP_3, PickupVersion
+from http_edge.clients.didcomm.recipients_2 import Recipient2
+from http_edge.clients.didcomm.transport import Socket, Transport
+from http_edge.didcomm.envelopes.keys import KeyPair
+
+
+class Wallet2(SpeaksMediation2, ConnectedWallet):
+    """One mediator as a DIDComm v2 wallet sees it, over HTTP unless ``over`` a socket.
+
+    There is no handshake: ``connect`` finds out where the mediator is, and the first request makes
+    the relation. ``routing_did`` is what the mediator granted, or empty.
+    """
+
+    ping_protocol = "trust-ping/2.0"
+    ping_response = "ping-response"
+
+    connection: Connection2
+
+    def __init__(
+        self,
+        connection: Connection2,
+        *,
+        session: aiohttp.ClientSession,
+        transport: Transport | None = None,
+        pickup: PickupVersion = PICKUP_3,
+        mediation: MediationVersion = "2.0",
+        routing_did: str = "",
+    ) -> None:
+        super().__init__(connection, session=session, transport=transport)
+        self.pickup = pickup
+        self.mediation_version = mediation
+        self.routing_did = routing_did
+
+    @classmethod
+    async def connect(  # noqa: PLR0913 - the choices of a wallet
+        cls,
+        invitation: Invitation2 | str,
+        *,
+        session: aiohttp.ClientSession,
+        did_method: DidMethod2 = "peer4",
+        endpoint: str | None = None,
+        pickup: PickupVersion = PICKUP_3,
+        mediation: MediationVersion = "2.0",
+        key: KeyPair | None = None,
+    ) -> Wallet2:
+        """Follow an out-of-band 2.0 invitation: read, as a URL, or a URL that gives one.
+
+        ``endpoint`` is where this wallet takes messages; None means that it fetches them. ``key``
+        is the connection's; a fresh one if it is not given. Mediation is requested at once, for
+        that is how a mediator learns of the invitation.
+
+        Raises:
+            UnusableInvitation: it is no invitation, or its DID has no key and endpoint.
+            ProblemReported: the mediator denies mediation.
+            WalletError: see ``ProtocolSession.request``.
+        """
+        found = invitation
+        if isinstance(found, str):
+            found = await fetch_invitation_2(session, found)
+        http_url, ws_url = endpoints_of(found.did)
+        if not http_url:
+            raise UnusableInvitation(f"{found.did} has no endpoint in its document")
+        connection = Connection2(
+            key or KeyPair.new(), did_method, endpoint or QUEUE, found.did, http_url, ws_url
+        )
+        wallet = cls(connection, session=session, pickup=pickup, mediation=mediation)
+        wallet.routing_did = await wallet.request_mediation(found.id)
+        return wallet
+
+    def over(self, socket: Socket) -> Wallet2:
+        """The same wallet, asking over a socket."""
+        return Wallet2(
+            self.connection,
+            session=self.session,
+            transport=socket,
+            pickup=self.pickup,
+            mediation=self.mediation_version,
+            routing_did=self.routing_did,
+        )
+
+    async def new_recipient(self, method: DidMethod2 = "peer4") -> Recipient2:
+        """A fresh DID, registered, for one correspondent.
+
+        Raises:
+            ProblemReported: the DID is not registered.
+            WalletError: see ``ProtocolSession.request``.
+        """
+        recipient = Recipient2(KeyPair.new(), self.routing_did, method)
+        for changed in await self.update_recipients(add=[recipient.did]):
+            if changed.result != "success":
+                raise ProblemReported(changed.result, "the DID was not registered", {})
+        return recipient

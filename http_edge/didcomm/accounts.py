@@ -1,0 +1,187 @@
+"""Which account a sender speaks for, and how another DID comes to speak for it.
+
+The message version derives an account from the envelope of a message alone, so nearly every sender
+is an account itself and nothing is asked. A DID that was rotated speaks for the account of a prior
+one (DIDComm v2, ``from_prior``): its own identity says so when it is asked for anything else, then
+it is asked which account that is, and this is remembered. Whether it still speaks is decided by the
+account with every command (``actors.core.accounts``), so what is remembered cannot be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+from cachetools import LRUCache
+
+from actors.core.commands import (
+    Connection,
+    EndAccount,
+    FindAccount,
+    FindKeyOwner,
+    NameSpeaker,
+    QueryConnection,
+    RotateAccount,
+)
+from actors.core.refusals import Refusal
+from actors.core.replies import AccountFound, AccountOver, Connected, Done, KeyOwner
+from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.protocols.keylists import Keylists
+
+TO_RETRY: Final = frozenset(
+    {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
+)
+"""The same message may have another end later."""
+Reach: TypeAlias = Callable[[Message], tuple[str, list[str]]]
+"""The endpoint of a sender and its routing keys; an empty one for an agent that fetches."""
+
+
+class Accounts:
+    """Finds, rotates and ends accounts."""
+
+    def __init__(
+        self,
+        identities: Identities,
+        keylists: Keylists,
+        reach: Reach,
+        *,
+        accounts_remembered_max: int,
+    ) -> None:
+        """Accounts that remember so many DIDs that speak for another's, about 300 bytes each."""
+        self._identities = identities
+        self._keylists = keylists
+        self._reach = reach
+        self._remembered: LRUCache[str, str] = LRUCache(accounts_remembered_max)
+
+    def is_moved(self, sender: AgentAccount) -> bool:
+        """Was it noticed that the sender is no account itself, and not yet asked which is its?"""
+        return sender.did in self._identities.moved
+
+    async def of(self, sender: AgentAccount, command: bytes) -> AgentAccount | Refusal:
+        """The sender with the account that it speaks for; ``command`` is its message's key."""
+        account = self._remembered.get(sender.did)
+        if self.is_moved(sender):
+            found = await self._find(sender.did, command)
+            if isinstance(found, Refusal):
+                return found
+            self._identities.moved.pop(sender.did, None)
+            account = found.account_did
+            self._remember(sender.did, account)
+        return msgspec.structs.replace(sender, did=account) if account else sender
+
+    async def rotate(
+        self, rotation: DidRotation, sender: AgentAccount, message: Message, command: bytes
+    ) -> Refusal | None:
+        """Let the sender speak for the account of its prior DID; again it changes nothing.
+
+        ``sender`` is as its envelope proves it, ``message`` says which DID it is. None
+        when it speaks for that account. ``NOT_CONNECTED``: the prior DID has none. ``KEY_TAKEN``:
+        the sender is an account itself already. ``NOT_SPEAKING``: the prior DID speaks for its
+        account no longer, or the rotation is an old one.
+        """
+        name = canonical_name(message.sender_did)
+        if name is None or canonical_name(rotation.new_did) != name:
+            return Refusal.NOT_SPEAKING
+        prior = await self._prior(rotation, [name], command)
+        if isinstance(prior, Refusal):
+            return prior
+        prior_did, account, found = prior
+        if found.speaker_did == sender.did and name in found.keys:
+            self._remember(sender.did, account)
+            return None
+        if sender.did != account:
+            named = await self._identities.ask(
+                sender.did, NameSpeaker(account), command, Done, by_mediator=True
+            )
+            if isinstance(named, Refusal):
+                return named
+        own = await self._keylists.claim_own(account, command, [name])
+        if isinstance(own, Refusal):
+            return own
+        stated = await self._stated(account, message, command)
+        if isinstance(stated, Refusal):
+            return stated
+        change = RotateAccount(prior_did, sender.did, rotation.issued_at_s, stated, own)
+        rotated = await self._identities.ask(account, change, command, Done, by_mediator=True)
+        if isinstance(rotated, Refusal):
+            return rotated
+        self._remember(sender.did, account)
+        return None
+
+    async def end(self, rotation: DidRotation, command: bytes) -> Refusal | None:
+        """End the account of a DID that was given up for none; again it changes nothing."""
+        prior = await self._prior(rotation, [], command)
+        if isinstance(prior, Refusal):
+            return prior
+        prior_did, account, _ = prior
+        ended = await self._identities.ask(
+            account,
+            EndAccount(prior_did, rotation.issued_at_s),
+            command,
+            AccountOver,
+            by_mediator=True,
+        )
+        if isinstance(ended, Refusal):
+            return ended
+        await self._keylists.release(account, command, ended.keys)
+        return None
+
+    async def whole_did(self, did: str, command: bytes) -> str:
+        """The DID that ``did`` is the hash of, as the account has stored it; empty if none has.
+
+        The owner of the name knows it: every account registers its own DID.
+        """
+        owner = await self._identities.ask(key_target(did), FindKeyOwner(), command, KeyOwner)
+        if isinstance(owner, Refusal):
+            return ""
+        known = await self._identities.ask(
+            owner.owner_did, QueryConnection(), command, Connected, by_mediator=True
+        )
+        stored = "" if isinstance(known, Refusal) else known.connection.peer_did
+        return stored if canonical_name(stored) == did else ""
+
+    async def _prior(
+        self, rotation: DidRotation, names: list[str], command: bytes
+    ) -> tuple[str, str, AccountFound] | Refusal:
+        """The prior DID as an account, the account that it spoke for, and what that is like."""
+        for did in rotation.prior_accounts:
+            found = await self._find(did, command, names)
+            account = did
+            if not isinstance(found, Refusal) and found.account_did:
+                account = found.account_did
+                found = await self._find(account, command, names)
+            if isinstance(found, Refusal):
+                return found
+            if found.connected:
+                return did, account, found
+        return Refusal.NOT_CONNECTED
+
+    async def _stated(self, account: str, message: Message, command: bytes) -> Connection | Refusal:
+        """What the account stated of itself, with the new DID and where that is reached."""
+        known = await self._identities.ask(
+            account, QueryConnection(), command, Connected, by_mediator=True
+        )
+        if isinstance(known, Refusal):
+            return known
+        endpoint, routing_keys = self._reach(message)
+        return msgspec.structs.replace(
+            known.connection,
+            peer_did=message.whole_did or message.sender_did,
+            endpoint=endpoint,
+            routing_keys=routing_keys,
+        )
+
+    async def _find(
+        self, did: str, command: bytes, names: list[str] | None = None
+    ) -> AccountFound | Refusal:
+        question = FindAccount(names or [])
+        return await self._identities.ask(did, question, command, AccountFound, by_mediator=True)
+
+    def _remember(self, did: str, account: str) -> None:
+        if account and account != did:
+            self._remembered[did] = account
+        else:
+            self._remembered.pop(did, None)

@@ -1,0 +1,124 @@
+"""Key agreement of DIDComm v2: private keys, shared secrets, and the key that they become.
+
+ECDH-ES is RFC 7518 section 4.6, ECDH-1PU is draft-madden-jose-ecdh-1pu-04. X25519, which nearly
+every agent has, is by libsodium; the NIST curves are by OpenSSL.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from threading import Lock
+from typing import Final
+
+import msgspec
+from cachetools import LRUCache
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from http_edge.crypto import key_agreement as x25519
+from http_edge.didcomm.envelopes.public_keys import (
+    Curve,
+    PublicKey,
+    compressed,
+    elliptic,
+    elliptic_private,
+    new_elliptic,
+)
+
+_SECRETS_MAX: Final = 8192
+"""How many correspondents' static secrets are remembered, some 400 bytes each."""
+_ONE_ROUND: Final = (1).to_bytes(4, "big")
+_KEY_BITS: Final = (256).to_bytes(4, "big")
+
+
+class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A private key for key agreement: 32 bytes, or a scalar of a NIST curve, big-endian."""
+
+    public: PublicKey
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"PrivateKey({self.public!r})"
+
+    @classmethod
+    def of_x25519(cls, secret: bytes) -> PrivateKey:
+        """The pair of an X25519 private key of 32 bytes. Raises ``ValueError`` for others."""
+        return cls(PublicKey(Curve.X25519, x25519.public_key(secret)), secret)
+
+    @classmethod
+    def of_elliptic(cls, curve: Curve, secret: bytes) -> PrivateKey:
+        """The pair of a scalar of a NIST curve.
+
+        Raises:
+            KeyError: another curve.
+            ValueError: the scalar is none of the curve.
+        """
+        private = elliptic_private(curve, int.from_bytes(secret, "big"))
+        return cls(compressed(curve, private.public_key()), secret)
+
+    @classmethod
+    def new(cls, curve: Curve) -> PrivateKey:
+        """A fresh pair from the system's randomness. Raises ``KeyError`` for Ed25519."""
+        if curve is Curve.X25519:
+            pair = x25519.new_key_pair()
+            return cls(PublicKey(curve, pair.public), pair.private)
+        private = new_elliptic(curve)
+        scalar = private.private_numbers().private_value
+        size = (private.key_size + 7) // 8
+        return cls(compressed(curve, private.public_key()), scalar.to_bytes(size, "big"))
+
+
+def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
+    """The raw shared secret; None for a key of another curve, or an X25519 key of low order."""
+    if own.public.curve is not theirs.curve:
+        return None
+    if theirs.curve is Curve.X25519:
+        return x25519.shared_secret(own.secret, theirs.raw)
+    private = elliptic_private(theirs.curve, int.from_bytes(own.secret, "big"))
+    return private.exchange(ec.ECDH(), elliptic(theirs))
+
+
+class StaticSecrets:
+    """The shared secrets of static keys, which are the same for every message of two agents.
+
+    They are key material: kept in memory, in a bounded number, and never shown. Only those
+    that have proven themselves are kept, or strangers would push them out. Threads may share it.
+    """
+
+    def __init__(self, secrets_max: int = _SECRETS_MAX) -> None:
+        """No secrets yet, and never more than so many."""
+        self._secrets: LRUCache[tuple[bytes, bytes], bytes] = LRUCache(secrets_max)
+        self._lock = Lock()
+
+    def agree(self, own: PrivateKey, theirs: PublicKey) -> bytes | None:
+        """The raw shared secret, remembered or made; None as of ``agree``."""
+        with self._lock:
+            known = self._secrets.get((own.secret, theirs.raw))
+        return agree(own, theirs) if known is None else known
+
+    def keep(self, own: PrivateKey, theirs: PublicKey, secret: bytes) -> None:
+        """Remember a secret, now that a message has proven that the other side has its key."""
+        with self._lock:
+            self._secrets[own.secret, theirs.raw] = secret
+
+
+def wrapping_key(shared: bytes, algorithm: bytes, apu: bytes, apv: bytes, tag: bytes) -> bytes:
+    """The key of 32 bytes that content keys are wrapped with (Concat KDF with SHA-256).
+
+    ``shared`` is Ze, or Ze and Zs; ``tag`` is that of the content for ECDH-1PU, else empty: only
+    there it is part of the derivation, with its length.
+    """
+    length = int.to_bytes
+    parts = [
+        _ONE_ROUND,
+        shared,
+        length(len(algorithm), 4, "big"),
+        algorithm,
+        length(len(apu), 4, "big"),
+        apu,
+        length(len(apv), 4, "big"),
+        apv,
+        _KEY_BITS,
+    ]
+    if tag:
+        parts += [length(len(tag), 4, "big"), tag]
+    return sha256(b"".join(parts)).digest()

@@ -1,0 +1,176 @@
+"""The mediator's own DIDs of DIDComm v2: one key pair under several names.
+
+Peers differ in the methods that they resolve, so the same keys are did:key, did:peer:2, did:peer:4
+and, with a name of its own, did:web. An agent that uses one of them is answered under it. The key
+for key agreement is the X25519 image of the signing key: agents that merge both into one curve see
+one key, and wrap a forward once. There is no key of another curve, so no agent has to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
+from http_edge.didcomm.envelopes.key_agreement import PrivateKey
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.peer_dids import PEER_2, encode_peer2, encode_peer4, peer4_short
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, x25519_name
+
+PROFILE: Final = "didcomm/v2"
+"""What a service accepts, and an invitation."""
+_SIGNING: Final = "#key-1"
+_AGREEMENT: Final = "#key-2"
+"""Relative ids, alike in all documents here; of this form in a did:peer:2 by its specification."""
+_DOCUMENT_CONTEXT: Final = (
+    "https://www.w3.org/ns/did/v1",
+    "https://w3id.org/security/multikey/v1",
+)
+
+
+class OwnDid(msgspec.Struct, frozen=True):
+    """One name of ours: the DID as it is written, and the ids of its two keys as DID URLs.
+
+    ``agreement`` is the key that what comes for this name is opened with.
+    """
+
+    did: str
+    signing_kid: str
+    agreement_kid: str
+    agreement: PrivateKey
+
+
+class OwnDids:
+    """The DIDs of one key pair, and a table of every id that its agreement key is called by."""
+
+    def __init__(
+        self,
+        key: KeyPair,
+        services: Sequence[Json] = (),
+        *,
+        web_did: str = "",
+        other_keys: Mapping[str, PrivateKey] | None = None,
+    ) -> None:
+        """The DIDs of ``key``; their documents have ``services`` (``mediator_services``).
+
+        ``web_did`` is a DID whose document is served elsewhere (``merged``), or empty.
+        ``other_keys`` are the further keys for key agreement that this document lists, by their
+        fragment: a sender may take any of them.
+        """
+        self.key = key
+        self.agreement = PrivateKey.of_x25519(key.curve_private)
+        self._other_keys = other_keys if other_keys and web_did else {}
+        self._services = services
+        self.did_key = did_key(key.public)
+        self.x25519 = x25519_name(key.curve_public)
+        """The same key agreement key as a did:key of its own."""
+        bare = [{name: part for name, part in each.items() if name != "id"} for each in services]
+        self.peer2 = encode_peer2([key.public], bare, agreement_keys=[key.curve_public])
+        self.peer4 = encode_peer4(self._document())
+        self.peer4_short = peer4_short(self.peer4)
+        self.web = web_did
+
+    @cached_property
+    def by_kid(self) -> Mapping[str, OwnDid]:
+        """Whose key is meant by an id, in every spelling of it that is in use.
+
+        A DID without a fragment means its only agreement key.
+        """
+        ids: dict[str, OwnDid] = {}
+        for own in self._all:
+            for fragment in self._fragments(own.did):
+                ids[own.did + fragment] = own
+        for fragment, key in self._other_keys.items():
+            ids[f"{self.web}#{fragment}"] = msgspec.structs.replace(ids[self.web], agreement=key)
+        return ids
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that a forward may have for this mediator (``recipient_names``)."""
+        found = (canonical_name(own.did) for own in self._all)
+        return frozenset(name for name in found if name is not None)
+
+    def named(self, did: str) -> OwnDid | None:
+        """One of these DIDs in its spelling here, or None for another's."""
+        return self.by_kid.get(did)
+
+    def merged(self, document: Json) -> Json:
+        """The document of ``web`` with the keys and services of DIDComm behind what it has.
+
+        What stands first stays first: readers take the first key of a kind.
+        """
+        did = str(document.get("id", self.web))
+        methods = self._methods(did)
+        added: dict[str, Sequence[object]] = {
+            "verificationMethod": methods,
+            "authentication": [did + _SIGNING],
+            "keyAgreement": [did + _AGREEMENT],
+            "service": list(self._services),
+        }
+        whole = dict(document)
+        for name, items in added.items():
+            there = document.get(name)
+            whole[name] = [*(there if isinstance(there, list) else []), *items]
+        return whole
+
+    @cached_property
+    def _all(self) -> Sequence[OwnDid]:
+        key = self.agreement
+        signing, agreement = self.did_key.split(":")[2], self.x25519.split(":")[2]
+        own = [
+            OwnDid(self.did_key, f"{self.did_key}#{signing}", f"{self.did_key}#{agreement}", key),
+            # A key for key agreement alone does not sign; its other name does.
+            OwnDid(self.x25519, f"{self.did_key}#{signing}", f"{self.x25519}#{agreement}", key),
+        ]
+        dids = [self.peer2, self.peer4, self.peer4_short, canonical_name(self.peer2), self.web]
+        return own + [OwnDid(did, did + _SIGNING, did + _AGREEMENT, key) for did in dids if did]
+
+    def _fragments(self, did: str) -> Sequence[str]:
+        """The ways to name the agreement key within a DID of ours."""
+        image = self.x25519.split(":")[2]
+        if did.startswith("did:key:"):
+            return ["", f"#{image}", f"#{did.split(':')[2]}"]
+        older = [f"#{image}", f"#{image[1:]}"] if did.startswith(PEER_2) else []
+        return ["", _AGREEMENT, *older]
+
+    def _document(self) -> Json:
+        """The document with relative ids, without its own."""
+        return {
+            "@context": list(_DOCUMENT_CONTEXT),
+            "verificationMethod": self._methods(""),
+            "authentication": [_SIGNING],
+            "keyAgreement": [_AGREEMENT],
+            "service": list(self._services),
+        }
+
+    def _methods(self, did: str) -> list[Json]:
+        keys = [
+            (_SIGNING, multibase_encode(ED25519_PREFIX, self.key.public)),
+            (_AGREEMENT, multibase_encode(X25519_PREFIX, self.key.curve_public)),
+        ]
+        controller: Json = {"controller": did} if did else {}
+        return [
+            {"id": did + key_id, "type": "Multikey", **controller, "publicKeyMultibase": text}
+            for key_id, text in keys
+        ]
+
+
+def mediator_services(http_url: str, ws_url: str) -> Sequence[Json]:
+    """The services of a mediator: HTTP first, because some agents read the first one alone."""
+    return [
+        {
+            "id": f"#didcomm-{scheme}",
+            "type": "DIDCommMessaging",
+            "serviceEndpoint": {"uri": url, "accept": [PROFILE], "routingKeys": []},
+        }
+        for scheme, url in (("http", http_url), ("ws", ws_url))
+    ]
+
+
+def own_services(endpoint: str) -> Sequence[Json]:
+    """The services of a mediator with one endpoint for both, an http or https URL."""
+    return mediator_services(endpoint, "ws" + endpoint.removeprefix("http"))

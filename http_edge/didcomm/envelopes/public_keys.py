@@ -1,0 +1,201 @@
+"""Public keys of the curves that agents have, and their spellings: multibase, JWK, DID documents.
+
+Multibase with a multicodec prefix is how did:key and did:peer write a key (W3C did:key 1.0); JWK
+is how a JWE carries an ephemeral one (RFC 7517, RFC 8037). A key of a NIST curve or of secp256k1
+is its compressed point (SEC 1, section 2.3.3), and is a point of its curve: that is checked here,
+once. Keys of Curve25519 are 32 bytes, and any 32 bytes are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from base58 import b58decode, b58encode
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from http_edge.crypto.encoding import KEY_BYTES, b64decode, b64encode
+from http_edge.didcomm.envelopes.messages import Json
+
+MULTIBASE_CHARS_MAX: Final = 100
+"""P-521 has 95. Checked first: base58 takes quadratic time."""
+_JWK_CHARS_MAX: Final = 128
+"""A coordinate on P-521 has 88 characters."""
+
+
+class Curve(Enum):
+    """A curve by its name in JWK."""
+
+    ED25519 = "Ed25519"
+    X25519 = "X25519"
+    P256 = "P-256"
+    P384 = "P-384"
+    P521 = "P-521"
+    SECP256K1 = "secp256k1"
+
+
+class PublicKey(msgspec.Struct, frozen=True):
+    """A public key: 32 bytes, or a compressed point of a Weierstrass curve."""
+
+    curve: Curve
+    raw: bytes
+
+
+_REMEMBERED_MAX: Final = 8192
+"""Keys whose text is remembered, some 300 bytes each: base58 costs more than a look-up."""
+_PREFIXES: Final[Mapping[Curve, bytes]] = {
+    Curve.ED25519: b"\xed\x01",
+    Curve.X25519: b"\xec\x01",
+    Curve.P256: b"\x80\x24",
+    Curve.P384: b"\x81\x24",
+    Curve.P521: b"\x82\x24",
+    Curve.SECP256K1: b"\xe7\x01",
+}
+"""Multicodec prefixes, as unsigned varints of two bytes."""
+_CURVES: Final = {prefix: curve for curve, prefix in _PREFIXES.items()}
+_PREFIX_BYTES: Final = 2
+_POINTS: Final[Mapping[Curve, ec.EllipticCurve]] = {
+    Curve.P256: ec.SECP256R1(),
+    Curve.P384: ec.SECP384R1(),
+    Curve.P521: ec.SECP521R1(),
+    Curve.SECP256K1: ec.SECP256K1(),
+}
+_BY_NAME: Final = {curve.value: curve for curve in Curve}
+
+
+def read_multibase(text: str) -> PublicKey | None:
+    """A key as ``z`` and base58 of its multicodec prefix and itself, or None."""
+    if not text.startswith("z") or len(text) > MULTIBASE_CHARS_MAX or not text.isalnum():
+        return None
+    return _from_multibase(text)
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _from_multibase(text: str) -> PublicKey | None:
+    try:
+        decoded: bytes = b58decode(text[1:])
+    except ValueError:
+        return None
+    curve = _CURVES.get(decoded[:_PREFIX_BYTES])
+    return None if curve is None else _checked(curve, decoded[_PREFIX_BYTES:])
+
+
+@lru_cache(_REMEMBERED_MAX)
+def write_multibase(key: PublicKey) -> str:
+    """The same key as text."""
+    digits: bytes = b58encode(_PREFIXES[key.curve] + key.raw)
+    return "z" + digits.decode("ascii")
+
+
+def read_jwk(jwk: object) -> PublicKey | None:
+    """The public key of a JWK, whatever else is in it; None where it is none of a curve here."""
+    match jwk:
+        case {"kty": "OKP", "crv": "X25519" | "Ed25519" as crv, "x": str(x)}:
+            raw = _coordinate(x, KEY_BYTES)
+            return None if raw is None else PublicKey(_BY_NAME[crv], raw)
+        case {"kty": "EC", "crv": str(crv), "x": str(x), "y": str(y)}:
+            curve = _BY_NAME.get(crv)
+            point = None if curve is None else _POINTS.get(curve)
+            if curve is None or point is None:
+                return None
+            size = coordinate_bytes(curve)
+            across, up = _coordinate(x, size), _coordinate(y, size)
+            return None if across is None or up is None else _checked(curve, b"\4" + across + up)
+        case _:
+            return None
+
+
+def write_jwk(key: PublicKey) -> Json:
+    """A key as a JWK with nothing but what is needed."""
+    if key.curve not in _POINTS:
+        return {"kty": "OKP", "crv": key.curve.value, "x": b64encode(key.raw)}
+    size = coordinate_bytes(key.curve)
+    point = elliptic(key).public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    across, up = b64encode(point[1 : 1 + size]), b64encode(point[1 + size :])
+    return {"kty": "EC", "crv": key.curve.value, "x": across, "y": up}
+
+
+def read_method(method: Mapping[str, object]) -> PublicKey | None:
+    """The key of a verification method of a DID document, in whichever form it stands there."""
+    match method:
+        case {"publicKeyMultibase": str(text)}:
+            return read_multibase(text)
+        case {"publicKeyJwk": jwk}:
+            return read_jwk(jwk)
+        case {"type": "X25519KeyAgreementKey2019", "publicKeyBase58": str(text)}:
+            return _base58(Curve.X25519, text)
+        case {"type": "Ed25519VerificationKey2018", "publicKeyBase58": str(text)}:
+            return _base58(Curve.ED25519, text)
+        case _:
+            return None
+
+
+def coordinate_bytes(curve: Curve) -> int:
+    """How many bytes a coordinate, and an ECDH secret, has on a curve."""
+    point = _POINTS.get(curve)
+    return KEY_BYTES if point is None else (point.key_size + 7) // 8
+
+
+def elliptic(key: PublicKey) -> ec.EllipticCurvePublicKey:
+    """A key of a Weierstrass curve as the library has it.
+
+    Raises:
+        KeyError: it is of another curve.
+    """
+    return ec.EllipticCurvePublicKey.from_encoded_point(_POINTS[key.curve], key.raw)
+
+
+def elliptic_private(curve: Curve, scalar: int) -> ec.EllipticCurvePrivateKey:
+    """A private key of a Weierstrass curve as the library has it.
+
+    Raises:
+        KeyError: another curve.
+        ValueError: the scalar is none of the curve.
+    """
+    return ec.derive_private_key(scalar, _POINTS[curve])
+
+
+def new_elliptic(curve: Curve) -> ec.EllipticCurvePrivateKey:
+    """A fresh private key of a Weierstrass curve. Raises ``KeyError`` for another one."""
+    return ec.generate_private_key(_POINTS[curve])
+
+
+def compressed(curve: Curve, public: ec.EllipticCurvePublicKey) -> PublicKey:
+    """A key of the library as it is kept here."""
+    return PublicKey(curve, public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint))
+
+
+def _checked(curve: Curve, raw: bytes) -> PublicKey | None:
+    """A key of the right size and, where that is a question, on its curve."""
+    point = _POINTS.get(curve)
+    if point is None:
+        return PublicKey(curve, raw) if len(raw) == KEY_BYTES else None
+    try:
+        return compressed(curve, ec.EllipticCurvePublicKey.from_encoded_point(point, raw))
+    except ValueError:
+        return None
+
+
+def _coordinate(text: str, size: int) -> bytes | None:
+    if len(text) > _JWK_CHARS_MAX:
+        return None
+    try:
+        raw = b64decode(text)
+    except ValueError:
+        return None
+    return raw if len(raw) == size else None
+
+
+def _base58(curve: Curve, text: str) -> PublicKey | None:
+    """A bare key of 32 bytes, as documents of 2018 and 2019 write it."""
+    if len(text) > MULTIBASE_CHARS_MAX or not text.isalnum():
+        return None
+    try:
+        decoded: bytes = b58decode(text)
+    except ValueError:
+        return None
+    return PublicKey(curve, decoded) if len(decoded) == KEY_BYTES else None

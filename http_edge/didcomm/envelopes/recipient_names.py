@@ -1,0 +1,144 @@
+"""Names that a queue is known by: one name for each key or DID, whatever its spelling.
+
+A keylist, the stream that says whose a name is, and a forward use the same name, so a forward finds
+what was registered in another spelling:
+
+=====================================================  =======================================
+spelling                                               name
+=====================================================  =======================================
+Ed25519 key in base58, as did:key or did:peer:0        the key in base58
+X25519 key as did:key or did:peer:0                    did:key:z6LS…
+did:peer:4, long (its hash is checked) or short        did:peer:4 and the hash
+did:peer:2, did:peer:3                                 did:peer:3 and the hash
+any other DID                                          the DID
+=====================================================  =======================================
+
+A DID URL with a fragment names its DID. Nothing is fetched, and a name is short whatever its
+spelling. An Ed25519 key and the X25519 key that it maps to are two names, because a wallet may have
+either for itself; ``twins`` says which names belong to each other. Sources: did:key, did:peer
+specifications; RFC 0360.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from http_edge.crypto.encoding import (
+    KEY_BYTES,
+    X25519_PREFIX,
+    multibase_decode,
+    multibase_encode,
+)
+from http_edge.didcomm.envelopes.keys import base58, curve_public, read_key
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, PEER_2, PEER_4, multihash
+
+NAME_CHARS_MAX: Final = 255
+"""A longer name is none; the DIDs that carry a document have a short form."""
+ED25519: Final = "ed25519"
+"""The form of a name that is a key of DIDComm v1."""
+NO_NAME: Final = "none"
+"""The form of what is no name."""
+_FRAGMENT_CHARS_MAX: Final = 256
+_REMEMBERED_MAX: Final = 8_192
+"""Spellings of at most ``NAME_CHARS_MAX`` characters whose name is remembered."""
+_DID_KEY: Final = "did:key:"
+_PEER_0: Final = "did:peer:0"
+_PEER_3: Final = "did:peer:3"
+_ED25519: Final = "did:key:z6Mk"
+_X25519: Final = "did:key:z6LS"
+_MULTIHASH: Final = r"z[1-9A-HJ-NP-Za-km-z]{44,48}"
+_HASHED: Final = re.compile(rf"did:peer:[34]{_MULTIHASH}\Z")
+_PEER_4_LONG: Final = re.compile(rf"(did:peer:4({_MULTIHASH})):(z[1-9A-HJ-NP-Za-km-z]+)\Z")
+_PEER_2_LONG: Final = re.compile(r"did:peer:2((?:\.[A-Z][A-Za-z0-9_-]+={0,2})+)\Z")
+_DID: Final = re.compile(r"did:[a-z0-9]{1,32}:(?:[A-Za-z0-9._:-]|%[0-9A-Fa-f]{2})+\Z")
+_METHODS: Final = frozenset({"key", "peer", "sov", "web", "webvh"})
+_P: Final = 2**255 - 19
+_SIGN: Final = 1 << 255
+
+
+def canonical_name(text: object) -> str | None:
+    """The name of a key or DID in any of its spellings, or None where it is none."""
+    if not isinstance(text, str) or len(text) > DID_CHARS_MAX + _FRAGMENT_CHARS_MAX:
+        return None
+    # Long spellings are worth a hash each time, not kilobytes of memory.
+    return _remembered(text) if len(text) <= NAME_CHARS_MAX else _name(text)
+
+
+def x25519_name(key: bytes) -> str:
+    """The name of an X25519 key of 32 bytes."""
+    return _DID_KEY + multibase_encode(X25519_PREFIX, key)
+
+
+def twins(name: str) -> Sequence[str]:
+    """The names of the same key on the other curve: what is sealed to one, the owner can open.
+
+    An Ed25519 key has one, an X25519 key has two or none (points that differ by their sign), and
+    what is no key has none.
+    """
+    if name.startswith(_X25519):
+        key = multibase_decode(name.removeprefix(_DID_KEY), X25519_PREFIX)
+        return [base58(point) for point in _edwards(key) if curve_public(point) == key]
+    if name.startswith("did:"):
+        return []
+    point = read_key(name)
+    image = None if point is None else curve_public(point)
+    return [] if image is None else [x25519_name(image)]
+
+
+def name_form(name: str) -> str:
+    """What kind of name it is, in one of a few words: ``ed25519``, ``did:peer:4`` and the like."""
+    if not name.startswith("did:"):
+        return ED25519
+    if name.startswith(_X25519):
+        return "x25519"
+    if name.startswith("did:peer:"):
+        return name[: len(_PEER_3)] if _HASHED.match(name) else "did:peer"
+    method = name.split(":", 2)[1]
+    return f"did:{method}" if method in _METHODS else "did"
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _remembered(text: str) -> str | None:
+    return _name(text)
+
+
+def _name(text: str) -> str | None:
+    """The name, by the form of the DID before the fragment."""
+    did = text.partition("#")[0]
+    if did.startswith(_PEER_0):
+        did = _DID_KEY + did.removeprefix(_PEER_0)
+    key = read_key(did)
+    if key is not None:
+        return base58(key)
+    if did.startswith((_ED25519, _X25519)):
+        return _x25519(did)
+    if did.startswith((PEER_4, _PEER_3)):
+        return did if _HASHED.match(did) else _short_peer_4(did)
+    if did.startswith(PEER_2):
+        found = _PEER_2_LONG.match(did) if len(did) <= DID_CHARS_MAX else None
+        return None if found is None else _PEER_3 + multihash(found[1])
+    return did if len(did) <= NAME_CHARS_MAX and _DID.match(did) else None
+
+
+def _short_peer_4(did: str) -> str | None:
+    found = _PEER_4_LONG.match(did) if len(did) <= DID_CHARS_MAX else None
+    return found[1] if found is not None and multihash(found[3]) == found[2] else None
+
+
+def _x25519(did: str) -> str | None:
+    try:
+        return x25519_name(multibase_decode(did.removeprefix(_DID_KEY), X25519_PREFIX))
+    except ValueError:
+        return None
+
+
+def _edwards(key: bytes) -> Sequence[bytes]:
+    """The two points that map to an X25519 key: y = (u - 1) / (u + 1) (RFC 7748, section 4.1)."""
+    u = int.from_bytes(key, "little") % _SIGN % _P
+    if u == _P - 1:
+        return []
+    y = (u - 1) * pow(u + 1, -1, _P) % _P
+    return [(y | sign).to_bytes(KEY_BYTES, "little") for sign in (0, _SIGN)]

@@ -1,0 +1,1 @@
+"""DIDComm v2: its envelopes, signatures, plaintext messages and forwards; pure."""

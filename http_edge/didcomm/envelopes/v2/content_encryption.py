@@ -1,0 +1,111 @@
+"""The content encryption of DIDComm v2: three algorithms are read, one is written.
+
+A256CBC-HS512 (RFC 7518 section 5.2.5) is the one that every agent reads; A256GCM (section 5.3) and
+XC20P (draft-amringer-jose-chacha) come from agents that prefer them for anonymous messages.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_decrypt
+from nacl.exceptions import CryptoError
+
+WRITTEN: Final = "A256CBC-HS512"
+_BLOCK_BYTES: Final = 16
+_HALF_KEY_BYTES: Final = 32
+_HS512_TAG_BYTES: Final = 32
+_Open: TypeAlias = Callable[[bytes, bytes, bytes, bytes, bytes], bytes | None]
+
+
+class Sizes(NamedTuple):
+    """What parts of an envelope have to measure under an algorithm."""
+
+    key_bytes: int
+    iv_bytes: int
+    tag_bytes: int
+
+
+SIZES: Final[Mapping[str, Sizes]] = {
+    WRITTEN: Sizes(64, 16, _HS512_TAG_BYTES),
+    "A256GCM": Sizes(32, 12, 16),
+    "XC20P": Sizes(32, 24, 16),
+}
+
+
+class EncryptedContent(NamedTuple):
+    """Content, and the fresh key that it is encrypted with."""
+
+    key: bytes
+    iv: bytes
+    ciphertext: bytes
+    tag: bytes
+
+
+def encrypt(plaintext: bytes, aad: bytes) -> EncryptedContent:
+    """``plaintext`` under a fresh key, with A256CBC-HS512; ``aad`` is authenticated with it."""
+    key, iv = secrets.token_bytes(SIZES[WRITTEN].key_bytes), secrets.token_bytes(_BLOCK_BYTES)
+    room = _BLOCK_BYTES - len(plaintext) % _BLOCK_BYTES
+    encryptor = Cipher(AES(key[_HALF_KEY_BYTES:]), modes.CBC(iv)).encryptor()
+    ciphertext = encryptor.update(plaintext + bytes([room]) * room) + encryptor.finalize()
+    return EncryptedContent(key, iv, ciphertext, _tag(key, aad, iv, ciphertext))
+
+
+def decrypt(
+    enc: str, key: bytes, iv: bytes, sealed: tuple[bytes, bytes], aad: bytes
+) -> bytes | None:
+    """The plaintext of ``sealed``, a ciphertext and its tag; None where that was changed.
+
+    Parts of another size than ``SIZES`` says are such a change.
+    """
+    sizes, (ciphertext, tag) = SIZES[enc], sealed
+    if (len(key), len(iv), len(tag)) != sizes:
+        return None
+    return _OPEN[enc](key, iv, ciphertext, tag, aad)
+
+
+def _tag(key: bytes, aad: bytes, iv: bytes, ciphertext: bytes) -> bytes:
+    signed = b"".join([aad, iv, ciphertext, (8 * len(aad)).to_bytes(8, "big")])
+    return hmac.digest(key[:_HALF_KEY_BYTES], signed, "sha512")[:_HS512_TAG_BYTES]
+
+
+def _open_cbc(key: bytes, iv: bytes, ciphertext: bytes, tag: bytes, aad: bytes) -> bytes | None:
+    if not hmac.compare_digest(_tag(key, aad, iv, ciphertext), tag):
+        return None
+    if not ciphertext or len(ciphertext) % _BLOCK_BYTES:
+        return None
+    decryptor = Cipher(AES(key[_HALF_KEY_BYTES:]), modes.CBC(iv)).decryptor()
+    padded = decryptor.update(ciphertext) + decryptor.finalize()
+    # The tag was right, so no one learns from this what he did not write himself.
+    room = padded[-1]
+    if not 0 < room <= _BLOCK_BYTES or padded[-room:] != bytes([room]) * room:
+        return None
+    return padded[:-room]
+
+
+def _open_gcm(key: bytes, iv: bytes, ciphertext: bytes, tag: bytes, aad: bytes) -> bytes | None:
+    try:
+        return AESGCM(key).decrypt(iv, ciphertext + tag, aad)
+    except InvalidTag:
+        return None
+
+
+def _open_xc20p(key: bytes, iv: bytes, ciphertext: bytes, tag: bytes, aad: bytes) -> bytes | None:
+    try:
+        return crypto_aead_xchacha20poly1305_ietf_decrypt(ciphertext + tag, aad, iv, key)
+    except CryptoError:
+        return None
+
+
+_OPEN: Final[Mapping[str, _Open]] = {
+    WRITTEN: _open_cbc,
+    "A256GCM": _open_gcm,
+    "XC20P": _open_xc20p,
+}

@@ -1,0 +1,248 @@
+"""The encryption envelope of DIDComm v2: reading, opening and making it (RFC 7516, general JSON).
+
+A fresh content key encrypts the message; each recipient gets that key wrapped under a key that
+follows from a key agreement with an ephemeral key (anoncrypt, ECDH-ES), and with the sender's key
+besides (authcrypt, ECDH-1PU), which proves who sent it. DIDComm Messaging 2.1, "Message
+Encryption".
+
+What costs little comes first: an envelope that is not for us costs no key agreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import orjson
+import pybase64
+from cryptography.hazmat.primitives.keywrap import (
+    InvalidUnwrap,
+    aes_key_unwrap,
+    aes_key_wrap,
+)
+
+from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.strict_json import parse
+from http_edge.didcomm.envelopes.key_agreement import (
+    PrivateKey,
+    StaticSecrets,
+    agree,
+    wrapping_key,
+)
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.public_keys import PublicKey, read_jwk, write_jwk
+from http_edge.didcomm.envelopes.v2.content_encryption import WRITTEN, decrypt, encrypt
+
+MEDIA_TYPE: Final = "application/didcomm-encrypted+json"
+RECIPIENTS_MAX: Final = 64
+"""How many recipients one envelope names; each costs a line of JSON and a hash of its name."""
+KID_CHARS_MAX: Final = 4608
+"""A key id is a DID of at most 4,096 characters and a fragment."""
+_ANONCRYPT: Final = "ECDH-ES+A256KW"
+_AUTHCRYPT: Final = "ECDH-1PU+A256KW"
+_HASHES_MAX: Final = 8192
+_HASHED_CHARS_MAX: Final = 256
+"""Key ids up to this long have their hash remembered."""
+
+
+class Recipient(NamedTuple):
+    """Whom a message is packed to: the id of the key as its owner spells it, and the key."""
+
+    kid: str
+    key: PublicKey
+
+
+class Sender(NamedTuple):
+    """Who packs a message: the id of its key, and the key."""
+
+    kid: str
+    key: PrivateKey
+
+
+class _Protected(msgspec.Struct, frozen=True):
+    alg: Literal["ECDH-ES+A256KW", "ECDH-1PU+A256KW"]
+    enc: Literal["A256CBC-HS512", "A256GCM", "XC20P"]
+    apv: str
+    epk: Json | None = None
+    apu: str | None = None
+    skid: str | None = None
+    crit: object = None
+    zip: object = None
+
+
+class _RecipientHeader(msgspec.Struct, frozen=True):
+    kid: str
+    epk: Json | None = None
+
+
+class _Recipient(msgspec.Struct, frozen=True):
+    header: _RecipientHeader
+    encrypted_key: str
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    protected: str
+    recipients: list[_Recipient]
+    iv: str
+    ciphertext: str
+    tag: str
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """An envelope that was parsed and not opened.
+
+    ``kids`` are the key ids of its recipients as spelled. ``sender_kid`` is the key that the
+    message claims to be packed with, or empty for an anonymous one.
+    """
+
+    kids: Sequence[str]
+    sender_kid: str
+    header: _Protected
+    envelope: _Envelope
+    apu: bytes
+    apv: bytes
+
+
+def is_envelope(value: Json) -> bool:
+    """Has a JSON object the members that tell an envelope of DIDComm v2 from everything else?"""
+    return "ciphertext" in value and isinstance(value.get("recipients"), list)
+
+
+def parsed(value: Json) -> Sealed | None:
+    """An envelope, or None where it breaks a rule of its header (A.3 of DIDComm v2.1)."""
+    try:
+        envelope = msgspec.convert(value, _Envelope)
+        header = msgspec.convert(parse(b64decode(envelope.protected)), _Protected)
+        apu, apv = b64decode(header.apu or ""), b64decode(header.apv)
+        sender_kid = "" if header.alg == _ANONCRYPT else _sender_kid(header, apu)
+    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+        return None
+    kids = [one.header.kid for one in envelope.recipients]
+    if header.crit is not None or header.zip is not None:  # nothing that is understood here
+        return None
+    if not 0 < len(kids) <= RECIPIENTS_MAX or any(len(kid) > KID_CHARS_MAX for kid in kids):
+        return None
+    if _hash_of(kids) != apv or (header.alg == _AUTHCRYPT and header.enc != WRITTEN):
+        return None
+    return Sealed(kids, sender_kid, header, envelope, apu, apv)
+
+
+def open_sealed(
+    sealed: Sealed,
+    number: int,
+    own: PrivateKey,
+    sender: PublicKey | None,
+    static_secrets: StaticSecrets,
+) -> bytes | None:
+    """The message for the recipient ``number``, whose key ``own`` is; None if it does not open.
+
+    ``sender`` is the key of ``sealed.sender_kid``, None for an anonymous message.
+    """
+    envelope, header = sealed.envelope, sealed.header
+    recipient = envelope.recipients[number]
+    epk = read_jwk(header.epk if header.epk is not None else recipient.header.epk)
+    if epk is None or (sender is None) is not (header.alg == _ANONCRYPT):
+        return None
+    try:
+        encrypted_key, tag = b64decode(recipient.encrypted_key), b64decode(envelope.tag)
+        iv, ciphertext = b64decode(envelope.iv), b64decode(envelope.ciphertext)
+    except ValueError:
+        return None
+    ephemeral = agree(own, epk)
+    static = b"" if sender is None else static_secrets.agree(own, sender)
+    if ephemeral is None or static is None:
+        return None
+    in_kdf = b"" if sender is None else tag
+    kek = wrapping_key(ephemeral + static, header.alg.encode(), sealed.apu, sealed.apv, in_kdf)
+    try:
+        key = aes_key_unwrap(kek, encrypted_key)
+    except (InvalidUnwrap, ValueError):
+        return None
+    aad = envelope.protected.encode()
+    plaintext = decrypt(header.enc, key, iv, (ciphertext, tag), aad)
+    if plaintext is not None and sender is not None:
+        static_secrets.keep(own, sender, static)
+    return plaintext
+
+
+def seal(
+    plaintext: bytes,
+    recipients: Sequence[Recipient],
+    sender: Sender | None,
+    static_secrets: StaticSecrets,
+) -> bytes:
+    """The envelope of a message: authcrypt from a sender, anoncrypt from none.
+
+    All keys are of one curve. Recipients are listed in the order of their ids, because some
+    agents hash the ids in the order in which they are listed.
+
+    Raises:
+        ValueError: nothing can be packed to one of the keys.
+    """
+    listed = sorted(recipients, key=lambda one: one.kid.encode())
+    ephemeral = PrivateKey.new(listed[0].key.curve)
+    apv = _hash_of([one.kid for one in listed])
+    header: Json = {
+        "typ": MEDIA_TYPE,
+        "alg": _ANONCRYPT if sender is None else _AUTHCRYPT,
+        "enc": WRITTEN,
+        "epk": write_jwk(ephemeral.public),
+        "apv": b64encode(apv),
+    }
+    apu = b""
+    if sender is not None:
+        apu = sender.kid.encode()
+        header["apu"], header["skid"] = b64encode(apu), sender.kid
+    protected = _b64(orjson.dumps(header))
+    content = encrypt(plaintext, protected)
+    wrapped = []
+    for one in listed:
+        shared = agree(ephemeral, one.key)
+        static = b"" if sender is None else static_secrets.agree(sender.key, one.key)
+        if shared is None or static is None:
+            raise ValueError("nothing can be packed to this key")
+        if sender is None:
+            kek = wrapping_key(shared, b"ECDH-ES+A256KW", b"", apv, b"")
+        else:
+            kek = wrapping_key(shared + static, b"ECDH-1PU+A256KW", apu, apv, content.tag)
+            static_secrets.keep(sender.key, one.key, static)
+        key = aes_key_wrap(kek, content.key)
+        wrapped.append({"header": {"kid": one.kid}, "encrypted_key": b64encode(key)})
+    return b'{"protected":"%b","recipients":%b,"iv":"%b","ciphertext":"%b","tag":"%b"}' % (
+        protected,
+        orjson.dumps(wrapped),
+        _b64(content.iv),
+        _b64(content.ciphertext),
+        _b64(content.tag),
+    )
+
+
+def _sender_kid(header: _Protected, apu: bytes) -> str:
+    """The key that a message claims to be packed with; some agents say it in ``apu`` alone.
+
+    Raises:
+        ValueError: it says none, or two.
+    """
+    named = apu.decode("utf-8")
+    if not named or len(named) > KID_CHARS_MAX or header.skid not in {None, named}:
+        raise ValueError("no sender's key, or two")
+    return named
+
+
+def _hash_of(kids: Sequence[str]) -> bytes:
+    """What ``apv`` has to be: the hash of the key ids, sorted bytewise."""
+    if len(kids) == 1 and len(kids[0]) <= _HASHED_CHARS_MAX:
+        return _hash_of_one(kids[0])
+    return sha256(b".".join(sorted(kid.encode() for kid in kids))).digest()
+
+
+@lru_cache(_HASHES_MAX)
+def _hash_of_one(kid: str) -> bytes:
+    return sha256(kid.encode()).digest()
+
+
+def _b64(data: bytes) -> bytes:
+    return pybase64.urlsafe_b64encode(data).rstrip(b"=")

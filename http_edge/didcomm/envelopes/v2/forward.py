@@ -1,0 +1,105 @@
+"""Forwards of DIDComm v2 (routing 2.0): read in all their shapes, and written.
+
+A forward names one recipient, by a DID or the id of a key, and carries one or several envelopes.
+DIDComm Messaging 2.1, "Routing Protocol 2.0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import orjson
+
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.did_documents import SeenDids
+from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
+from http_edge.didcomm.envelopes.keys import did_key, read_key
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Json, Message
+from http_edge.didcomm.envelopes.packed import read_packed
+from http_edge.didcomm.envelopes.public_keys import Curve
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.envelopes.v2.envelope import Recipient, seal
+
+FORWARD: Final = NEW_PREFIX + "routing/2.0/forward"
+ATTACHMENTS_MAX: Final = 32
+"""Envelopes in one forward; each is a row of the log. Agents send one."""
+_DID_KEY: Final = "did:key:"
+
+
+def read_forward(message: Message) -> Forward | None:
+    """What a forward says, or None when it cannot be followed.
+
+    None: ``next`` is no text; there is no attachment, or there are too many; or one is no
+    encrypted envelope in itself: links are not fetched, and nothing else may enter a queue.
+    """
+    named = message.text("next")
+    attached = message.attachments.get("")
+    if named is None or not isinstance(attached, list):
+        return None
+    if not 0 < len(attached) <= ATTACHMENTS_MAX:
+        return None
+    found = [_payload(attachment) for attachment in attached]
+    payloads = [payload for payload in found if payload is not None]
+    if len(payloads) < len(found):
+        return None
+    name = canonical_name(named)
+    recipients = [] if name is None else [name]
+    return Forward(recipients, payloads, message.expires_at_s, message.delay_ms or 0)
+
+
+def wrap(
+    envelope: bytes, did: str, routing_keys: Sequence[str], new_id: Callable[[], str]
+) -> bytes | None:
+    """An envelope for the agent ``did`` as its outermost mediator takes it.
+
+    ``routing_keys`` are DIDs or ids of their keys, in the order from the agent outwards; each
+    envelope on the way names the next hop inwards. None when one of them cannot be resolved
+    without asking others, or the envelope is no JSON and so nothing that a forward can carry.
+    """
+    try:
+        parse(envelope)
+    except JsonRefused:
+        return None
+    following = did
+    for text in routing_keys:
+        hop = _hop(text)
+        if hop is None:
+            return None
+        forward: Json = {
+            "id": new_id(),
+            "type": FORWARD,
+            "to": [hop.kid.partition("#")[0]],
+            "body": {"next": following},
+            "attachments": [{"data": {"json": orjson.Fragment(envelope)}}],
+        }
+        try:
+            envelope = seal(orjson.dumps(forward), [hop], None, StaticSecrets(1))
+        except ValueError:
+            return None
+        following = text
+    return envelope
+
+
+def _hop(text: str) -> Recipient | None:
+    """The key that a mediator is written to with."""
+    bare = read_key(text)
+    did, _, fragment = (text if bare is None else did_key(bare)).partition("#")
+    keys = SeenDids(1).resolve(did)
+    if keys is None or not keys.agreement:
+        return None
+    named = keys.agreement.get(fragment)
+    curve_25519 = (name for name, key in keys.agreement.items() if key.curve is Curve.X25519)
+    chosen = fragment if named else next(curve_25519, next(iter(keys.agreement)))
+    return Recipient(f"{did}#{chosen}", keys.agreement[chosen])
+
+
+def _payload(attachment: object) -> bytes | None:
+    """The envelope in an attachment, which holds it as JSON or in base64 of any dialect."""
+    data = attachment.get("data") if isinstance(attachment, dict) else None
+    if not isinstance(data, dict):
+        return None
+    message = data.get("json", data.get("base64"))
+    if isinstance(message, str) and "json" in data:
+        return None
+    return read_packed(message)

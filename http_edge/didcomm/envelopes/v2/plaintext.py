@@ -1,0 +1,205 @@
+"""Plaintext messages of DIDComm v2: headers, threads, and what a mediator acts on.
+
+DIDComm Messaging 2.1, "Message Headers", "Threading", "ACKs", "DID Rotation", and the extension
+"return-route". The members of the protocol stand in ``body``, which may be missing where it is
+empty (2.1) and is always written (2.0). Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from http_edge.crypto.encoding import b64encode, base64_of_json
+from http_edge.didcomm.envelopes.messages import (
+    ID_CHARS_MAX,
+    NEW_PREFIX,
+    Acknowledgement,
+    Answer,
+    Attachment,
+    DidRotation,
+    Json,
+    Message,
+    MessageType,
+    NewMessage,
+    ProblemReport,
+    Reply,
+    ReturnRoute,
+    read_type,
+)
+
+VERSION: Final = "v2"
+"""The name of this message version."""
+MEDIA_TYPE: Final = "application/didcomm-plain+json"
+_TYPE_CHARS_MAX: Final = 256
+_DID_CHARS_MAX: Final = 4096
+_ACKS_MAX: Final = 256
+"""Confirmed messages that are read from one header."""
+_TIME_S_MAX: Final = 2**40
+"""A time beyond is none in seconds."""
+_FORWARD: Final = ("routing", 2, "forward")
+_REPORT: Final = NEW_PREFIX + "report-problem/2.0/problem-report"
+_OWN_REPORT: Final = "problem-report"
+"""A report that a protocol has among its own messages (message-pickup 4.0)."""
+_NAMES: Final = {"disclosures": "disclose"}
+"""Messages that have another name than in DIDComm v1."""
+_EMPTY: Final = NEW_PREFIX + "empty/1.0/empty"
+
+
+def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Message | None:
+    """A plaintext message, or None when it is not one: no type, no proper id, no proper body.
+
+    ``addressed_to`` is the DID of ours that it was packed to, ``rotation`` what its ``from_prior``
+    proves. Whether ``from`` is who packed it says the caller.
+    """
+    kind, message_id, sender = _type(value.get("type")), value.get("id"), value.get("from")
+    body = value.get("body")
+    if kind is None or not isinstance(message_id, str) or not 0 < len(message_id) <= ID_CHARS_MAX:
+        return None
+    if body is None:
+        body = {}
+    if not isinstance(body, dict) or not isinstance(sender, str | None):
+        return None
+    if sender is not None and len(sender) > _DID_CHARS_MAX:
+        return None
+    attached = value.get("attachments")
+    attachments = {} if attached is None else {"": attached}
+    if (kind.family, kind.major, kind.name) == _FORWARD:
+        # Most messages are forwards, and little is looked at in one. It is not acknowledged,
+        # which would show who waits here, and asks for nothing back.
+        return Message(
+            version=VERSION,
+            type=kind,
+            id=message_id,
+            body=body,
+            thread_id=message_id,
+            delay_ms=_integer(value.get("delay_milli")),
+            attachments=attachments,
+            is_forward=True,
+            addressed_to=addressed_to,
+            sender_did=sender or "",
+            expires_at_s=_time_s(value.get("expires_time")),
+        )
+    thread_id = _thread_id(value, "thid") or message_id
+    return Message(
+        version=VERSION,
+        type=kind,
+        id=message_id,
+        body=body,
+        thread_id=thread_id,
+        parent_thread_id=_thread_id(value, "pthid"),
+        return_route=_return_route(value),
+        return_route_thread=_thread_id(value, "return_route_thread") or thread_id,
+        wants_ack=_wants_ack(value.get("please_ack"), message_id),
+        attachments=attachments,
+        addressed_to=addressed_to,
+        sender_did=sender or "",
+        expires_at_s=_time_s(value.get("expires_time")),
+        rotation=rotation,
+        acknowledges=_ids(value.get("ack")),
+    )
+
+
+def write(message: NewMessage, message_id: str) -> Json:
+    """A message of ours in no thread; ``message_id`` where it has none of its own."""
+    head: Json = {"id": message.id or message_id, "type": NEW_PREFIX + message.kind}
+    return {**head, "body": message.body, **_attached(message.attachments)}
+
+
+def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
+    """An answer, in the thread of the question."""
+    thread = question.thread_id
+    acknowledged: Json = {"ack": [question.id]} if question.wants_ack else {}
+    match answer:
+        case Reply():
+            name = _NAMES.get(answer.name, answer.name)
+            kind = question.type.capped(answer.minor_max).sibling(name)
+            parent: Json = {}
+            if answer.names_parent and question.parent_thread_id:
+                parent["pthid"] = question.parent_thread_id
+            head: Json = {"id": message_id, "type": kind, "thid": thread, **parent, **acknowledged}
+            return {**head, "body": answer.body, **_attached(answer.attachments)}
+        case ProblemReport():
+            # ``pthid`` is the thread that failed; ``thid`` besides, by which some agents find the
+            # answer to their request.
+            own = question.type.sibling(_OWN_REPORT)
+            report = own if answer.is_own else _REPORT
+            head = {"id": message_id, "type": report, "thid": thread, "pthid": thread}
+            body = {"code": answer.code_of(question), "comment": answer.comment}
+            return {**head, **acknowledged, "body": body}
+        case Acknowledgement():
+            head = {"id": message_id, "type": _EMPTY, "thid": thread, "ack": [question.id]}
+            return {**head, "body": {}}
+
+
+def addressed(message: Json, sender_did: str, recipient_did: str) -> bytes:
+    """A written message with its sender and its one recipient, as text."""
+    head = {"typ": MEDIA_TYPE, "from": sender_did, "to": [recipient_did]}
+    return orjson.dumps({**head, **message})
+
+
+def write_attachment(attachment: Attachment) -> Json:
+    """An attachment as JSON."""
+    head: Json = {"id": attachment.id}
+    if attachment.media_type:
+        head["media_type"] = attachment.media_type
+    if attachment.inlined:
+        return {**head, "data": {"json": orjson.Fragment(attachment.content)}}
+    if attachment.jws is None:
+        return {**head, "data": {"base64": base64_of_json(attachment.content)}}
+    return {**head, "data": {"base64": b64encode(attachment.content), "jws": attachment.jws}}
+
+
+def _attached(attachments: Sequence[Attachment] | None) -> Json:
+    if attachments is None:
+        return {}
+    return {"attachments": list(map(write_attachment, attachments))}
+
+
+def _type(text: object) -> MessageType | None:
+    """A type; one of a form that no protocol here has is a message of an unknown protocol."""
+    kind = read_type(text)
+    if kind is None and isinstance(text, str) and 0 < len(text) <= _TYPE_CHARS_MAX:
+        return MessageType(text, "", 0, 0, "")
+    return kind
+
+
+def _thread_id(value: Mapping[str, object], name: str) -> str:
+    found = value.get(name)
+    return found if isinstance(found, str) and len(found) <= ID_CHARS_MAX else ""
+
+
+def _return_route(value: Mapping[str, object]) -> ReturnRoute:
+    # Compared and not looked up in a set: a list there could not be hashed.
+    match value.get("return_route"):
+        case "all":
+            return "all"
+        case "thread":
+            return "thread"
+        case _:
+            return "none"
+
+
+def _integer(value: object) -> int | None:
+    """A number as an integer, or None for whatever is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value)
+
+
+def _time_s(value: object) -> int | None:
+    time_s = _integer(value)
+    return time_s if time_s is not None and 0 <= time_s <= _TIME_S_MAX else None
+
+
+def _wants_ack(wish: object, message_id: str) -> bool:
+    """Does the list name this message, by its id or by the empty text?"""
+    return isinstance(wish, list) and ("" in wish or message_id in wish)
+
+
+def _ids(value: object) -> Sequence[str]:
+    listed = value if isinstance(value, list) else []
+    texts = [text for text in listed[:_ACKS_MAX] if isinstance(text, str)]
+    return [text for text in texts if 0 < len(text) <= ID_CHARS_MAX]

@@ -1,0 +1,192 @@
+"""Signed messages of DIDComm v2, and ``from_prior``: both are JWS (RFC 7515), read and verified.
+
+EdDSA with Ed25519 is by libsodium, as everywhere here; ES256 and ES256K, which few agents use, are
+by OpenSSL. The key is one that authenticates the DID in its id, and the DID is one that carries its
+document: nothing is fetched. DIDComm Messaging 2.1, "Message Signing" and "DID Rotation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import orjson
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.signatures import sign, verify
+from http_edge.crypto.strict_json import parse
+from http_edge.didcomm.envelopes.did_documents import SeenDids, account_did
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.messages import DidRotation, Json
+from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, elliptic
+
+MEDIA_TYPE: Final = "application/didcomm-signed+json"
+FROM_PRIOR_CHARS_MAX: Final = 16_384
+"""Two DIDs of at most 4,096 characters, one of them twice, in base64."""
+SIGNATURES_MAX: Final = 4
+"""Each costs a verification; agents write one."""
+_KID_CHARS_MAX: Final = 4_608
+_CURVES: Final[Mapping[str, Curve]] = {
+    "EdDSA": Curve.ED25519,
+    "ES256": Curve.P256,
+    "ES256K": Curve.SECP256K1,
+}
+_COORDINATE_BYTES: Final = 32
+_PARTS: Final = 3
+_TIME_S_MAX: Final = 2**40
+"""A time beyond is none in seconds."""
+
+
+class SignedMessage(msgspec.Struct, frozen=True):
+    """What was signed, and the key that signed it: its id as spelled, the DID in it, and itself."""
+
+    payload: bytes
+    kid: str
+    did: str
+    key: PublicKey
+
+
+class _Protected(msgspec.Struct, frozen=True):
+    alg: str
+    kid: str | None = None
+    crit: object = None
+    b64: object = None
+
+
+class _Header(msgspec.Struct, frozen=True):
+    kid: str | None = None
+
+
+class _Signature(msgspec.Struct, frozen=True):
+    protected: str
+    signature: str
+    header: _Header | None = None
+
+
+class _Signed(msgspec.Struct, frozen=True):
+    payload: str
+    signatures: list[_Signature]
+
+
+class _Prior(msgspec.Struct, frozen=True):
+    iss: str
+    iat: int
+    sub: str | None = None
+
+
+def is_signed(value: Json) -> bool:
+    """Has a JSON object the members that tell a signed message from everything else?"""
+    return "payload" in value and ("signatures" in value or "signature" in value)
+
+
+def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
+    """What is in a signed message, in the general or the flattened form of JSON.
+
+    None where a signature is wrong, or there are several by different DIDs: a message has one
+    sender.
+    """
+    try:
+        if "signatures" in value:
+            signed = msgspec.convert(value, _Signed)
+        else:
+            one = msgspec.convert(value, _Signature)
+            signed = _Signed(msgspec.convert(value["payload"], str), [one])
+        payload = b64decode(signed.payload)
+    except ValueError:  # also what msgspec.ValidationError is
+        return None
+    if not 0 < len(signed.signatures) <= SIGNATURES_MAX:
+        return None
+    found = [_verified(signed.payload, payload, each, seen) for each in signed.signatures]
+    first = found[0]
+    alike = all(each is not None and first and each.did == first.did for each in found)
+    return first if alike else None
+
+
+def read_from_prior(text: object, seen: SeenDids) -> DidRotation | None:
+    """The change of DID that a ``from_prior`` proves (a JWT, RFC 7519), or None.
+
+    Whether ``new_did`` is the sender of the message says the caller.
+    """
+    if not isinstance(text, str) or len(text) > FROM_PRIOR_CHARS_MAX:
+        return None
+    parts = text.split(".")
+    if len(parts) != _PARTS:
+        return None
+    protected, payload, signature = parts
+    try:
+        signed = _verified(payload, b64decode(payload), _Signature(protected, signature), seen)
+        prior = None if signed is None else msgspec.convert(parse(signed.payload), _Prior)
+    except ValueError:  # also what JsonRefused is
+        return None
+    if signed is None or prior is None or prior.iss != signed.did or prior.sub == prior.iss:
+        return None
+    if not 0 <= prior.iat < _TIME_S_MAX:
+        return None
+    accounts = [did_key(signed.key.raw)] if signed.key.curve is Curve.ED25519 else []
+    accounts.append(account_did(prior.iss))
+    return DidRotation(prior.iss, prior.sub, prior.iat, list(dict.fromkeys(accounts)))
+
+
+def write_signed(payload: bytes, kid: str, key: KeyPair) -> Json:
+    """A message signed with Ed25519: general form, one signature, ``kid`` unprotected."""
+    protected = b64encode(orjson.dumps({"typ": MEDIA_TYPE, "alg": "EdDSA"}))
+    text = b64encode(payload)
+    signature = b64encode(sign(key.seed, f"{protected}.{text}".encode()))
+    return {
+        "payload": text,
+        "signatures": [{"protected": protected, "signature": signature, "header": {"kid": kid}}],
+    }
+
+
+def write_from_prior(rotation: DidRotation, kid: str, key: KeyPair) -> str:
+    """A ``from_prior`` that says ``rotation``, signed with a key ``kid`` of the prior DID."""
+    header = {"typ": "JWT", "alg": "EdDSA", "crv": "Ed25519", "kid": kid}
+    claims: Json = {"iss": rotation.prior_did, "iat": rotation.issued_at_s}
+    if rotation.new_did is not None:
+        claims["sub"] = rotation.new_did
+    signed = f"{b64encode(orjson.dumps(header))}.{b64encode(orjson.dumps(claims))}"
+    return f"{signed}.{b64encode(sign(key.seed, signed.encode()))}"
+
+
+def _verified(
+    text: str, payload: bytes, signature: _Signature, seen: SeenDids
+) -> SignedMessage | None:
+    """The message, if this is a signature of it by a key that authenticates its DID."""
+    try:
+        protected = msgspec.convert(parse(b64decode(signature.protected)), _Protected)
+        value = b64decode(signature.signature)
+    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+        return None
+    # RFC 7515 section 4.1.11: what is not understood is not valid.
+    if protected.crit is not None or protected.b64 is not None:
+        return None
+    beside = None if signature.header is None else signature.header.kid
+    kid = beside if protected.kid is None else protected.kid
+    if kid is None or len(kid) > _KID_CHARS_MAX or beside not in {None, kid}:
+        return None
+    did, _, fragment = kid.partition("#")
+    keys = seen.resolve(did)
+    key = None if keys is None else keys.authentication.get(fragment)
+    if key is None or _CURVES.get(protected.alg) is not key.curve:
+        return None
+    signed = f"{signature.protected}.{text}".encode()
+    return SignedMessage(payload, kid, did, key) if _is_right(key, signed, value) else None
+
+
+def _is_right(key: PublicKey, message: bytes, signature: bytes) -> bool:
+    if key.curve is Curve.ED25519:
+        return verify(key.raw, message, signature)
+    if len(signature) != 2 * _COORDINATE_BYTES:
+        return False
+    halves = signature[:_COORDINATE_BYTES], signature[_COORDINATE_BYTES:]
+    one, two = (int.from_bytes(half, "big") for half in halves)
+    try:
+        elliptic(key).verify(encode_dss_signature(one, two), message, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,309 @@
+"""DIDComm v2 as a message version (``versions.MessageVersion``): agents with DIDs.
+
+What may stand in what is bounded: a message in an envelope, signed in between or not, and an
+authenticated envelope in an anonymous one (DIDComm Messaging 2.1, "Allowed combinations"). The
+sender is who authcrypt says; a signature alone says who wrote, not to whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.did_documents import (
+    AgentDocument,
+    MessagingService,
+    SeenDids,
+    is_short,
+    resolve_document,
+)
+from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
+from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.messages import (
+    AgentAccount,
+    Answer,
+    ForOthers,
+    Forward,
+    Json,
+    Message,
+    NewMessage,
+    UnknownSender,
+    Unpacked,
+    UnpackRefusal,
+)
+from http_edge.didcomm.envelopes.own_dids import OwnDid, OwnDids
+from http_edge.didcomm.envelopes.public_keys import PublicKey, read_multibase, write_multibase
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.envelopes.v2 import envelope, plaintext
+from http_edge.didcomm.envelopes.v2.forward import read_forward
+from http_edge.didcomm.envelopes.v2.signed import is_signed, read_from_prior, read_signed
+
+MEDIA_TYPE: Final = envelope.MEDIA_TYPE
+MEDIA_TYPES: Final = frozenset(
+    {
+        MEDIA_TYPE,
+        "application/didcomm-plain+json",
+        "application/didcomm-signed+json",
+        "application/didcomm+encrypted",
+    }
+)
+"""What agents name an envelope."""
+_SENDERS_MAX: Final = 2048
+"""Key ids of senders that are remembered with their document, 2 to 12 KiB each."""
+
+
+class _Address(msgspec.Struct, frozen=True, array_like=True):
+    """Whom an answer is packed to: the peer's DID and key as it spells them, and our own DID."""
+
+    did: str
+    kid: str
+    key: str
+    own_did: str
+
+
+class _Sender(msgspec.Struct, frozen=True):
+    """Who packed a message: its DID and key id as spelled, the key, what its document says.
+
+    ``account`` is the DID of its identity here.
+    """
+
+    did: str
+    kid: str
+    key: PublicKey
+    keys: AgentDocument
+    account: str
+
+
+class _Opened(msgspec.Struct, frozen=True):
+    """One layer that was opened: what is in it, whose key it was for, and who packed it."""
+
+    value: Json
+    plaintext: bytes
+    own: OwnDid
+    sender: _Sender | None
+
+
+class V2:
+    """Messages and envelopes of DIDComm v2 under the mediator's own DIDs."""
+
+    name = plaintext.VERSION
+    generation = 2
+    """Of DIDComm: what the life of a message shows."""
+
+    def __init__(self, own: OwnDids, now_s: Callable[[], int] | None = None) -> None:
+        """Envelopes to and from ``own``; messages of ours say when they were made if ``now_s``."""
+        self._own = own
+        self._secrets = StaticSecrets()
+        self._seen = SeenDids()
+        self._now_s = now_s
+
+    def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal | None:
+        """What is in an envelope; None where it is of another version."""
+        if not envelope.is_envelope(value):
+            return None
+        opened = self._open(value)
+        if not isinstance(opened, _Opened):
+            return opened
+        if opened.sender is None and envelope.is_envelope(opened.value):
+            inner = self._open(opened.value)
+            if isinstance(inner, UnknownSender):
+                return inner
+            if not isinstance(inner, _Opened) or inner.sender is None:
+                # Another's, or anonymous once more: nothing that may stand there.
+                return UnpackRefusal.UNDECRYPTABLE
+            opened = inner
+        if is_signed(opened.value):
+            signed = self._signed(opened)
+            if signed is None:
+                return UnpackRefusal.UNDECRYPTABLE
+            opened = signed
+        if opened.sender is not None:
+            self._seen.remember(opened.sender.keys)
+        account = None if opened.sender is None else _account(opened.sender, opened.own.did)
+        return Unpacked(self.name, opened.plaintext, account, opened.own.did, opened.value)
+
+    def read(self, unpacked: Unpacked) -> Message | None:
+        """An unpacked message, or None where it is none, or says that it is another's."""
+        value = unpacked.parsed
+        if value is None:
+            return None
+        # One that cannot be verified changes nothing: an agent repeats it until it is answered
+        # under its new DID, and its messages are good all the same.
+        rotation = read_from_prior(value.get("from_prior"), self._seen)
+        message = plaintext.read(value, unpacked.addressed_to, rotation)
+        if message is None or not _is_consistent(message, unpacked.sender):
+            return None
+        if not is_short(message.sender_did):
+            return message
+        return msgspec.structs.replace(message, whole_did=self._whole(message.sender_did))
+
+    def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:  # noqa: ARG002 - it names one
+        """What a forward says, or None where it cannot be followed."""
+        return read_forward(message)
+
+    def is_own(self, recipient: str) -> bool:
+        """Does a forward mean this mediator by the name of this recipient?"""
+        return recipient in self._own.names
+
+    def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
+        """A message of ours that answers none."""
+        return self._addressed(plaintext.write(message, message_id), to)
+
+    def write_answer(
+        self, answer: Answer, question: Message, to: AgentAccount, message_id: str
+    ) -> bytes:
+        """An answer in the thread of its question."""
+        return self._addressed(plaintext.write_answer(answer, question, message_id), to)
+
+    def pack(self, message: bytes, to: AgentAccount) -> bytes:
+        """A written message, packed for an agent under the DID that it knows us by."""
+        address = _address(to)
+        key = read_multibase(address.key)
+        own = self._own.named(address.own_did)
+        assert key is not None
+        assert own is not None
+        sender = envelope.Sender(own.agreement_kid, self._own.agreement)
+        recipient = envelope.Recipient(address.kid, key)
+        return envelope.seal(message, [recipient], sender, self._secrets)
+
+    def learn(self, did: str) -> None:
+        """Know a DID that carries its document from now on by its hash too."""
+        document = self._seen.resolve(did)
+        if document is not None:
+            self._seen.remember(document)
+
+    def _whole(self, did: str) -> str:
+        """The DID that a hash was learned of; any other as it is."""
+        document = self._seen.resolve(did) if is_short(did) else None
+        return did if document is None else document.did
+
+    def service_of(self, did: str) -> MessagingService | None:
+        """Where an agent takes messages, as its DID says by itself; None if it does not say."""
+        return self._seen.service_of(did)
+
+    def media_type(self, used: str) -> str:  # noqa: ARG002 - there is one
+        """How to name an envelope to a sender that ``used`` a name."""
+        return MEDIA_TYPE
+
+    def _addressed(self, message: Json, to: AgentAccount) -> bytes:
+        address = _address(to)
+        if self._now_s is not None:
+            message = {**message, "created_time": self._now_s()}
+        return plaintext.addressed(message, address.own_did, address.did)
+
+    def _open(self, value: Json) -> _Opened | ForOthers | UnknownSender | UnpackRefusal:
+        """One envelope; what is not for us, or of an unknown sender, costs no key agreement."""
+        sealed = envelope.parsed(value)
+        if sealed is None:
+            return UnpackRefusal.NOT_AN_ENVELOPE
+        ours = ((n, self._own.by_kid.get(kid)) for n, kid in enumerate(sealed.kids))
+        number, own = next(((n, own) for n, own in ours if own is not None), (0, None))
+        if own is None:
+            names = (canonical_name(kid) for kid in sealed.kids)
+            return ForOthers(list(dict.fromkeys(name for name in names if name is not None)))
+        sender = self._sender(sealed.sender_kid) if sealed.sender_kid else None
+        if sealed.sender_kid and sender is None:
+            did = sealed.sender_kid.partition("#")[0]
+            unknown = is_short(did) and canonical_name(did) == did and not self._seen.resolve(did)
+            return UnknownSender(did) if unknown else UnpackRefusal.UNDECRYPTABLE
+        key = None if sender is None else sender.key
+        opened = envelope.open_sealed(sealed, number, own.agreement, key, self._secrets)
+        if opened is None:
+            return UnpackRefusal.UNDECRYPTABLE
+        found = _object(opened)
+        return UnpackRefusal.UNDECRYPTABLE if found is None else _Opened(found, opened, own, sender)
+
+    def _sender(self, kid: str) -> _Sender | None:
+        """Who packs with a key: one that its DID names for key agreement, known without asking."""
+        did = kid.partition("#")[0]
+        if not is_short(did):
+            return _carried(kid)
+        keys = self._seen.resolve(did)
+        return None if keys is None else _sender(kid, keys)
+
+    def _signed(self, opened: _Opened) -> _Opened | None:
+        """What was signed, where the signature is right, by the sender, and with a recipient."""
+        signed = read_signed(opened.value, self._seen)
+        value = None if signed is None else _object(signed.payload)
+        if signed is None or value is None:
+            return None
+        # Without ``to`` it could have been signed for anyone, and be handed on.
+        if not isinstance(value.get("to"), list) or not _is_same(signed.did, value.get("from")):
+            return None
+        if opened.sender is not None and not _is_same(signed.did, opened.sender.did):
+            return None
+        return _Opened(value, signed.payload, opened.own, opened.sender)
+
+
+def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount | None:
+    """The account of an agent that packs with the key ``kid``, and calls us ``own_did``.
+
+    None where the DID has no such key for key agreement.
+    """
+    sender = _sender(kid, keys)
+    return None if sender is None else _account(sender, own_did)
+
+
+@lru_cache(_SENDERS_MAX)
+def _carried(kid: str) -> _Sender | None:
+    """Who packs with a key of a DID that carries its document."""
+    did = kid.partition("#")[0]
+    keys = resolve_document(did) if len(kid) <= envelope.KID_CHARS_MAX else None
+    return None if keys is None else _sender(kid, keys)
+
+
+def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
+    """Who packs with a key of a document.
+
+    The identity is the did:key of the signing key that maps to this key, if any, so it is the one
+    that the same keys have in DIDComm v1. Else it is the DID in its short form.
+    """
+    did, _, fragment = kid.partition("#")
+    if not fragment and did.startswith("did:key:") and keys.agreement:
+        fragment = next(iter(keys.agreement))
+        kid = f"{did}#{fragment}"
+    key = keys.agreement.get(fragment)
+    if key is None:
+        return None
+    twin = keys.signing_twin(key)
+    return _Sender(did, kid, key, keys, keys.short if twin is None else did_key(twin))
+
+
+def _account(sender: _Sender, own_did: str) -> AgentAccount:
+    address = _Address(sender.did, sender.kid, write_multibase(sender.key), own_did)
+    return AgentAccount(sender.account, plaintext.VERSION, msgspec.msgpack.encode(address))
+
+
+def _address(account: AgentAccount) -> _Address:
+    return msgspec.msgpack.decode(account.address, type=_Address)
+
+
+def _is_consistent(message: Message, packed_by: AgentAccount | None) -> bool:
+    """Is ``from`` who packed the message, and the DID that ``from_prior`` leads to?"""
+    sender, rotation = message.sender_did, message.rotation
+    if rotation is not None and rotation.new_did is not None:
+        if not _is_same(rotation.new_did, sender):
+            return False
+    elif rotation is not None and packed_by is not None and not sender:
+        # Who ends a relationship names no DID any more; the prior one packs its last message.
+        return _is_same(_address(packed_by).did, rotation.prior_did)
+    return packed_by is None or _is_same(_address(packed_by).did, sender)
+
+
+def _is_same(one: str, other: object) -> bool:
+    """Do two spellings name one DID?"""
+    if not isinstance(other, str):
+        return False
+    return one == other or (bool(other) and canonical_name(one) == canonical_name(other))
+
+
+def _object(text: bytes) -> Json | None:
+    try:
+        value = parse(text)
+    except JsonRefused:
+        return None
+    return value if isinstance(value, dict) else None

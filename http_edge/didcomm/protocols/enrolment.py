@@ -1,0 +1,125 @@
+"""How an agent becomes mediated: by a grant, and where there was no handshake by the same message.
+
+DIDComm v1 agents have connected before they ask (RFC 0160, RFC 0023). DIDComm v2 has no handshake:
+the first message, a request for mediation, makes the relation. What the agent states of itself is
+its DID, which is proven by the envelope; its endpoint and routing keys stand in the DID's document.
+The DID is registered as a recipient by itself, because its senders may forward to it.
+
+Everything here can be asked again, and the second time changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from actors.core.commands import Connection, GrantMediation
+from actors.core.refusals import Refusal
+from actors.core.replies import Done
+from http_edge.didcomm.envelopes.did_documents import MessagingService
+from http_edge.didcomm.envelopes.messages import Message
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
+from http_edge.didcomm.protocols.handshake import host_of
+from http_edge.didcomm.protocols.keylists import Keylists
+from http_edge.didcomm.protocols.problems import Problem, problem_of
+from http_edge.didcomm.protocols.protocol import Request
+
+Services: TypeAlias = Callable[[Message], MessagingService | None]
+"""Where the sender of a message takes messages, if its DID says so by itself."""
+_TO_RETRY = frozenset(
+    {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.INSUFFICIENT_STORAGE, Refusal.RATE_LIMITED}
+)
+
+
+class NotEnrolled(msgspec.Struct, frozen=True):
+    """An agent that is denied mediation; ``refused`` is why, for the operator."""
+
+    refused: str
+    is_connected: bool = False
+
+
+class Enrolment:
+    """Grants mediation to those that may have it."""
+
+    def __init__(
+        self,
+        identities: Identities,
+        admission: Admission,
+        keylists: Keylists,
+        services: Services,
+        *,
+        own_url: str,
+        own_names: frozenset[str],
+    ) -> None:
+        """``own_url`` and ``own_names`` are the mediator's, and no way to an agent."""
+        self._identities = identities
+        self._admission = admission
+        self._keylists = keylists
+        self._services = services
+        self._own_names = own_names
+        self._own_host = host_of(own_url)
+
+    async def grant(self, request: Request) -> NotEnrolled | Problem | None:
+        """Grant mediation to the sender; what is against it, or None."""
+        did = request.message.sender_did
+        granted = await (self._enrol(request, did) if did else self._grant(request))
+        return _not_granted(granted) if isinstance(granted, Refusal) else granted
+
+    def reach(self, message: Message) -> tuple[str, list[str]]:
+        """Where the sender of a message is reached by its document: endpoint and routing keys.
+
+        The keys are DIDs or ids of their keys, in the order from the agent outwards. Both are
+        empty for an agent that fetches its messages, and for one whose document leads back to
+        this mediator: a message sent there would be queued for it, for ever.
+        """
+        service = self._services(message)
+        if service is None or host_of(service.uri) == self._own_host:
+            return "", []
+        if any(canonical_name(key) in self._own_names for key in service.routing_keys):
+            return "", []
+        # A document lists them from the outside inwards: what the sender reaches is first.
+        return service.uri, list(reversed(service.routing_keys))
+
+    async def _grant(self, request: Request) -> Refusal | None:
+        granted = await self._identities.ask(
+            request.sender.did, GrantMediation(), request.command, Done, by_owner=True
+        )
+        return granted if isinstance(granted, Refusal) else None
+
+    async def _enrol(self, request: Request, did: str) -> NotEnrolled | Problem | Refusal | None:
+        """Connect the sender, if it may be an agent of ours, and register its own DID.
+
+        Clients that know no keylist rely on the latter.
+        """
+        admitted = await self._admission.admit(request, request.message.parent_thread_id)
+        if admitted is NotAdmitted.UNAVAILABLE:
+            return Problem.TRY_AGAIN
+        if admitted is NotAdmitted.TOO_MANY:
+            return Problem.RATE_LIMITED
+        if isinstance(admitted, NotAdmitted):
+            return NotEnrolled(admitted.name.lower().replace("_", "-"))
+        endpoint, routing_keys = self.reach(request.message)
+        name = canonical_name(did)
+        kind = request.message.type
+        connection = Connection(
+            # By its short form alone it would be unknown to an edge that starts.
+            peer_did=request.message.whole_did or did,
+            label="",
+            endpoint=endpoint,
+            routing_keys=routing_keys,
+            protocol=f"{kind.family}/{kind.major}.{kind.minor}",
+            invitation_id=admitted.invitation_id,
+        )
+        names = [] if name is None else [name]
+        return await self._keylists.enrol(request.sender.did, request.command, connection, names)
+
+
+def _not_granted(refusal: Refusal) -> NotEnrolled | Problem:
+    problem = problem_of(refusal)
+    if refusal in _TO_RETRY:
+        return problem
+    return NotEnrolled(problem.refused, is_connected=refusal is not Refusal.NOT_CONNECTED)

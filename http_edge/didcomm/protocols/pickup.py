@@ -1,0 +1,219 @@
+"""Message pickup with acknowledgements: the flow that the versions 2.0, 3.0 and 4.0 share.
+
+Status, delivery, acknowledgement and live mode over the one queue, with its leases, its order and
+its bounds. In what the versions differ, the members above all, says a ``PickupForm``.
+
+Every question must allow a return route. Without one there is no answer, for neither a status nor a
+delivery may wait in the queue; only an acknowledgement still takes effect. Nothing leaves the queue
+before ``messages-received`` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from actors.core.refusals import Refusal
+from actors.core.replies import DeliveredMessage, Delivery, QueueState
+from actors.host.clock import Clock
+from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, NewMessage, Reply
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.protocols.own_queue import IDS_MAX, OwnQueue, attachments
+from http_edge.didcomm.protocols.problems import Problem, problem_of
+from http_edge.didcomm.protocols.protocol import (
+    NOTHING,
+    Family,
+    LiveModeChange,
+    Outcome,
+    Request,
+    refusal,
+)
+from http_edge.settings.settings import DidComm
+
+StatusOf: TypeAlias = Callable[[QueueState, int], Json]
+"""The attributes of a status, of a queue and the time in Unix milliseconds."""
+
+
+class PickupForm(msgspec.Struct, frozen=True):
+    """In what the versions differ.
+
+    ``recipient`` is the member that narrows a question to one recipient, ``limit`` the one that
+    bounds a delivery. ``delivers_nothing``: a delivery of an empty queue is an empty delivery, in
+    the other versions it is a status. ``answers_receipt``: an acknowledgement is answered by the
+    status. ``reports_itself``: problem reports are messages of the protocol.
+    """
+
+    family: str
+    major: int
+    recipient: str
+    limit: str
+    status_of: StatusOf
+    delivers_nothing: bool = False
+    answers_receipt: bool = True
+    reports_itself: bool = False
+
+    @property
+    def channel(self) -> str:
+        """The protocol in the log."""
+        return f"pickup/{self.major}.0"
+
+    def live_delivery(self, messages: Sequence[DeliveredMessage]) -> NewMessage:
+        """A delivery that answers no request, so without a thread."""
+        kind = f"{self.family}/{self.major}.0/delivery"
+        return NewMessage(kind, attachments=attachments(messages))
+
+
+class _Narrowed(msgspec.Struct, frozen=True):
+    """What a message says of a recipient: its spelling, and its name in the queue.
+
+    Both are None where it says nothing. ``name`` alone is None where the text is no recipient at
+    all: then nothing waits for it, as for every recipient that is not of this queue.
+    """
+
+    member: str
+    spelling: str | None = None
+    name: str | None = None
+
+    @property
+    def to_nothing(self) -> bool:
+        """Is it narrowed to a recipient that does not exist?"""
+        return self.spelling is not None and self.name is None
+
+    @property
+    def echo(self) -> Json:
+        """The member for the answer, in the asker's own spelling."""
+        return {} if self.spelling is None else {self.member: self.spelling}
+
+
+class Pickup:
+    """The mediator of one version of pickup."""
+
+    def __init__(
+        self,
+        form: PickupForm,
+        identities: Identities,
+        settings: DidComm,
+        *,
+        edge: str,
+        clock: Clock,
+    ) -> None:
+        """Pickup over the queues behind ``identities``; live sessions are held by ``edge``."""
+        self._form = form
+        self._queue = OwnQueue(identities, settings, form.channel)
+        self._edge = edge
+        self._clock = clock
+
+    def family(self) -> Family:
+        """The table of its messages."""
+        handlers = {
+            "status-request": self._status,
+            "delivery-request": self._deliver,
+            "messages-received": self._received,
+            "live-delivery-change": self._live,
+        }
+        return Family(self._form.family, self._form.major, (0,), ("mediator",), handlers)
+
+    async def _status(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        narrowed = self._narrowed(request.message)
+        if isinstance(narrowed, InvalidMember):
+            return self._refused(narrowed)
+        return await self._status_reply(request, narrowed)
+
+    async def _deliver(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        limit, narrowed = request.message.count(self._form.limit), self._narrowed(request.message)
+        if isinstance(limit, InvalidMember):
+            return self._refused(limit)
+        if isinstance(narrowed, InvalidMember):
+            return self._refused(narrowed)
+        if limit == 0 or narrowed.to_nothing:
+            if self._form.delivers_nothing:
+                return _answer(Reply("delivery", narrowed.echo, []))
+            return await self._status_reply(request, narrowed)
+        found = await self._queue.deliver(request, limit, recipient_key=narrowed.name)
+        if not isinstance(found, Delivery):
+            return self._refused(found)
+        if found.messages or self._form.delivers_nothing:
+            return _answer(Reply("delivery", narrowed.echo, attachments(found.messages)))
+        # What is out on lease is not counted: a wallet asks again until the count is 0.
+        left = msgspec.structs.replace(found.state, messages=found.state.available)
+        return _answer(self._written(left, narrowed))
+
+    async def _received(self, request: Request) -> Outcome:
+        ids = request.message.texts("message_id_list", IDS_MAX)
+        if isinstance(ids, InvalidMember):
+            return self._refused(ids) if request.routable else NOTHING
+        state = await self._queue.acknowledge(request, ids)
+        if not request.routable:
+            return NOTHING
+        if not isinstance(state, QueueState):
+            return self._refused(state)
+        if not self._form.answers_receipt:
+            return Outcome(explicit=True)
+        return _answer(self._written(state, _Narrowed(self._form.recipient)))
+
+    async def _live(self, request: Request) -> Outcome:
+        if not request.routable:
+            return NOTHING
+        everything = _Narrowed(self._form.recipient)
+        wanted = request.message.flag("live_delivery")
+        if isinstance(wanted, InvalidMember):
+            return self._refused(wanted)
+        if not request.persistent:
+            if wanted:
+                return self._refused(Problem.LIVE_MODE_NOT_SUPPORTED)
+            return await self._status_reply(request, everything)
+        state = await self._queue.live(request, self._edge if wanted else None)
+        if not isinstance(state, QueueState):
+            return self._refused(state)
+        outcome = _answer(self._written(state, everything))
+        delivery = self._form.live_delivery if wanted else None
+        return msgspec.structs.replace(
+            outcome, live=LiveModeChange(delivery, version=state.version)
+        )
+
+    async def _status_reply(self, request: Request, narrowed: _Narrowed) -> Outcome:
+        """The queue as it is now."""
+        state = await self._queue.state(request, narrowed.name)
+        if not isinstance(state, QueueState):
+            return self._refused(state)
+        if narrowed.to_nothing:
+            state = of_no_recipient(state)
+        return _answer(self._written(state, narrowed))
+
+    def _written(self, state: QueueState, narrowed: _Narrowed) -> Reply:
+        return Reply("status", {**narrowed.echo, **self._form.status_of(state, self._clock())})
+
+    def _narrowed(self, message: Message) -> _Narrowed | InvalidMember:
+        """What the message says of a recipient."""
+        member = self._form.recipient
+        spelling = message.optional_text(member, DID_CHARS_MAX)
+        if isinstance(spelling, InvalidMember):
+            return spelling
+        if spelling is None:
+            return _Narrowed(member)
+        return _Narrowed(member, spelling, canonical_name(spelling))
+
+    def _refused(self, problem: Problem | InvalidMember | Refusal) -> Outcome:
+        if isinstance(problem, Refusal):
+            problem = problem_of(problem)
+        own = self._form.reports_itself
+        return refusal(problem, may_wait=False, explicit=True, is_own=own)
+
+
+def of_no_recipient(state: QueueState) -> QueueState:
+    """The state as seen through a recipient that is not of this queue: nothing waits for it."""
+    return msgspec.structs.replace(
+        state, messages=0, bytes=0, available=0, oldest_ms=0, newest_ms=0
+    )
+
+
+def _answer(reply: Reply) -> Outcome:
+    return Outcome(reply, may_wait=False, explicit=True)

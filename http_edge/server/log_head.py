@@ -1,0 +1,107 @@
+"""``GET /log/head``: the newest signed head of the log that the exporter has published.
+
+The exporting process keeps it in a file of the data directory, also where it stands by for another
+process, whose heads it finds in the place of the export. So every edge has it on its own machine,
+asks no host and no store, and does without pyarrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from actors.host.clock import Clock
+from eventstore.log.databases import folder_name
+from eventstore.log.signed_note import NoteRefused
+from eventstore.log.tree_head import read_head
+from http_edge.decentrl.answers import error_body
+from http_edge.listener.address_charge import charge_public
+from http_edge.listener.routes import JSON, PlainRoute, Rejection, Route
+from http_edge.settings.settings import Settings
+
+_NAME: Final = "log-head{}.txt"
+"""With the number of the database where the log has several."""
+_READ_AGAIN_MS: Final = 1_000
+_CACHE_CONTROL: Final = "public, max-age=1"
+_NONE: Final = "head: none is published; the mediator exports its log to no place, or has not yet"
+_SEVERAL: Final = "head: the log has several databases, each with a head of its own: "
+
+
+class HeadFile:
+    """The newest head in the data directory."""
+
+    def __init__(self, data_dir: Path, database: int | None = None) -> None:
+        """Of the log, or of one of its databases where it has several."""
+        self._path = data_dir / _NAME.format("" if database is None else f"-{database}")
+
+    def publish(self, note: bytes) -> None:
+        """Let edges of this machine answer with this head. What cannot be written stops nothing."""
+        draft = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            draft.write_bytes(note)
+            draft.replace(self._path)
+
+    def read(self) -> bytes | None:
+        """The signed note, None where there is none."""
+        try:
+            content = self._path.read_bytes()
+            read_head(content)
+        except (OSError, NoteRefused):
+            return None
+        return content
+
+
+class LogHeadEndpoint:
+    """Answers ``GET /log/head``, and ``GET /log/db-1/head`` where the log has several databases."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        count = len(settings.log_dsns)
+        self._rate = settings.rates.public_reads_per_address_per_s
+        self._clock = clock
+        numbers: Sequence[int | None] = [None] if count == 1 else range(count)
+        self._files = {_path(n): HeadFile(settings.data_dir, n) for n in numbers}
+        self._read: dict[str, tuple[int, bytes | None]] = {}
+
+    def routes(self) -> Sequence[Route]:
+        """One for each head; for every client, at the rate of public pages."""
+        routes: list[Route] = [
+            PlainRoute("GET", path, partial(self._show, path), per_address_per_s=self._rate)
+            for path in self._files
+        ]
+        if len(self._files) > 1:
+            routes.append(PlainRoute("GET", _path(None), self._name_each))
+        return routes
+
+    async def _show(self, path: str, _: web.Request) -> web.Response:
+        note = self._newest(path)
+        if note is None:
+            return _not_found(_NONE)
+        charge_public(len(note))
+        headers = {hdrs.CACHE_CONTROL: _CACHE_CONTROL}
+        return web.Response(body=note, content_type="text/plain", charset="utf-8", headers=headers)
+
+    async def _name_each(self, _: web.Request) -> web.Response:
+        return _not_found(_SEVERAL + ", ".join(self._files))
+
+    def _newest(self, path: str) -> bytes | None:
+        """What the file holds, read at most once a second."""
+        read_ms, note = self._read.get(path, (0, None))
+        if abs(self._clock() - read_ms) >= _READ_AGAIN_MS:
+            note = self._files[path].read()
+            self._read[path] = self._clock(), note
+        return note
+
+
+def _path(database: int | None) -> str:
+    return "/log/head" if database is None else f"/log/{folder_name(database)}/head"
+
+
+def _not_found(detail: str) -> web.Response:
+    body = error_body(Rejection.NOT_FOUND.value, detail)
+    return web.Response(status=HTTPStatus.NOT_FOUND, body=body, content_type=JSON)

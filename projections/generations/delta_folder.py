@@ -1,0 +1,160 @@
+"""A folder of the tables' place as a table of Delta Lake: its versions, its files, its commits.
+
+A commit is one put-if-absent of the next version: of two that make the same one succeeds, and the
+other has to look again. The library ``deltalake`` makes it in the process that calls it; no other
+program is needed. Nothing is tried again here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import (
+    AddAction,
+    CommitProperties,
+    PostCommitHookProperties,
+    RemoveAction,
+    create_table_with_add_actions,
+)
+
+from eventstore.parquet.files import EVENTS, ExportPlace
+from projections.errors import BUSY, UNSAFE, ProjectionError
+
+_CONFIGURATION: Final = {
+    # A generation is at a version: commits stay as long as it does (``DeltaFolder.trim``).
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.checkpointInterval": "20",
+}
+_HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+_LOGGED: Final = re.compile(r"(\d{20})\..*")
+"""The name of a commit or of a checkpoint."""
+
+
+class TablesDamaged(ProjectionError):
+    """Tables, or what describes them, are not what the rebuild wrote; names what is wrong."""
+
+    exit_code = UNSAFE
+
+
+class TablesBusy(ProjectionError):
+    """Another rebuild writes to the same place."""
+
+    exit_code = BUSY
+
+
+class DeltaFolder:
+    """A folder that is a Delta table, or becomes one with its first commit."""
+
+    def __init__(self, place: ExportPlace, name: str) -> None:
+        """The table of this name."""
+        self.name = name
+        self.place = place
+        self._uri = place.table.uri.removesuffix(EVENTS) + name
+        self._options = dict(place.table.options)
+
+    def opened(self, version: int | None = None) -> DeltaTable | None:
+        """The table at a version, or as it is now; None where there is none.
+
+        Raises:
+            TablesDamaged: its log cannot be read, or has no such version.
+            ExportUnavailable: the place cannot be read now.
+        """
+        try:
+            return DeltaTable(self._uri, version=version, storage_options=self._options)
+        except TableNotFoundError:
+            if any(path.endswith(".json") for path in self.place.sizes(f"{self.name}/_delta_log")):
+                raise TablesDamaged(f"{self.name}: the beginning of its log is gone") from None
+            return None
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._damaged(error) from error
+
+    def files(self, table: DeltaTable) -> dict[str, int]:
+        """The files of an opened table with their sizes in bytes. Raises as ``opened``."""
+        try:
+            actions = pa.table(table.get_add_actions(flatten=True))
+        except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+            raise self._damaged(error) from error
+        columns = (actions[name].to_pylist() for name in ("path", "size_bytes"))
+        return dict(zip(*columns, strict=True))
+
+    def make_version(
+        self,
+        before: DeltaTable | None,
+        added: Sequence[AddAction],
+        removed: Iterable[RemoveAction],
+        schema: Schema,
+        *,
+        about: str,
+        partition_by: Sequence[str] = (),
+    ) -> int | None:
+        """Make the version after ``before``; None where another process was first.
+
+        Args:
+            before: the table as ``opened``, None where there is none.
+            added: files that are written and whole.
+            removed: files that are in ``before``. Where the schema is another one than that of
+                ``before``, all its files go and none is named here.
+            schema: the columns.
+            about: what the table is.
+            partition_by: the columns that stand in the paths of files alone.
+
+        Raises:
+            TablesDamaged, ExportUnavailable: as ``opened``; it may be made all the same.
+        """
+        properties = CommitProperties(max_commit_retries=0)
+        try:
+            if before is None:
+                create_table_with_add_actions(
+                    self._uri,
+                    schema,
+                    list(added),
+                    mode="error",
+                    partition_by=list(partition_by),
+                    name=self.name,
+                    description=about,
+                    configuration=_CONFIGURATION,
+                    storage_options=self._options,
+                    commit_properties=properties,
+                    post_commithook_properties=_HOOKS,
+                )
+            else:
+                before.create_write_transaction(
+                    [*removed, *added],
+                    "append" if before.schema() == schema else "overwrite",
+                    schema,
+                    partition_by=list(partition_by),
+                    commit_properties=properties,
+                    post_commithook_properties=_HOOKS,
+                )
+        except CommitFailedError:
+            return None
+        except (DeltaError, OSError) as error:
+            if before is None and self.opened() is not None:
+                return None
+            raise self._damaged(error) from error
+        version: int = 0 if before is None else before.version() + 1
+        self.place.sync(f"{self.name}/_delta_log/{version:020d}.json")
+        return version
+
+    def trim(self, oldest: int) -> None:
+        """Remove of the log what no version from ``oldest`` on is read by.
+
+        Raises:
+            ExportUnavailable: the place cannot be changed now.
+        """
+        found = sorted(self.place.sizes(f"{self.name}/_delta_log"))
+        named = {path: _LOGGED.fullmatch(path.rpartition("/")[2]) for path in found}
+        versions = {path: int(name[1]) for path, name in named.items() if name is not None}
+        checkpoints = {v for path, v in versions.items() if ".checkpoint" in path and v <= oldest}
+        for path, version in versions.items():
+            if version < max(checkpoints, default=0):
+                self.place.remove(path)
+
+    def _damaged(self, error: Exception) -> TablesDamaged:
+        self.place.sizes(self.name)  # raises if it is the store that is gone
+        return TablesDamaged(f"{self.name}: {' '.join(str(error).split())}")

@@ -1,0 +1,178 @@
+"""A rebuilt table: a Delta table that is partitioned by the bucket of its rows.
+
+    <target>/<table>/_delta_log/                     its versions
+    <target>/<table>/<run>/bucket=<n>/*.parquet      what Spark wrote, for each run of a rebuild
+
+Spark writes files and knows nothing of the format, so a task that runs twice changes nothing. A
+commit gives the table exactly the files that are wanted, whatever others committed before: a
+version is all of one rebuild's, never a mixture.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import Schema
+from deltalake.transaction import AddAction, RemoveAction
+
+from eventstore.parquet.errors import ExportUnavailable
+from eventstore.parquet.files import ExportPlace
+from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
+from projections.generations.generation import GenerationTable, TableFile
+
+BUCKET: Final = "bucket"
+"""The column by which every table is partitioned; it stands in the paths of files alone."""
+_TRIES: Final = 10
+_TEXT_MAX: Final = 256
+"""Characters; a file with a longer bound of a column has none for it."""
+
+
+def commit_files(
+    place: ExportPlace, table: GenerationTable, schema: str, now_ms: int
+) -> GenerationTable:
+    """Have a table hold exactly its files; the table with the version in which it does.
+
+    Args:
+        place: where the tables are.
+        table: what it is to be; its files are written and whole.
+        schema: the columns, as Spark and the format write a schema in JSON.
+        now_ms: the time, Unix milliseconds.
+
+    Raises:
+        TablesBusy: others commit all the time.
+        TablesDamaged: its log or one of the files cannot be read.
+        ExportUnavailable: the place cannot be read or written now.
+    """
+    folder, wanted = DeltaFolder(place, table.name), Schema.from_json(_with_bucket(schema))
+    for _ in range(_TRIES):
+        before = folder.opened()
+        now = {} if before is None else folder.files(before)
+        is_same_schema = before is None or before.schema() == wanted
+        if before is not None and is_same_schema and now.keys() == {f.path for f in table.files}:
+            return msgspec.structs.replace(table, version=before.version())
+        stays = now.keys() if is_same_schema else set()
+        added = [f for f in table.files if f.path not in stays]
+        gone = sorted(stays - {f.path for f in table.files})
+        version = folder.make_version(
+            before,
+            [_added(place, table.name, file, now_ms) for file in added],
+            [_removed(path, now[path], now_ms) for path in gone],
+            wanted,
+            about=table.about,
+            partition_by=[BUCKET],
+        )
+        if version is not None:
+            return msgspec.structs.replace(table, version=version)
+    raise TablesBusy(f"other rebuilds write to the table {table.name} all the time")
+
+
+def check_files(place: ExportPlace, table: GenerationTable) -> None:
+    """Check that a table has these files at its version, and that all are still there.
+
+    Raises:
+        TablesDamaged: says which table is not as its generation says, and why.
+        ExportUnavailable: the place cannot be read now.
+    """
+    folder = DeltaFolder(place, table.name)
+    opened = folder.opened(table.version)
+    if opened is None:
+        raise TablesDamaged(f"{table.name}: there is no such table any more")
+    wanted = {file.path: file.bytes for file in table.files}
+    if folder.files(opened) != wanted:
+        raise TablesDamaged(
+            f"{table.name}: version {table.version} has other files than its generation names"
+        )
+    found = place.sizes(table.name)
+    for path, size in wanted.items():
+        if found.get(f"{table.name}/{path}") != size:
+            why = "has another size" if f"{table.name}/{path}" in found else "is gone"
+            raise TablesDamaged(f"{table.name}/{path}: the file {why}")
+
+
+def read_footer(place: ExportPlace, path: str) -> Any:
+    """What a Parquet file says of itself (``pyarrow.parquet.FileMetaData``).
+
+    Raises:
+        TablesDamaged: it cannot be read.
+        ExportUnavailable: the place cannot be read now.
+    """
+    try:
+        with place.filesystem.open_input_file(place.full_path(path)) as opened:
+            return pq.read_metadata(opened)
+    except FileNotFoundError as error:
+        raise TablesDamaged(f"{path}: the file is gone") from error
+    except pa.ArrowException as error:
+        raise TablesDamaged(f"{path}: {error}") from error
+    except OSError as error:
+        raise ExportUnavailable(path, str(error)) from error
+
+
+def bucket_of(path: str) -> int:
+    """The bucket that the path of a file names."""
+    return int(path.split("/")[-2].removeprefix(f"{BUCKET}="))
+
+
+def _with_bucket(schema: str) -> str:
+    members = json.loads(schema)
+    about = "part of the table: the first two bytes of the stream, modulo the number of buckets"
+    members["fields"].append(
+        {"name": BUCKET, "type": "integer", "nullable": True, "metadata": {"comment": about}}
+    )
+    return json.dumps(members)
+
+
+def _added(place: ExportPlace, table: str, file: TableFile, now_ms: int) -> AddAction:
+    footer = read_footer(place, f"{table}/{file.path}")
+    return AddAction(
+        path=file.path,
+        size=file.bytes,
+        partition_values={BUCKET: str(file.bucket)},
+        modification_time=now_ms,
+        data_change=True,
+        stats=json.dumps({"numRecords": file.rows} | _bounds(footer)),
+    )
+
+
+def _removed(path: str, size: int, now_ms: int) -> RemoveAction:
+    values: dict[str, str | None] = {BUCKET: str(bucket_of(path))}
+    return RemoveAction(path, True, now_ms, size, values)  # noqa: FBT003 - the library's order
+
+
+def _bounds(footer: Any) -> dict[str, dict[str, Any]]:
+    """Bounds and nulls of the columns that are no lists, as the log of a table has them."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    row_groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for number in range(footer.num_columns):
+        name = footer.schema.column(number).path
+        groups = [group.column(number).statistics for group in row_groups]
+        if "." in name or any(found is None or not found.has_null_count for found in groups):
+            continue
+        nulls[name] = sum(found.null_count for found in groups)
+        with_values = [found for found in groups if found.num_values]
+        if not with_values or not all(found.has_min_max for found in with_values):
+            continue
+        low = _plain(min(found.min for found in with_values))
+        high = _plain(max(found.max for found in with_values))
+        if low is not None and high is not None:
+            least[name], most[name] = low, high
+    return {"minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _plain(value: Any) -> Any:
+    """A bound as the format writes it: times in UTC, to the microsecond; None for no bound."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        case bool() | bytes() | date():
+            return None
+        case str():
+            return value if len(value) <= _TEXT_MAX else None
+        case _:
+            return value

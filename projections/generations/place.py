@@ -1,0 +1,358 @@
+"""The place of rebuilt tables: which generations there are, and how one is added.
+
+    <target>/generations/                            a Delta table with a row for each generation
+    <target>/<table>/                                a Delta table (``delta_table``)
+
+A generation counts once a commit of ``generations`` names it, which is one put-if-absent: of two
+rebuilds that end at the same time each makes a generation of its own, one after the other. What
+was killed before has changed nothing that is read. The same commit takes out the generations that
+are not kept any longer; only then are their files removed.
+
+    generation, made_at, position, at, complete_until, tables
+                                                     for other programs: which versions to open
+    description                                      the ``Generation`` as JSON, for ours
+
+The name of the file with the row has the SHA-256 of its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Container, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, RemoveAction
+
+from eventstore.parquet.errors import ExportUnavailable
+from eventstore.parquet.files import ExportPlace, FileMissing, open_place
+from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
+from projections.generations.delta_table import bucket_of, check_files, commit_files, read_footer
+from projections.generations.generation import (
+    FORMAT,
+    Generation,
+    GenerationTable,
+    TableFile,
+    content_hash,
+)
+
+GENERATIONS: Final = "generations"
+_TRIES: Final = 10
+_AT_ONCE: Final = 4
+_PIECE_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"(\d{8,})-([0-9a-f]{64})\.parquet")
+_UNNAMED_KEPT_S: Final = 7 * 86_400
+"""Where there is no lock, files that no generation names may be of a rebuild that still runs."""
+DESCRIBED: Final = pa.schema(
+    [
+        pa.field("generation", pa.int64()),
+        pa.field("made_at", pa.timestamp("us", "UTC")),
+        pa.field("position", pa.int64()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("complete_until", pa.timestamp("us", "UTC")),
+        pa.field(
+            "tables",
+            pa.list_(
+                pa.struct(
+                    [
+                        pa.field("name", pa.string()),
+                        pa.field("version", pa.int64()),
+                        pa.field("rows", pa.int64()),
+                        pa.field("sha256", pa.string()),
+                    ]
+                )
+            ),
+        ),
+        pa.field("description", pa.string()),
+    ]
+)
+
+
+class Kept(NamedTuple):
+    """Which generations stay: the newest ones, and any for ``replaced_s`` after the next one."""
+
+    newest: int = 2
+    replaced_s: float = 3_600
+
+
+class TablesPlace:
+    """A folder of tables, at a path of this machine or a URI."""
+
+    def __init__(self, target: str, place: ExportPlace | None = None) -> None:
+        """The place that is opened as ``target``, if it is not opened yet."""
+        self.target = target
+        self.place = place or open_place(target)
+        self._generations = DeltaFolder(self.place, GENERATIONS)
+
+    def numbers(self) -> list[int]:
+        """The numbers of all generations, in their order; empty where there are no tables yet.
+
+        Raises:
+            TablesDamaged: what is there cannot be read.
+            ExportUnavailable: the place cannot be read now.
+        """
+        return sorted(self._listed(self._generations.opened()))
+
+    def generation(self, number: int | None = None) -> Generation | None:
+        """A generation by its number, or the newest one; None where there are no tables yet.
+
+        Raises:
+            TablesDamaged: it is not as it was written, or there is none of this number.
+            ExportUnavailable: the place cannot be read now.
+        """
+        found = self._listed(self._generations.opened())
+        if number is None and not found:
+            return None
+        number = max(found) if number is None else number
+        if number not in found:
+            raise TablesDamaged(f"generation {number}: there is none, or it was removed")
+        return self._read(found[number])
+
+    def check(self, generation: Generation) -> None:
+        """Check that the tables of a generation are what it says, but not yet their content.
+
+        Raises:
+            TablesDamaged: says which table is not, and why.
+            ExportUnavailable: the place cannot be read now.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as checking:
+            list(checking.map(self._check, generation.tables))
+
+    def check_content(self, table: GenerationTable, files: Iterable[TableFile]) -> None:
+        """Check the SHA-256 of these files of a table.
+
+        Raises:
+            TablesDamaged: names the first one that is not as its generation says.
+            ExportUnavailable: the place cannot be read now.
+        """
+        wanted = {f"{table.name}/{file.path}": file.sha256 for file in files}
+        with ThreadPoolExecutor(_AT_ONCE) as reading:
+            for path, found in zip(wanted, reading.map(self._sha256, wanted), strict=True):
+                if found != wanted[path]:
+                    raise TablesDamaged(f"{path}: its SHA-256 is not that of its generation")
+
+    def staged(self, table: str, run: str) -> list[TableFile]:
+        """The files of a table that Spark wrote in one run, read once for their SHA-256.
+
+        Raises:
+            TablesDamaged: one of them cannot be read.
+            ExportUnavailable: the place cannot be read now.
+        """
+        sizes = {
+            path: size
+            for path, size in sorted(self.place.sizes(f"{table}/{run}").items())
+            if path.endswith(".parquet")
+        }
+
+        def described(path: str) -> TableFile:
+            self.place.sync(path)
+            below = path.removeprefix(f"{table}/")
+            rows = read_footer(self.place, path).num_rows
+            return TableFile(below, bucket_of(path), rows, sizes[path], self._sha256(path))
+
+        with ThreadPoolExecutor(_AT_ONCE) as reading:
+            return list(reading.map(described, sizes))
+
+    def remove_run(self, tables: Iterable[str], run: str) -> None:
+        """Remove what Spark wrote in one run, none of which is committed.
+
+        Raises:
+            ExportUnavailable: it cannot be removed now.
+        """
+        for table in tables:
+            for path in self.place.sizes(f"{table}/{run}"):
+                self.place.remove(path)
+
+    def commit_table(
+        self, table: GenerationTable, schema: str, base: int | None
+    ) -> GenerationTable:
+        """Make the version of a table that has its files; the table with this version.
+
+        ``base`` is the number of the generation that it shares files with, None for none.
+
+        Raises:
+            TablesBusy: another rebuild removed ``base``, or others commit all the time.
+            TablesDamaged, ExportUnavailable: as ``generation``.
+        """
+        _check_is_there(base, self.numbers())
+        return commit_files(self.place, table, schema, _now_ms())
+
+    def commit(self, draft: Generation, base: int | None, kept: Kept) -> Generation:
+        """Add a generation, whose tables are committed, under the next number.
+
+        Args:
+            draft: the generation; its number and the time when it was made are set here.
+            base: the number of the generation that it shares files with, None for none.
+            kept: which generations stay; of the others the files are removed.
+
+        Raises:
+            TablesBusy: another rebuild removed ``base``, or others commit all the time.
+            TablesDamaged, ExportUnavailable: as ``generation``.
+        """
+        for _ in range(_TRIES):
+            table = self._generations.opened()
+            found = self._listed(table)
+            _check_is_there(base, found)
+            earlier = {number: self._read(path) for number, path in found.items()}
+            number = max(found, default=0) + 1
+            new = msgspec.structs.replace(draft, generation=number, made_at_ms=_now_ms())
+            gone = _expired([*earlier.values(), new], kept)
+            path = self._write(new)
+            if not self._is_committed(table, path, [found[each] for each in gone]):
+                self.place.remove(f"{GENERATIONS}/{path}")
+                continue
+            left = [each for n, each in earlier.items() if n not in gone]
+            self._remove([earlier[each] for each in gone], [*left, new])
+            for each in gone:
+                self.place.remove(f"{GENERATIONS}/{found[each]}")
+            return new
+        raise TablesBusy(f"other rebuilds write to {self.place.root} all the time")
+
+    def _check(self, table: GenerationTable) -> None:
+        if content_hash(table.files) != table.sha256:
+            raise TablesDamaged(f"{table.name}: its SHA-256 is not that of its files")
+        if sum(file.rows for file in table.files) != table.rows:
+            raise TablesDamaged(f"{table.name}: its files do not have {table.rows} rows together")
+        check_files(self.place, table)
+
+    def _listed(self, table: DeltaTable | None) -> dict[int, str]:
+        if table is None:
+            return {}
+        found: dict[int, str] = {}
+        for path in self._generations.files(table):
+            named = _NAME.fullmatch(path)
+            if named is None or int(named[1]) in found:
+                raise TablesDamaged(f"{GENERATIONS}/{path}: not the file of one generation")
+            found[int(named[1])] = path
+        return found
+
+    def _read(self, name: str) -> Generation:
+        path = f"{GENERATIONS}/{name}"
+        try:
+            content = self.place.read(path)
+        except FileMissing as error:
+            raise TablesDamaged(f"{path}: the file is gone") from error
+        named = _NAME.fullmatch(name)
+        if named is None or hashlib.sha256(content).hexdigest() != named[2]:
+            raise TablesDamaged(f"{path}: its SHA-256 is not that of its name")
+        try:
+            (row,) = pq.read_table(pa.BufferReader(content)).to_pylist()
+            if json.loads(row["description"])["format"] != FORMAT:
+                raise TablesDamaged(f"{path}: of another release: rebuild the tables elsewhere")
+            return msgspec.json.decode(row["description"], type=Generation)
+        except (pa.ArrowException, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+            raise TablesDamaged(f"{path}: {error}") from error
+
+    def _write(self, generation: Generation) -> str:
+        until_ms = generation.complete_until_ms
+        row = {
+            "generation": generation.generation,
+            "made_at": _time(generation.made_at_ms),
+            "position": generation.position,
+            "at": _time(generation.at_ms),
+            "complete_until": None if until_ms is None else _time(until_ms),
+            "tables": [
+                {"name": t.name, "version": t.version, "rows": t.rows, "sha256": t.sha256}
+                for t in generation.tables
+            ],
+            "description": msgspec.json.encode(generation).decode(),
+        }
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist([row], DESCRIBED), sink, compression="zstd")
+        content = sink.getvalue().to_pybytes()
+        path = f"{generation.generation:08d}-{hashlib.sha256(content).hexdigest()}.parquet"
+        self.place.write(f"{GENERATIONS}/{path}", content)
+        return path
+
+    def _is_committed(self, table: DeltaTable | None, path: str, gone: Sequence[str]) -> bool:
+        """Name the file of a generation instead of others; not where another rebuild was first."""
+        size = self.place.sizes(GENERATIONS)[f"{GENERATIONS}/{path}"]
+        number = int(path.partition("-")[0])
+        bounds = {"minValues": {"generation": number}, "maxValues": {"generation": number}}
+        stats = json.dumps({"numRecords": 1} | bounds | {"nullCount": {"generation": 0}})
+        added = AddAction(path, size, {}, _now_ms(), data_change=True, stats=stats)
+        version = self._generations.make_version(
+            table,
+            [added],
+            [RemoveAction(each, True, _now_ms(), 0, {}) for each in gone],  # noqa: FBT003
+            Schema.from_arrow(DESCRIBED),
+            about="Rebuilds: which versions of the tables beside this one are of one.",
+        )
+        if version is not None:
+            self._generations.trim(version)
+        return version is not None
+
+    def _remove(self, gone: Sequence[Generation], left: Sequence[Generation]) -> None:
+        """Remove the files of generations that are gone, and those that no generation names."""
+        named = _paths(left)
+        tables = [table for each in left for table in each.tables]
+        for name in sorted({table.name for table in tables}):
+            oldest = min(table.version for table in tables if table.name == name)
+            DeltaFolder(self.place, name).trim(oldest)
+            was_named = _paths(gone)
+            found = [path for path in self.place.sizes(name) if "/_delta_log/" not in path]
+            unnamed = [path for path in found if path not in named]
+            for path, is_old in zip(unnamed, self._are_old(unnamed), strict=True):
+                if path in was_named or is_old:
+                    self.place.remove(path)
+
+    def _are_old(self, paths: Sequence[str]) -> list[bool]:
+        if self.place.is_local:
+            return [True] * len(paths)  # the lock: no other rebuild writes here
+        oldest_s = time.time() - _UNNAMED_KEPT_S
+        return [written_s < oldest_s for written_s in self.place.written_s(paths)]
+
+    def _sha256(self, path: str) -> str:
+        digest = hashlib.sha256()
+        try:
+            with self.place.filesystem.open_input_file(self.place.full_path(path)) as opened:
+                while piece := opened.read(_PIECE_BYTES):
+                    digest.update(piece)
+        except OSError as error:
+            raise ExportUnavailable(path, str(error)) from error
+        return digest.hexdigest()
+
+
+def _check_is_there(base: int | None, numbers: Container[int]) -> None:
+    if base is not None and base not in numbers:
+        why = "was removed by another rebuild meanwhile: run this again"
+        raise TablesBusy(f"generation {base}, which was continued, {why}")
+
+
+def _paths(generations: Iterable[Generation]) -> frozenset[str]:
+    return frozenset(
+        f"{table.name}/{file.path}"
+        for generation in generations
+        for table in generation.tables
+        for file in table.files
+    )
+
+
+def _expired(generations: Sequence[Generation], kept: Kept) -> set[int]:
+    """The numbers of those, in their order, that do not stay."""
+    ordered: Sequence[Generation] = sorted(generations, key=lambda each: each.generation)
+    now_ms = ordered[-1].made_at_ms
+    replaced = [
+        each.generation
+        for each, following in pairwise(ordered)
+        if following.made_at_ms + kept.replaced_s * 1_000 <= now_ms
+    ]
+    newest = {each.generation for each in ordered[-max(kept.newest, 1) :]}
+    return set(replaced) - newest
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _time(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC)

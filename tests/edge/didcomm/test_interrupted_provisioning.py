@@ -1,0 +1,163 @@
+"""Whatever message of a wallet's way in is lost, cut off or repeated, its next try succeeds.
+
+Every message from the handshake to the first message that is written to the new recipient, in both
+generations, is cut in every way, there and back; afterwards nothing is there twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import aiohttp
+import pytest
+
+from http_edge.clients.didcomm import (
+    Recipient,
+    Recipient2,
+    Wallet,
+    Wallet2,
+    forward,
+    forward_2,
+)
+from http_edge.clients.didcomm.errors import WalletError
+from http_edge.clients.didcomm.handshake import HandshakeProtocol
+from http_edge.clients.didcomm.mediation_2 import MediationVersion
+from http_edge.clients.didcomm.transport import post
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.conftest import StartMediator
+from tests.edge.didcomm.cut_connections import Cut, CuttingProxy
+from tests.edge.didcomm.newer_wallets import Sender
+from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork, envelope_of, free_port
+from tests.edge.mediator import Mediator
+
+_R = TypeVar("_R")
+GRANTED: Final = ("success", "no_change")
+
+
+class Way(WalletNetwork):
+    """A mediator behind a proxy that cuts connections, and wallets that try again."""
+
+    def __init__(self, mediator: Mediator, proxy: CuttingProxy, session: Any) -> None:
+        super().__init__(mediator, session)
+        self.proxy = proxy
+
+    async def until_done(self, act: Callable[[], Awaitable[_R]]) -> _R:
+        """What a wallet does, once more if it failed, as a wallet would."""
+        try:
+            return await act()
+        except WalletError:
+            return await act()
+
+    async def posted(self, body: bytes, media_type: str) -> None:
+        async def once() -> None:
+            await post(
+                self.session, f"{self.mediator.settings.url}/didcomm", body, media_type=media_type
+            )
+
+        await self.until_done(once)
+
+    def facts(self) -> Counter[str]:
+        """How many events there are of each type."""
+        return Counter(topic.rpartition(".")[0] for topic in self.mediator.facts())
+
+
+@pytest.fixture
+async def way(start_mediator: StartMediator) -> AsyncIterator[Way]:
+    port, proxy_port = free_port(), free_port()
+    mediator = await start_mediator(
+        listen=f"127.0.0.1:{port}", public_url=f"http://127.0.0.1:{proxy_port}"
+    )
+    proxy = CuttingProxy(port)
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with (
+        proxy.serving(proxy_port),
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
+        yield Way(mediator, proxy, session)
+
+
+async def provision(way: Way, handshake: HandshakeProtocol) -> list[str]:
+    """A wallet of DIDComm v1 from its handshake to its first message; the texts that it got."""
+    key, to = KeyPair.new(), KeyPair.new()
+    invitation = await way.invitation()
+    wallet = await way.until_done(
+        lambda: Wallet.connect(invitation, session=way.session, handshake=handshake, key=key)
+    )
+    mediation = await way.until_done(wallet.request_mediation)
+    (changed,) = await way.until_done(lambda: wallet.update_keylist(add=[to.public]))
+    assert changed.result in GRANTED
+    envelope = envelope_of(to.public, "hello")
+    await way.posted(forward(envelope, to.public, [SERVICE.public]), "application/ssi-agent-wire")
+    listed = await way.until_done(wallet.query_keylist)
+    assert len(listed.keys) == 1
+    recipient = Recipient(to, mediation)
+    way.proxy.pass_all()
+    return [
+        str(recipient.unpack(picked.envelope).message["content"])
+        async for picked in wallet.drain(9)
+    ]
+
+
+async def provision_2(way: Way, version: MediationVersion) -> list[str]:
+    """The same of DIDComm v2."""
+    key, to = KeyPair.new(), KeyPair.new()
+    url = way.mediator.url("/invitation")
+    wallet = await way.until_done(
+        lambda: Wallet2.connect(url, session=way.session, mediation=version, key=key)
+    )
+    recipient, sender = Recipient2(to, wallet.routing_did), Sender(way)
+    (changed,) = await way.until_done(lambda: wallet.update_recipients(add=[recipient.did]))
+    assert changed.result == "success"
+    await way.posted(
+        forward_2([sender.sealed("hello", recipient.did)], recipient.did, wallet.routing_did),
+        MEDIA_TYPE,
+    )
+    listed = await way.until_done(wallet.query_recipients)
+    assert len(listed.dids) == 2, "its own, and the one that it registered"
+    way.proxy.pass_all()
+    return [sender.text_in(recipient, picked.envelope) async for picked in wallet.drain(9)]
+
+
+ONCE: Final = {
+    "connection-established": 1,
+    "mediation-granted": 1,
+    "message-queued": 1,
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", Cut)
+@pytest.mark.parametrize("handshake", ["didexchange/1.1", "connections/1.0"])
+async def test_a_wallet_of_v1_is_provisioned_whatever_is_cut(
+    way: Way, how: Cut, handshake: HandshakeProtocol
+) -> None:
+    await cut_everything(way, how, lambda: provision(way, handshake), keys=1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", Cut)
+@pytest.mark.parametrize("version", ["2.0", "3.0"])
+async def test_a_wallet_of_v2_is_provisioned_whatever_is_cut(
+    way: Way, how: Cut, version: MediationVersion
+) -> None:
+    await cut_everything(way, how, lambda: provision_2(way, version), keys=2)
+
+
+async def cut_everything(
+    way: Way, how: Cut, provisioned: Callable[[], Awaitable[list[str]]], *, keys: int
+) -> None:
+    """Cut each message of a new wallet's way in, one wallet for each."""
+    number, messages = 0, 1
+    while number < messages:
+        number += 1
+        before = way.facts()
+        way.proxy.cut(number, how)
+        assert await provisioned() == ["hello"], number
+        messages = way.proxy.passed
+        made = way.facts() - before
+        assert {name: made[name] for name in ONCE} == ONCE, number
+        assert made["keylist-updated"] == keys, number
+    assert messages >= 4, "there was something to cut"

@@ -1,0 +1,256 @@
+"""Wallets of DIDComm v2 over real HTTP and sockets: mediated, written to, and reading."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+import pytest
+
+from http_edge.clients.didcomm import (
+    PICKUP_3,
+    PICKUP_4,
+    ProblemReported,
+    endpoint_of,
+    forward,
+    forward_2,
+    post,
+)
+from http_edge.clients.didcomm.connection_2 import DidMethod2
+from http_edge.clients.didcomm.mediation_2 import MediationVersion
+from http_edge.clients.didcomm.pickup import PickupVersion, delivered
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.didcomm.newer_wallets import Sender, connected
+from tests.edge.didcomm.wallet_network import (
+    SERVICE,
+    Bob,
+    WalletNetwork,
+    envelope_of,
+    opened,
+    routed,
+    sealed,
+)
+from tests.edge.identities import Json
+
+PICKUPS: Final = pytest.mark.parametrize("pickup", [PICKUP_3, PICKUP_4], ids=["3.0", "4.0"])
+
+
+@pytest.fixture
+async def alice(network: WalletNetwork) -> Sender:
+    return Sender(network)
+
+
+@PICKUPS
+@pytest.mark.parametrize("mediation", ["2.0", "3.0"])
+@pytest.mark.parametrize("did_method", ["peer4", "peer2", "key"])
+async def test_a_wallet_follows_an_invitation_and_reads_what_waits(
+    network: WalletNetwork,
+    alice: Sender,
+    pickup: PickupVersion,
+    mediation: MediationVersion,
+    did_method: DidMethod2,
+) -> None:
+    bob = await connected(network, pickup=pickup, mediation=mediation, did_method=did_method)
+    await bob.ping()
+    recipient = await bob.new_recipient()
+    assert endpoint_of(recipient.did) == network.mediator.url("/didcomm")
+    await alice.write(recipient, "one", "two", "three")
+    status = await bob.status(recipient.did)
+    assert (status.recipient_did, status.message_count) == (recipient.did, 3)
+    read = [alice.text_in(recipient, picked.envelope) async for picked in bob.drain(2)]
+    assert read == ["one", "two", "three"]
+    assert (await bob.status()).message_count == 0
+
+
+@PICKUPS
+async def test_live_messages_come_as_deliveries_and_again_until_acknowledged(
+    network: WalletNetwork, alice: Sender, pickup: PickupVersion
+) -> None:
+    bob = await connected(network, pickup=pickup)
+    recipient = await bob.new_recipient()
+    async with bob.live() as live:
+        await alice.write(recipient, "now")
+        (pushed,) = await live.next()
+        assert alice.text_in(recipient, pushed.envelope) == "now"
+    async with bob.live() as live:
+        (again,) = await live.fetch()
+        assert again.id == pushed.id
+        assert (await live.received([again.id])).message_count == 0
+
+
+async def test_live_mode_over_http_is_a_problem_in_each_ones_own_form(
+    network: WalletNetwork,
+) -> None:
+    for pickup, kind in (
+        (PICKUP_3, "report-problem/2.0/problem-report"),
+        (PICKUP_4, "message-pickup/4.0/problem-report"),
+    ):
+        bob = await connected(network, pickup=pickup)
+        with pytest.raises(ProblemReported) as raised:
+            await bob.live_delivery(on=True)
+        assert raised.value.code == "e.m.live-mode-not-supported"
+        assert raised.value.report["@type"] == NEW_PREFIX + kind
+        thread = raised.value.report["~thread"]
+        assert isinstance(thread, dict)
+        assert thread["pthid"] == thread["thid"]
+
+
+async def test_whatever_waits_comes_over_an_open_return_route(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network)
+    recipient = await bob.new_recipient()
+    await alice.write(recipient, "one", "two", "three")
+    first = await bob.implicit()
+    assert first is not None
+    async with bob.implicit_socket() as socket:
+        rest = [await socket.receive(), await socket.receive()]
+    read = [alice.text_in(recipient, one) for one in [first, *rest] if isinstance(one, bytes)]
+    assert read == ["one", "two", "three"]
+
+
+async def test_a_wallet_discovers_both_generations(network: WalletNetwork) -> None:
+    bob = await connected(network)
+    found = {each.id for each in await bob.discover()}
+    for spoken in (
+        "messagepickup/1.0", "messagepickup/2.0", "messagepickup/3.0", "message-pickup/4.0",
+        "coordinate-mediation/1.0", "coordinate-mediation/2.0", "coordinate-mediation/3.0",
+        "routing/1.0", "routing/2.0", "trust_ping/1.0", "trust-ping/2.0", "empty/1.0",
+        "report-problem/2.0", "out-of-band/1.1", "discover-features/2.0",
+    ):  # fmt: skip
+        assert NEW_PREFIX + spoken in found, spoken
+    (size,) = await bob.discover([("constraint", "max_receive_bytes")])
+    assert size.id == "max_receive_bytes"
+
+
+async def test_a_ping_of_the_first_generation_is_answered_inside_the_second(
+    network: WalletNetwork,
+) -> None:
+    bob = await connected(network)
+    answer = await bob.ask({"@type": f"{NEW_PREFIX}trust_ping/1.0/ping"})
+    assert answer is not None
+    assert answer["@type"] == f"{NEW_PREFIX}trust_ping/1.0/ping_response"
+
+
+async def test_a_message_that_wishes_one_is_acknowledged_by_an_empty_one(
+    network: WalletNetwork,
+) -> None:
+    bob = await connected(network)
+    asks: Json = {
+        "@type": f"{NEW_PREFIX}trust-ping/2.0/ping",
+        "@id": "ping-1",
+        "response_requested": False,
+        "~please_ack": {},
+    }
+    answer = await bob.ask(asks)
+    assert answer is not None
+    assert answer["@type"] == f"{NEW_PREFIX}empty/1.0/empty"
+    assert answer["~thread"] == {"thid": "ping-1"}
+
+
+async def test_what_waits_is_named_in_the_media_type_of_its_generation(
+    network: WalletNetwork,
+) -> None:
+    bob = await connected(network)
+    message = {"@type": f"{NEW_PREFIX}trust-ping/2.0/ping", "@id": "ping-1"}
+    packed = bob.connection.pack({**message, "~transport": {"return_route": "all"}})
+    posted = await post(network.session, bob.connection.http_url, packed)
+    assert posted.status == 200
+    answer = await network.post(packed, content_type=MEDIA_TYPE)
+    assert answer.headers["Content-Type"] == MEDIA_TYPE
+
+
+async def test_several_messages_in_one_forward_are_stored_in_their_order(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network)
+    recipient = await bob.new_recipient()
+    texts = [f"message {number:02}" for number in range(12)]
+    assert (await alice.forward(recipient.did, *texts)).status == 202
+    read = [alice.text_in(recipient, picked.envelope) async for picked in bob.drain(100)]
+    assert read == texts
+
+
+async def test_a_forward_to_any_name_of_a_recipient_finds_it(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network)
+    recipient = await bob.new_recipient()
+    own, routing_did = recipient.own, bob.routing_did
+    for name in (own.peer4, own.peer4_short, f"{own.peer4}#key-2"):
+        forward = forward_2([alice.sealed("hello", own.peer4)], name, routing_did)
+        assert (await network.post(forward, content_type=MEDIA_TYPE)).status == 202
+    assert (await bob.status()).message_count == 3
+
+
+async def test_the_wallets_own_did_is_registered_by_itself(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network)
+    sealed = alice.sealed("hello", bob.connection.did)
+    forward = forward_2([sealed], bob.connection.did, bob.routing_did)
+    assert (await network.post(forward, content_type=MEDIA_TYPE)).status == 202
+    assert (await bob.status()).message_count == 1
+
+
+async def test_each_generation_sends_through_the_other_and_both_take_from_one_queue(
+    network: WalletNetwork,
+) -> None:
+    """A sender of v1 by the key of a DID, and a sender of v2 by the same DID."""
+    bob = await connected(network)
+    recipient = await bob.new_recipient("key")
+    old = forward(envelope_of(recipient.key.public, "old"), recipient.key.public, [SERVICE.public])
+    assert (await network.post(old)).status == 202
+    new = Sender(network).sealed("new", recipient.did)
+    body = forward_2([new], recipient.did, bob.routing_did)
+    assert (await network.post(body, content_type=MEDIA_TYPE)).status == 202
+    picked = await bob.fetch()
+    assert len(picked) == 2
+    assert orjson.loads(picked[1].envelope) == orjson.loads(new)
+
+
+async def test_a_wallet_with_one_key_uses_both_generations_in_turn(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """What was written to the older wallet waits for the newer one, and the other way round."""
+    newer = await connected(network, key=bob.connection.key)
+    await network.write(bob, "one", "two")
+    assert (await newer.status()).message_count == 2
+    (first,) = await newer.fetch(1)
+    assert bob.read(first.envelope) == "one"
+    await newer.received([first.id])
+    recipient = await newer.new_recipient()
+    alice = Sender(network)
+    await alice.write(recipient, "three")
+    second, third = await bob.wallet.fetch()
+    assert bob.read(second.envelope) == "two"
+    assert alice.text_in(recipient, third.envelope) == "three"
+    await bob.wallet.received([second.id, third.id])
+    assert (await newer.status()).message_count == 0
+
+
+async def test_live_mode_speaks_the_generation_that_asked_for_it_last(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    """On one socket: its first message is of v1, and live mode is asked for in v1, then in v2."""
+    newer = await connected(network, key=bob.connection.key)
+    change = {"@id": "change-1", "live_delivery": True, **routed()}
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(
+            sealed(bob.connection, "messagepickup/2.0/live-delivery-change", **change)
+        )
+        assert opened(bob.connection, await socket.data())["live_delivery"] is True
+        await network.write(bob, "one")
+        (picked,) = delivered(opened(bob.connection, await socket.data()))
+        assert bob.read(picked.envelope) == "one"
+        kind = f"{NEW_PREFIX}message-pickup/4.0/live-delivery-change"
+        await socket.raw.send_bytes(newer.connection.pack({"@type": kind, **change}))
+        status = newer.connection.open(await socket.data())
+        assert isinstance(status, dict)
+        assert status["live_delivery"] is True
+        await network.write(bob, "two")
+        delivery = newer.connection.open(await socket.data())
+        assert isinstance(delivery, dict)
+        assert delivery["@type"] == f"{NEW_PREFIX}message-pickup/4.0/delivery"
+        assert [bob.read(one.envelope) for one in delivered(delivery)] == ["two"]

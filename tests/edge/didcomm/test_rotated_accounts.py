@@ -1,0 +1,250 @@
+"""One account under many names: both generations by one key, rotated DIDs, and the end."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from http_edge.clients.didcomm import Recipient2, Wallet2
+from http_edge.clients.didcomm.connection_2 import Connection2, agreement_key
+from http_edge.clients.didcomm.documents import QUEUE
+from http_edge.clients.didcomm.errors import ProblemReported, WalletError
+from http_edge.clients.didcomm.transport import post
+from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation
+from http_edge.didcomm.envelopes.v2 import envelope
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.didcomm.newer_wallets import Sender, connected
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
+from tests.edge.identities import Json
+
+_IDS: Final = itertools.count(1)
+
+
+def moved(old: Wallet2, new: Wallet2 | None, at_s: int = 1_000) -> str:
+    """The proof that a wallet's DID was given up for another's, or for none."""
+    rotation = DidRotation(old.connection.did, new.connection.did if new else None, at_s)
+    return write_from_prior(rotation, f"{old.connection.did}#key-1", old.connection.key)
+
+
+def successor(network: WalletNetwork, old: Wallet2, key: KeyPair | None = None) -> Wallet2:
+    """A wallet with a DID of its own at the same mediator."""
+    known = old.connection
+    return Wallet2(
+        Connection2(
+            key or KeyPair.new(), "peer4", QUEUE, known.mediator_did, known.http_url, known.ws_url
+        ),
+        session=network.session,
+        routing_did=old.routing_did,
+    )
+
+
+async def say(wallet: Wallet2, kind: str, body: Json | None = None, **headers: Any) -> Json:
+    """What a wallet is answered to a message with headers of its own."""
+    message = {
+        "id": f"own-{next(_IDS)}",
+        "type": NEW_PREFIX + kind,
+        "from": wallet.connection.did,
+        "to": [wallet.connection.mediator_did],
+        "body": body or {},
+        "return_route": "all",
+        **headers,
+    }
+    packed = wallet.connection.packed(orjson.dumps(message))
+    posted = await post(wallet.session, wallet.connection.http_url, packed, media_type=MEDIA_TYPE)
+    answer = wallet.connection.open(posted.body)
+    assert isinstance(answer, dict), posted
+    return answer
+
+
+async def end(wallet: Wallet2, at_s: int = 2_000) -> int:
+    """Say that the relationship is over, without a name: the status."""
+    message = {
+        "id": f"end-{next(_IDS)}",
+        "type": f"{NEW_PREFIX}empty/1.0/empty",
+        "to": [wallet.connection.mediator_did],
+        "body": {},
+        "from_prior": moved(wallet, None, at_s),
+    }
+    recipient = envelope.Recipient(*agreement_key(wallet.connection.mediator_did))
+    packed = envelope.seal(orjson.dumps(message), [recipient], None, StaticSecrets(1))
+    posted = await post(wallet.session, wallet.connection.http_url, packed, media_type=MEDIA_TYPE)
+    return posted.status
+
+
+async def drained(wallet: Wallet2, sender: Sender, *recipients: Recipient2) -> list[str]:
+    """The texts of everything that waits, whichever recipient they are for."""
+    texts = []
+    async for picked in wallet.drain(100):
+        for recipient in recipients:
+            try:
+                texts.append(sender.text_in(recipient, picked.envelope))
+                break
+            except WalletError:
+                continue
+    return texts
+
+
+async def refused(wallet: Wallet2) -> str:
+    """The code that a wallet is refused with."""
+    with pytest.raises(ProblemReported) as reported:
+        await wallet.query_recipients()
+    return reported.value.code
+
+
+@pytest.fixture
+def sender(network: WalletNetwork) -> Sender:
+    return Sender(network)
+
+
+async def test_a_rotated_wallet_keeps_what_waits_and_its_recipients(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    old = await connected(network)
+    recipient = await old.new_recipient()
+    await sender.write(recipient, "before")
+    new = successor(network, old)
+    for _ in range(3):
+        # Until it is answered a wallet repeats it.
+        answer = await say(new, "trust-ping/2.0/ping", from_prior=moved(old, new))
+        assert str(answer["@type"]).endswith("ping-response")
+    await sender.write(recipient, "after")
+    assert await drained(new, sender, recipient) == ["before", "after"]
+    listed = {each.recipient_did for each in (await new.query_recipients()).dids}
+    assert len(listed) == 3, "its own, its prior one, and the one that it registered"
+    assert await refused(old) == "e.p.did-rotated"
+
+
+async def test_a_rotation_outlives_a_restart_and_needs_no_proof_again(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    old = await connected(network)
+    recipient = await old.new_recipient()
+    new = successor(network, old)
+    await say(new, "trust-ping/2.0/ping", from_prior=moved(old, new))
+    await network.mediator.restart()
+    await sender.write(recipient, "after")
+    assert await drained(new, sender, recipient) == ["after"]
+    assert await refused(old) == "e.p.did-rotated"
+
+
+async def test_the_new_did_is_reached_from_its_first_message_on(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    old = await connected(network)
+    new = successor(network, old)
+    await say(new, "trust-ping/2.0/ping", from_prior=moved(old, new))
+    own = Recipient2(new.connection.key, new.routing_did)
+    answer = await sender.forward(new.connection.did, "to the new DID", routing_did=old.routing_did)
+    assert answer.status == 202
+    (picked,) = [each async for each in new.drain(10)]
+    assert picked.envelope
+    assert own.key == new.connection.key
+
+
+async def test_a_wallet_of_v1_goes_on_in_v2_by_its_key_alone(
+    network: WalletNetwork, bob: Bob, sender: Sender
+) -> None:
+    await network.write(bob, "one", "two")
+    known = await connected(network)
+    upgraded = successor(network, known, bob.connection.key)
+    await upgraded.request_mediation()
+    # Both generations ask for the same queue, in turn.
+    assert bob.texts([each async for each in upgraded.drain(100)]) == ["one", "two"]
+    recipient = await upgraded.new_recipient()
+    await sender.write(recipient, "three")
+    await network.write(bob, "four")
+    picked = [each async for each in bob.wallet.drain(100)]
+    assert [sender.text_in(recipient, picked[0].envelope), bob.read(picked[1])] == ["three", "four"]
+
+
+async def test_a_wallet_of_v1_rotates_to_a_did_of_v2(network: WalletNetwork, bob: Bob) -> None:
+    await network.write(bob, "waits")
+    known = await connected(network)
+    new = successor(network, known)
+    old_did = did_key(bob.connection.key.public)
+    rotation = DidRotation(old_did, new.connection.did, 1_000)
+    kid = did_key_reference(bob.connection.key.public)
+    proof = write_from_prior(rotation, kid, bob.connection.key)
+    await say(new, "trust-ping/2.0/ping", from_prior=proof)
+    await network.write(bob, "after")
+    assert bob.texts([each async for each in new.drain(100)]) == ["waits", "after"]
+    with pytest.raises(ProblemReported, match="did-rotated"):
+        await bob.wallet.query_keylist()
+
+
+async def test_the_end_of_a_relationship_ends_the_account_and_not_the_next(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    wallet = await connected(network)
+    recipient = await wallet.new_recipient()
+    await sender.write(recipient, "never read")
+    assert await end(wallet) == await end(wallet) == 202
+    assert await refused(wallet) == "e.p.req.not_enroll"
+    # It may come back; the same end, sent again, is over.
+    await wallet.request_mediation()
+    await wallet.update_recipients(add=[recipient.did])
+    await end(wallet)
+    await sender.write(recipient, "anew")
+    assert await drained(wallet, sender, recipient) == ["anew"]
+
+
+async def test_only_its_own_wallet_ends_an_account(network: WalletNetwork, sender: Sender) -> None:
+    old = await connected(network)
+    recipient = await old.new_recipient()
+    new = successor(network, old)
+    await say(new, "trust-ping/2.0/ping", from_prior=moved(old, new))
+    await end(old)
+    await sender.write(recipient, "kept")
+    assert await drained(new, sender, recipient) == ["kept"]
+
+
+async def test_what_expires_is_dropped_and_what_has_expired_is_not_taken(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    wallet = await connected(network)
+    recipient = await wallet.new_recipient()
+    clock = network.mediator.clock
+    short, late = clock.now_s + 30, clock.now_s
+    assert (await sender.forward(recipient.did, "short", expires_time=short)).status == 202
+    assert (await sender.forward(recipient.did, "late", expires_time=late)).status == 410
+    assert (await sender.forward(recipient.did, "one", "two")).status == 202
+    clock.advance(31)
+    assert await drained(wallet, sender, recipient) == ["one", "two"]
+
+
+async def test_a_delayed_forward_is_handed_out_after_its_delay(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    wallet = await connected(network)
+    recipient = await wallet.new_recipient()
+    assert (await sender.forward(recipient.did, "later", delay_milli=5_000)).status == 202
+    assert (await sender.forward(recipient.did, "now")).status == 202
+    assert await drained(wallet, sender, recipient) == ["now"]
+    network.mediator.clock.advance(6)
+    assert await drained(wallet, sender, recipient) == ["later"]
+
+
+async def test_unknown_recipients_are_counted_by_the_form_of_their_name(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    wallet = await connected(network)
+    unknown = Recipient2(KeyPair.new(), wallet.routing_did)
+    assert (await sender.forward(unknown.did, "to no account")).status == 202
+    await network.mediator.restart()
+    reasons = {entry.reason for entry in network.mediator.refused()}
+    assert "unknown-recipient:did:peer:4" in reasons
+
+
+async def test_the_life_of_a_message_shows_its_generation(
+    network: WalletNetwork, bob: Bob, sender: Sender
+) -> None:
+    await network.write(bob, "one")
+    wallet = await connected(network)
+    await sender.write(await wallet.new_recipient(), "two")
+    assert network.mediator.protocols() == ["didcomm", "didcomm/v2"]

@@ -1,0 +1,116 @@
+"""DIDComm v2 over HTTP: an envelope reaches a handler, and what comes back is for its sender."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from http_edge.didcomm.envelopes.did_documents import (
+    AgentDocument,
+    read_agent_document,
+    resolve_document,
+)
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.v2.envelope import Recipient
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork
+from tests.edge.mediator import Mediator
+from tests.unit.didcomm.v2_agent import PING, V2Agent
+
+CAROL: Final = V2Agent(KeyPair.from_seed(b"c" * 32))
+
+
+async def served_keys(mediator: Mediator) -> AgentDocument:
+    """The mediator's keys, as its did:web document says."""
+    document = (await mediator.get("/.well-known/did.json")).json
+    return read_agent_document(document["id"], document)
+
+
+async def keys_of(mediator: Mediator, method: str) -> AgentDocument:
+    own = OwnDids(SERVICE)
+    found = {
+        "did:web": await served_keys(mediator),
+        "did:key": resolve_document(own.did_key),
+        "x25519": resolve_document(own.x25519),
+    }[method]
+    assert found is not None
+    return found
+
+
+def ping(sender: str | None, **members: Any) -> dict[str, Any]:
+    return {**CAROL.plaintext(sender, return_route="all"), "type": PING, **members}
+
+
+@pytest.mark.parametrize("method", ["did:web", "did:key", "x25519"])
+async def test_a_ping_is_answered_to_whom_it_came_from_by_whom_it_was_for(
+    network: WalletNetwork, method: str
+) -> None:
+    keys = await keys_of(network.mediator, method)
+    for number, (fragment, key) in enumerate(keys.agreement.items()):
+        to = Recipient(f"{keys.did}#{fragment}", key)
+        for sender in (CAROL.dids.did_key, CAROL.dids.peer2, CAROL.dids.peer4):
+            body = CAROL.pack(ping(sender, id=f"ping-{number}"), to, sender)
+            answer = await network.post(body, content_type=MEDIA_TYPE)
+            assert answer.status == 200
+            assert answer.headers["Content-Type"] == MEDIA_TYPE
+            pong = CAROL.open(answer.body, keys)
+            assert pong["type"] == NEW_PREFIX + "trust-ping/2.0/ping-response"
+            assert (pong["from"], pong["to"]) == (keys.did, [sender])
+            assert pong["thid"] == f"ping-{number}"
+
+
+async def test_an_unknown_protocol_is_answered_with_a_problem_report(
+    network: WalletNetwork,
+) -> None:
+    keys, did = await served_keys(network.mediator), CAROL.dids.peer4
+    fragment, key = next(iter(keys.agreement.items()))
+    for kind in (NEW_PREFIX + "nothing/1.0/like-it", "https://example.com/unsupported"):
+        body = CAROL.pack(ping(did, type=kind), Recipient(f"{keys.did}#{fragment}", key), did)
+        answer = await network.post(body, content_type=MEDIA_TYPE)
+        report = CAROL.open(answer.body, keys)
+        assert report["type"] == NEW_PREFIX + "report-problem/2.0/problem-report"
+        assert report["pthid"] == "message-1"
+        assert report["body"]["code"].startswith("e.")
+
+
+async def test_what_proves_no_sender_or_is_not_for_us_is_refused(network: WalletNetwork) -> None:
+    keys, did = await served_keys(network.mediator), CAROL.dids.peer4
+    fragment, key = list(keys.agreement.items())[-1]
+    to = Recipient(f"{keys.did}#{fragment}", key)
+    good = orjson.loads(CAROL.pack(ping(did), to, did))
+    cases = [
+        (CAROL.pack(ping(did), to, None), "anonymous"),
+        (CAROL.pack(ping("did:example:other"), to, did), "not-a-message"),
+        (CAROL.pack({"no": "message"}, to, did), "not-a-message"),
+        (CAROL.pack(ping(did), to, did, kid="did:web:x.example#k"), "undecryptable"),
+        (orjson.dumps({**good, "tag": good["iv"]}), "undecryptable"),
+        (orjson.dumps({**good, "protected": "e30"}), "not-an-envelope"),
+        (orjson.dumps(ping(did)), "not-an-envelope"),
+    ]
+    for body, code in cases:
+        answer = await network.post(body, content_type=MEDIA_TYPE)
+        assert (answer.status, answer.json) == (400, {"error": code}), code
+
+
+async def test_a_wallet_may_go_on_by_its_short_did_after_a_restart(
+    network: WalletNetwork, mediator: Mediator
+) -> None:
+    keys = await served_keys(mediator)
+    long, short = CAROL.dids.peer4, CAROL.dids.peer4_short
+    fragment, key = list(keys.agreement.items())[-1]
+    to = Recipient(f"{keys.did}#{fragment}", key)
+    kid = f"{short}#key-2"
+    by_short = CAROL.pack(ping(short), to, long, kid=kid)
+    unknown = await network.post(by_short, content_type=MEDIA_TYPE)
+    assert (unknown.status, unknown.json) == (400, {"error": "undecryptable"})
+    ask = ping(long, type=NEW_PREFIX + "coordinate-mediation/3.0/mediate-request")
+    granted = await network.post(CAROL.pack(ask, to, long), content_type=MEDIA_TYPE)
+    assert CAROL.open(granted.body, keys)["type"].endswith("/mediate-grant")
+    await mediator.restart()
+    answer = await network.post(by_short, content_type=MEDIA_TYPE)
+    assert answer.status == 200
+    assert CAROL.open(answer.body, keys)["to"] == [short]

@@ -1,0 +1,111 @@
+"""An export without a table, as earlier releases wrote it: read as it is, and given a table."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.catalog import catalog_of
+from eventstore.parquet.files import EVENTS, HEAD, TABLE_LOG, ExportPlace, open_place
+from eventstore.parquet.rows import exported_sections
+from eventstore.parquet.tree import TREE
+from eventstore.stores.open_log import open_log
+from tests.export.samples import (
+    VERIFY,
+    Growing,
+    contents,
+    export_all,
+    exported_log,
+    findings,
+    whole_log,
+    without_table,
+    written,
+)
+from tests.tidy.modules import ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "export.1.tar.gz"
+"""Eight transactions, the first four of which were put together."""
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> ExportPlace:
+    return golden(tmp_path / "export")
+
+
+def golden(folder: Path) -> ExportPlace:
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(folder, filter="data")
+    return open_place(str(folder))
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[tuple[EventLog, Growing]]:
+    """The log that was exported then."""
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        growing = Growing(log)
+        growing.grow(8)
+        yield log, growing
+
+
+def test_it_is_read_and_proven_as_it_is(
+    old: ExportPlace, growing: tuple[EventLog, Growing]
+) -> None:
+    before = contents(old)
+    assert findings(old) == []
+    assert exported_log(old) == list(whole_log(growing[0]))
+    sections = exported_sections(old, catalog_of(old, VERIFY, is_whole=True))
+    assert sum(len(section.rows) for section in sections) == len(whole_log(growing[0]))
+    assert contents(old) == before
+
+
+def test_the_next_export_gives_it_a_table_and_leaves_its_files(
+    old: ExportPlace, growing: tuple[EventLog, Growing]
+) -> None:
+    log, more = growing
+    before = contents(old)
+    export_all(log, old)
+    changed = {path for path, content in written(old).items() if before.get(path) != content}
+    assert {path for path in changed if not path.startswith(TREE)} == {HEAD}
+    assert findings(old) == []
+    more.grow(3)
+    export_all(log, old)
+    assert findings(old) == []
+    assert exported_log(old) == list(whole_log(log))
+    assert DeltaTable(f"{old.root}/{EVENTS}").count() == len(whole_log(log))
+
+
+def test_giving_it_a_table_goes_on_where_it_was_interrupted(
+    old: ExportPlace, growing: tuple[EventLog, Growing]
+) -> None:
+    log, more = growing
+    head = old.read(HEAD)
+    export_all(log, old)
+    # Killed before the last step; then an earlier release went on.
+    old.write(HEAD, head)
+    beside = golden(Path(old.root).parent / "beside")
+    more.grow(2)
+    export_all(log, beside)
+    without_table(beside)
+    for path, content in contents(beside).items():
+        old.write(path, content)
+    assert len(exported_log(old)) == len(whole_log(log))
+    export_all(log, old)
+    assert catalog_of(old, VERIFY).version is not None
+    assert findings(old) == []
+    assert DeltaTable(f"{old.root}/{EVENTS}").count() == len(whole_log(log))
+
+
+def test_without_a_table_the_manifests_count(
+    old: ExportPlace, growing: tuple[EventLog, Growing]
+) -> None:
+    before = contents(old)
+    export_all(growing[0], old)
+    without_table(old)
+    assert not old.sizes(TABLE_LOG)
+    assert contents(old) == before

@@ -1,0 +1,247 @@
+"""The exported log as a table of Delta Lake: what other programs see, and who may commit to it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.catalog import catalog_of
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
+from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, open_place
+from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.versions import SUMMARY_EVERY, commit_path
+from eventstore.parquet.write.step import Bounds
+from tests.export.samples import (
+    VERIFY,
+    Growing,
+    contents,
+    export_all,
+    exported_log,
+    exporter,
+    findings,
+    whole_log,
+)
+
+ALL_AT_ONCE = Bounds()
+
+
+def table_of(place: ExportPlace, version: int | None = None) -> DeltaTable:
+    """As any other program opens it."""
+    return DeltaTable(place.table.uri, version=version, storage_options=dict(place.table.options))
+
+
+def positions_in(place: ExportPlace, version: int | None = None) -> list[int]:
+    rows = table_of(place, version).to_pyarrow_table(columns=["position"])
+    return sorted(rows["position"].to_pylist())
+
+
+def positions_of(log: EventLog) -> list[int]:
+    return [row.position for row in whole_log(log)]
+
+
+def test_other_programs_read_exactly_the_rows_of_the_log(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(8)
+    export_all(sqlite_log, place)
+    rows = table_of(place).to_pyarrow_table()
+    assert set(rows.column_names) == {*SCHEMA.names, "date"}
+    states = {row.position: row.state for row in whole_log(sqlite_log)}
+    assert dict(zip(rows["position"].to_pylist(), rows["state"].to_pylist(), strict=True)) == states
+
+
+def test_a_version_stays_what_it_was_while_files_are_put_together(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(8)
+    export_all(sqlite_log, place)
+    before, rows = table_of(place), positions_of(sqlite_log)
+    with closing(exporter(sqlite_log, place, ALL_AT_ONCE)) as export:
+        assert export.compact(files_min=2) > 0
+        version = catalog_of(place, VERIFY).version
+        growing.grow(4)
+        assert export.step()
+    assert sorted(before.to_pyarrow_table()["position"].to_pylist()) == rows
+    assert version is not None
+    assert positions_in(place, before.version()) == rows
+    assert positions_in(place, version.version) == rows
+    assert positions_in(place) == positions_of(sqlite_log)
+    assert len(table_of(place).file_uris()) == 2
+    pinned = catalog_of(place, VERIFY, version=before.version())
+    assert sum(file.rows for file in pinned.files) == len(rows)
+
+
+def test_statistics_let_programs_leave_files_out(sqlite_log: EventLog, place: ExportPlace) -> None:
+    Growing(sqlite_log).grow(8)
+    export_all(sqlite_log, place)
+    files = pa.table(table_of(place).get_add_actions(flatten=True)).to_pylist()
+    for file, named in zip(sorted(files, key=lambda f: f["min.position"]),
+                           catalog_of(place, VERIFY).files, strict=True):  # fmt: skip
+        assert (file["min.position"], file["max.position"]) == (named.first, named.last)
+        assert file["num_records"] == named.rows
+        rows = [r for r in whole_log(sqlite_log) if named.first <= r.position <= named.last]
+        types = [row.topic.rpartition(".")[0] for row in rows]
+        assert (file["min.type"], file["max.type"]) == (min(types), max(types))
+        assert file["null_count.message_id"] == sum(t != "message-queued" for t in types)
+
+
+def test_two_exporters_serialise_or_one_is_refused(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    with closing(exporter(sqlite_log, place)) as one, closing(exporter(sqlite_log, place)) as two:
+        assert one.step()
+        with pytest.raises(ExportRefused, match="another process exports"):
+            two.step()
+        growing.grow(2)
+        assert two.step() or two.step()
+        with pytest.raises(ExportRefused, match="another process exports"):
+            one.step()
+        assert one.step() is None
+        growing.grow(2)
+        assert one.step() or one.step()
+    assert exported_log(place) == list(whole_log(sqlite_log))
+    assert findings(place) == []
+
+
+def test_in_an_object_store_one_of_two_exporters_is_refused(
+    sqlite_log: EventLog, s3_uri: str
+) -> None:
+    place = open_place(s3_uri)
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    with closing(exporter(sqlite_log, place)) as one, closing(exporter(sqlite_log, place)) as two:
+        assert one.step()
+        with pytest.raises(ExportRefused, match="another process exports"):
+            two.step()
+    assert positions_in(place) == positions_of(sqlite_log)
+    assert findings(place) == []
+
+
+def test_what_a_stopped_exporter_left_is_removed_only_behind_a_commit(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was only paused cannot commit the files that its successor has removed."""
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    with closing(exporter(sqlite_log, place)) as paused:
+        commit = DeltaTable.create_write_transaction
+
+        def later(*arguments: Any, **more: Any) -> None:
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+            with closing(exporter(sqlite_log, place)):
+                assert not place.data_sizes()
+            commit(*arguments, **more)
+
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", later)
+        with pytest.raises(ExportRefused, match="another process exports"):
+            paused.step()
+    export_all(sqlite_log, place)
+    assert positions_in(place) == positions_of(sqlite_log)
+    assert findings(place) == []
+
+
+def test_an_old_export_is_opened_with_few_reads(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(sqlite_log)
+    with closing(exporter(sqlite_log, place)) as export:
+        for _ in range(2 * SUMMARY_EVERY + 5):
+            growing.grow()
+            assert export.step()
+    assert f"{TABLE_LOG}/_last_checkpoint" in place.sizes(TABLE_LOG)
+    assert findings(place) == []
+    reads: list[str] = []
+    read = ExportPlace.read
+
+    def counted(self: ExportPlace, path: str) -> bytes:
+        reads.append(path)
+        return read(self, path)
+
+    monkeypatch.setattr(ExportPlace, "read", counted)
+    catalog = catalog_of(place, VERIFY, is_listed=False)
+    assert len(catalog.statements) == 2 * SUMMARY_EVERY + 5
+    assert len(reads) <= SUMMARY_EVERY + 5
+    assert sum(path.startswith(SUMMARIES) for path in reads) == 1
+    whole = catalog_of(place, VERIFY, is_whole=True)
+    assert whole.files == catalog.files
+    assert all(statement.manifest.heads for statement in whole.statements)
+
+
+def test_a_table_that_was_rolled_back_is_found(sqlite_log: EventLog, place: ExportPlace) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    export_all(sqlite_log, place)
+    growing.grow(2)
+    export_all(sqlite_log, place)
+    version = table_of(place).version()
+    place.remove(commit_path(version))
+    with pytest.raises(ExportDamaged, match="rolled back") as said:
+        catalog_of(place, VERIFY)
+    assert said.value.path == commit_path(version)
+    named = {(finding.fault, finding.path) for finding in findings(place)}
+    assert (Damage.ROLLED_BACK, commit_path(version)) in named
+
+
+def test_an_old_mark_is_found(sqlite_log: EventLog, place: ExportPlace) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    export_all(sqlite_log, place)
+    mark = place.read(END)
+    for _ in range(2):
+        growing.grow(2)
+        export_all(sqlite_log, place)
+    place.write(END, mark)
+    assert [(finding.fault, finding.path) for finding in findings(place)] == [
+        (Damage.ROLLED_BACK, END)
+    ]
+
+
+def test_a_commit_of_another_program_is_refused_and_named(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    table = table_of(place)
+    table.delete("position = 1")
+    path = commit_path(table.version())
+    with pytest.raises(ExportDamaged, match="no signed statement") as said:
+        exporter(sqlite_log, place)
+    assert said.value.path == path
+    assert path in {finding.path for finding in findings(place)}
+
+
+def test_a_commit_that_a_power_cut_left_in_pieces_is_written_again(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    export_all(sqlite_log, place)
+    for length in (0, 700):
+        mark = place.read(END)
+        growing.grow(2)
+        export_all(sqlite_log, place)
+        place.write(END, mark)
+        path = commit_path(table_of(place).version())
+        place.write(path, place.read(path)[:length])
+        export_all(sqlite_log, place)
+        assert exported_log(place) == list(whole_log(sqlite_log))
+        assert findings(place) == []
+
+
+def test_an_export_without_its_table_is_damaged(sqlite_log: EventLog, place: ExportPlace) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    for path in contents(place):
+        if path.startswith(TABLE_LOG):
+            place.remove(path)
+    with pytest.raises(ExportDamaged, match="the export has a table"):
+        catalog_of(place, VERIFY)
+    assert TABLE_LOG in {finding.path for finding in findings(place)}

@@ -1,0 +1,184 @@
+"""The tree over the seals of an export: written with it, kept whole, and made anew."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from actors.host.clock import system_clock
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.merkle import root_of
+from eventstore.log.tiles import Tile, tiles_of
+from eventstore.log.tree_head import TreeHead, sign_head
+from eventstore.parquet.errors import ExportRefused
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.manifest import ManifestTree
+from eventstore.parquet.tree import CHECKPOINT, TREE, head_in, read_tile, tile_path
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.write.exporter import Exporter
+from eventstore.parquet.write.step import Bounds
+from tests.export.samples import (
+    OWNER,
+    SIGNED_BY,
+    SIGNER,
+    VERIFY,
+    Growing,
+    catalog_of,
+    contents,
+    export_all,
+    exporter,
+    leaves_of,
+)
+from tests.export.test_earlier_release import golden
+from tests.log.samples import SealedWriter
+
+
+def head_of(place: ExportPlace) -> TreeHead:
+    return head_in(place.read(CHECKPOINT), SIGNED_BY)
+
+
+def assert_tree_is_that_of(log: EventLog, place: ExportPlace) -> None:
+    """The newest head and all tiles that a proof may read are those of the log."""
+    leaves = leaves_of(log)
+    assert head_of(place) == TreeHead(OWNER.mediator_did, len(leaves), root_of(leaves))
+    for tile in tiles_of(len(leaves)):
+        assert len(read_tile(place, tile)) == tile.size_bytes
+    assert sound(place)
+
+
+def sound(place: ExportPlace) -> bool:
+    *findings, _ = verify_export(place, SIGNED_BY, processes=1)
+    return findings == []
+
+
+def step_to_end(export: Exporter) -> None:
+    while export.step():
+        pass
+
+
+def seal_many(log: EventLog, seals: int) -> SealedWriter:
+    writer = SealedWriter(log)
+    for start in range(0, seals, 100):
+        names = (f"shard-{number}" for number in range(min(100, seals - start)))
+        writer.commit({name: [] for name in names})
+    return writer
+
+
+def test_every_manifest_names_the_tree_of_all_seals_up_to_its_end(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(30)
+    export_all(sqlite_log, place)
+    leaves = leaves_of(sqlite_log)
+    size = 0
+    for statement in catalog_of(place).statements:
+        size += sum(file.types[SEAL_TOPIC] for file in statement.manifest.files)
+        assert statement.manifest.tree == ManifestTree(size, root_of(leaves[:size]).hex())
+    assert size == len(leaves) == 60
+    assert_tree_is_that_of(sqlite_log, place)
+
+
+def test_a_tree_that_grew_in_steps_is_the_one_that_was_written_at_once(
+    sqlite_log: EventLog, tmp_path: Path
+) -> None:
+    at_once, in_steps = (open_place(str(tmp_path / name)) for name in ("once", "steps"))
+    writer = seal_many(sqlite_log, 250)
+    export_all(sqlite_log, in_steps)
+    for _ in range(3):
+        writer.commit({f"shard-{number}": [] for number in range(100)})
+        export_all(sqlite_log, in_steps, Bounds(rows_max=7))
+    export_all(sqlite_log, at_once, Bounds())
+    assert_tree_is_that_of(sqlite_log, in_steps)
+    assert_tree_is_that_of(sqlite_log, at_once)
+    tiles = {path: file for path, file in contents(at_once).items() if path.startswith(TREE)}
+    assert contents(in_steps).items() >= tiles.items()
+    # Of a place that is full by now no tile is left that was not.
+    assert list(in_steps.sizes(f"{TREE}/tile/0/000.p")) == []
+    assert list(in_steps.sizes(f"{TREE}/tile/0/001.p")) == []
+
+
+def test_an_export_of_an_earlier_release_gets_its_tree(
+    sqlite_log: EventLog, tmp_path: Path
+) -> None:
+    place = golden(tmp_path / "export")
+    growing = Growing(sqlite_log)
+    growing.grow(8)
+    assert sound(place)
+    export_all(sqlite_log, place)
+    assert_tree_is_that_of(sqlite_log, place)
+    growing.grow(5)
+    export_all(sqlite_log, place)
+    assert_tree_is_that_of(sqlite_log, place)
+    with closing(exporter(sqlite_log, place, Bounds())) as export:
+        export.compact(files_min=2)
+    assert_tree_is_that_of(sqlite_log, place)
+
+
+@pytest.mark.parametrize("lost", ["last tiles", "all tiles", "all"])
+def test_a_tree_that_was_lost_is_made_anew_from_the_rows(
+    sqlite_log: EventLog, place: ExportPlace, lost: str
+) -> None:
+    seal_many(sqlite_log, 300)
+    export_all(sqlite_log, place)
+    folder = Path(place.root) / TREE
+    if lost == "last tiles":
+        place.remove(tile_path(Tile(0, 1, 44)))
+    else:
+        shutil.rmtree(folder / "tile")
+    if lost == "all":
+        place.remove(CHECKPOINT)
+    assert not sound(place)
+    export_all(sqlite_log, place)
+    assert_tree_is_that_of(sqlite_log, place)
+
+
+def test_a_tile_that_was_changed_does_not_enter_the_tree(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(20)
+    export_all(sqlite_log, place)
+    path = tile_path(Tile(0, 0, 40))
+    place.write(path, bytes(40 * 32))
+    assert not sound(place)
+    growing.grow(1)
+    export_all(sqlite_log, place)
+    assert_tree_is_that_of(sqlite_log, place)
+
+
+def test_nothing_is_signed_that_contradicts_an_earlier_head(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(5)
+    export_all(sqlite_log, place)
+    for origin, size in ((OWNER.mediator_did, 3), (OWNER.mediator_did, 10), ("did:web:other", 0)):
+        forked = sign_head(TreeHead(origin, size, bytes(32)), SIGNED_BY, SIGNER.sign)
+        place.write(CHECKPOINT, forked)
+        with pytest.raises(ExportRefused, match="not the beginning of the 10"):
+            exporter(sqlite_log, place)
+        assert place.read(CHECKPOINT) == forked
+    ahead = sign_head(TreeHead(OWNER.mediator_did, 12, bytes(32)), SIGNED_BY, SIGNER.sign)
+    place.write(CHECKPOINT, ahead)
+    with closing(exporter(sqlite_log, place)) as export:
+        growing.grow(2)
+        with pytest.raises(ExportRefused, match="12 seals"):
+            step_to_end(export)
+    place.write(CHECKPOINT, b"damaged")
+    export_all(sqlite_log, place)
+    assert_tree_is_that_of(sqlite_log, place)
+
+
+def test_each_database_has_a_tree_of_its_own(sqlite_log: EventLog, place: ExportPlace) -> None:
+    Growing(sqlite_log).grow(2)
+    owner = OWNER._replace(database=1)
+    with closing(Exporter(sqlite_log, place, owner, SIGNER, VERIFY, clock=system_clock)) as export:
+        export.step()
+        note = export.head_note
+    assert note == place.read(CHECKPOINT)
+    assert head_of(place).origin == f"{OWNER.mediator_did}/db-1"
+    assert sound(place)

@@ -1,0 +1,40 @@
+"""The check of an export names every change to the files of its table."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG
+from eventstore.parquet.versions import commit_path, version_of
+from tests.export.forging import SampleExport
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleExport:
+    return SampleExport(tmp_path_factory.mktemp("sample"))
+
+
+def test_a_flipped_bit_is_named_in_every_file_of_the_table(sample: SampleExport) -> None:
+    of_table = [path for path in sample.paths if path.startswith((TABLE_LOG, SUMMARIES))]
+    kinds = {path.partition(".")[2] for path in of_table}
+    assert kinds == {"json", "checkpoint.parquet", ""}
+    for path in [*of_table, END]:
+        content = sample.contents[path]
+        for at in range(0, len(content), max(1, len(content) // 7)):
+            with sample.tampered():
+                sample.put(path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+                findings, _ = sample.check()
+                assert path in {finding.path for finding in findings}
+
+
+def test_commits_that_changed_places_or_were_added_are_named(sample: SampleExport) -> None:
+    *_, one, other = filter(lambda path: version_of(path) >= 0, sample.paths)
+    with sample.tampered():
+        sample.put(one, sample.contents[other])
+        sample.put(other, sample.contents[one])
+        assert {one, other} <= {finding.path for finding in sample.check()[0]}
+    following = commit_path(version_of(other) + 1)
+    for added in (following, f"{TABLE_LOG}/{7:020d}.checkpoint.parquet", f"{TABLE_LOG}/more"):
+        with sample.tampered():
+            sample.put(added, sample.contents[other])
+            assert added in {finding.path for finding in sample.check()[0]}

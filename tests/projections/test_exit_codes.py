@@ -1,0 +1,63 @@
+"""All programs end with the same codes, and the guide says what they mean."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from http_edge.server.exits import Exit
+from projections import errors
+from projections.__main__ import projections
+from projections.errors import ProjectionError
+from tests.tidy.modules import ROOT
+
+GUIDE = ROOT / "deploy/docs/pages/reference/commands.md"
+ROW = re.compile(r"^\| (\d+) \| (.+) \|$", re.MULTILINE)
+
+
+def test_the_guide_says_what_each_code_means() -> None:
+    rows = {int(code): means for code, means in ROW.findall(GUIDE.read_text())}
+    assert rows == {int(code): code.means for code in Exit}
+
+
+def test_the_projections_have_the_codes_of_poste() -> None:
+    codes = {n: v for n, v in vars(errors).items() if n.isupper() and isinstance(v, int)}
+    assert codes == {name: int(Exit[name]) for name in codes}
+    assert {"FINDING", "USAGE", "UNREACHABLE", "UNSAFE", "BUSY", "INTERNAL"} == codes.keys()
+
+
+def test_each_error_of_the_projections_has_one_of_them() -> None:
+    found = [ProjectionError]
+    for kind in found:
+        found += kind.__subclasses__()
+    assert len(found) > 8
+    assert {kind.exit_code for kind in found[1:]} <= {int(code) for code in Exit}
+
+
+def test_a_fault_of_the_program_is_none_of_the_findings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_args: object, **_options: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("projections.rebuild.program.open_export", broken)
+    for arguments, code in (
+        (["rebuild", "--from", "x", "--to", "y"], Exit.INTERNAL),
+        (["rebuild"], Exit.USAGE),
+        (["--help"], Exit.OK),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            projections(arguments, prog_name="poste")
+        assert ended.value.code == code
+    assert "a fault of poste itself" in capsys.readouterr().err
+
+
+def test_an_interrupted_program_ends_as_shells_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_args: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("projections.rebuild.program.open_export", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        projections(["rebuild", "--from", "x", "--to", "y"], prog_name="poste")
+    assert ended.value.code == 130

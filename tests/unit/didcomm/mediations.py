@@ -1,0 +1,48 @@
+"""Coordinate mediation of a mediator in this process, in any of its versions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
+from http_edge.didcomm.envelopes.versions import Envelopes
+from http_edge.didcomm.protocols.admission import Admission
+from http_edge.didcomm.protocols.coordinate_mediation import (
+    CoordinateMediation,
+    MediationForm,
+    MediationTerms,
+)
+from http_edge.didcomm.protocols.enrolment import Enrolment
+from http_edge.didcomm.protocols.invitations import Invitations
+from http_edge.didcomm.protocols.keylists import Keylists
+from http_edge.didcomm.protocols.protocol import Family
+from http_edge.settings.settings import DidComm
+from tests.unit.didcomm.requests import NOW_MS, Agents
+
+ENDPOINT: Final = "https://mediator.example/didcomm"
+SERVICE: Final = KeyPair.from_seed((9_999).to_bytes(32, "big"))
+SERVICE_KEY: Final = SERVICE.public
+OWN_DID: Final = did_key(SERVICE_KEY)
+SETTINGS: Final = {"keylist_keys_max": 12, "keylist_updates_max": 10, "keylist_page_max": 5}
+OWN_DIDS: Final = OwnDids(SERVICE, own_services(ENDPOINT))
+OWN_NAMES: Final = OWN_DIDS.names | {base58(SERVICE_KEY)}
+TERMS: Final = MediationTerms(ENDPOINT, SERVICE_KEY, OWN_NAMES, OWN_DID)
+
+
+def mediation_family(form: MediationForm, agents: Agents, **settings: object) -> Family:
+    """The family of one version, over the identities ``agents``."""
+    read = DidComm.model_validate({**SETTINGS, **settings})
+    invitations = Invitations(SERVICE, "Poste", ENDPOINT)
+    admission = Admission(read, invitations, agents, clock=lambda: NOW_MS)
+    keylists = Keylists(agents, keys_max=read.keylist_keys_max)
+    envelopes = Envelopes(SERVICE, OWN_DIDS)
+    enrolment = Enrolment(
+        agents,
+        admission,
+        keylists,
+        envelopes.service_of,
+        own_url=ENDPOINT,
+        own_names=TERMS.own_names,
+    )
+    return CoordinateMediation(form, agents, enrolment, TERMS, read).family()

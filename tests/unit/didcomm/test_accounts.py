@@ -1,0 +1,381 @@
+"""Names of an account over real identities: rotation, take-over of names, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from actors.core.commands import (
+    CheckKeys,
+    ClaimKey,
+    Command,
+    Connection,
+    EndAccount,
+    FindAccount,
+    FindKeyOwner,
+    GrantMediation,
+    NameSpeaker,
+    QueryConnection,
+    QueryQueue,
+    ReleaseKey,
+    RotateAccount,
+    UpdateKeylist,
+)
+from actors.core.refusals import Refusal
+from actors.core.replies import Connected, EnvelopeQueued, KeyOwner, KeysKnown, QueueState
+from http_edge.didcomm.accounts import Accounts
+from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message, read_type
+from http_edge.didcomm.envelopes.recipient_names import twins
+from http_edge.didcomm.identities import key_target, speak_as
+from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
+from http_edge.didcomm.protocols.routing import Forwarding, ToQueue
+from tests.unit.didcomm.requests import ALICE, NEW, Agents, agents_of, raw_key
+from tests.unit.didcomm.test_newer_mediation import peer4
+
+OLD, OLD_NAME = keys.did_key(ALICE), keys.base58(ALICE)
+COMMAND: Final = b"c" * 16
+KIND = read_type(f"{NEW}empty/1.0/empty")
+assert KIND is not None
+SAID: Final = Connection(OLD, "phone", "https://old.example", [], "connections/1.0", "")
+
+
+class Peer:
+    """A DID with a document, and the account that its envelopes prove."""
+
+    def __init__(self, number: int) -> None:
+        self.long = peer4(number)
+        self.name = self.long.rpartition(":")[0]
+        self.account = AgentAccount(self.name, "v2", raw_key(number))
+
+    def message(self, rotation: DidRotation | None = None) -> Message:
+        assert KIND is not None
+        return Message("v2", KIND, "m", {}, sender_did=self.long, rotation=rotation)
+
+    def rotation(self, *prior: str, at_s: int = 1_000) -> DidRotation:
+        """Its prior DID, as the message version has verified it."""
+        return DidRotation(prior[0], self.long, at_s, prior)
+
+
+NEW_PEER, NEWER, STRANGER = Peer(3_001), Peer(3_002), Peer(3_003)
+
+
+class Mediator:
+    """Accounts, keylists and forwarding of one edge."""
+
+    def __init__(self, agents: Agents) -> None:
+        self.agents = agents
+        self.keylists = Keylists(agents, keys_max=50)
+        self.accounts = self.edge()
+        self.forwarding = Forwarding(agents, owners_remembered_max=10, outbound=lambda _: None)
+
+    def edge(self) -> Accounts:
+        """Another edge, which remembers nothing."""
+        return Accounts(
+            self.agents,
+            self.keylists,
+            lambda message: (f"https://{message.sender_did[-4:]}.example", []),
+            accounts_remembered_max=10,
+        )
+
+    async def rotate(self, peer: Peer, *prior: str, at_s: int = 1_000) -> Refusal | None:
+        rotation = peer.rotation(*prior, at_s=at_s)
+        return await self.accounts.rotate(rotation, peer.account, peer.message(rotation), COMMAND)
+
+    async def end(self, *prior: str, at_s: int = 2_000) -> Refusal | None:
+        return await self.accounts.end(DidRotation(prior[0], None, at_s, prior), COMMAND)
+
+    async def ask_as(self, did: str, account: str) -> Connected | Refusal:
+        """What an agent learns that speaks as this DID of an account."""
+        speak_as(did)
+        try:
+            return await self.agents.ask(account, QueryConnection(), COMMAND, Connected)
+        finally:
+            speak_as("")
+
+    async def forward(self, name: str, payload: bytes = b"{}") -> EnvelopeQueued | Refusal:
+        command = payload.ljust(16, b"-")[:16]
+        return await self.forwarding.forward(name, ToQueue([payload], 2), command)
+
+    async def waiting(self, account: str) -> int:
+        state = await self.agents.ask(account, QueryQueue(), COMMAND, QueueState)
+        assert isinstance(state, QueueState)
+        return state.messages
+
+    async def owner(self, name: str) -> str | None:
+        found = await self.agents.ask(key_target(name), FindKeyOwner(), COMMAND, KeyOwner)
+        return None if isinstance(found, Refusal) else found.owner_did
+
+    async def has(self, account: str, *names: str) -> list[str]:
+        known = await self.agents.ask(account, CheckKeys(list(names)), COMMAND, KeysKnown)
+        assert isinstance(known, KeysKnown)
+        return known.keys
+
+    def count(self, kind: type[Command]) -> int:
+        return sum(type(each) is kind for each in self.agents.seen)
+
+
+@pytest.fixture
+async def mediator(tmp_path: Path) -> AsyncIterator[Mediator]:
+    """A mediator with an account of DIDComm v1 and one message that waits for it."""
+    async with agents_of(tmp_path) as agents:
+        made = Mediator(agents)
+        assert await made.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
+        assert isinstance(await made.forward(OLD_NAME, b"first"), EnvelopeQueued)
+        yield made
+
+
+# Enrolment ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [FindAccount, ClaimKey, GrantMediation])
+@pytest.mark.parametrize("how", ["lost", "refused"])
+async def test_an_enrolment_that_is_cut_off_anywhere_succeeds_with_the_next_try(
+    mediator: Mediator, lost: type[Command], how: str
+) -> None:
+    agents, name = mediator.agents, NEW_PEER.name
+    if how == "lost":
+        agents.lost.add(lost)
+    else:
+        agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
+    enrol = (name, COMMAND, SAID, [name])
+    assert await mediator.keylists.enrol(*enrol) is Refusal.TEMPORARILY_UNAVAILABLE
+    agents.lost.clear()
+    agents.refused.clear()
+    assert await mediator.keylists.enrol(*enrol) is None
+    assert await mediator.has(name, name) == [name]
+    assert await mediator.owner(name) == name
+    agents.seen.clear()
+    assert await mediator.keylists.enrol(*enrol) is None
+    assert mediator.count(ClaimKey) == 0, "what is there is not claimed again"
+
+
+async def test_an_own_name_is_taken_from_any_other_account(mediator: Mediator) -> None:
+    name, squatter = STRANGER.name, OLD
+    wanted = KeyChanges([name], [], frozenset(), frozenset())
+    await mediator.keylists.change(squatter, COMMAND, wanted)
+    assert isinstance(await mediator.forward(name, b"to the squatter"), EnvelopeQueued)
+    assert await mediator.waiting(squatter) == 2
+    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
+    assert await mediator.has(squatter, name) == []
+    assert isinstance(await mediator.forward(name, b"to its holder"), EnvelopeQueued)
+    assert (await mediator.waiting(squatter), await mediator.waiting(name)) == (2, 1)
+
+
+@pytest.mark.parametrize("lost", [ClaimKey, UpdateKeylist, GrantMediation])
+async def test_a_take_over_that_is_cut_off_anywhere_is_finished_by_the_next_try(
+    mediator: Mediator, lost: type[Command]
+) -> None:
+    name, squatter = STRANGER.name, OLD
+    wanted = KeyChanges([name], [], frozenset(), frozenset())
+    await mediator.keylists.change(squatter, COMMAND, wanted)
+    mediator.agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
+    enrol = (name, COMMAND, SAID, [name])
+    assert await mediator.keylists.enrol(*enrol) is Refusal.TEMPORARILY_UNAVAILABLE
+    mediator.agents.refused.clear()
+    assert await mediator.keylists.enrol(*enrol) is None
+    assert await mediator.has(squatter, name) == []
+    assert await mediator.has(name, name) == [name]
+
+
+async def test_a_held_name_is_taken_over_by_an_update_and_another_is_not(
+    mediator: Mediator,
+) -> None:
+    held, other = STRANGER.name, NEWER.name
+    wanted = KeyChanges([held, other], [], frozenset(), frozenset())
+    await mediator.keylists.change(OLD, COMMAND, wanted)
+    me = NEW_PEER.name
+    await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    wanted = KeyChanges([held, other], [], frozenset(), frozenset({held}))
+    changed = await mediator.keylists.change(me, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {other: "client_error"}
+    assert await mediator.has(me, held, other) == [held]
+    assert await mediator.has(OLD, held, other) == [other]
+
+
+async def test_a_key_that_is_registered_on_one_curve_is_taken_on_the_other(
+    mediator: Mediator,
+) -> None:
+    (image,) = twins(OLD_NAME)
+    me = NEW_PEER.name
+    await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    changed = await mediator.keylists.change(
+        me, COMMAND, KeyChanges([image], [], frozenset(), frozenset())
+    )
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {image: "client_error"}
+    changed = await mediator.keylists.change(
+        OLD, COMMAND, KeyChanges([image], [], frozenset(), frozenset())
+    )
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {}
+
+
+# Forwards -----------------------------------------------------------------------------------
+
+
+async def test_a_forward_finds_a_key_by_its_name_on_the_other_curve(mediator: Mediator) -> None:
+    (image,) = twins(OLD_NAME)
+    for number in range(3):
+        assert isinstance(await mediator.forward(image, b"%d" % number), EnvelopeQueued)
+    assert await mediator.waiting(OLD) == 4
+    # Registered under its own name later, that is what counts.
+    me = NEW_PEER.name
+    await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
+    assert await mediator.forward(image, b"unknown") is Refusal.KEY_UNKNOWN
+    await mediator.keylists.change(me, COMMAND, KeyChanges([image], [], frozenset()))
+    assert isinstance(await mediator.forward(image, b"direct"), EnvelopeQueued)
+    assert isinstance(await mediator.forward(OLD_NAME, b"by its twin"), EnvelopeQueued)
+    assert (await mediator.waiting(OLD), await mediator.waiting(me)) == (4, 2)
+
+
+# Rotation -----------------------------------------------------------------------------------
+
+
+async def test_a_rotation_moves_the_relationship_and_keeps_what_waits(mediator: Mediator) -> None:
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    assert (await mediator.accounts.of(NEW_PEER.account, COMMAND)) == AgentAccount(
+        OLD, "v2", raw_key(3_001)
+    )
+    known = await mediator.ask_as(NEW_PEER.name, OLD)
+    assert isinstance(known, Connected)
+    assert known.connection.peer_did == NEW_PEER.long
+    assert known.connection.endpoint == f"https://{NEW_PEER.long[-4:]}.example"
+    assert known.connection.label == "phone"
+    assert await mediator.ask_as(OLD, OLD) is Refusal.NOT_SPEAKING
+    for name in (OLD_NAME, NEW_PEER.name):
+        assert isinstance(await mediator.forward(name, name.encode()[-9:]), EnvelopeQueued)
+    assert await mediator.waiting(OLD) == 3
+
+
+async def test_another_edge_learns_of_a_rotation_when_the_did_speaks_there(
+    mediator: Mediator,
+) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    elsewhere = mediator.edge()
+    assert await elsewhere.of(NEW_PEER.account, COMMAND) == NEW_PEER.account
+    assert await mediator.ask_as(NEW_PEER.name, NEW_PEER.name) is Refusal.SPEAKS_FOR_ANOTHER
+    assert elsewhere.is_moved(NEW_PEER.account)
+    found = await elsewhere.of(NEW_PEER.account, COMMAND)
+    assert isinstance(found, AgentAccount)
+    assert found.did == OLD
+    assert not elsewhere.is_moved(NEW_PEER.account)
+    mediator.agents.seen.clear()
+    assert await elsewhere.of(NEW_PEER.account, COMMAND) == found
+    assert mediator.agents.seen == [], "it is remembered"
+
+
+async def test_the_same_rotation_many_times_stores_nothing_more(mediator: Mediator) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    mediator.agents.seen.clear()
+    for _ in range(3):
+        assert await mediator.rotate(NEW_PEER, OLD) is None
+    assert {type(each) for each in mediator.agents.seen} == {FindAccount}
+
+
+@pytest.mark.parametrize(
+    "lost", [FindAccount, NameSpeaker, ClaimKey, QueryConnection, RotateAccount]
+)
+@pytest.mark.parametrize("how", ["lost", "refused"])
+async def test_a_rotation_that_is_cut_off_anywhere_is_finished_by_the_next_message(
+    mediator: Mediator, lost: type[Command], how: str
+) -> None:
+    agents = mediator.agents
+    if how == "lost":
+        agents.lost.add(lost)
+    else:
+        agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
+    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.TEMPORARILY_UNAVAILABLE
+    agents.lost.clear()
+    agents.refused.clear()
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    assert isinstance(await mediator.ask_as(NEW_PEER.name, OLD), Connected)
+    assert await mediator.ask_as(OLD, OLD) is Refusal.NOT_SPEAKING
+    assert await mediator.has(OLD, NEW_PEER.name) == [NEW_PEER.name]
+    assert await mediator.waiting(OLD) == 1
+
+
+async def test_a_rotation_goes_on_from_a_rotated_did(mediator: Mediator) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001) is None
+    assert isinstance(await mediator.ask_as(NEWER.name, OLD), Connected)
+    assert await mediator.ask_as(NEW_PEER.name, OLD) is Refusal.NOT_SPEAKING
+    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_SPEAKING, "an old message again"
+    assert isinstance(await mediator.ask_as(NEWER.name, OLD), Connected)
+
+
+async def test_the_account_of_the_key_comes_before_that_of_the_did(mediator: Mediator) -> None:
+    assert await mediator.rotate(NEW_PEER, OLD, STRANGER.name) is None
+    assert await mediator.rotate(NEWER, STRANGER.name, NEW_PEER.name) is None
+    assert isinstance(await mediator.ask_as(NEWER.name, OLD), Connected)
+
+
+async def test_a_did_without_an_account_has_none_to_give(mediator: Mediator) -> None:
+    assert await mediator.rotate(NEW_PEER, STRANGER.name) is Refusal.NOT_CONNECTED
+    assert mediator.count(NameSpeaker) == 0
+    assert await mediator.accounts.of(NEW_PEER.account, COMMAND) == NEW_PEER.account
+
+
+async def test_an_account_of_its_own_stays_one(mediator: Mediator) -> None:
+    name = NEW_PEER.name
+    await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.KEY_TAKEN
+    assert isinstance(await mediator.ask_as(name, name), Connected)
+    assert isinstance(await mediator.ask_as(OLD, OLD), Connected)
+
+
+async def test_a_rotation_to_another_did_than_the_senders_is_none(mediator: Mediator) -> None:
+    rotation = NEW_PEER.rotation(OLD)
+    done = await mediator.accounts.rotate(
+        rotation, STRANGER.account, STRANGER.message(rotation), COMMAND
+    )
+    assert done is Refusal.NOT_SPEAKING
+    assert isinstance(await mediator.ask_as(OLD, OLD), Connected)
+
+
+# The end ------------------------------------------------------------------------------------
+
+
+async def test_the_end_of_a_relationship_frees_its_names(mediator: Mediator) -> None:
+    assert await mediator.end(OLD) is None
+    assert await mediator.ask_as(OLD, OLD) is Refusal.NOT_CONNECTED
+    assert await mediator.forward(OLD_NAME, b"late") is Refusal.KEY_UNKNOWN
+    assert await mediator.owner(OLD_NAME) is None
+    assert await mediator.end(OLD) is Refusal.NOT_CONNECTED, "there is none any more"
+
+
+@pytest.mark.parametrize("lost", [FindAccount, EndAccount, ReleaseKey])
+async def test_an_end_that_is_cut_off_is_finished_and_its_owner_may_begin_anew(
+    mediator: Mediator, lost: type[Command]
+) -> None:
+    mediator.agents.lost.add(lost)
+    await mediator.end(OLD)
+    mediator.agents.lost.clear()
+    await mediator.end(OLD)
+    assert await mediator.ask_as(OLD, OLD) is Refusal.NOT_CONNECTED
+    assert await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
+    await mediator.end(OLD)
+    assert isinstance(await mediator.ask_as(OLD, OLD), Connected), "the same end again"
+    assert isinstance(await mediator.forward(OLD_NAME, b"anew"), EnvelopeQueued)
+    assert await mediator.waiting(OLD) == 1
+
+
+async def test_only_who_speaks_for_an_account_ends_it(mediator: Mediator) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await mediator.end(OLD) is Refusal.NOT_SPEAKING
+    assert await mediator.end(STRANGER.name) is Refusal.NOT_CONNECTED
+    assert isinstance(await mediator.ask_as(NEW_PEER.name, OLD), Connected)
+    assert await mediator.end(NEW_PEER.name) is None
+    assert await mediator.ask_as(NEW_PEER.name, OLD) is Refusal.NOT_CONNECTED
+
+
+async def test_a_long_keylist_is_released_whole(mediator: Mediator) -> None:
+    names = [keys.base58(raw_key(5_000 + n)) for n in range(40)]
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges(names, [], frozenset()))
+    assert await mediator.end(OLD) is None
+    assert [await mediator.owner(name) for name in names] == [None] * 40

@@ -1,0 +1,294 @@
+"""DIDs of DIDComm v2: those of others in all their spellings, and our own as others read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from base58 import b58encode
+from did_peer_2 import resolve as foreign_peer2
+from did_peer_4 import resolve as foreign_peer4
+from did_peer_4 import resolve_short as foreign_peer4_short
+from hypothesis import given
+from hypothesis import strategies as st
+
+from http_edge.crypto.encoding import b64encode
+from http_edge.didcomm.envelopes import peer_dids
+from http_edge.didcomm.envelopes.did_documents import (
+    KEYS_MAX,
+    MessagingService,
+    SeenDids,
+    messaging_services,
+    own_document,
+    read_agent_document,
+    resolve_document,
+)
+from http_edge.didcomm.envelopes.key_agreement import PrivateKey
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.peer_dids import encode_peer4
+from http_edge.didcomm.envelopes.public_keys import (
+    Curve,
+    PublicKey,
+    read_jwk,
+    read_method,
+    read_multibase,
+    write_jwk,
+    write_multibase,
+)
+from tests.unit.didcomm.v2_mediator import OTHER, OURS, OWN
+
+ED, X = PublicKey(Curve.ED25519, OURS.public), PublicKey(Curve.X25519, OURS.curve_public)
+CURVES = [Curve.X25519, Curve.P256, Curve.P384, Curve.P521, Curve.SECP256K1]
+ENDPOINT = {"uri": "https://m.example/didcomm", "accept": ["didcomm/v2"], "routingKeys": []}
+SERVICE = MessagingService("https://m.example/didcomm", ["did:example:r"], ["didcomm/v2"])
+
+
+def key_of(curve: Curve) -> PublicKey:
+    return PrivateKey.new(curve).public
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_key_is_the_same_in_every_spelling(curve: Curve) -> None:
+    key = key_of(curve)
+    assert read_multibase(write_multibase(key)) == key
+    assert read_jwk(write_jwk(key)) == key
+    assert read_jwk({**write_jwk(key), "kid": "x", "use": "enc"}) == key
+    for form in ({"publicKeyMultibase": write_multibase(key)}, {"publicKeyJwk": write_jwk(key)}):
+        assert read_method({"id": "#1", "type": "any", **form}) == key
+
+
+@given(st.text(max_size=120) | st.from_regex(r"z[1-9A-HJ-NP-Za-km-z]{30,99}", fullmatch=True))
+def test_any_text_is_a_key_or_none(text: str) -> None:
+    key = read_multibase(text)
+    assert key is None or write_multibase(key) == text
+
+
+@pytest.mark.parametrize(
+    "jwk",
+    [
+        None,
+        {},
+        {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
+        {"kty": "EC", "crv": "Ed25519", "x": b64encode(bytes(32)), "y": b64encode(bytes(32))},
+        {"kty": "EC", "crv": "P-256", "x": b64encode(b"\1" * 32), "y": b64encode(b"\1" * 32)},
+        {"kty": "OKP", "crv": "P-256", "x": b64encode(bytes(32))},
+        {"kty": "OKP", "crv": "X25519", "x": b64encode(bytes(33))},
+        {"kty": "OKP", "crv": "X25519", "x": "é" * 43},
+        {"kty": "RSA", "n": "AA", "e": "AQAB"},
+    ],
+)
+def test_what_is_no_key_of_a_known_curve_is_none(jwk: Any) -> None:
+    assert read_jwk(jwk) is None
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_did_key_has_its_key_for_key_agreement(curve: Curve) -> None:
+    key = key_of(curve)
+    text = write_multibase(key)
+    found = resolve_document(f"did:key:{text}")
+    assert found is not None
+    assert found.agreement == {text: key}
+    assert found.authentication == ({} if curve is Curve.X25519 else {text: key})
+    assert found.signing_twin(key) is None
+
+
+def test_an_ed25519_did_key_agrees_with_its_image() -> None:
+    for prefix in ("did:key:", "did:peer:0"):
+        found = resolve_document(f"{prefix}{write_multibase(ED)}")
+        assert found is not None
+        assert found.authentication == {write_multibase(ED): ED}
+        assert found.agreement == {write_multibase(X): X}
+        assert found.signing_twin(X) == OURS.public
+    no_point = PublicKey(Curve.ED25519, bytes(32))
+    assert resolve_document(f"did:key:{write_multibase(no_point)}") is None
+
+
+def test_the_ids_of_a_did_peer_2_are_the_new_ones_and_the_old() -> None:
+    found = resolve_document(f"did:peer:2.E{write_multibase(X)}.V{write_multibase(ED)}")
+    assert found is not None
+    assert found.agreement == {
+        "key-1": X,
+        write_multibase(X): X,
+        write_multibase(X)[1:]: X,
+    }
+    assert found.authentication == {
+        "key-2": ED,
+        write_multibase(ED): ED,
+        write_multibase(ED)[1:]: ED,
+    }
+
+
+def test_a_key_that_a_document_does_not_name_for_key_agreement_is_none_for_it() -> None:
+    method = {"id": "#1", "type": "Multikey", "publicKeyMultibase": write_multibase(X)}
+    did = encode_peer4({"verificationMethod": [method], "assertionMethod": ["#1"]})
+    found = resolve_document(did)
+    assert found is not None
+    assert (found.agreement, found.authentication) == ({}, {})
+
+
+def test_keys_of_another_did_are_not_those_of_a_document() -> None:
+    did = "did:example:1"
+    method = {"type": "Multikey", "publicKeyMultibase": write_multibase(X)}
+    document: dict[str, object] = {
+        "id": did,
+        "verificationMethod": [{"id": "did:example:2#1", **method}],
+        "keyAgreement": ["did:example:2#1", {"id": "did:example:3#1", **method}, "#1", 5, {}],
+        "authentication": {"id": "#1"},
+    }
+    found = read_agent_document(did, document)
+    assert (found.agreement, found.authentication) == ({}, {})
+
+
+def test_so_many_keys_are_taken_from_a_document_and_no_more() -> None:
+    keys = [write_multibase(key_of(Curve.X25519)) for _ in range(20)]
+    found = resolve_document("did:peer:2" + "".join(f".E{key}" for key in keys))
+    assert found is not None
+    assert set(map(write_multibase, found.agreement.values())) == set(keys[:KEYS_MAX])
+
+
+def test_a_did_peer_4_with_another_hash_says_nothing() -> None:
+    did = encode_peer4({"keyAgreement": []})
+    short, document = did.rsplit(":", 1)
+    assert own_document(did) is not None
+    for wrong in (f"{short[:-1]}x:{document}", f"{did}1", f"{short}:z", short, f"{short}:"):
+        assert own_document(wrong) is None
+
+
+@given(st.binary(max_size=400), st.integers(0, 5))
+def test_base58_is_read_as_the_library_reads_it(content: bytes, zeros: int) -> None:
+    content = bytes(zeros) + content
+    assert peer_dids._from_base58(b58encode(content).decode()) == content
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        {"serviceEndpoint": {**ENDPOINT, "routingKeys": ["did:example:r"]}},
+        {"serviceEndpoint": [{**ENDPOINT, "routingKeys": ["did:example:r"]}]},
+        {
+            "serviceEndpoint": ENDPOINT["uri"],
+            "accept": ["didcomm/v2"],
+            "routingKeys": ["did:example:r"],
+        },
+        {
+            "serviceEndpoint": {"s": ENDPOINT["uri"]},
+            "accept": ["didcomm/v2"],
+            "routingKeys": ["did:example:r"],
+        },
+    ],
+)
+def test_a_service_is_read_in_every_spelling(service: dict[str, Any]) -> None:
+    whole = {"id": "#s", "type": "DIDCommMessaging", **service}
+    assert messaging_services({"service": [whole]}) == [SERVICE]
+
+
+def test_services_of_a_did_peer_2_are_read_in_every_encoding() -> None:
+    short = {"t": "dm", "s": {"uri": ENDPOINT["uri"], "a": ["didcomm/v2"], "r": ["did:example:r"]}}
+    old = {"t": "dm", "s": ENDPOINT["uri"], "a": ["didcomm/v2"], "r": ["did:example:r"]}
+    whole = {
+        "type": "DIDCommMessaging",
+        "serviceEndpoint": {**ENDPOINT, "routingKeys": ["did:example:r"]},
+    }
+    for value, padding in ((short, ""), (old, ""), (whole, "="), ([short], ""), (whole, "")):
+        text = b64encode(json.dumps(value).encode())
+        text += "=" * (-len(text) % 4) if padding else ""
+        document = own_document(f"did:peer:2.V{write_multibase(ED)}.S{text}")
+        assert document is not None
+        assert messaging_services(document) == [SERVICE]
+
+
+def test_services_that_cannot_be_used_are_missing() -> None:
+    kind = {"id": "#s", "type": "DIDCommMessaging"}
+    listed = [
+        None,
+        {"type": "did-communication", "serviceEndpoint": "https://m.example"},
+        {**kind, "serviceEndpoint": {**ENDPOINT, "routingKeys": "x"}},
+        {**kind, "serviceEndpoint": {**ENDPOINT, "routingKeys": ["x"] * 9}},
+        {**kind, "serviceEndpoint": {**ENDPOINT, "routingKeys": [5]}},
+    ]
+    assert messaging_services({"service": listed}) == []
+    assert messaging_services({"service": [kind]}) == [MessagingService("", [], [])]
+    assert messaging_services({"service": {}}) == []
+
+
+def test_an_agent_is_reached_where_its_document_says_or_its_mediators() -> None:
+    def peer(*endpoints: object) -> str:
+        listed = [{"id": "#s", "type": "DIDCommMessaging", "serviceEndpoint": e} for e in endpoints]
+        return encode_peer4({"service": listed})
+
+    seen, url = SeenDids(), {"uri": "https://x.example/in", "routingKeys": ["did:example:r"]}
+    found = MessagingService("https://x.example/in", ["did:example:r"], [])
+    assert seen.service_of(peer(url)) == found
+    assert seen.service_of(peer({"uri": "didcomm:transport/queue"}, url)) == found
+    behind = seen.service_of(peer({"uri": OWN.peer4, "routingKeys": ["did:example:r"]}))
+    assert behind is not None
+    assert behind.uri == "https://m.example/didcomm"
+    assert behind.routing_keys == [OWN.peer4, "did:example:r"]
+    two_steps = peer({"uri": peer({"uri": OWN.peer4})})
+    for did in (peer(), peer({"uri": ""}), two_steps, peer({"uri": "did:web:m.example"}), "x"):
+        assert seen.service_of(did) is None
+
+
+# ---- our own, as others read them
+
+
+def foreign_keys(document: dict[str, Any]) -> dict[str, PublicKey]:
+    """The keys for key agreement in a document that another library resolved."""
+    methods = {method["id"]: method for method in document["verificationMethod"]}
+    named = [methods[entry] for entry in document["keyAgreement"]]
+    keys = {method["id"].partition("#")[2]: read_method(method) for method in named}
+    return {fragment: key for fragment, key in keys.items() if key is not None}
+
+
+def test_other_libraries_read_our_did_peer_2_as_we_do() -> None:
+    document = foreign_peer2(OWN.peer2)
+    assert foreign_keys(document) == {"key-2": X}
+    assert messaging_services(document) == messaging_services(own_document(OWN.peer2) or {})
+
+
+def test_other_libraries_read_our_did_peer_4_as_we_do() -> None:
+    document = foreign_peer4(OWN.peer4)
+    assert document["id"] == OWN.peer4
+    assert foreign_keys(document) == {"key-2": X}
+    assert messaging_services(document) == messaging_services(own_document(OWN.peer4) or {})
+    assert foreign_peer4_short(OWN.peer4)["id"] == OWN.peer4_short
+
+
+def test_the_mediator_is_reached_by_https_first_and_by_one_endpoint_in_each_service() -> None:
+    merged = OWN.merged({"id": OWN.web, "service": [{"id": "#other"}], "keyAgreement": []})
+    for document in (own_document(OWN.peer2), own_document(OWN.peer4), merged):
+        assert document is not None
+        services = document["service"]
+        assert isinstance(services, list)
+        own = [each for each in services if each.get("type") == "DIDCommMessaging"]
+        uris = [each["serviceEndpoint"]["uri"] for each in own]
+        assert uris == ["https://m.example/didcomm", "wss://m.example/didcomm"]
+        assert all(each["serviceEndpoint"]["accept"] == ["didcomm/v2"] for each in own)
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_the_agreement_key_of_any_pair_is_the_image_of_its_signing_key(seed: bytes) -> None:
+    pair = KeyPair.from_seed(seed)
+    found = resolve_document(f"did:key:{write_multibase(PublicKey(Curve.ED25519, pair.public))}")
+    assert found is not None
+    assert set(found.agreement.values()) == {PublicKey(Curve.X25519, pair.curve_public)}
+    assert PrivateKey.of_x25519(pair.curve_private).public.raw == pair.curve_public
+
+
+def test_a_document_that_is_merged_keeps_what_it_had_in_front() -> None:
+    there: dict[str, object] = {
+        "id": OWN.web,
+        "keyAgreement": [
+            {
+                "id": f"{OWN.web}#prekey",
+                "type": "X25519KeyAgreementKey2020",
+                "publicKeyMultibase": write_multibase(PublicKey(Curve.X25519, OTHER.curve_public)),
+            }
+        ],
+        "authentication": [f"{OWN.web}#signing"],
+    }
+    found = read_agent_document(OWN.web, OWN.merged(there))
+    assert list(found.agreement) == ["prekey", "key-2"]
+    assert found.agreement["key-2"] == X
+    assert found.authentication == {"key-1": ED}

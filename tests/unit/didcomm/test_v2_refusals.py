@@ -1,0 +1,205 @@
+"""What DIDComm v2 refuses costs little, and nothing that comes breaks it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from http_edge.crypto import key_agreement
+from http_edge.didcomm.envelopes.did_documents import resolve_document
+from http_edge.didcomm.envelopes.key_agreement import PrivateKey
+from http_edge.didcomm.envelopes.messages import (
+    Acknowledgement,
+    ForOthers,
+    Unpacked,
+    UnpackRefusal,
+)
+from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_multibase
+from http_edge.didcomm.envelopes.recipient_names import x25519_name
+from http_edge.didcomm.envelopes.v2.envelope import Recipient, Sender, seal
+from http_edge.didcomm.envelopes.versions import (
+    Envelopes,
+)
+from tests.unit.didcomm.v2_agent import PING, recipient
+from tests.unit.didcomm.v2_mediator import (
+    ALICE,
+    ALICE_DIDS,
+    ENVELOPES,
+    FORWARD,
+    OTHER,
+    OURS,
+    OWN,
+    PEER4,
+    read,
+    unpacked,
+)
+
+
+@pytest.fixture
+def agreements(monkeypatch: pytest.MonkeyPatch) -> list[PublicKey]:
+    made: list[PublicKey] = []
+    real = key_agreement.shared_secret
+
+    def counted(private: bytes, public: bytes) -> bytes | None:
+        made.append(PublicKey(Curve.X25519, public))
+        return real(private, public)
+
+    monkeypatch.setattr(key_agreement, "shared_secret", counted)
+    return made
+
+
+@pytest.mark.parametrize(
+    "kid",
+    [
+        "did:web:peer.example#key-1",
+        "did:webvh:QmX:peer.example#key-1",
+        f"{ALICE.dids.did_key}#other",
+        f"{PEER4[:-4]}1111#key-2",
+        "did:peer:4zQm#key-2",
+        "did:peer:2.Vz6Mk#key-1",
+        "did:key:z6Mk",
+        "nonsense",
+        "#",
+    ],
+)
+def test_a_sender_that_cannot_be_resolved_costs_no_key_agreement(
+    kid: str, agreements: list[PublicKey]
+) -> None:
+    body = ALICE.pack(ALICE.plaintext(PEER4), recipient(OWN, OWN.peer2), PEER4, kid=kid)
+    agreements.clear()
+    assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
+    assert agreements == []
+
+
+def test_an_envelope_for_many_others_costs_no_key_agreement(agreements: list[PublicKey]) -> None:
+    key = PublicKey(Curve.X25519, OTHER.curve_public)
+    to = [Recipient(f"did:example:{number}#1", key) for number in range(64)]
+    body = seal(b"{}", to, None, ALICE.secrets)
+    agreements.clear()
+    assert isinstance(ENVELOPES.unpack(body), ForOthers)
+    assert agreements == []
+    more = seal(b"{}", [*to, Recipient("did:example:x#1", key)], None, ALICE.secrets)
+    agreements.clear()
+    assert ENVELOPES.unpack(more) is UnpackRefusal.NOT_AN_ENVELOPE
+    assert agreements == []
+
+
+def test_an_anonymous_envelope_that_does_not_open_costs_one_key_agreement(
+    agreements: list[PublicKey],
+) -> None:
+    wrong = Recipient(f"{OWN.peer2}#key-2", PublicKey(Curve.X25519, OTHER.curve_public))
+    body = ALICE.pack(ALICE.plaintext(PEER4), wrong, None)
+    agreements.clear()
+    assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
+    assert len(agreements) == 1
+
+
+def test_a_conversation_costs_one_key_agreement_for_each_message(
+    agreements: list[PublicKey],
+) -> None:
+    envelopes, to = Envelopes(OURS, OWN), recipient(OWN, OWN.peer2)
+    bodies = [ALICE.pack(ALICE.plaintext(PEER4), to, PEER4) for _ in range(3)]
+    agreements.clear()
+    senders = [unpacked(body, envelopes).sender for body in bodies]
+    assert len(agreements) == 1 + len(bodies)
+    agreements.clear()
+    question, sender = read(bodies[0], envelopes), senders[0]
+    assert question is not None
+    assert sender is not None
+    agreements.clear()
+    for _ in range(3):
+        envelopes.answer(question, Acknowledgement(), sender, "1")
+    assert len(agreements) == 3
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_mutated_message_is_refused_and_never_breaks_anything(data: st.DataObject) -> None:
+    sender = data.draw(st.sampled_from([None, *ALICE_DIDS]))
+    body = bytearray(ALICE.pack(ALICE.plaintext(sender), recipient(OWN, OWN.peer2), sender))
+    at = data.draw(st.integers(0, len(body) - 1))
+    if data.draw(st.booleans()):
+        body = body[:at]
+    else:
+        body[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    found = ENVELOPES.unpack(bytes(body))
+    if isinstance(found, Unpacked):
+        assert found.plaintext == orjson.dumps(ALICE.plaintext(sender))
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+HEADERS = st.sampled_from(
+    [
+        "id",
+        "type",
+        "from",
+        "to",
+        "body",
+        "thid",
+        "pthid",
+        "attachments",
+        "from_prior",
+        "please_ack",
+        "ack",
+        "return_route",
+        "return_route_thread",
+        "expires_time",
+        "delay_milli",
+        "created_time",
+        "payload",
+        "signatures",
+        "ciphertext",
+        "recipients",
+        "protected",
+        "next",
+    ]
+)
+
+
+@given(st.dictionaries(HEADERS, VALUES, max_size=8), st.sampled_from([PING, FORWARD]))
+@settings(max_examples=300, deadline=None)
+def test_any_headers_make_a_message_or_none(members: dict[str, Any], kind: str) -> None:
+    whole = {"id": "1", "type": kind, **members}
+    try:
+        body = ALICE.pack(whole, recipient(OWN, OWN.peer2), None)
+    except TypeError:  # an integer that JSON here does not have
+        return
+    found = ENVELOPES.unpack(body)
+    if not isinstance(found, Unpacked):
+        assert found is UnpackRefusal.UNDECRYPTABLE
+        return
+    taken = ENVELOPES.read(found)
+    if taken is not None and taken.is_forward:
+        ENVELOPES.read_forward(taken, recipients_max=1)
+
+
+def test_the_curve_key_is_the_image_of_the_signing_key() -> None:
+    keys = [resolve_document(did) for did in (OWN.did_key, OWN.peer2, OWN.peer4)]
+    for found in keys:
+        assert found is not None
+        (agreement,) = set(found.agreement.values())
+        assert found.signing_twin(agreement) == OURS.public
+    assert PrivateKey.of_x25519(OURS.curve_private).public.raw == OURS.curve_public
+    assert x25519_name(OURS.curve_public) == OWN.x25519
+
+
+def test_a_sender_of_a_nist_curve_cannot_pack_to_the_mediator() -> None:
+    key = PrivateKey.new(Curve.P256)
+    did = f"did:key:{write_multibase(key.public)}"
+    to = recipient(OWN, OWN.peer2)
+    with pytest.raises(ValueError, match="nothing can be packed"):
+        seal(b"{}", [to], Sender(f"{did}#{did.split(':')[2]}", key), ALICE.secrets)

@@ -1,0 +1,70 @@
+"""``from_prior`` of DIDComm v2: proven changes of DID, and what proves nothing."""
+
+from __future__ import annotations
+
+from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.messages import (
+    DidRotation,
+)
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
+from tests.unit.didcomm.v2_agent import V2Agent, recipient
+from tests.unit.didcomm.v2_mediator import ALICE, OTHER, OWN, PEER4, message, read
+
+PRIOR = V2Agent(OTHER).dids
+
+
+def prior(rotation: DidRotation, **change: str) -> str:
+    kid = f"{PRIOR.peer4}#key-1"
+    return write_from_prior(rotation, change.get("kid", kid), OTHER)
+
+
+def test_a_change_of_did_is_proven_by_the_prior_one() -> None:
+    moved = DidRotation(PRIOR.peer4, PEER4, 1_600_000_000)
+    found = message(from_prior=prior(moved))
+    assert found.rotation is not None
+    assert found.rotation == DidRotation(
+        PRIOR.peer4,
+        PEER4,
+        1_600_000_000,
+        [did_key(OTHER.public), PRIOR.peer4_short],
+    )
+
+
+def test_a_change_to_the_did_of_another_is_not_read() -> None:
+    moved = DidRotation(PRIOR.peer4, "did:example:third", 1)
+    whole = ALICE.plaintext(PEER4, from_prior=prior(moved))
+    assert read(ALICE.pack(whole, recipient(OWN, OWN.peer2), PEER4)) is None
+
+
+def test_a_change_that_is_not_proven_changes_nothing() -> None:
+    good = prior(DidRotation(PRIOR.peer4, PEER4, 1))
+    head, payload, signature = good.split(".")
+    cases = [
+        5,
+        "",
+        "a.b",
+        f"{head}.{payload}.{signature[:-4]}AAAA",
+        f"{head}.{payload}",
+        prior(DidRotation(PRIOR.peer4, PEER4, 1), kid=f"{PEER4}#key-1"),
+        prior(DidRotation(PRIOR.peer4, PEER4, 1), kid=f"{PRIOR.peer4}#key-2"),
+        prior(DidRotation("did:web:x.example", PEER4, 1), kid="did:web:x.example#key-1"),
+        prior(DidRotation(PRIOR.did_key, PEER4, 1)),
+        prior(DidRotation(PRIOR.peer4, PEER4, -1)),
+        "x" * 20_000,
+    ]
+    for text in cases:
+        assert message(from_prior=text).rotation is None, text
+
+
+def test_a_relationship_is_ended_by_who_has_it() -> None:
+    ended = prior(DidRotation(PRIOR.peer4, None, 7))
+    whole = ALICE.plaintext(None, from_prior=ended)
+    found = read(ALICE.pack(whole, recipient(OWN, OWN.peer2), None))
+    assert found is not None
+    assert found.rotation is not None
+    assert found.rotation.new_did is None
+    bob = V2Agent(OTHER)
+    found = read(bob.pack(whole, recipient(OWN, OWN.peer2), bob.dids.peer4))
+    assert found is not None
+    assert found.rotation is not None
+    assert read(ALICE.pack(whole, recipient(OWN, OWN.peer2), PEER4)) is None
