@@ -85,7 +85,7 @@ def run_poste(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
 async def person_in(database: int, mediator: MediatorClient) -> Account:
     """A registered identity whose shard is in this database."""
     while True:
-        identity = Identity.create("person", MEDIATOR_DID)
+        identity = Identity.create("writer", MEDIATOR_DID)
         if PLACEMENT.database_of(identity.did) == database:
             return await register(mediator.as_(identity))
 

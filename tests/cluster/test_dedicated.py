@@ -28,7 +28,7 @@ from tests.cluster.accounts import Socket, client, newcomer, until
 from tests.cluster.load import Load
 from tests.cluster.ray_nodes import RayCluster
 from tests.cluster.server import DEDICATED, send
-from tests.cluster.wallets import Person
+from tests.cluster.wallets import MediatedAgent
 from tests.postgres import Server as Postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
@@ -100,8 +100,8 @@ async def all_on(cluster: RayCluster, *nodes: str) -> None:
 class Letters:
     """Letters to a wallet in live mode, one after the other, each picked up as it comes."""
 
-    def __init__(self, person: Person, live: Live) -> None:
-        self._person = person
+    def __init__(self, agent: MediatedAgent, live: Live) -> None:
+        self._agent = agent
         self._live = live
         self._tasks: list[asyncio.Task[None]] = []
         self._over = False
@@ -119,7 +119,7 @@ class Letters:
     async def _write(self) -> None:
         while not self._over:
             text = f"letter {len(self.written)}"
-            await self._person.write(text)
+            await self._agent.write(text)
             self.written.append(text)
             await asyncio.sleep(PAUSE_S)
 
@@ -132,7 +132,7 @@ class Letters:
                 assert time.monotonic() - silent_since < SERVED_S_MAX, self.read
                 continue
             silent_since = time.monotonic()
-            self.read += self._person.texts(picked)
+            self.read += self._agent.texts(picked)
             await self._live.received([one.id for one in picked])
 
 
@@ -171,7 +171,7 @@ async def test_identities_come_and_go_and_lose_their_node_and_nothing_is_lost(
     reader, writer = load.pairs[0].reader, load.pairs[1].writer
     sockets = [await Socket.open(account) for account in (reader, load.pairs[2].reader)]
     async with aiohttp.ClientSession() as session:
-        bob = await Person.arrive(session, cluster.servers[1].url)
+        bob = await MediatedAgent.arrive(session, cluster.servers[1].url)
         dids = [reader.identity.did, writer.identity.did, bob.did]
         async with bob.wallet.live() as live, load, Letters(bob, live) as letters:
             await _planned(cluster, dids)

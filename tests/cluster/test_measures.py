@@ -26,7 +26,7 @@ from tests.cluster.accounts import (
     until,
 )
 from tests.cluster.server import HOST, Server, send
-from tests.cluster.wallets import Person
+from tests.cluster.wallets import MediatedAgent
 from tests.tidy.modules import ROOT
 
 pytestmark = pytest.mark.cluster
@@ -131,9 +131,9 @@ async def test_the_measures_count_what_both_protocols_have_done(
     assert [(await post(mediator, refused))[0] for _ in range(3)] == [200, 401, 401]
     socket = await Socket.open(reader)
     async with aiohttp.ClientSession() as session:
-        person = await Person.arrive(session, watched.url)
-        await person.write("a", "b", "c")
-        assert await person.drained() == ["a", "b", "c"]
+        agent = await MediatedAgent.arrive(session, watched.url)
+        await agent.write("a", "b", "c")
+        assert await agent.drained() == ["a", "b", "c"]
         page = await after(watched, before)
     await socket.close()
 

@@ -32,7 +32,7 @@ from http_edge.server.exits import Exit
 from tests.cluster.conftest import OUTBOUND
 from tests.cluster.server import DEDICATED, HOST, Server, own_environment, send
 from tests.cluster.test_placement import noting
-from tests.cluster.wallets import Person, served
+from tests.cluster.wallets import MediatedAgent, served
 
 # Some take the server of all clusters, by the name in a parameter.
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("server")]
@@ -86,7 +86,7 @@ async def test_every_proof_of_the_demo_holds(layout: Server) -> None:
 async def test_each_generation_takes_its_part_of_one_queue_in_order(
     layout: Server, session: aiohttp.ClientSession
 ) -> None:
-    bob = await Person.arrive(session, layout.url, handshake="connections/1.0")
+    bob = await MediatedAgent.arrive(session, layout.url, handshake="connections/1.0")
     await bob.write(*TEXTS)
     got = bob.texts(await bob.wallet.batch(1))
     got.append(bob.read(await bob.wallet.noop()))
@@ -119,7 +119,7 @@ def reaching(server: Server) -> list[str]:
 async def test_an_operator_sees_a_queue_and_empties_it(
     layout: Server, session: aiohttp.ClientSession
 ) -> None:
-    bob = await Person.arrive(session, layout.url, label="Bob's wallet")
+    bob = await MediatedAgent.arrive(session, layout.url, label="Bob's wallet")
     await bob.write(*TEXTS)
     await bob.wallet.fetch(2)
     shown = json.loads(poste("queue", "show", bob.did, *reaching(layout), "--json"))
@@ -139,7 +139,7 @@ async def test_an_operator_sees_a_queue_and_empties_it(
 async def test_queues_are_shown_with_the_keys_alone(
     server: Server, session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    bob = await Person.arrive(session, server.url)
+    bob = await MediatedAgent.arrive(session, server.url)
     await bob.write(*TEXTS)
     (listed,) = [row for row in rows(server) if row["did"] == bob.did]
     assert listed["messages"] == len(TEXTS)
@@ -185,8 +185,8 @@ async def test_an_invitation_of_the_command_line_is_for_one_wallet(
 async def test_what_was_handed_out_is_offered_again_at_once_when_its_host_starts_anew(
     server: Server, session: aiohttp.ClientSession
 ) -> None:
-    poller = await Person.arrive(session, server.url)
-    listener = await Person.arrive(session, server.url)
+    poller = await MediatedAgent.arrive(session, server.url)
+    listener = await MediatedAgent.arrive(session, server.url)
     await poller.write(*TEXTS)
     async with listener.wallet.live() as live:
         await listener.write("pushed")
@@ -254,7 +254,7 @@ async def test_a_forward_at_one_edge_is_pushed_by_the_other(
     two_by_two: Server, session: aiohttp.ClientSession, doors: Doors
 ) -> None:
     for _ in range(2):  # of whichever host they are
-        bob = await Person.arrive(session, two_by_two.url)
+        bob = await MediatedAgent.arrive(session, two_by_two.url)
         for edge in doors.sessions:
             async with doors.live(edge, bob.wallet) as live:
                 for other, over in doors.sessions.items():
@@ -268,7 +268,7 @@ async def test_a_second_socket_at_another_edge_takes_over_the_live_mode(
     two_by_two: Server, session: aiohttp.ClientSession, doors: Doors
 ) -> None:
     first_edge, second_edge = doors.sessions
-    bob = await Person.arrive(session, two_by_two.url)
+    bob = await MediatedAgent.arrive(session, two_by_two.url)
     async with doors.live(first_edge, bob.wallet) as first:
         await bob.write("in flight")
         pushed = await first.next()
@@ -327,7 +327,7 @@ async def test_an_agent_with_an_endpoint_gets_everything_in_order_and_once(
     two_by_two: Server, session: aiohttp.ClientSession
 ) -> None:
     endpoint = Endpoint()
-    bob = await Person.arrive(session, two_by_two.url, endpoint=endpoint.url)
+    bob = await MediatedAgent.arrive(session, two_by_two.url, endpoint=endpoint.url)
     async with endpoint.up():
         await bob.write("at once")
         await endpoint.got(1)
@@ -342,14 +342,14 @@ async def test_an_agent_with_an_endpoint_gets_everything_in_order_and_once(
     assert [bob.read(envelope) for envelope in endpoint.received] == ["at once", *TEXTS]
 
 
-async def is_waiting(person: Person, count: int) -> bool:
-    return (await person.wallet.status()).message_count == count
+async def is_waiting(agent: MediatedAgent, count: int) -> bool:
+    return (await agent.wallet.status()).message_count == count
 
 
 async def test_a_dedicated_wallet_has_a_process_of_its_own_and_outlives_it(
     dedicated: Server, session: aiohttp.ClientSession
 ) -> None:
-    bob = await Person.arrive(session, dedicated.url)
+    bob = await MediatedAgent.arrive(session, dedicated.url)
 
     async def has_its_own() -> bool:
         await bob.wallet.status()

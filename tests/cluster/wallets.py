@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class MediatedAgent:
     """A wallet with one registered key."""
 
     wallet: Wallet

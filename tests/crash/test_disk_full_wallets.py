@@ -15,7 +15,7 @@ import pytest
 
 from http_edge.clients.didcomm import MediatorRefused, ProblemReported
 from tests.cluster.server import HOST, Server, ended, send
-from tests.cluster.wallets import Person, served
+from tests.cluster.wallets import MediatedAgent, served
 from tests.crash.conftest import LEFT_BYTES, Ballast, Report
 from tests.crash.storage import stored_texts
 
@@ -35,10 +35,10 @@ def server(small_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
-async def forward(person: Person, text: str) -> bool:
+async def forward(agent: MediatedAgent, text: str) -> bool:
     """Was a forward accepted? If not, it was refused as it should."""
     try:
-        await person.write(text)
+        await agent.write(text)
     except MediatorRefused as error:
         if error.status in UNAVAILABLE:
             return False
@@ -54,7 +54,7 @@ async def answered(ask: Callable[[], Awaitable[Answer]]) -> Answer | None:
         return None
 
 
-async def fill(person: Person) -> list[str]:
+async def fill(agent: MediatedAgent) -> list[str]:
     """Forwards until several in a row were refused: those that were accepted."""
     accepted: list[str] = []
     number = refused = 0
@@ -62,7 +62,7 @@ async def fill(person: Person) -> list[str]:
         text = f"{number} ".ljust(TEXT_BYTES, ".")
         number += 1
         assert number * TEXT_BYTES < 2 * LEFT_BYTES, "the disk does not fill"
-        if await forward(person, text):
+        if await forward(agent, text):
             accepted.append(text)
             refused = 0
         else:
@@ -75,7 +75,7 @@ async def test_a_full_disk_costs_a_wallet_nothing_and_service_returns_by_itself(
     server: Server, ballast: Ballast, report: Report, killed: bool
 ) -> None:
     async with aiohttp.ClientSession() as session:
-        bob = await Person.arrive(session, server.url)
+        bob = await MediatedAgent.arrive(session, server.url)
         await bob.write("first", "second")
         first, second = await bob.wallet.fetch(2)
         await bob.wallet.received([first.id])
@@ -123,10 +123,10 @@ async def test_a_full_disk_costs_a_wallet_nothing_and_service_returns_by_itself(
     assert [text for text in drained if text in set(waiting)] == waiting
 
 
-async def drain(person: Person) -> list[str]:
+async def drain(agent: MediatedAgent) -> list[str]:
     """Everything that waits, what is out on a lease too."""
     found: list[str] = []
     async with asyncio.timeout(SERVED_AGAIN_S_MAX):
-        while (await person.wallet.status()).message_count:
-            found += await person.drained()
+        while (await agent.wallet.status()).message_count:
+            found += await agent.drained()
     return found

@@ -23,7 +23,7 @@ from http_edge.clients.didcomm import Picked
 from http_edge.clients.didcomm.protocol_session import prepared
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from tests.cluster.server import EDGE, Server, send
-from tests.cluster.wallets import Person, served
+from tests.cluster.wallets import MediatedAgent, served
 from tests.crash.conftest import Report
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
@@ -49,23 +49,23 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def kill_edge(server: Server, person: Person) -> None:
+async def kill_edge(server: Server, agent: MediatedAgent) -> None:
     """Kill the edge, and return when there is another one."""
     (edge,) = server.pids(EDGE)
     send(edge, signal.SIGKILL)
-    await served(lambda: _answers(person))
+    await served(lambda: _answers(agent))
 
 
-async def _answers(person: Person) -> bool:
-    await person.wallet.ping()
+async def _answers(agent: MediatedAgent) -> bool:
+    await agent.wallet.ping()
     return True
 
 
 async def test_what_an_edge_had_handed_out_when_it_was_killed_is_offered_again_after_the_lease(
     server: Server, session: aiohttp.ClientSession
 ) -> None:
-    poller = await Person.arrive(session, server.url)
-    listener = await Person.arrive(session, server.url)
+    poller = await MediatedAgent.arrive(session, server.url)
+    listener = await MediatedAgent.arrive(session, server.url)
     await poller.write(*TEXTS)
     async with listener.wallet.live() as live:
         leased_s = time.monotonic()
@@ -79,14 +79,14 @@ async def test_what_an_edge_had_handed_out_when_it_was_killed_is_offered_again_a
         await poller.wallet.received([first[0].id])
         await kill_edge(server, poller)
 
-    for person, before in ((poller, first[1:]), (listener, pushed)):
+    for agent, before in ((poller, first[1:]), (listener, pushed)):
         again: list[Picked] = []
         while len(again) < len(before):
-            again += await served(partial(person.wallet.fetch, len(TEXTS)))
+            again += await served(partial(agent.wallet.fetch, len(TEXTS)))
             assert time.monotonic() >= leased_s + LEASE_S, "offered to two at a time"
         assert again == before, "another id, order or text"
-        await person.wallet.received([one.id for one in again])
-        assert (await person.wallet.status()).message_count == 0
+        await agent.wallet.received([one.id for one in again])
+        assert (await agent.wallet.status()).message_count == 0
 
 
 class Stalled:
@@ -136,28 +136,28 @@ def _length(head: bytes) -> int:
 async def test_an_answer_that_was_cut_off_by_a_kill_costs_none_of_its_messages(
     server: Server, session: aiohttp.ClientSession, report: Report
 ) -> None:
-    person = await Person.arrive(session, server.url)
+    agent = await MediatedAgent.arrive(session, server.url)
     count = sum(range(1, BATCHES + 1))
     texts = [f"{number} ".ljust(TEXT_BYTES, ".") for number in range(count)]
-    await person.write(*texts)
+    await agent.write(*texts)
     with closing(server.log()) as log:
         position = log.position()
         stalled: list[Stalled] = []
         for size in range(1, BATCHES + 1):
             request = {"@type": NEW_PREFIX + "messagepickup/1.0/batch-pickup", "batch_size": size}
-            envelope = person.wallet.connection.pack(prepared(request, "all"))
-            stalled.append(await Stalled.ask(person.recipient.address.endpoint, envelope))
+            envelope = agent.wallet.connection.pack(prepared(request, "all"))
+            stalled.append(await Stalled.ask(agent.recipient.address.endpoint, envelope))
             await served(partial(handed_out, log, position, sum(range(size + 1))))
         for _ in range(_ROUND_TRIPS):
             # A removal under way is in the log before the answer to a later question.
-            await person.wallet.status()
-        await kill_edge(server, person)
+            await agent.wallet.status()
+        await kill_edge(server, agent)
 
     arrived = await asyncio.gather(*(one.answer() for one in stalled))
-    got = [text for body in arrived if body is not None for text in texts_in(person, body)]
+    got = [text for body in arrived if body is not None for text in texts_in(agent, body)]
     again: list[str] = []
-    while (await person.wallet.status()).message_count:
-        again += await person.drained()
+    while (await agent.wallet.status()).message_count:
+        again += await agent.drained()
     report(f"{arrived.count(None)} of {BATCHES} answers cut off, {len(again)} messages again")
     assert arrived.count(None) > 0, "the kernel took all of it"
     lost = set(texts) - set(got) - set(again)
@@ -172,10 +172,10 @@ async def handed_out(log: EventLog, after: int, count: int) -> bool:
     return sum(map(len, found)) == count
 
 
-def texts_in(person: Person, body: bytes) -> Sequence[str]:
+def texts_in(agent: MediatedAgent, body: bytes) -> Sequence[str]:
     """The texts in the answer to a batch-pickup."""
-    batch = person.wallet.connection.open(body)
+    batch = agent.wallet.connection.open(body)
     assert isinstance(batch, dict)
     attached = batch["messages~attach"]
     assert isinstance(attached, list)
-    return [person.read(orjson.dumps(one["message"])) for one in attached]
+    return [agent.read(orjson.dumps(one["message"])) for one in attached]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.edge.identities import Json, Person
+from tests.edge.identities import Identity, Json
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
 
 StartMediator = Callable[..., Awaitable[Mediator]]
@@ -54,22 +54,22 @@ async def mediator(start_mediator: StartMediator, settings: Json) -> Mediator:
 
 
 @pytest.fixture
-def alice() -> Person:
-    return Person("alice")
+def alice() -> Identity:
+    return Identity("alice")
 
 
 @pytest.fixture
-def bob() -> Person:
-    return Person("bob")
+def bob() -> Identity:
+    return Identity("bob")
 
 
 @pytest.fixture
-def carol() -> Person:
-    return Person("carol")
+def carol() -> Identity:
+    return Identity("carol")
 
 
 @pytest.fixture
-async def friends(mediator: Mediator, alice: Person, bob: Person) -> None:
+async def friends(mediator: Mediator, alice: Identity, bob: Identity) -> None:
     """Alice and Bob are registered and may write to one another."""
     await mediator.register(alice, bob)
     await mediator.befriend(alice, bob)

@@ -30,7 +30,7 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-class Person:
+class Identity:
     """A did:decentrl and its secrets, which follow from its name."""
 
     def __init__(self, name: str, mediator_did: str = "did:web:mediator.example") -> None:
@@ -61,7 +61,7 @@ def sealed(secret_of: bytes, public: bytes, plaintext: bytes) -> str:
 
 
 def contract_terms(
-    requestor: Person, recipient_did: str, expires_at: float, **members: Any
+    requestor: Identity, recipient_did: str, expires_at: float, **members: Any
 ) -> Json:
     """What the requestor of a contract signs."""
     return {
@@ -75,7 +75,7 @@ def contract_terms(
 
 
 def signed_contract(
-    requestor: Person, recipient: Person, expires_at: float, **members: Any
+    requestor: Identity, recipient: Identity, expires_at: float, **members: Any
 ) -> Json:
     """A contract that both parties have signed."""
     terms = contract_terms(requestor, recipient.did, expires_at, **members)
@@ -91,7 +91,7 @@ def signed_contract(
     }
 
 
-def contract_request(requestor: Person, pre_public: bytes, plaintext: Mapping[str, Any]) -> Json:
+def contract_request(requestor: Identity, pre_public: bytes, plaintext: Mapping[str, Any]) -> Json:
     """REQUEST_COMMUNICATION_CONTRACT around an encrypted request."""
     return {
         "type": "REQUEST_COMMUNICATION_CONTRACT",
@@ -103,16 +103,16 @@ def contract_request(requestor: Person, pre_public: bytes, plaintext: Mapping[st
 
 
 def registration(
-    person: Person, mediator_did: str, pre_public: bytes, expires_at: float, **members: Any
+    identity: Identity, mediator_did: str, pre_public: bytes, expires_at: float, **members: Any
 ) -> Json:
     """REQUEST_COMMUNICATION_CONTRACT to the mediator itself."""
-    terms = contract_terms(person, mediator_did, expires_at, **members)
-    request = {"communication_contract": terms, "requestor_signature": person.sign(terms)}
-    return contract_request(person, pre_public, request)
+    terms = contract_terms(identity, mediator_did, expires_at, **members)
+    request = {"communication_contract": terms, "requestor_signature": identity.sign(terms)}
+    return contract_request(identity, pre_public, request)
 
 
 def public_event(
-    publisher: Person, event: str, *, channel_id: str = "news", tags: Any = (), timestamp: Any = 1
+    publisher: Identity, event: str, *, channel_id: str = "news", tags: Any = (), timestamp: Any = 1
 ) -> Json:
     """PUBLISH_PUBLIC_EVENT with the event's own signature."""
     signed = {

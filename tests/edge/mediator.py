@@ -23,7 +23,7 @@ from http_edge.crypto.mediator_keys import MediatorKeys, load_operators_token
 from http_edge.dispatch.routes import Routes
 from http_edge.server.edge import Edge
 from http_edge.settings.settings import Settings
-from tests.edge.identities import Json, Person, public_event, registration, signed_contract
+from tests.edge.identities import Identity, Json, public_event, registration, signed_contract
 from tests.edge.local_host import LocalHosts
 
 MEDIATOR_DID: Final = "did:web:mediator.example"
@@ -229,10 +229,10 @@ class Mediator:
 
     def command(
         self,
-        sender: Person,
+        sender: Identity,
         payload: Any,
         *,
-        to: Person | str = MEDIATOR_DID,
+        to: Identity | str = MEDIATOR_DID,
         channel: str = "DIRECT_AUTHENTICATED",
         **header: Any,
     ) -> Json:
@@ -251,27 +251,29 @@ class Mediator:
         }
         return {**signable, "signature": sender.sign(signable)}
 
-    async def send(self, sender: Person, payload: Any, *, edge: int = 0, **options: Any) -> Answer:
+    async def send(
+        self, sender: Identity, payload: Any, *, edge: int = 0, **options: Any
+    ) -> Answer:
         """Sign a command and post it."""
         return await self.post(self.command(sender, payload, **options), edge=edge)
 
-    async def do(self, sender: Person, kind: str, **members: Any) -> Answer:
+    async def do(self, sender: Identity, kind: str, **members: Any) -> Answer:
         """A DIRECT_AUTHENTICATED command to the mediator, by its type."""
         return await self.send(sender, {"type": kind, **members})
 
-    async def register(self, *identities: Person, lifetime_s: float = DAY_S) -> None:
+    async def register(self, *identities: Identity, lifetime_s: float = DAY_S) -> None:
         """Register identities for ``lifetime_s``."""
-        for person in identities:
-            answer = await self.send(person, self.registration(person, lifetime_s))
+        for identity in identities:
+            answer = await self.send(identity, self.registration(identity, lifetime_s))
             assert answer.status == 200, answer.body
 
-    def registration(self, person: Person, lifetime_s: float = DAY_S, **members: Any) -> Json:
+    def registration(self, identity: Identity, lifetime_s: float = DAY_S, **members: Any) -> Json:
         """A registration that ends ``lifetime_s`` from now."""
         expires_at = self.clock.now_s + lifetime_s
-        return registration(person, MEDIATOR_DID, KEYS.pre_public, expires_at, **members)
+        return registration(identity, MEDIATOR_DID, KEYS.pre_public, expires_at, **members)
 
     async def befriend(
-        self, owner: Person, friend: Person, lifetime_s: float = DAY_S, **members: Any
+        self, owner: Identity, friend: Identity, lifetime_s: float = DAY_S, **members: Any
     ) -> Json:
         """``owner`` saves a contract that lets ``friend`` write to it; the contract."""
         expires_at = self.clock.now_s + lifetime_s
@@ -282,46 +284,48 @@ class Mediator:
         assert answer.status == 200, answer.body
         return contract
 
-    async def write(self, sender: Person, recipient: Person, text: str, **options: Any) -> Answer:
+    async def write(
+        self, sender: Identity, recipient: Identity, text: str, **options: Any
+    ) -> Answer:
         """A TWO_WAY_PRIVATE message."""
         return await self.send(sender, text, to=recipient, channel="TWO_WAY_PRIVATE", **options)
 
-    async def delivered(self, sender: Person, recipient: Person, text: str) -> str:
+    async def delivered(self, sender: Identity, recipient: Identity, text: str) -> str:
         """A message that must be accepted; its id."""
         answer = await self.write(sender, recipient, text)
         assert answer.status == 200, answer.body
         message_id: str = answer.json["pendingEventId"]
         return message_id
 
-    async def publish(self, publisher: Person, event: str, **members: Any) -> Answer:
+    async def publish(self, publisher: Identity, event: str, **members: Any) -> Answer:
         """PUBLISH_PUBLIC_EVENT."""
         payload = public_event(publisher, event, **members)
         return await self.send(publisher, payload, channel="ONE_WAY_PUBLIC")
 
-    async def records(self, person: Person, kind: str, **members: Any) -> list[Any]:
+    async def records(self, identity: Identity, kind: str, **members: Any) -> list[Any]:
         """What a query gives, without its pagination."""
-        payload = dict((await self.do(person, kind, **members)).payload)
+        payload = dict((await self.do(identity, kind, **members)).payload)
         payload.pop("pagination")
         (records,) = payload.values()
         assert isinstance(records, list)
         return records
 
-    async def waiting(self, person: Person) -> list[str]:
+    async def waiting(self, identity: Identity) -> list[str]:
         """The payloads of the messages that wait for an identity, oldest first."""
-        return [event["payload"] for event in await self.records(person, "QUERY_PENDING_EVENTS")]
+        return [event["payload"] for event in await self.records(identity, "QUERY_PENDING_EVENTS")]
 
     # ---- sockets
 
-    def authenticate(self, person: Person, **members: Any) -> Json:
+    def authenticate(self, identity: Identity, **members: Any) -> Json:
         """A signed AUTHENTICATE; ``members`` replaces what is signed."""
         signable = {
-            "did": person.did,
-            "signing_key_id": person.key_id,
+            "did": identity.did,
+            "signing_key_id": identity.key_id,
             "timestamp": self.clock.now_ms,
             "nonce": self.nonce(),
             **members,
         }
-        return {"type": "AUTHENTICATE", **signable, "signature": person.sign(signable)}
+        return {"type": "AUTHENTICATE", **signable, "signature": identity.sign(signable)}
 
     @asynccontextmanager
     async def upgrade(self, *, edge: int = 0, **options: Any) -> AsyncIterator[Socket]:
@@ -330,10 +334,10 @@ class Mediator:
             yield Socket(raw)
 
     @asynccontextmanager
-    async def socket(self, person: Person, *, edge: int = 0) -> AsyncIterator[Socket]:
+    async def socket(self, identity: Identity, *, edge: int = 0) -> AsyncIterator[Socket]:
         """An authenticated socket."""
         async with self.upgrade(edge=edge) as socket:
-            await socket.say(self.authenticate(person))
+            await socket.say(self.authenticate(identity))
             assert await socket.hear() == {"type": "AUTH_SUCCESS"}
             yield socket
 

@@ -16,10 +16,10 @@ from aiohttp import WSMsgType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.edge.identities import Json, Person, contract_request, public_event, signed_contract
+from tests.edge.identities import Identity, Json, contract_request, public_event, signed_contract
 from tests.edge.mediator import KEYS, MEDIATOR_DID, WAIT_S, HandClock, Mediator
 
-ALICE, BOB, MALLORY = Person("alice"), Person("bob"), Person("mallory")
+ALICE, BOB, MALLORY = Identity("alice"), Identity("bob"), Identity("mallory")
 
 FEW: Final = settings(
     max_examples=250,

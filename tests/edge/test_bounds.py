@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 
@@ -11,10 +10,8 @@ import aiohttp
 import pytest
 
 from actors.core.partitioning import Placement
-from http_edge.crypto import strict_json
-from http_edge.listener.large_bodies import LARGE_BYTES
 from tests.edge.conftest import StartMediator
-from tests.edge.identities import Person, contract_request, signed_contract
+from tests.edge.identities import Identity, contract_request, signed_contract
 from tests.edge.mediator import HandClock, Mediator
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
@@ -57,7 +54,7 @@ async def test_a_refusal_for_its_rate_keeps_an_address_waiting_and_no_other(
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
 async def test_an_address_that_proves_nothing_is_refused_sooner(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     """Of 100 tokens an unproven command takes 17, one of 16 KiB 33, and a proven one its own.
 
@@ -83,7 +80,7 @@ REGISTERED = 3
     "settings", [{"rates": {"per_sender_per_s": 1, "burst_s": REGISTERED + 1}}]
 )
 async def test_a_sender_that_commands_too_often_waits_and_others_do_not(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice, bob)
     command = mediator.command(alice, QUERY)
@@ -100,7 +97,7 @@ async def test_a_sender_that_commands_too_often_waits_and_others_do_not(
     "settings", [{"rates": {"per_sender_per_s": 1, "burst_s": REGISTERED + 1}}]
 )
 async def test_no_client_spends_anothers_rate_without_its_key(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     for _ in range(10):
@@ -112,7 +109,7 @@ async def test_no_client_spends_anothers_rate_without_its_key(
 @pytest.mark.parametrize(
     "settings", [{"rates": {"per_sender_per_s": 1, "burst_s": REGISTERED + 2}}]
 )
-async def test_a_replay_costs_the_sender_no_token(mediator: Mediator, alice: Person) -> None:
+async def test_a_replay_costs_the_sender_no_token(mediator: Mediator, alice: Identity) -> None:
     await mediator.register(alice)
     command = mediator.command(alice, QUERY)
     assert (await mediator.post(command)).status == 200
@@ -123,7 +120,7 @@ async def test_a_replay_costs_the_sender_no_token(mediator: Mediator, alice: Per
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
 async def test_a_sender_is_charged_for_the_work_of_its_commands_not_for_their_number(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice, bob)
     event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1, "payload": "x"}
@@ -140,7 +137,7 @@ async def test_a_sender_is_charged_for_the_work_of_its_commands_not_for_their_nu
 
 @pytest.mark.parametrize("settings", [{"limits": {"contract_bytes_max": 4096}}])
 async def test_a_contract_beyond_its_bound_is_refused(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice, bob)
     fits, oversized = "x" * 1_000, "x" * 4_096
@@ -156,7 +153,7 @@ async def test_a_contract_beyond_its_bound_is_refused(
     "settings", [{"limits": {"saved_event_bytes_max": 1024, "contract_request_bytes_max": 4096}}]
 )
 async def test_a_saved_event_and_a_contract_request_have_bounds(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     for size, status in ((1_024, 200), (1_025, 400)):
@@ -241,7 +238,7 @@ async def test_a_forwarded_address_is_believed_from_our_own_proxies_alone(
     ],
 )
 async def test_a_full_store_of_nonces_refuses_and_forgets_none(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice)
     first = mediator.command(alice, QUERY)
@@ -267,7 +264,7 @@ async def test_a_full_store_of_nonces_refuses_and_forgets_none(
     ],
 )
 async def test_junk_in_a_victims_name_fills_neither_its_shard_nor_the_log(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     first = mediator.command(alice, QUERY)
@@ -283,7 +280,7 @@ async def test_junk_in_a_victims_name_fills_neither_its_shard_nor_the_log(
 
 
 async def test_signed_commands_of_unknown_senders_leave_nothing_in_the_log(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     before = mediator.log_position()
     command = mediator.command(alice, QUERY)
@@ -295,7 +292,9 @@ async def test_signed_commands_of_unknown_senders_leave_nothing_in_the_log(
 @pytest.mark.parametrize(
     "settings", [{"limits": {"contract_requests_max": 2, "queue_sender_share_max": 1}}]
 )
-async def test_contract_requests_have_a_cap(mediator: Mediator, alice: Person, bob: Person) -> None:
+async def test_contract_requests_have_a_cap(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
     await mediator.register(bob)
     payload = contract_request(alice, bob.pre_public, {})
     answers = [await mediator.send(alice, payload, to=bob) for _ in range(3)]
@@ -306,7 +305,7 @@ async def test_contract_requests_have_a_cap(mediator: Mediator, alice: Person, b
 
 @pytest.mark.parametrize("settings", [{"limits": {"contracts_max": 2}}])
 async def test_contracts_have_a_quota_and_what_is_there_may_be_saved_again(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     contracts = [await mediator.befriend(bob, alice, 60 + number) for number in range(2)]
@@ -318,7 +317,7 @@ async def test_contracts_have_a_quota_and_what_is_there_may_be_saved_again(
 
 
 async def test_a_host_that_does_not_answer_leaves_the_outcome_unknown(
-    mediator: Mediator, friends: None, alice: Person, bob: Person
+    mediator: Mediator, friends: None, alice: Identity, bob: Identity
 ) -> None:
     mediator.hosts.cut("host-0")
     for answer in (
@@ -335,7 +334,7 @@ async def test_a_host_that_does_not_answer_leaves_the_outcome_unknown(
 
 @pytest.mark.parametrize("layout", ["two hosts"])
 async def test_a_host_that_is_down_takes_only_its_own_identities_with_it(
-    mediator: Mediator, friends: None, alice: Person, bob: Person
+    mediator: Mediator, friends: None, alice: Identity, bob: Identity
 ) -> None:
     mediator.hosts.cut("host-1")
     assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
@@ -350,7 +349,7 @@ async def test_a_host_that_is_down_takes_only_its_own_identities_with_it(
 def test_of_two_hosts_each_owns_one_of_alice_and_bob() -> None:
     placement = Placement(shards=16, hosts=2)
     owners = [
-        placement.host_of(placement.partition_of(Person(name).did))
+        placement.host_of(placement.partition_of(Identity(name).did))
         for name in ("alice", "bob", "carol", "dave")
     ]
     assert owners == ["host-0", "host-1", "host-0", "host-1"]
@@ -358,7 +357,7 @@ def test_of_two_hosts_each_owns_one_of_alice_and_bob() -> None:
 
 @pytest.mark.parametrize("settings", [{"limits": {"commands_in_flight_max": 1}}])
 async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     in_flight = mediator.edges[0]._in_flight
@@ -373,56 +372,8 @@ async def test_more_commands_at_once_than_allowed_are_asked_to_come_back(
     assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
 
 
-@pytest.mark.parametrize(
-    "settings", [{"limits": {"commands_in_flight_max": 1, "bodies_bytes_max": 1_048_576}}]
-)
-async def test_a_client_that_announces_or_drips_a_body_keeps_no_other_out(
-    mediator: Mediator, alice: Person
-) -> None:
-    await mediator.register(alice)
-    writers = []
-    for size in (100, 1_048_576):
-        _, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % size)
-        await writer.drain()
-        writers.append(writer)
-    for _ in range(5):
-        assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
-    for writer in writers:
-        writer.close()
-        await writer.wait_closed()
-
-
-@pytest.mark.parametrize("settings", [{"limits": {"bodies_per_address_max": 1}}])
-async def test_an_address_sends_a_bounded_number_of_bodies_at_once(
-    mediator: Mediator, alice: Person
-) -> None:
-    await mediator.register(alice)
-    slow = [await asyncio.open_connection("127.0.0.1", mediator.ports[0]) for _ in range(2)]
-    for _, writer in slow:
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-    refused = [asyncio.create_task(reader.readline()) for reader, _ in slow]
-    done, _ = await asyncio.wait(refused, timeout=10, return_when=asyncio.FIRST_COMPLETED)
-    assert [task.result().split()[1] for task in done] == [b"429"]
-    for _, writer in slow:
-        writer.close()
-        await writer.wait_closed()
-    await asyncio.wait(refused, timeout=10)
-    assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
-
-
-async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(
-    mediator: Mediator,
-) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", mediator.ports[0])
-    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 268435356\r\n\r\n{")
-    assert (await reader.readline()).split()[1] == b"413"
-    writer.close()
-    await writer.wait_closed()
-
-
 async def test_a_recipient_that_is_no_did_is_no_shard_either(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     payload = {
         "type": "REQUEST_COMMUNICATION_CONTRACT",
@@ -436,7 +387,7 @@ async def test_a_recipient_that_is_no_did_is_no_shard_either(
 
 @pytest.mark.parametrize("settings", [{"limits": {"tags_per_command_max": 64}}])
 async def test_one_command_carries_a_bounded_number_of_tags(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     event = {
@@ -451,7 +402,7 @@ async def test_one_command_carries_a_bounded_number_of_tags(
 
 
 async def test_a_draining_edge_takes_no_commands_and_says_so(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice, bob)
     async with mediator.socket(bob):
@@ -468,7 +419,7 @@ async def test_a_draining_edge_takes_no_commands_and_says_so(
 )
 @pytest.mark.parametrize("layout", ["two hosts"])
 async def test_identities_that_leave_memory_come_back_as_they_were(mediator: Mediator) -> None:
-    identities = [Person(f"person {number}") for number in range(6)]
+    identities = [Identity(f"identity {number}") for number in range(6)]
     hub = identities[0]
     await mediator.register(*identities)
     for friend in identities[1:]:
@@ -479,22 +430,3 @@ async def test_identities_that_leave_memory_come_back_as_they_were(mediator: Med
         mediator.clock.advance(2)
     for friend in identities[1:]:
         assert await mediator.waiting(friend) == ["0", "1", "2", "3", "4"]
-
-
-async def test_large_bodies_are_read_beside_the_event_loop_one_at_a_time(
-    mediator: Mediator, alice: Person, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-    parse = strict_json.parse
-
-    def parsed(body: bytes) -> object:
-        seen.append(threading.current_thread().name)
-        return parse(body)
-
-    monkeypatch.setattr(strict_json, "parse", parsed)
-    command = mediator.command(alice, QUERY)
-    small = {**command, "signature": "A" * 86}
-    large = {**small, "payload": {**QUERY, "x": [1] * LARGE_BYTES}}
-    answers = await asyncio.gather(*[mediator.post(large) for _ in range(4)], mediator.post(small))
-    assert {answer.status for answer in answers} <= {401, 429}
-    assert Counter(seen) == {"large-bodies_0": 4, threading.main_thread().name: 1}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.edge.identities import Json, Person, contract_request, contract_terms, signed_contract
+from tests.edge.identities import Identity, Json, contract_request, contract_terms, signed_contract
 from tests.edge.mediator import (
     DAY_S,
     MEDIATOR_DID,
@@ -27,19 +27,21 @@ QUERY_CONTRACTS = "QUERY_COMMUNICATION_CONTRACTS"
 pytestmark = pytest.mark.parametrize("layout", ["two hosts"])
 
 
-async def forward(mediator: Mediator, sender: Person, recipient: Person, text: str = "x") -> Answer:
+async def forward(
+    mediator: Mediator, sender: Identity, recipient: Identity, text: str = "x"
+) -> Answer:
     payload = contract_request(sender, recipient.pre_public, {"text": text})
     return await mediator.send(sender, payload, to=recipient)
 
 
-async def save(mediator: Mediator, owner: Person, contract: Any) -> Answer:
+async def save(mediator: Mediator, owner: Identity, contract: Any) -> Answer:
     return await mediator.do(
         owner, "SAVE_COMMUNICATION_CONTRACT", signed_communication_contract=contract
     )
 
 
 async def respond(
-    mediator: Mediator, sender: Person, contract: Any, to: Person | str = MEDIATOR_DID
+    mediator: Mediator, sender: Identity, contract: Any, to: Identity | str = MEDIATOR_DID
 ) -> Answer:
     payload = {
         "type": "COMMUNICATION_CONTRACT_RESPONSE",
@@ -48,7 +50,7 @@ async def respond(
     return await mediator.send(sender, payload, to=to)
 
 
-async def contracts(mediator: Mediator, owner: Person, **where: Any) -> list[Json]:
+async def contracts(mediator: Mediator, owner: Identity, **where: Any) -> list[Json]:
     records = await mediator.records(owner, QUERY_CONTRACTS, filter=where)
     return [record["signed_communication_contract"] for record in records]
 
@@ -57,7 +59,7 @@ async def contracts(mediator: Mediator, owner: Person, **where: Any) -> list[Jso
 
 
 async def test_trap_37_a_forwarded_request_is_answered_requested_and_found_by_its_recipient(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     payload = contract_request(alice, bob.pre_public, {"text": "hi"})
@@ -83,7 +85,7 @@ async def test_trap_37_a_forwarded_request_is_answered_requested_and_found_by_it
 
 
 async def test_trap_39_a_request_to_one_who_is_not_registered_is_refused(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice)
     assert (await forward(mediator, alice, bob)).refusal == NOT_REGISTERED
@@ -94,10 +96,10 @@ async def test_trap_39_a_request_to_one_who_is_not_registered_is_refused(
 
 
 async def test_trap_31_the_sender_of_a_contract_command_lives_on_any_mediator(
-    mediator: Mediator, bob: Person
+    mediator: Mediator, bob: Identity
 ) -> None:
     await mediator.register(bob)
-    elsewhere = Person("elsewhere", mediator_did="did:web:other.example")
+    elsewhere = Identity("elsewhere", mediator_did="did:web:other.example")
     assert (await forward(mediator, elsewhere, bob)).json["code"] == "REQUESTED"
     contract = signed_contract(bob, elsewhere, mediator.clock.now_s + 60)
     assert (await respond(mediator, elsewhere, contract, to=bob)).json == SUCCESS
@@ -105,7 +107,7 @@ async def test_trap_31_the_sender_of_a_contract_command_lives_on_any_mediator(
 
 
 async def test_trap_34_a_request_for_another_identity_is_forwarded_unopened(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     nonsense = {
@@ -129,7 +131,7 @@ async def test_trap_34_a_request_for_another_identity_is_forwarded_unopened(
     ],
 )
 async def test_a_forwarded_request_has_two_strings(
-    mediator: Mediator, alice: Person, bob: Person, broken: Json
+    mediator: Mediator, alice: Identity, bob: Identity, broken: Json
 ) -> None:
     await mediator.register(bob)
     payload = {**contract_request(alice, bob.pre_public, {}), **broken}
@@ -137,7 +139,7 @@ async def test_a_forwarded_request_has_two_strings(
 
 
 async def test_trap_38_several_requests_of_one_sender_are_several_records_in_order(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     texts = ["first", "second", "first"]
@@ -152,7 +154,7 @@ async def test_trap_38_several_requests_of_one_sender_are_several_records_in_ord
 
 
 async def test_trap_56_an_acknowledged_request_is_not_offered_again(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     for text in ("one", "two", "three"):
@@ -171,7 +173,7 @@ async def test_trap_56_an_acknowledged_request_is_not_offered_again(
 
 
 async def test_trap_56_ids_of_others_are_ignored_and_not_distinguished(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(bob, carol)
     await forward(mediator, alice, bob)
@@ -188,7 +190,9 @@ async def test_trap_56_ids_of_others_are_ignored_and_not_distinguished(
 
 
 @pytest.mark.parametrize("ids", [None, "id", [1], [None], ["id", {}], {}])
-async def test_trap_56_ids_are_a_list_of_strings(mediator: Mediator, bob: Person, ids: Any) -> None:
+async def test_trap_56_ids_are_a_list_of_strings(
+    mediator: Mediator, bob: Identity, ids: Any
+) -> None:
     await mediator.register(bob)
     answer = await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=ids)
     assert answer.refusal == INVALID
@@ -198,7 +202,7 @@ async def test_trap_56_ids_are_a_list_of_strings(mediator: Mediator, bob: Person
 
 
 async def test_a_response_is_stored_for_the_other_participant(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice, bob)
     contract = signed_contract(alice, bob, mediator.clock.now_s + 60, note="unknown, kept")
@@ -209,7 +213,7 @@ async def test_a_response_is_stored_for_the_other_participant(
 
 
 async def test_trap_32_who_counts_is_the_other_participant_and_not_the_header(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(alice, carol)
     first, second = (
@@ -220,25 +224,25 @@ async def test_trap_32_who_counts_is_the_other_participant_and_not_the_header(
     assert await contracts(mediator, alice) == [first, second]
     assert await contracts(mediator, carol) == []
     for recipient in (MEDIATOR_DID, alice):
-        stranger = signed_contract(bob, Person("stranger"), mediator.clock.now_s + 60)
+        stranger = signed_contract(bob, Identity("stranger"), mediator.clock.now_s + 60)
         answer = await respond(mediator, bob, stranger, to=recipient)
         assert answer.refusal == NOT_REGISTERED
 
 
 async def test_trap_32_the_recipient_of_the_header_must_be_registered_first(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice)
     contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
-    stranger = Person("stranger")
+    stranger = Identity("stranger")
     assert (await respond(mediator, bob, contract, to=stranger)).refusal == NOT_REGISTERED
-    not_mine = signed_contract(alice, Person("carol"), mediator.clock.now_s + 60)
+    not_mine = signed_contract(alice, Identity("carol"), mediator.clock.now_s + 60)
     assert (await respond(mediator, bob, not_mine, to=stranger)).refusal == NOT_REGISTERED
     assert await contracts(mediator, alice) == []
 
 
 async def test_trap_58_a_response_of_one_who_is_no_participant_is_an_invalid_command(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(alice, bob)
     contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
@@ -257,7 +261,7 @@ def _changed(contract: Json, **members: Any) -> Json:
     return {**contract, "communication_contract": {**contract["communication_contract"], **members}}
 
 
-ALICE, BOB, CAROL = Person("alice"), Person("bob"), Person("carol")
+ALICE, BOB, CAROL = Identity("alice"), Identity("bob"), Identity("carol")
 NOW_S = HandClock().now_s
 GOOD = signed_contract(ALICE, BOB, NOW_S + 60)
 
@@ -328,7 +332,7 @@ async def test_a_contract_is_an_object(mediator: Mediator, contract: Any, kind: 
 
 
 async def test_a_saved_contract_is_returned_as_it_was_saved(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     contract = signed_contract(alice, bob, mediator.clock.now_s + 60.5, note={"é": [1, None, "😀"]})
@@ -348,7 +352,7 @@ async def test_a_saved_contract_is_returned_as_it_was_saved(
 
 
 async def test_trap_35_the_contract_is_stored_in_the_clear_and_returned_whole(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     contract = await mediator.befriend(bob, alice, note="seen by the mediator")
@@ -357,7 +361,7 @@ async def test_trap_35_the_contract_is_stored_in_the_clear_and_returned_whole(
 
 
 async def test_trap_59_only_a_participant_saves_a_contract(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(alice, bob, carol)
     contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
@@ -368,7 +372,7 @@ async def test_trap_59_only_a_participant_saves_a_contract(
 
 
 async def test_trap_59_the_same_contract_twice_is_one_record(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice)
     contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
@@ -380,7 +384,7 @@ async def test_trap_59_the_same_contract_twice_is_one_record(
 
 
 async def test_another_contract_of_the_same_pair_is_another_record(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     both = [await mediator.befriend(bob, alice, lifetime_s) for lifetime_s in (60, 61)]
@@ -388,7 +392,7 @@ async def test_another_contract_of_the_same_pair_is_another_record(
 
 
 async def test_trap_70_expired_contracts_are_returned_too_and_did_matches_either_side(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity, clock: HandClock
 ) -> None:
     await mediator.register(bob)
     with_alice = await mediator.befriend(bob, alice, 60)
@@ -403,7 +407,7 @@ async def test_trap_70_expired_contracts_are_returned_too_and_did_matches_either
 
 
 async def test_trap_66_expiry_bounds_exclude_the_bound_and_are_combined(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await mediator.register(bob)
     first, second, third = [await mediator.befriend(bob, alice, s) for s in (100, 200, 300)]
@@ -436,14 +440,14 @@ async def test_trap_66_expiry_bounds_exclude_the_bound_and_are_combined(
     ],
 )
 async def test_a_filter_of_the_wrong_type_is_refused(
-    mediator: Mediator, bob: Person, where: Json
+    mediator: Mediator, bob: Identity, where: Json
 ) -> None:
     await mediator.register(bob)
     assert (await mediator.do(bob, QUERY_CONTRACTS, filter=where)).refusal == INVALID
 
 
 async def test_one_sees_only_ones_own_contracts_and_requests(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(alice, bob, carol)
     await mediator.befriend(bob, alice)
@@ -454,7 +458,7 @@ async def test_one_sees_only_ones_own_contracts_and_requests(
 
 
 async def test_the_whole_flow_between_two_strangers(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     """Alice asks Bob for a contract, Bob answers, and both can write."""
     await mediator.register(alice, bob)

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from http_edge.dids.document import identity_document
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, MEDIATOR_DID, Mediator
 from tests.unit.wire.https_host import HttpsHost, https_host
 
@@ -24,16 +24,16 @@ async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
         yield host
 
 
-def of_the_web(did: str) -> Person:
+def of_the_web(did: str) -> Identity:
     """An identity whose document stands at a web address."""
-    person = Person("web")
-    person.did, person.key_id = did, did + "#signing"
-    return person
+    identity = Identity("web")
+    identity.did, identity.key_id = did, did + "#signing"
+    return identity
 
 
-def publish_document(host: HttpsHost, person: Person) -> None:
+def publish_document(host: HttpsHost, identity: Identity) -> None:
     document = identity_document(
-        person.did, bytes(person.signing.verify_key), person.pre_public, MEDIATOR_DID
+        identity.did, bytes(identity.signing.verify_key), identity.pre_public, MEDIATOR_DID
     )
 
     async def answer(_: web.Request) -> web.StreamResponse:
@@ -50,7 +50,7 @@ def reach(mediator: Mediator, host: HttpsHost) -> None:
 
 
 async def test_trap_83_a_foreign_did_web_is_not_resolved_by_default(
-    mediator: Mediator, alice: Person, host: HttpsHost
+    mediator: Mediator, alice: Identity, host: HttpsHost
 ) -> None:
     await mediator.register(alice)
     sender = of_the_web(host.did)
@@ -66,17 +66,17 @@ async def test_trap_83_a_foreign_did_web_is_not_resolved_by_default(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("settings", [ENABLED])
 async def test_trap_83_where_it_is_switched_on_a_did_web_is_an_identity_like_any_other(
-    mediator: Mediator, alice: Person, host: HttpsHost
+    mediator: Mediator, alice: Identity, host: HttpsHost
 ) -> None:
     reach(mediator, host)
-    person = of_the_web(host.did)
-    publish_document(host, person)
-    await mediator.register(alice, person)
-    await mediator.befriend(person, alice)
-    async with mediator.socket(person) as socket:
-        await mediator.delivered(alice, person, "hi")
+    identity = of_the_web(host.did)
+    publish_document(host, identity)
+    await mediator.register(alice, identity)
+    await mediator.befriend(identity, alice)
+    async with mediator.socket(identity) as socket:
+        await mediator.delivered(alice, identity, "hi")
         assert (await socket.hear())["events"][0]["payload"] == "hi"
-    assert await mediator.waiting(person) == ["hi"]
+    assert await mediator.waiting(identity) == ["hi"]
     assert len(host.requests) == 1
 
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import rfc8785
 
-from tests.edge.identities import Person, b64
+from tests.edge.identities import Identity, b64
 from tests.edge.mediator import MEDIATOR_DID, Mediator
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
@@ -18,7 +18,7 @@ UUID_V4 = "6f1d1c6e-5b7a-4b8e-9c2d-1e2f3a4b5c6d"
 
 
 @pytest.fixture(autouse=True)
-async def _alice_is_registered(mediator: Mediator, alice: Person) -> None:
+async def _alice_is_registered(mediator: Mediator, alice: Identity) -> None:
     await mediator.register(alice)
 
 
@@ -49,7 +49,7 @@ async def test_trap_7_what_is_no_command_is_an_invalid_command(
     "content_type", ["application/json", "text/plain", "application/x-www-form-urlencoded", ""]
 )
 async def test_trap_7_the_content_type_does_not_matter(
-    mediator: Mediator, alice: Person, content_type: str
+    mediator: Mediator, alice: Identity, content_type: str
 ) -> None:
     command = mediator.command(alice, QUERY)
     answer = await mediator.post(command, headers={"Content-Type": content_type})
@@ -57,7 +57,7 @@ async def test_trap_7_the_content_type_does_not_matter(
 
 
 async def test_trap_7_white_space_and_order_of_members_do_not_matter(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     command = mediator.command(alice, QUERY)
     backwards = {name: command[name] for name in reversed(list(command))}
@@ -68,7 +68,7 @@ async def test_trap_7_white_space_and_order_of_members_do_not_matter(
 
 @pytest.mark.parametrize("absent", ["header", "payload", "signature"])
 async def test_an_envelope_has_header_payload_and_signature(
-    mediator: Mediator, alice: Person, absent: str
+    mediator: Mediator, alice: Identity, absent: str
 ) -> None:
     command = mediator.command(alice, QUERY)
     del command[absent]
@@ -87,7 +87,7 @@ async def test_an_envelope_has_header_payload_and_signature(
     ],
 )
 async def test_all_six_members_of_the_header_are_required(
-    mediator: Mediator, alice: Person, absent: str
+    mediator: Mediator, alice: Identity, absent: str
 ) -> None:
     command = mediator.command(alice, QUERY)
     del command["header"][absent]
@@ -96,7 +96,7 @@ async def test_all_six_members_of_the_header_are_required(
 
 
 async def test_trap_11_members_beyond_the_six_are_signed_but_mean_nothing(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     command = mediator.command(alice, {**QUERY, "comment": "hi"}, trace={"deep": [1, None, "é"]})
     assert (await mediator.post(command)).status == 200
@@ -106,7 +106,7 @@ async def test_trap_11_members_beyond_the_six_are_signed_but_mean_nothing(
 
 
 async def test_trap_11_members_beside_header_and_payload_are_ignored(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     command = {**mediator.command(alice, QUERY), "received_at": 1, "extra": {"a": "b"}}
     assert (await mediator.post(command)).status == 200
@@ -114,7 +114,7 @@ async def test_trap_11_members_beside_header_and_payload_are_ignored(
 
 @pytest.mark.parametrize("timestamp", [0.25, -0.75, 0.0])
 async def test_trap_12_a_timestamp_is_any_finite_number(
-    mediator: Mediator, alice: Person, timestamp: float
+    mediator: Mediator, alice: Identity, timestamp: float
 ) -> None:
     answer = await mediator.send(alice, QUERY, timestamp=mediator.clock.now_ms + timestamp)
     assert answer.status == 200
@@ -122,7 +122,7 @@ async def test_trap_12_a_timestamp_is_any_finite_number(
 
 @pytest.mark.parametrize("timestamp", ["1800000000000", True, None, [], {}])
 async def test_trap_12_a_timestamp_is_nothing_but_a_number(
-    mediator: Mediator, alice: Person, timestamp: Any
+    mediator: Mediator, alice: Identity, timestamp: Any
 ) -> None:
     answer = await mediator.send(alice, QUERY, timestamp=timestamp)
     assert answer.refusal == (400, "INVALID_COMMAND")
@@ -130,7 +130,7 @@ async def test_trap_12_a_timestamp_is_nothing_but_a_number(
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
 async def test_trap_12_a_number_that_is_not_finite_is_not_json(
-    mediator: Mediator, alice: Person, number: bytes
+    mediator: Mediator, alice: Identity, number: bytes
 ) -> None:
     command = orjson.dumps(mediator.command(alice, QUERY))
     body = command.replace(str(mediator.clock.now_ms).encode(), number)
@@ -139,7 +139,7 @@ async def test_trap_12_a_number_that_is_not_finite_is_not_json(
 
 @pytest.mark.parametrize("nonce", [UUID_V4, UUID_V4.upper()])
 async def test_trap_13_a_nonce_is_a_uuid_of_version_4_in_either_case(
-    mediator: Mediator, alice: Person, nonce: str
+    mediator: Mediator, alice: Identity, nonce: str
 ) -> None:
     assert (await mediator.send(alice, QUERY, nonce=nonce)).status == 200
 
@@ -159,21 +159,21 @@ async def test_trap_13_a_nonce_is_a_uuid_of_version_4_in_either_case(
     ],
 )
 async def test_trap_13_any_other_nonce_is_an_invalid_command(
-    mediator: Mediator, alice: Person, nonce: Any
+    mediator: Mediator, alice: Identity, nonce: Any
 ) -> None:
     assert (await mediator.send(alice, QUERY, nonce=nonce)).refusal == (400, "INVALID_COMMAND")
 
 
 @pytest.mark.parametrize("payload", ["text", None, 1, [], True])
 async def test_trap_14_a_direct_command_has_an_object_as_payload(
-    mediator: Mediator, alice: Person, payload: Any
+    mediator: Mediator, alice: Identity, payload: Any
 ) -> None:
     assert (await mediator.send(alice, payload)).refusal == (400, "INVALID_COMMAND")
 
 
 @pytest.mark.parametrize("payload", [{"type": "QUERY_PENDING_EVENTS"}, None, 1, ["text"], True])
 async def test_trap_14_a_message_is_a_string(
-    mediator: Mediator, alice: Person, bob: Person, payload: Any
+    mediator: Mediator, alice: Identity, bob: Identity, payload: Any
 ) -> None:
     await mediator.register(bob)
     await mediator.befriend(bob, alice)
@@ -182,7 +182,7 @@ async def test_trap_14_a_message_is_a_string(
 
 
 async def test_trap_14_the_empty_string_is_a_message(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     await mediator.befriend(bob, alice)
@@ -194,7 +194,7 @@ async def test_trap_14_the_empty_string_is_a_message(
     "signature", ["", "not base64!", "AA==", b64(bytes(63)), b64(bytes(64)), b64(bytes(65)), "é"]
 )
 async def test_trap_15_a_signature_that_is_none_is_invalid(
-    mediator: Mediator, alice: Person, signature: str
+    mediator: Mediator, alice: Identity, signature: str
 ) -> None:
     command = {**mediator.command(alice, QUERY), "signature": signature}
     assert (await mediator.post(command)).refusal == (401, "INVALID_SIGNATURE")
@@ -202,7 +202,7 @@ async def test_trap_15_a_signature_that_is_none_is_invalid(
 
 @pytest.mark.parametrize("signature", [None, 1, [], {}])
 async def test_trap_15_a_signature_is_a_string(
-    mediator: Mediator, alice: Person, signature: Any
+    mediator: Mediator, alice: Identity, signature: Any
 ) -> None:
     command = {**mediator.command(alice, QUERY), "signature": signature}
     assert (await mediator.post(command)).refusal == (400, "INVALID_COMMAND")
@@ -211,7 +211,7 @@ async def test_trap_15_a_signature_is_a_string(
 @pytest.mark.parametrize("altchars", [b"+/", b"-_"])
 @pytest.mark.parametrize("padding", ["==", ""])
 async def test_a_signature_is_read_in_every_form_of_base64(
-    mediator: Mediator, alice: Person, altchars: bytes, padding: str
+    mediator: Mediator, alice: Identity, altchars: bytes, padding: str
 ) -> None:
     command = mediator.command(alice, QUERY)
     raw = base64.b64decode(command["signature"])
@@ -220,13 +220,13 @@ async def test_a_signature_is_read_in_every_form_of_base64(
 
 
 async def test_trap_16_a_key_of_another_identity_is_not_among_the_senders_keys(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     answer = await mediator.send(alice, QUERY, sender_signing_key_id=bob.key_id)
     assert answer.refusal == (404, "SENDER_SIGNING_KEY_NOT_FOUND")
 
 
-async def test_trap_2_a_pre_key_is_no_signing_key(mediator: Mediator, alice: Person) -> None:
+async def test_trap_2_a_pre_key_is_no_signing_key(mediator: Mediator, alice: Identity) -> None:
     answer = await mediator.send(alice, QUERY, sender_signing_key_id=f"{alice.did}#prekey")
     assert answer.refusal == (404, "SENDER_SIGNING_KEY_NOT_FOUND")
 
@@ -236,14 +236,14 @@ async def test_trap_2_a_pre_key_is_no_signing_key(mediator: Mediator, alice: Per
     ["", "alice", "did:unknown:alice", "did:web:alice.example", "did:decentrl:a:b:c:d", "did:é:x"],
 )
 async def test_trap_17_a_sender_that_does_not_resolve_is_not_found(
-    mediator: Mediator, alice: Person, did: str
+    mediator: Mediator, alice: Identity, did: str
 ) -> None:
     answer = await mediator.send(alice, QUERY, sender_did=did)
     assert answer.refusal == (404, "SENDER_NOT_FOUND")
 
 
 async def test_trap_18_the_payload_is_judged_after_the_signature_and_before_the_authorization(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     nonsense = {"type": "NONSENSE"}
     command = mediator.command(alice, QUERY)
@@ -257,7 +257,7 @@ async def test_trap_18_the_payload_is_judged_after_the_signature_and_before_the_
 
 @pytest.mark.parametrize("channel", ["", "direct_authenticated", "GROUP", 1, None, ["x"]])
 async def test_trap_19_an_unknown_channel_is_an_invalid_command(
-    mediator: Mediator, alice: Person, channel: Any
+    mediator: Mediator, alice: Identity, channel: Any
 ) -> None:
     answer = await mediator.send(alice, QUERY, channel=channel)
     assert answer.refusal == (400, "INVALID_COMMAND")
@@ -266,21 +266,21 @@ async def test_trap_19_an_unknown_channel_is_an_invalid_command(
 @pytest.mark.parametrize("kind", ["", "query_pending_events", "TWO_WAY_PRIVATE", None, 1, {}, []])
 @pytest.mark.parametrize("channel", ["DIRECT_AUTHENTICATED", "ONE_WAY_PUBLIC"])
 async def test_trap_19_an_unknown_type_is_an_invalid_command(
-    mediator: Mediator, alice: Person, kind: Any, channel: str
+    mediator: Mediator, alice: Identity, kind: Any, channel: str
 ) -> None:
     answer = await mediator.send(alice, {"type": kind}, channel=channel)
     assert answer.refusal == (400, "INVALID_COMMAND")
 
 
 async def test_a_command_of_one_channel_is_none_on_another(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     answer = await mediator.send(alice, QUERY, channel="ONE_WAY_PUBLIC")
     assert answer.refusal == (400, "INVALID_COMMAND")
 
 
 async def test_a_did_beyond_the_bound_is_an_invalid_command(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     longest = "did:decentrl:" + "a" * (2048 - len("did:decentrl:"))
     answer = await mediator.send(alice, QUERY, sender_did=longest)
@@ -302,7 +302,7 @@ async def test_a_did_beyond_the_bound_is_an_invalid_command(
     ],
 )
 async def test_the_signature_is_over_canonical_json_whatever_the_text(
-    mediator: Mediator, alice: Person, extra: dict[str, Any]
+    mediator: Mediator, alice: Identity, extra: dict[str, Any]
 ) -> None:
     command = mediator.command(alice, {**QUERY, **extra}, **{f"x{k}": v for k, v in extra.items()})
     assert rfc8785.dumps(command)
@@ -314,7 +314,7 @@ async def test_the_signature_is_over_canonical_json_whatever_the_text(
     [b'"a":"\\ud800"', b'"a":9007199254740993', b'"a":1,"a":1', b'"a":1e400'],
 )
 async def test_json_that_readers_disagree_about_is_refused_before_its_signature(
-    mediator: Mediator, alice: Person, member: bytes
+    mediator: Mediator, alice: Identity, member: bytes
 ) -> None:
     body = orjson.dumps(mediator.command(alice, QUERY))
     before, payload, after = body.partition(b'"payload":{')
@@ -323,7 +323,7 @@ async def test_json_that_readers_disagree_about_is_refused_before_its_signature(
 
 
 async def test_the_order_of_the_checks_is_the_one_of_the_specification(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     """Everything is wrong with the first command; each next one has the first fault mended."""
     wrong: dict[str, Any] = {
@@ -377,7 +377,7 @@ async def test_the_order_of_the_checks_is_the_one_of_the_specification(
 
 
 async def test_trap_33_the_recipient_is_checked_before_the_sender_and_both_say_unauthorized(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     assert (await mediator.send(alice, QUERY, to=bob)).refusal == (401, "UNAUTHORIZED_COMMAND")
     assert (await mediator.send(bob, QUERY)).refusal == (401, "UNAUTHORIZED_COMMAND")

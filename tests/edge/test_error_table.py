@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from http_edge.decentrl.answers import HTTP_STATUS
-from tests.edge.identities import Json, Person, signed_contract
+from tests.edge.identities import Identity, Json, signed_contract
 from tests.edge.mediator import Answer, Mediator
 
 TABLE: Final = {
@@ -29,7 +29,7 @@ TABLE: Final = {
 
 DIRECT: Final = "DIRECT_AUTHENTICATED"
 PUBLIC: Final = "ONE_WAY_PUBLIC"
-ALICE, BOB, CAROL, STRANGER = (Person(name) for name in ("alice", "bob", "carol", "stranger"))
+ALICE, BOB, CAROL, STRANGER = (Identity(name) for name in ("alice", "bob", "carol", "stranger"))
 
 
 async def unknown_type(mediator: Mediator) -> Answer:

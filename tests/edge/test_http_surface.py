@@ -17,7 +17,7 @@ from nacl.signing import SigningKey
 
 from http_edge.server.home_page import PROJECT_URL
 from tests.edge.conftest import StartMediator
-from tests.edge.identities import Json, Person
+from tests.edge.identities import Identity, Json
 from tests.edge.mediator import KEYS, MEDIATOR_DID, PUBLIC_URL, HandClock, Mediator
 
 UNEXPLAINED = {"status": "error", "detail": "not all of this mediator works now"}
@@ -178,7 +178,7 @@ async def test_an_edge_that_drains_is_alive_and_not_ready(mediator: Mediator) ->
 
 
 async def test_a_host_that_does_not_answer_is_logged_once_with_the_requests(
-    mediator: Mediator, alice: Person, caplog: pytest.LogCaptureFixture
+    mediator: Mediator, alice: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
     await mediator.register(alice)
     mediator.hosts.cut("host-0")
@@ -359,7 +359,7 @@ async def test_an_idle_connection_is_closed(start_mediator: StartMediator) -> No
     writer.close()
 
 
-async def test_status_counts_what_was_done(mediator: Mediator, alice: Person) -> None:
+async def test_status_counts_what_was_done(mediator: Mediator, alice: Identity) -> None:
     before = (await mediator.operate("/status")).json
     await mediator.register(alice)
     async with mediator.socket(alice):
@@ -378,7 +378,7 @@ async def test_trap_86_document_and_did_survive_a_restart(mediator: Mediator) ->
 
 
 async def test_trap_1_every_success_has_status_200(
-    mediator: Mediator, friends: None, alice: Person, bob: Person
+    mediator: Mediator, friends: None, alice: Identity, bob: Identity
 ) -> None:
     answers = [
         await mediator.send(alice, mediator.registration(alice)),
@@ -407,7 +407,7 @@ async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
 
 
 async def test_the_status_tells_how_much_waits_and_how_long_already(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice, bob)
     await mediator.befriend(bob, alice)

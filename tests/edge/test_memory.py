@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from actors.core.evolve import from_snapshot
-from actors.core.identity import Identity
+from actors.core.identity import Identity as IdentityState
 from actors.host.inspection import (
     CachedIdentities,
     DescribedState,
@@ -23,7 +23,7 @@ from actors.host.inspection import (
 from eventstore.log.codec import identity_stream
 from eventstore.stores.open_log import open_log
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, Mediator
 from tests.log.raw_sql import run_sql
 
@@ -48,7 +48,7 @@ async def states(mediator: Mediator, *targets: str) -> dict[str, DescribedState]
     return {state.target: state for state in answer.states}
 
 
-def identity(described: DescribedState) -> Identity:
+def state_in(described: DescribedState) -> IdentityState:
     state = from_snapshot(described.state)
     assert state is not None
     assert state.version == described.version
@@ -63,8 +63,8 @@ def rows(mediator: Mediator) -> int:
         log.close()
 
 
-async def _with_a_message(mediator: Mediator) -> tuple[Person, Person]:
-    alice, bob = Person("alice"), Person("bob")
+async def _with_a_message(mediator: Mediator) -> tuple[Identity, Identity]:
+    alice, bob = Identity("alice"), Identity("bob")
     await mediator.register(alice, bob)
     await mediator.befriend(bob, alice)
     await mediator.delivered(alice, bob, "hello")
@@ -76,7 +76,7 @@ async def test_an_identity_is_reported_as_it_is_in_memory_and_out_of_it(mediator
     alice, bob = await _with_a_message(mediator)
     reported = await states(mediator, alice.did, bob.did, UNKNOWN)
     assert [
-        (m.sender_did, m.size_bytes) for m in identity(reported[bob.did]).messages.values()
+        (m.sender_did, m.size_bytes) for m in state_in(reported[bob.did]).messages.values()
     ] == [(alice.did, 5)]
     assert reported[UNKNOWN].version == 0
     await mediator.restart()
@@ -116,7 +116,7 @@ async def test_a_large_state_comes_alone(mediator: Mediator) -> None:
     }
     alone = await ask(mediator, DescribeStates([bob.did], 1 << 40))
     assert isinstance(alone, StatesDescribed)
-    assert len(identity(alone.states[0]).messages) == 1
+    assert len(state_in(alone.states[0]).messages) == 1
 
 
 async def test_what_has_no_bound_or_no_sense_is_refused(mediator: Mediator) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.edge.identities import Person, signed_contract
+from tests.edge.identities import Identity, signed_contract
 from tests.edge.mediator import (
     MEDIATOR_DID,
     SUCCESS,
@@ -30,7 +30,7 @@ async def _they_are_friends(friends: None) -> None:
 
 
 async def test_trap_46_a_message_is_answered_with_the_id_that_its_recipient_finds(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     answer = await mediator.write(alice, bob, "sealed")
     message_id = answer.json["pendingEventId"]
@@ -64,7 +64,7 @@ async def test_trap_46_a_message_is_answered_with_the_id_that_its_recipient_find
     ids=["empty", "blank", "base64", "json", "unicode", "long"],
 )
 async def test_trap_49_a_payload_comes_back_byte_for_byte(
-    mediator: Mediator, alice: Person, bob: Person, text: str
+    mediator: Mediator, alice: Identity, bob: Identity, text: str
 ) -> None:
     async with mediator.socket(bob) as socket:
         await mediator.delivered(alice, bob, text)
@@ -78,14 +78,14 @@ async def test_trap_49_a_payload_comes_back_byte_for_byte(
     "did", ["", "bob", "did:decentrl:x", "did:web:bob.example", "did:unknown:bob"]
 )
 async def test_trap_41_a_recipient_that_does_not_resolve_is_not_found(
-    mediator: Mediator, alice: Person, did: str
+    mediator: Mediator, alice: Identity, did: str
 ) -> None:
     answer = await mediator.send(alice, "hi", to=did, channel="TWO_WAY_PRIVATE")
     assert answer.refusal == (404, "RECIPIENT_NOT_FOUND")
 
 
 async def test_trap_41_registration_is_checked_before_the_contract(
-    mediator: Mediator, alice: Person, carol: Person
+    mediator: Mediator, alice: Identity, carol: Identity
 ) -> None:
     assert (await mediator.write(alice, carol, "hi")).refusal == NOT_REGISTERED
     await mediator.register(carol)
@@ -93,7 +93,7 @@ async def test_trap_41_registration_is_checked_before_the_contract(
 
 
 async def test_trap_42_a_contract_that_the_sender_alone_saved_does_not_count(
-    mediator: Mediator, alice: Person, carol: Person
+    mediator: Mediator, alice: Identity, carol: Identity
 ) -> None:
     await mediator.register(carol)
     await mediator.befriend(carol, alice)
@@ -103,7 +103,7 @@ async def test_trap_42_a_contract_that_the_sender_alone_saved_does_not_count(
 
 @pytest.mark.parametrize("requestor_first", [True, False])
 async def test_a_contract_counts_whichever_party_requested_it(
-    mediator: Mediator, alice: Person, carol: Person, requestor_first: bool
+    mediator: Mediator, alice: Identity, carol: Identity, requestor_first: bool
 ) -> None:
     await mediator.register(carol)
     parties = (alice, carol) if requestor_first else (carol, alice)
@@ -113,14 +113,14 @@ async def test_a_contract_counts_whichever_party_requested_it(
 
 
 async def test_trap_43_no_identity_has_a_contract_with_itself(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     assert (await mediator.write(alice, alice, "hi")).refusal == NO_CONTRACT
     assert await mediator.waiting(alice) == []
 
 
 async def test_trap_44_a_contract_ends_at_its_expiry(
-    mediator: Mediator, clock: HandClock, alice: Person, carol: Person
+    mediator: Mediator, clock: HandClock, alice: Identity, carol: Identity
 ) -> None:
     await mediator.register(carol)
     await mediator.befriend(carol, alice, 60)
@@ -134,7 +134,7 @@ async def test_trap_44_a_contract_ends_at_its_expiry(
 
 
 async def test_of_several_contracts_the_one_that_lasts_longest_counts(
-    mediator: Mediator, clock: HandClock, alice: Person, carol: Person
+    mediator: Mediator, clock: HandClock, alice: Identity, carol: Identity
 ) -> None:
     await mediator.register(carol)
     for lifetime_s in (100, 50):
@@ -144,21 +144,21 @@ async def test_of_several_contracts_the_one_that_lasts_longest_counts(
 
 
 async def test_trap_45_the_mediator_itself_takes_no_messages(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     answer = await mediator.send(alice, "hi", to=MEDIATOR_DID, channel="TWO_WAY_PRIVATE")
     assert answer.refusal == NOT_REGISTERED
 
 
-async def test_trap_47_the_sender_need_not_be_registered(mediator: Mediator, bob: Person) -> None:
-    elsewhere = Person("elsewhere", mediator_did="did:web:other.example")
+async def test_trap_47_the_sender_need_not_be_registered(mediator: Mediator, bob: Identity) -> None:
+    elsewhere = Identity("elsewhere", mediator_did="did:web:other.example")
     await mediator.befriend(bob, elsewhere)
     await mediator.delivered(elsewhere, bob, "from afar")
     assert await mediator.waiting(bob) == ["from afar"]
 
 
 async def test_trap_50_a_message_that_was_pushed_still_waits_until_it_is_acknowledged(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     async with mediator.socket(bob) as socket:
         message_id = await mediator.delivered(alice, bob, "hi")
@@ -169,7 +169,7 @@ async def test_trap_50_a_message_that_was_pushed_still_waits_until_it_is_acknowl
 
 
 async def test_trap_55_messages_wait_in_the_order_of_their_arrival(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.befriend(bob, carol)
     texts = [f"message {number}" for number in range(12)]
@@ -186,7 +186,7 @@ async def test_trap_55_messages_wait_in_the_order_of_their_arrival(
 
 
 async def test_messages_can_be_asked_for_by_sender(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.befriend(bob, carol)
     for sender, text in ((alice, "a1"), (carol, "c1"), (alice, "a2")):
@@ -205,13 +205,13 @@ async def test_messages_can_be_asked_for_by_sender(
 
 @pytest.mark.parametrize("where", [{"sender_did": 1}, {"sender_did": []}, "text", [], 1, True])
 async def test_a_filter_of_the_wrong_type_is_refused(
-    mediator: Mediator, bob: Person, where: Any
+    mediator: Mediator, bob: Identity, where: Any
 ) -> None:
     assert (await mediator.do(bob, QUERY, filter=where)).refusal == INVALID
 
 
 async def test_an_acknowledged_message_is_gone_for_good(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     ids = [await mediator.delivered(alice, bob, text) for text in ("one", "two", "three")]
     answer = await mediator.do(bob, ACKNOWLEDGE, event_ids=[ids[1], ids[1], "unknown"])
@@ -225,14 +225,14 @@ async def test_an_acknowledged_message_is_gone_for_good(
 
 
 async def test_trap_57_one_acknowledges_only_ones_own_and_learns_nothing_about_others(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(carol)
     message_id = await mediator.delivered(alice, bob, "for Bob")
     before = mediator.facts()
     answers = [
-        await mediator.do(person, ACKNOWLEDGE, event_ids=[some_id])
-        for person in (alice, carol)
+        await mediator.do(identity, ACKNOWLEDGE, event_ids=[some_id])
+        for identity in (alice, carol)
         for some_id in (message_id, "unknown")
     ]
     assert [answer.body for answer in answers] == [answers[0].body] * 4
@@ -242,12 +242,12 @@ async def test_trap_57_one_acknowledges_only_ones_own_and_learns_nothing_about_o
 
 
 @pytest.mark.parametrize("ids", [None, "id", [1], [None], ["id", []], {}])
-async def test_ids_are_a_list_of_strings(mediator: Mediator, bob: Person, ids: Any) -> None:
+async def test_ids_are_a_list_of_strings(mediator: Mediator, bob: Identity, ids: Any) -> None:
     assert (await mediator.do(bob, ACKNOWLEDGE, event_ids=ids)).refusal == INVALID
 
 
 async def test_one_finds_only_messages_to_oneself(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(carol)
     await mediator.delivered(alice, bob, "for Bob")
@@ -259,7 +259,7 @@ async def test_one_finds_only_messages_to_oneself(
     "settings", [{"limits": {"queue_messages_max": 2, "queue_sender_share_max": 1}}]
 )
 async def test_a_queue_that_is_full_by_number_refuses_and_drops_nothing(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     first = await mediator.delivered(alice, bob, "one")
     await mediator.delivered(alice, bob, "two")
@@ -277,7 +277,7 @@ async def test_a_queue_that_is_full_by_number_refuses_and_drops_nothing(
     "settings", [{"limits": {"queue_bytes_max": 2**20, "queue_sender_share_max": 1}}]
 )
 async def test_a_queue_that_is_full_by_bytes_refuses_and_drops_nothing(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     half = 2**19
     first = await mediator.delivered(alice, bob, "x" * half)

@@ -15,7 +15,7 @@ import pytest
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.dispatch.hub import SERVICE_RESTART
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, free_port, ids
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import WAIT_S, HandClock, Mediator, Socket
 from tests.edge.moving import MovingMediator, NotedRoutes
 
@@ -74,7 +74,7 @@ async def hears(socket: Socket) -> str:
     return str(event["payload"])
 
 
-async def everything(mediator: Mediator, reader: Person) -> list[str]:
+async def everything(mediator: Mediator, reader: Identity) -> list[str]:
     """The texts of all messages that wait for an identity."""
     page = {"page": 0, "page_size": 1_000}
     events = await mediator.records(reader, "QUERY_PENDING_EVENTS", pagination=page)
@@ -88,7 +88,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def befriended(mediator: Mediator, reader: Person, writer: Person) -> None:
+async def befriended(mediator: Mediator, reader: Identity, writer: Identity) -> None:
     """The first may be written to by the second."""
     await mediator.register(reader, writer)
     await mediator.befriend(reader, writer)
@@ -104,13 +104,13 @@ async def kept_under_load(
 
     ``change`` gets the DIDs of all senders and recipients.
     """
-    pairs = [(Person(f"reader-{n}"), Person(f"writer-{n}")) for n in range(count)]
+    pairs = [(Identity(f"reader-{n}"), Identity(f"writer-{n}")) for n in range(count)]
     for pair in pairs:
         await befriended(moving, *pair)
     bobs = await network.bobs(count)
     is_over = False
 
-    async def write(reader: Person, writer: Person) -> list[str]:
+    async def write(reader: Identity, writer: Identity) -> list[str]:
         texts: list[str] = []
         while not is_over:
             texts.append(f"{writer.name} {len(texts)}")
@@ -150,7 +150,7 @@ async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_noth
 
 
 async def test_sockets_stay_open_over_a_planned_move_and_hear_what_comes_next(
-    moving: MovingMediator, network: WalletNetwork, alice: Person, bob: Person
+    moving: MovingMediator, network: WalletNetwork, alice: Identity, bob: Identity
 ) -> None:
     await befriended(moving, bob, alice)
     wallet = await network.bob()
@@ -191,7 +191,7 @@ async def test_what_a_live_session_holds_is_still_its_own_after_a_planned_move(
 
 
 async def test_after_an_unplanned_change_the_sockets_of_that_shard_close_and_no_others(
-    moving: MovingMediator, alice: Person, bob: Person, carol: Person
+    moving: MovingMediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await befriended(moving, alice, carol)
     await befriended(moving, bob, carol)
@@ -209,7 +209,7 @@ async def test_after_an_unplanned_change_the_sockets_of_that_shard_close_and_no_
 
 
 async def test_an_owner_that_was_replaced_unawares_changes_nothing_and_says_whom_it_is_not(
-    moving: MovingMediator, alice: Person, bob: Person
+    moving: MovingMediator, alice: Identity, bob: Identity
 ) -> None:
     await befriended(moving, bob, alice)
     await moving.delivered(alice, bob, "before")
@@ -229,7 +229,7 @@ async def test_an_owner_that_was_replaced_unawares_changes_nothing_and_says_whom
 
 @pytest.mark.parametrize("limits", [{"move_wait_s_max": 0.3}])
 async def test_a_shard_without_an_owner_for_long_is_temporarily_unavailable(
-    moving: MovingMediator, network: WalletNetwork, alice: Person, bob: Person
+    moving: MovingMediator, network: WalletNetwork, alice: Identity, bob: Identity
 ) -> None:
     await befriended(moving, bob, alice)
     wallet = await network.bob()
@@ -270,7 +270,7 @@ async def test_identities_that_leave_their_shards_and_come_back_refuse_and_lose_
 
 
 async def test_sockets_and_live_sessions_go_with_an_identity_and_come_back_with_it(
-    moving: MovingMediator, network: WalletNetwork, alice: Person, bob: Person
+    moving: MovingMediator, network: WalletNetwork, alice: Identity, bob: Identity
 ) -> None:
     await befriended(moving, bob, alice)
     wallet = await network.bob()
@@ -295,7 +295,7 @@ async def test_sockets_and_live_sessions_go_with_an_identity_and_come_back_with_
 
 
 async def test_the_socket_of_an_identity_closes_when_its_host_is_lost_and_no_other(
-    moving: MovingMediator, alice: Person, bob: Person, carol: Person
+    moving: MovingMediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     for someone in (alice, bob):
         await befriended(moving, someone, carol)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import Mediator
 
 EVERY_REQUEST = [
@@ -29,8 +29,8 @@ OF_PROXIES = {
 }
 
 
-async def _befriended(mediator: Mediator) -> tuple[Person, Person]:
-    alice, bob = Person("alice"), Person("bob")
+async def _befriended(mediator: Mediator) -> tuple[Identity, Identity]:
+    alice, bob = Identity("alice"), Identity("bob")
     await mediator.register(alice, bob)
     await mediator.befriend(bob, alice)
     return alice, bob
@@ -65,7 +65,7 @@ async def test_one_queue_is_shown_by_its_identity(mediator: Mediator) -> None:
 
 
 async def test_an_empty_queue_is_not_an_unknown_identity(mediator: Mediator) -> None:
-    alice = Person("alice")
+    alice = Identity("alice")
     await mediator.register(alice)
     empty = await mediator.operate(f"/queues?did={alice.did}")
     assert empty.json == {"queues": [], "known": True, "agent": None}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.edge.identities import Json, Person, contract_request
+from tests.edge.identities import Identity, Json, contract_request
 from tests.edge.mediator import Mediator
 
 INVALID = (400, "INVALID_COMMAND")
@@ -19,7 +19,7 @@ QUERIES = [
 TOTAL = 25
 
 
-async def fill(mediator: Mediator, owner: Person, other: Person) -> None:
+async def fill(mediator: Mediator, owner: Identity, other: Identity) -> None:
     """25 records of each kind."""
     await mediator.register(owner)
     events = [
@@ -38,7 +38,7 @@ async def fill(mediator: Mediator, owner: Person, other: Person) -> None:
         await mediator.send(other, contract_request(other, owner.pre_public, {}), to=owner)
 
 
-async def page(mediator: Mediator, owner: Person, kind: str, **pagination: Any) -> Json:
+async def page(mediator: Mediator, owner: Identity, kind: str, **pagination: Any) -> Json:
     payload = (await mediator.do(owner, kind, pagination=pagination)).payload
     assert payload["pagination"]["total"] == TOTAL
     (records,) = [member for name, member in payload.items() if name != "pagination"]
@@ -47,7 +47,7 @@ async def page(mediator: Mediator, owner: Person, kind: str, **pagination: Any) 
 
 @pytest.mark.parametrize("kind", QUERIES)
 async def test_trap_51_pagination_and_filter_and_all_their_members_are_optional(
-    mediator: Mediator, alice: Person, bob: Person, kind: str
+    mediator: Mediator, alice: Identity, bob: Identity, kind: str
 ) -> None:
     await mediator.register(alice)
     default = {"page": 0, "page_size": 10, "total": 0}
@@ -85,14 +85,14 @@ async def test_trap_51_pagination_and_filter_and_all_their_members_are_optional(
     ],
 )
 async def test_trap_52_a_page_out_of_bounds_is_refused_and_never_clamped(
-    mediator: Mediator, alice: Person, kind: str, pagination: Any
+    mediator: Mediator, alice: Identity, kind: str, pagination: Any
 ) -> None:
     await mediator.register(alice)
     answer = await mediator.do(alice, kind, pagination=pagination)
     assert answer.refusal == INVALID
 
 
-async def test_trap_52_the_bounds_themselves_are_pages(mediator: Mediator, alice: Person) -> None:
+async def test_trap_52_the_bounds_themselves_are_pages(mediator: Mediator, alice: Identity) -> None:
     await mediator.register(alice)
     for pagination in ({"page": 0, "page_size": 1}, {"page": 10**12, "page_size": 1_000}):
         answer = await mediator.do(alice, "QUERY_PENDING_EVENTS", pagination=pagination)
@@ -104,7 +104,7 @@ async def test_trap_52_the_bounds_themselves_are_pages(mediator: Mediator, alice
 
 
 async def test_trap_54_pages_tile_the_records_in_order_with_the_exact_total(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await fill(mediator, alice, bob)
     for kind in QUERIES:
@@ -123,7 +123,7 @@ async def test_trap_54_pages_tile_the_records_in_order_with_the_exact_total(
 
 
 async def test_trap_53_who_acknowledges_page_0_finds_the_next_records_on_page_0(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice)
     await mediator.befriend(alice, bob)
@@ -145,7 +145,7 @@ async def test_trap_53_who_acknowledges_page_0_finds_the_next_records_on_page_0(
     "settings", [{"limits": {"page_size_max": 3, "page_size_default": 2, "ids_per_command_max": 3}}]
 )
 async def test_the_bounds_of_pages_and_ids_are_configurable(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     answer = await mediator.do(alice, "QUERY_EVENTS")
@@ -160,7 +160,7 @@ async def test_the_bounds_of_pages_and_ids_are_configurable(
 
 @pytest.mark.parametrize("layout", ["two hosts"])
 async def test_trap_71_ids_are_made_once_and_are_the_same_after_a_restart(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await fill(mediator, alice, bob)
     before = {kind: await page(mediator, alice, kind, page_size=1_000) for kind in QUERIES}
@@ -172,7 +172,7 @@ async def test_trap_71_ids_are_made_once_and_are_the_same_after_a_restart(
 @pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
 @pytest.mark.usefixtures("friends")
 async def test_a_page_of_messages_has_a_bound_in_bytes_and_is_not_cut_short(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     for text in "abc":
         await mediator.delivered(alice, bob, text * 600_000)

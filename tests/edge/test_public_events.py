@@ -11,7 +11,7 @@ from multidict import MultiDict
 
 from http_edge.decentrl import public_events
 from http_edge.settings.settings import Limits
-from tests.edge.identities import Json, Person, public_event
+from tests.edge.identities import Identity, Json, public_event
 from tests.edge.mediator import LAYOUTS, SUCCESS, HandClock, Mediator
 
 INVALID = (400, "INVALID_COMMAND")
@@ -19,24 +19,24 @@ UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
 
 
 @pytest.fixture(autouse=True)
-async def _alice_is_registered(mediator: Mediator, alice: Person) -> None:
+async def _alice_is_registered(mediator: Mediator, alice: Identity) -> None:
     await mediator.register(alice)
 
 
-async def publish(mediator: Mediator, publisher: Person, event: str, **members: Any) -> str:
+async def publish(mediator: Mediator, publisher: Identity, event: str, **members: Any) -> str:
     answer = await mediator.publish(publisher, event, **members)
     assert answer.status == 200, answer.body
     event_id: str = answer.json["publicEventId"]
     return event_id
 
 
-async def withdraw(mediator: Mediator, publisher: Person, **members: Any) -> None:
+async def withdraw(mediator: Mediator, publisher: Identity, **members: Any) -> None:
     payload = {"type": "DELETE_PUBLIC_EVENT", **members}
     answer = await mediator.send(publisher, payload, channel="ONE_WAY_PUBLIC")
     assert (answer.status, answer.json) == (200, SUCCESS)
 
 
-async def read(mediator: Mediator, publisher: Person | str, query: str = "") -> list[str]:
+async def read(mediator: Mediator, publisher: Identity | str, query: str = "") -> list[str]:
     did = publisher if isinstance(publisher, str) else publisher.did
     answer = await mediator.get(f"/public/{did}{query}")
     return [event["event"] for event in answer.payload["events"]]
@@ -44,7 +44,7 @@ async def read(mediator: Mediator, publisher: Person | str, query: str = "") -> 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_anybody_reads_an_event_with_all_that_its_signature_covers(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     payload = public_event(alice, '{"text":"é"}', channel_id="c", tags=["a", "b"], timestamp=1.5)
     answer = await mediator.send(alice, payload, channel="ONE_WAY_PUBLIC")
@@ -77,7 +77,7 @@ async def test_anybody_reads_an_event_with_all_that_its_signature_covers(
     [{"event": "another"}, {"tags": ["new"]}, {"timestamp": 2}, {"event_signature": "AAAA"}],
 )
 async def test_an_event_whose_own_signature_does_not_hold_is_refused(
-    mediator: Mediator, alice: Person, members: Json
+    mediator: Mediator, alice: Identity, members: Json
 ) -> None:
     payload = {**public_event(alice, "x"), **members}
     answer = await mediator.send(alice, payload, channel="ONE_WAY_PUBLIC")
@@ -86,14 +86,14 @@ async def test_an_event_whose_own_signature_does_not_hold_is_refused(
 
 
 async def test_the_event_is_signed_by_its_publisher(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     answer = await mediator.send(alice, public_event(bob, "x"), channel="ONE_WAY_PUBLIC")
     assert answer.refusal == (401, "INVALID_SIGNATURE")
 
 
 async def test_publishing_is_addressed_to_the_mediator_by_one_who_is_registered(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     payload = public_event(alice, "x")
     answer = await mediator.send(alice, payload, to=bob, channel="ONE_WAY_PUBLIC")
@@ -119,7 +119,7 @@ async def test_publishing_is_addressed_to_the_mediator_by_one_who_is_registered(
     ],
 )
 async def test_a_public_event_has_the_four_signed_members_and_a_signature(
-    mediator: Mediator, alice: Person, broken: Json
+    mediator: Mediator, alice: Identity, broken: Json
 ) -> None:
     payload = {**public_event(alice, "x"), **broken}
     answer = await mediator.send(alice, payload, channel="ONE_WAY_PUBLIC")
@@ -127,7 +127,7 @@ async def test_a_public_event_has_the_four_signed_members_and_a_signature(
 
 
 async def test_the_newest_event_comes_first_and_pages_are_stable(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     for event, at_s in (("b", 2), ("a", 3), ("d", 1), ("c", 2)):
         await publish(mediator, alice, event, timestamp=at_s)
@@ -137,7 +137,7 @@ async def test_the_newest_event_comes_first_and_pages_are_stable(
 
 
 async def test_events_are_filtered_by_channel_tags_and_time(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await publish(mediator, alice, "1", channel_id="x", tags=["a", "b"], timestamp=10)
     await publish(mediator, alice, "2", channel_id="y", tags=["b"], timestamp=20)
@@ -163,7 +163,7 @@ async def test_events_are_filtered_by_channel_tags_and_time(
 @pytest.mark.parametrize("form", ["public_event_id", "event_id", "event_ids"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_withdrawn_event_is_gone_at_once_and_after_a_restart(
-    mediator: Mediator, alice: Person, form: str
+    mediator: Mediator, alice: Identity, form: str
 ) -> None:
     first = await publish(mediator, alice, "first")
     await publish(mediator, alice, "second")
@@ -175,7 +175,7 @@ async def test_a_withdrawn_event_is_gone_at_once_and_after_a_restart(
 
 
 async def test_no_publisher_withdraws_the_events_of_others(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     event_id = await publish(mediator, alice, "mine")
@@ -187,7 +187,7 @@ async def test_no_publisher_withdraws_the_events_of_others(
 
 
 async def test_a_withdrawal_that_names_a_channel_stays_within_it(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     event_id = await publish(mediator, alice, "x", channel_id="one")
     await withdraw(mediator, alice, public_event_id=event_id, channel_id="two")
@@ -199,20 +199,22 @@ async def test_a_withdrawal_that_names_a_channel_stays_within_it(
 @pytest.mark.parametrize(
     "payload", [{}, {"public_event_id": 1}, {"event_ids": "x"}, {"event_id": "x", "channel_id": 1}]
 )
-async def test_a_withdrawal_names_events(mediator: Mediator, alice: Person, payload: Json) -> None:
+async def test_a_withdrawal_names_events(
+    mediator: Mediator, alice: Identity, payload: Json
+) -> None:
     command = {"type": "DELETE_PUBLIC_EVENT", **payload}
     answer = await mediator.send(alice, command, channel="ONE_WAY_PUBLIC")
     assert answer.refusal == INVALID
 
 
-async def test_the_same_event_twice_is_two_events(mediator: Mediator, alice: Person) -> None:
+async def test_the_same_event_twice_is_two_events(mediator: Mediator, alice: Identity) -> None:
     ids = {await publish(mediator, alice, "x") for _ in range(2)}
     assert len(ids) == 2
     assert await read(mediator, alice) == ["x", "x"]
 
 
 async def test_public_events_outlive_the_registration(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     await publish(mediator, alice, "x")
     clock.advance(200_000)
@@ -261,7 +263,7 @@ async def test_trap_82_a_malformed_did_is_an_invalid_command(mediator: Mediator,
     ],
 )
 async def test_trap_82_a_malformed_parameter_is_an_invalid_command(
-    mediator: Mediator, alice: Person, query: str
+    mediator: Mediator, alice: Identity, query: str
 ) -> None:
     path = f"/public/{alice.did}?{quote(query, safe='=&')}"
     assert (await mediator.get(path)).refusal == INVALID
@@ -279,11 +281,11 @@ async def test_trap_82_a_publisher_without_events_has_an_empty_page(
 
 
 async def test_trap_82_escapes_in_the_path_are_decoded_exactly_once(mediator: Mediator) -> None:
-    parts = Person("alice?").did.split(":")
+    parts = Identity("alice?").did.split(":")
     spellings = ["YWxpY2U_", "YWxpY2U/", "YWxpY2U+", "YWxpY2U="]
     for alias in spellings:
         did = ":".join([*parts[:2], alias, *parts[3:]])
-        publisher = Person("alice?")
+        publisher = Identity("alice?")
         publisher.did, publisher.key_id = did, did + "#signing"
         await mediator.register(publisher)
         await publish(mediator, publisher, did)
@@ -305,7 +307,7 @@ def test_trap_82_a_did_web_with_a_port_is_asked_for_with_its_escape_escaped() ->
 
 @pytest.mark.parametrize("settings", [{"limits": {"public_events_max": 2}}])
 async def test_public_events_have_a_quota_that_withdrawing_frees(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     first, _ = [await publish(mediator, alice, text) for text in ("1", "2")]
     full = await mediator.publish(alice, "3")
@@ -318,7 +320,7 @@ async def test_public_events_have_a_quota_that_withdrawing_frees(
 
 @pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
 async def test_a_page_of_too_many_bytes_is_refused_and_a_smaller_one_is_not(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     for _ in range(40):
         await publish(mediator, alice, "x" * 30_000)
@@ -331,7 +333,7 @@ async def test_a_page_of_too_many_bytes_is_refused_and_a_smaller_one_is_not(
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
 async def test_an_address_pays_for_what_it_is_answered_without_a_signature(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     """Of 100 tokens a page of public events takes one for itself and one for each 4 KiB."""
     await mediator.register(alice)
@@ -343,7 +345,7 @@ async def test_an_address_pays_for_what_it_is_answered_without_a_signature(
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
 async def test_pages_that_are_asked_for_at_once_cost_as_much_as_one_after_the_other(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice)
     await mediator.publish(alice, "x" * 60_000)

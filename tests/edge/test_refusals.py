@@ -8,7 +8,7 @@ from typing import Final
 import aiohttp
 import pytest
 
-from tests.edge.identities import Json, Person
+from tests.edge.identities import Identity, Json
 from tests.edge.mediator import DAY_S, LAYOUTS, WAIT_S, HandClock, Mediator
 
 QUERY: Final = {"type": "QUERY_PENDING_EVENTS"}
@@ -26,7 +26,7 @@ async def recorded(mediator: Mediator) -> list[tuple[str, str, str, int]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_replay_and_a_bad_signature_are_recorded_and_name_only_who_signed(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice)
     command = mediator.command(alice, QUERY)
@@ -37,7 +37,7 @@ async def test_a_replay_and_a_bad_signature_are_recorded_and_name_only_who_signe
     forged = {**mediator.command(alice, QUERY), "signature": bob.sign("another thing")}
     assert (await mediator.post(forged)).refusal == (401, "INVALID_SIGNATURE")
     assert (await mediator.post(forged)).refusal == (401, "DUPLICATE_NONCE")
-    stranger = Person("stranger")
+    stranger = Identity("stranger")
     assert (await mediator.send(stranger, QUERY)).refusal == (401, "UNAUTHORIZED_COMMAND")
     await mediator.stop()
     found = {(e.command, e.reason, e.sender_did): e for e in mediator.refused()}
@@ -54,7 +54,7 @@ async def test_a_replay_and_a_bad_signature_are_recorded_and_name_only_who_signe
 
 
 async def test_no_sender_is_named_whose_signature_was_not_found_to_hold(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     window_ms = mediator.settings.protocol.timestamp_window_ms
@@ -72,7 +72,9 @@ async def test_no_sender_is_named_whose_signature_was_not_found_to_hold(
     ]
 
 
-async def test_nothing_is_recorded_that_a_sender_made_up(mediator: Mediator, alice: Person) -> None:
+async def test_nothing_is_recorded_that_a_sender_made_up(
+    mediator: Mediator, alice: Identity
+) -> None:
     await mediator.register(alice)
     await mediator.do(alice, "MADE UP BY ALICE")
     await mediator.send(alice, {"type": ["QUERY_EVENTS"]})
@@ -85,7 +87,7 @@ async def test_nothing_is_recorded_that_a_sender_made_up(mediator: Mediator, ali
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 1}}])
 async def test_what_identities_refuse_is_recorded_too(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await mediator.register(alice, bob, carol)
     mediator.clock.advance(1)
@@ -99,7 +101,7 @@ async def test_what_identities_refuse_is_recorded_too(
 
 
 async def test_a_command_whose_outcome_is_unknown_is_no_refusal(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     mediator.hosts.cut("host-0")
@@ -134,7 +136,7 @@ async def test_an_address_that_asks_too_often_is_recorded(mediator: Mediator) ->
 
 
 async def test_sockets_that_are_not_let_in_are_recorded(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice)
     forged = {**mediator.authenticate(alice), "signature": bob.sign("another thing")}
@@ -183,10 +185,10 @@ async def test_a_record_that_is_switched_off_is_not_made(mediator: Mediator) -> 
 async def test_a_flood_of_refusals_is_one_small_event_for_each_edge(
     mediator: Mediator, settings: Json
 ) -> None:
-    flood = [Person(f"sender {number}") for number in range(40)]
+    flood = [Identity(f"sender {number}") for number in range(40)]
     for edge in range(2):
-        for person in flood:
-            await mediator.send(person, QUERY, edge=edge)
+        for identity in flood:
+            await mediator.send(identity, QUERY, edge=edge)
             await mediator.post(b"no command", edge=edge)
     await mediator.stop()
     assert mediator.facts() == ["refusals-counted.1"] * settings["edges"]
@@ -203,7 +205,7 @@ async def test_the_status_says_how_much_was_refused(mediator: Mediator) -> None:
 
 
 async def test_a_client_that_keeps_to_the_rules_is_not_in_the_record(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice, bob, lifetime_s=DAY_S)
     await mediator.befriend(bob, alice)

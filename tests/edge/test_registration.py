@@ -10,8 +10,8 @@ import rfc8785
 from nacl.signing import SigningKey
 
 from tests.edge.identities import (
+    Identity,
     Json,
-    Person,
     b64,
     contract_request,
     contract_terms,
@@ -41,7 +41,7 @@ def unpadded(text: str) -> bytes:
 
 
 async def test_trap_37_registration_returns_the_contract_that_both_have_signed(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     expires_at = mediator.clock.now_s + 60
     terms = contract_terms(alice, MEDIATOR_DID, expires_at, purpose="kept as it is")
@@ -68,7 +68,7 @@ async def test_trap_37_registration_returns_the_contract_that_both_have_signed(
 
 
 async def test_each_registration_has_an_ephemeral_key_of_its_own(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     answers = [await mediator.send(alice, mediator.registration(alice)) for _ in range(2)]
     first, second = [
@@ -78,19 +78,19 @@ async def test_each_registration_has_an_ephemeral_key_of_its_own(
     assert first["recipient_ephemeral_public_key"] != second["recipient_ephemeral_public_key"]
 
 
-def _sealed_with(person: Person, request: Any, **replaced: str) -> Json:
-    return {**contract_request(person, KEYS.pre_public, request), **replaced}
+def _sealed_with(identity: Identity, request: Any, **replaced: str) -> Json:
+    return {**contract_request(identity, KEYS.pre_public, request), **replaced}
 
 
-def _request(person: Person, terms: Json, *, signer: Person | None = None) -> Json:
+def _request(identity: Identity, terms: Json, *, signer: Identity | None = None) -> Json:
     return {
         "communication_contract": terms,
-        "requestor_signature": (signer or person).sign(terms),
+        "requestor_signature": (signer or identity).sign(terms),
     }
 
 
-MALLORY = Person("mallory")
-ALICE = Person("alice")
+MALLORY = Identity("mallory")
+ALICE = Identity("alice")
 NOW_S = HandClock().now_s
 TERMS = contract_terms(ALICE, MEDIATOR_DID, NOW_S + 60)
 PLAIN = rfc8785.dumps(_request(ALICE, TERMS))
@@ -172,7 +172,7 @@ async def test_trap_36_a_registration_that_is_not_the_senders_own_is_refused(
 
 
 async def test_the_key_of_the_request_need_not_be_the_key_of_the_contract(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     terms = contract_terms(alice, MEDIATOR_DID, mediator.clock.now_s + 60)
     terms["requestor_ephemeral_public_key"] = b64(MALLORY.ephemeral_public)
@@ -221,7 +221,7 @@ async def test_trap_30_every_command_of_ones_own_needs_a_registration_at_that_mo
 
 
 async def test_trap_30_public_commands_need_a_registration_too(
-    mediator: Mediator, clock: HandClock, alice: Person
+    mediator: Mediator, clock: HandClock, alice: Identity
 ) -> None:
     delete = {"type": "DELETE_PUBLIC_EVENT", "public_event_id": "any"}
     await mediator.register(alice, lifetime_s=60)
@@ -232,7 +232,7 @@ async def test_trap_30_public_commands_need_a_registration_too(
 
 
 async def test_trap_30_what_was_stored_is_there_again_after_a_new_registration(
-    mediator: Mediator, clock: HandClock, alice: Person, bob: Person
+    mediator: Mediator, clock: HandClock, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice, lifetime_s=60)
     await mediator.befriend(alice, bob)
@@ -247,7 +247,7 @@ async def test_trap_30_what_was_stored_is_there_again_after_a_new_registration(
 
 
 async def test_trap_30_contract_commands_of_one_whose_registration_ended_are_accepted(
-    mediator: Mediator, clock: HandClock, alice: Person, bob: Person
+    mediator: Mediator, clock: HandClock, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(bob)
     await mediator.register(alice, lifetime_s=60)
@@ -262,7 +262,7 @@ async def test_trap_30_contract_commands_of_one_whose_registration_ended_are_acc
 
 
 async def test_a_renewal_with_a_later_end_counts_and_one_with_an_earlier_end_takes_nothing(
-    mediator: Mediator, clock: HandClock, alice: Person
+    mediator: Mediator, clock: HandClock, alice: Identity
 ) -> None:
     await mediator.register(alice, lifetime_s=100)
     await mediator.register(alice, lifetime_s=50)
@@ -274,26 +274,26 @@ async def test_a_renewal_with_a_later_end_counts_and_one_with_an_earlier_end_tak
 
 
 async def test_trap_48_the_contract_with_the_mediator_is_no_contact(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     await mediator.register(alice)
     assert await mediator.records(alice, "QUERY_COMMUNICATION_CONTRACTS") == []
 
 
-async def test_trap_40_registration_pushes_no_notice(mediator: Mediator, alice: Person) -> None:
+async def test_trap_40_registration_pushes_no_notice(mediator: Mediator, alice: Identity) -> None:
     await mediator.register(alice)
     async with mediator.socket(alice) as socket:
         await mediator.register(alice)
         await _fence(mediator, alice, socket)
 
 
-async def _fence(mediator: Mediator, person: Person, socket: Socket) -> None:
-    await mediator.befriend(person, MALLORY)
+async def _fence(mediator: Mediator, identity: Identity, socket: Socket) -> None:
+    await mediator.befriend(identity, MALLORY)
     assert await socket.hear() == {"type": "CONTRACTS_UPDATED"}
 
 
 @pytest.mark.parametrize("settings", [{"protocol": {"contract_lifetime_s_max": 3_600}}])
-async def test_a_term_longer_than_allowed_is_refused(mediator: Mediator, alice: Person) -> None:
+async def test_a_term_longer_than_allowed_is_refused(mediator: Mediator, alice: Identity) -> None:
     answer = await mediator.send(alice, mediator.registration(alice, 3_601))
     assert answer.refusal == INVALID
     assert (await mediator.send(alice, mediator.registration(alice, 3_600))).status == 200
@@ -301,28 +301,28 @@ async def test_a_term_longer_than_allowed_is_refused(mediator: Mediator, alice: 
 
 @pytest.mark.parametrize("settings", [{"protocol": {"require_mediator_in_did": True}}])
 async def test_only_dids_that_name_the_mediator_register_where_that_is_required(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
-    elsewhere = Person("elsewhere", mediator_did="did:web:other.example")
+    elsewhere = Identity("elsewhere", mediator_did="did:web:other.example")
     answer = await mediator.send(elsewhere, mediator.registration(elsewhere))
     assert answer.refusal == UNAUTHORIZED
     assert (await mediator.send(alice, mediator.registration(alice))).status == 200
 
 
 async def test_a_did_that_names_another_mediator_may_register(mediator: Mediator) -> None:
-    elsewhere = Person("elsewhere", mediator_did="did:web:other.example")
+    elsewhere = Identity("elsewhere", mediator_did="did:web:other.example")
     await mediator.register(elsewhere)
     assert await mediator.waiting(elsewhere) == []
 
 
-async def test_a_registration_survives_a_restart(mediator: Mediator, alice: Person) -> None:
+async def test_a_registration_survives_a_restart(mediator: Mediator, alice: Identity) -> None:
     await mediator.register(alice)
     await mediator.restart()
     assert (await mediator.do(alice, "QUERY_EVENTS")).status == 200
 
 
 async def test_trap_85_a_changed_key_is_another_identity(mediator: Mediator) -> None:
-    old, new = Person("carol"), Person("carol, with another key")
+    old, new = Identity("carol"), Identity("carol, with another key")
     await mediator.register(old)
     assert (await mediator.do(new, "QUERY_EVENTS")).refusal == UNAUTHORIZED
     assert (await mediator.send(new, public_event(new, "x"), channel="ONE_WAY_PUBLIC")).refusal == (

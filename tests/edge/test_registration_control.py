@@ -10,7 +10,7 @@ from actors.host.clock import new_id
 from http_edge.crypto.invitation_ids import InvitationIds
 from http_edge.crypto.mediator_keys import service_seed
 from tests.edge.conftest import StartMediator
-from tests.edge.identities import Json, Person
+from tests.edge.identities import Identity, Json
 from tests.edge.mediator import DAY_S, KEYS, Answer, HandClock, Mediator
 
 UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
@@ -25,10 +25,10 @@ def invitation(*, single_use: bool = False, expires_at_s: int | None = None) -> 
     return ids.make(unique, "Poste", single_use=single_use, expires_at_s=expires_at_s).id
 
 
-async def register(mediator: Mediator, person: Person, token: str | None = None) -> Answer:
+async def register(mediator: Mediator, identity: Identity, token: str | None = None) -> Answer:
     """Ask for a registration, with an invitation or without one."""
     more = {} if token is None else {"invitation": token}
-    return await mediator.send(person, mediator.registration(person) | more)
+    return await mediator.send(identity, mediator.registration(identity) | more)
 
 
 def registration(word: str, **more: Any) -> pytest.MarkDecorator:
@@ -38,14 +38,16 @@ def registration(word: str, **more: Any) -> pytest.MarkDecorator:
 
 @registration("closed")
 async def test_a_closed_mediator_takes_none_whatever_it_brings(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     for token in (None, "unknown", invitation()):
         assert (await register(mediator, alice, token)).refusal == UNAUTHORIZED
 
 
-@registration("allow_list", allowed_dids=[Person("alice").did])
-async def test_a_list_admits_who_is_on_it(mediator: Mediator, alice: Person, bob: Person) -> None:
+@registration("allow_list", allowed_dids=[Identity("alice").did])
+async def test_a_list_admits_who_is_on_it(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
     assert (await register(mediator, alice)).status == 200
     refused = await register(mediator, bob, invitation())
     assert refused.refusal == UNAUTHORIZED
@@ -54,20 +56,20 @@ async def test_a_list_admits_who_is_on_it(mediator: Mediator, alice: Person, bob
 
 @registration("invitation")
 async def test_an_invitation_for_many_admits_many(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     token = invitation()
     # Not the last character: part of its bits may mean nothing.
     forged = ("B" if token[0] == "A" else "A") + token[1:]
-    for person in (alice, bob):
-        assert (await register(mediator, person)).refusal == UNAUTHORIZED
-        assert (await register(mediator, person, forged)).refusal == UNAUTHORIZED
-        assert (await register(mediator, person, token)).status == 200
+    for identity in (alice, bob):
+        assert (await register(mediator, identity)).refusal == UNAUTHORIZED
+        assert (await register(mediator, identity, forged)).refusal == UNAUTHORIZED
+        assert (await register(mediator, identity, token)).status == 200
 
 
 @registration("invitation")
 async def test_an_invitation_for_one_use_admits_one_who_may_repeat(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     token = invitation(single_use=True)
     for _ in range(2):
@@ -80,7 +82,7 @@ async def test_an_invitation_for_one_use_admits_one_who_may_repeat(
 
 
 @registration("invitation")
-async def test_an_invitation_ends(mediator: Mediator, alice: Person) -> None:
+async def test_an_invitation_ends(mediator: Mediator, alice: Identity) -> None:
     over = int(mediator.clock.now_s)
     assert (await register(mediator, alice, invitation(expires_at_s=over))).refusal == UNAUTHORIZED
     token = invitation(expires_at_s=over + 60)
@@ -89,7 +91,7 @@ async def test_an_invitation_ends(mediator: Mediator, alice: Person) -> None:
 
 @pytest.mark.parametrize("settings", [{}])
 async def test_an_open_mediator_takes_all_but_a_used_up_invitation(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     token = invitation(single_use=True)
     assert (await register(mediator, alice, token)).status == 200
@@ -99,7 +101,7 @@ async def test_an_open_mediator_takes_all_but_a_used_up_invitation(
 
 @pytest.mark.parametrize("settings", [{}])
 async def test_who_has_registered_renews_though_registration_was_closed(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await mediator.register(alice)
     mediator.clock.advance(2 * DAY_S)
@@ -112,12 +114,12 @@ async def test_who_has_registered_renews_though_registration_was_closed(
 async def test_an_address_registers_fewer_identities_than_it_sends_requests(
     mediator: Mediator,
 ) -> None:
-    people = [Person(f"person {number}") for number in range(11)]
-    answers = [await register(mediator, person) for person in people]
+    identities = [Identity(f"identity {number}") for number in range(11)]
+    answers = [await register(mediator, identity) for identity in identities]
     assert [answer.status for answer in answers] == [200] * 10 + [429]
     assert answers[-1].refusal == (429, "RATE_LIMITED")
     mediator.clock.advance(1)
-    assert (await register(mediator, people[-1])).status == 200
+    assert (await register(mediator, identities[-1])).status == 200
 
 
 @pytest.mark.parametrize(
@@ -132,18 +134,20 @@ async def test_newcomers_wait_when_too_many_come_and_who_is_registered_renews(
 ) -> None:
     proxies = {"trusted_proxies": ["127.0.0.0/8"], "burst_s": 1}
     mediator = await start_mediator(rates={**rates, **proxies})
-    people = [Person(f"newcomer-{number}") for number in range(3)]
+    identities = [Identity(f"newcomer-{number}") for number in range(3)]
 
-    async def registered(person: Person, address: str) -> Answer:
-        command = mediator.command(person, mediator.registration(person))
+    async def registered(identity: Identity, address: str) -> Answer:
+        command = mediator.command(identity, mediator.registration(identity))
         return await mediator.post(command, headers={"X-Forwarded-For": address})
 
     first, second = "203.0.113.1", "203.0.113.2"
     at = (first, first, second)
-    answers = [await registered(person, place) for person, place in zip(people, at, strict=True)]
+    answers = [
+        await registered(identity, place) for identity, place in zip(identities, at, strict=True)
+    ]
     assert tuple(answer.status for answer in answers) == taken
     assert answers[1].refusal == (429, "RATE_LIMITED")
     assert answers[1].headers["Retry-After"] == "1"
-    assert (await registered(people[0], first)).status == 200
+    assert (await registered(identities[0], first)).status == 200
     clock.advance(1)
-    assert (await registered(people[1], first)).status == 200
+    assert (await registered(identities[1], first)).status == 200

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
 
 WINDOW_MS = 300_000
@@ -26,7 +26,7 @@ async def _they_are_friends(friends: None) -> None:
 
 @pytest.mark.parametrize("drift_ms", [-WINDOW_MS, WINDOW_MS])
 async def test_trap_20_a_drift_of_exactly_the_window_is_accepted(
-    mediator: Mediator, alice: Person, drift_ms: int
+    mediator: Mediator, alice: Identity, drift_ms: int
 ) -> None:
     at_ms = mediator.clock.now_ms + drift_ms
     assert (await mediator.send(alice, QUERY, timestamp=at_ms)).status == 200
@@ -34,7 +34,7 @@ async def test_trap_20_a_drift_of_exactly_the_window_is_accepted(
 
 @pytest.mark.parametrize("drift_ms", [-WINDOW_MS - 1, WINDOW_MS + 1, -(10**14), 10**14])
 async def test_trap_20_a_drift_beyond_the_window_is_refused(
-    mediator: Mediator, alice: Person, drift_ms: int
+    mediator: Mediator, alice: Identity, drift_ms: int
 ) -> None:
     at_ms = mediator.clock.now_ms + drift_ms
     assert (await mediator.send(alice, QUERY, timestamp=at_ms)).refusal == OUT_OF_RANGE
@@ -42,7 +42,7 @@ async def test_trap_20_a_drift_beyond_the_window_is_refused(
 
 @pytest.mark.parametrize("settings", [NARROW])
 async def test_the_window_is_configurable(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     assert (await mediator.send(alice, QUERY, timestamp=clock.now_ms - 10_000)).status == 200
     answer = await mediator.send(alice, QUERY, timestamp=clock.now_ms - 10_001)
@@ -50,7 +50,7 @@ async def test_the_window_is_configurable(
 
 
 async def test_trap_21_a_nonce_is_used_up_before_its_signature_is_checked(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     command = mediator.command(alice, QUERY)
     corrupted = {**command, "signature": alice.sign("another thing")}
@@ -63,7 +63,7 @@ async def test_trap_21_a_nonce_is_used_up_before_its_signature_is_checked(
     "payload", [QUERY, {"type": "NONSENSE"}, {"type": "SAVE_EVENTS", "events": "none"}]
 )
 async def test_trap_21_every_retry_needs_a_new_nonce(
-    mediator: Mediator, alice: Person, payload: dict[str, str]
+    mediator: Mediator, alice: Identity, payload: dict[str, str]
 ) -> None:
     command = mediator.command(alice, payload)
     await mediator.post(command)
@@ -71,7 +71,7 @@ async def test_trap_21_every_retry_needs_a_new_nonce(
 
 
 async def test_trap_22_the_same_nonce_of_another_sender_is_another_pair(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     nonce = mediator.nonce()
     assert (await mediator.send(alice, QUERY, nonce=nonce)).status == 200
@@ -80,7 +80,7 @@ async def test_trap_22_the_same_nonce_of_another_sender_is_another_pair(
 
 
 async def test_a_nonce_counts_across_channels_and_recipients(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     nonce = mediator.nonce()
     assert (await mediator.send(alice, QUERY, nonce=nonce)).status == 200
@@ -89,7 +89,7 @@ async def test_a_nonce_counts_across_channels_and_recipients(
 
 
 async def test_trap_23_a_nonce_stamped_in_the_future_is_kept_until_its_stamp_leaves_the_window(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     command = mediator.command(alice, QUERY, timestamp=clock.now_ms + WINDOW_MS)
     assert (await mediator.post(command)).status == 200
@@ -103,7 +103,7 @@ async def test_trap_23_a_nonce_stamped_in_the_future_is_kept_until_its_stamp_lea
 
 @pytest.mark.parametrize("ahead_ms", [0, WINDOW_MS])
 async def test_trap_24_a_replay_is_refused_after_a_restart(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock, ahead_ms: int
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock, ahead_ms: int
 ) -> None:
     query = mediator.command(alice, QUERY, timestamp=clock.now_ms + ahead_ms)
     message = mediator.command(
@@ -122,7 +122,7 @@ async def test_trap_24_a_replay_is_refused_after_a_restart(
 
 
 async def test_trap_25_of_many_identical_commands_at_once_exactly_one_passes(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     command = mediator.command(alice, "hi", to=bob, channel="TWO_WAY_PRIVATE")
     answers = await asyncio.gather(*[mediator.post(command) for _ in range(20)])
@@ -131,7 +131,7 @@ async def test_trap_25_of_many_identical_commands_at_once_exactly_one_passes(
 
 
 async def test_trap_25_nonces_of_senders_who_are_not_registered_are_kept_too(
-    mediator: Mediator, bob: Person, carol: Person
+    mediator: Mediator, bob: Identity, carol: Identity
 ) -> None:
     await mediator.befriend(bob, carol)
     command = mediator.command(carol, "hi", to=bob, channel="TWO_WAY_PRIVATE")
@@ -142,7 +142,7 @@ async def test_trap_25_nonces_of_senders_who_are_not_registered_are_kept_too(
 
 
 async def test_trap_26_a_command_out_of_range_uses_up_no_nonce(
-    mediator: Mediator, alice: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     command = mediator.command(alice, QUERY, timestamp=clock.now_ms + WINDOW_MS + 1)
     before = mediator.log_position()
@@ -153,7 +153,7 @@ async def test_trap_26_a_command_out_of_range_uses_up_no_nonce(
 
 
 async def test_trap_26_a_command_that_fails_its_schema_uses_up_no_nonce(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     command = mediator.command(alice, QUERY)
     before = mediator.log_position()
@@ -165,7 +165,7 @@ async def test_trap_26_a_command_that_fails_its_schema_uses_up_no_nonce(
 
 @pytest.mark.parametrize("settings", [NARROW])
 async def test_trap_29_a_window_that_grows_between_restarts_opens_no_nonce(
-    mediator: Mediator, alice: Person, clock: HandClock, layout: str
+    mediator: Mediator, alice: Identity, clock: HandClock, layout: str
 ) -> None:
     command = mediator.command(alice, QUERY)
     assert (await mediator.post(command)).status == 200
@@ -177,7 +177,7 @@ async def test_trap_29_a_window_that_grows_between_restarts_opens_no_nonce(
 
 @pytest.mark.parametrize("settings", [{"edges": 2}])
 async def test_a_nonce_that_one_edge_took_is_refused_by_all(
-    mediator: Mediator, alice: Person
+    mediator: Mediator, alice: Identity
 ) -> None:
     command = mediator.command(alice, QUERY)
     assert (await mediator.post(command, edge=0)).status == 200

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.edge.identities import Json, Person
+from tests.edge.identities import Identity, Json
 from tests.edge.mediator import SUCCESS, HandClock, Mediator
 
 INVALID = (400, "INVALID_COMMAND")
@@ -16,11 +16,13 @@ pytestmark = pytest.mark.parametrize("layout", ["two hosts"])
 
 
 @pytest.fixture(autouse=True)
-async def _alice_and_bob_are_registered(mediator: Mediator, alice: Person, bob: Person) -> None:
+async def _alice_and_bob_are_registered(mediator: Mediator, alice: Identity, bob: Identity) -> None:
     await mediator.register(alice, bob)
 
 
-def event(sender: Person, recipient: Person, payload: str, at_s: float = 1, **more: Any) -> Json:
+def event(
+    sender: Identity, recipient: Identity, payload: str, at_s: float = 1, **more: Any
+) -> Json:
     return {
         "sender_did": sender.did,
         "recipient_did": recipient.did,
@@ -31,21 +33,21 @@ def event(sender: Person, recipient: Person, payload: str, at_s: float = 1, **mo
     }
 
 
-async def save(mediator: Mediator, owner: Person, *events: Json) -> None:
+async def save(mediator: Mediator, owner: Identity, *events: Json) -> None:
     answer = await mediator.do(owner, "SAVE_EVENTS", events=list(events))
     assert (answer.status, answer.json) == (200, SUCCESS)
 
 
-async def saved(mediator: Mediator, owner: Person, **where: Any) -> list[Json]:
+async def saved(mediator: Mediator, owner: Identity, **where: Any) -> list[Json]:
     return await mediator.records(owner, "QUERY_EVENTS", filter=where)
 
 
-async def payloads(mediator: Mediator, owner: Person, **where: Any) -> list[str]:
+async def payloads(mediator: Mediator, owner: Identity, **where: Any) -> list[str]:
     return [record["payload"] for record in await saved(mediator, owner, **where)]
 
 
 async def test_trap_68_an_event_comes_back_with_four_members(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     tags = [alice.tag("one"), alice.tag("two")]
     kept = event(alice, bob, "sealed", 1_699_123_456, contract_id="c", encrypted_tags=tags)
@@ -69,7 +71,7 @@ async def test_trap_68_an_event_comes_back_with_four_members(
 
 
 async def test_trap_60_owner_sender_and_recipient_need_not_be_related(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await save(
         mediator,
@@ -83,7 +85,7 @@ async def test_trap_60_owner_sender_and_recipient_need_not_be_related(
 
 
 async def test_trap_61_the_same_events_twice_are_two_sets(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     for _ in range(2):
         await save(mediator, alice, event(alice, bob, "one"), event(alice, bob, "two"))
@@ -120,7 +122,7 @@ GOOD: Json = {
     ],
 )
 async def test_trap_61_one_bad_event_refuses_all(
-    mediator: Mediator, alice: Person, broken: Json
+    mediator: Mediator, alice: Identity, broken: Json
 ) -> None:
     before = mediator.facts()
     answer = await mediator.do(alice, "SAVE_EVENTS", events=[GOOD, {**GOOD, **broken}])
@@ -132,18 +134,20 @@ async def test_trap_61_one_bad_event_refuses_all(
 @pytest.mark.parametrize("events", [None, {}, "text", [1], [None], [[]]])
 @pytest.mark.parametrize("kind", ["SAVE_EVENTS", "UPDATE_EVENT_TAGS"])
 async def test_events_are_a_list_of_objects(
-    mediator: Mediator, alice: Person, events: Any, kind: str
+    mediator: Mediator, alice: Identity, events: Any, kind: str
 ) -> None:
     assert (await mediator.do(alice, kind, events=events)).refusal == INVALID
 
 
-async def test_trap_61_no_events_are_saved_with_success(mediator: Mediator, alice: Person) -> None:
+async def test_trap_61_no_events_are_saved_with_success(
+    mediator: Mediator, alice: Identity
+) -> None:
     await save(mediator, alice)
     assert await saved(mediator, alice) == []
 
 
 async def test_trap_62_tags_are_optional_and_keep_order_and_duplicates(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     without = event(alice, bob, "without")
     del without["encrypted_tags"]
@@ -164,7 +168,7 @@ async def test_trap_62_tags_are_optional_and_keep_order_and_duplicates(
 
 @pytest.mark.parametrize("at_s", [0, -1, 1_699_123_456, 1_699_123_456_789, 1.25, -0.5, 1e15])
 async def test_trap_63_a_timestamp_is_kept_as_given_and_never_compared_with_the_clock(
-    mediator: Mediator, alice: Person, bob: Person, at_s: float
+    mediator: Mediator, alice: Identity, bob: Identity, at_s: float
 ) -> None:
     await save(mediator, alice, event(alice, bob, "x", at_s))
     (record,) = await saved(mediator, alice)
@@ -172,7 +176,7 @@ async def test_trap_63_a_timestamp_is_kept_as_given_and_never_compared_with_the_
 
 
 async def test_trap_64_what_the_owner_wrote_is_processed_and_the_rest_is_not(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await save(mediator, alice, event(alice, bob, "mine"), event(bob, alice, "theirs"))
     for _ in range(2):  # asking changes nothing
@@ -189,7 +193,7 @@ async def test_trap_64_what_the_owner_wrote_is_processed_and_the_rest_is_not(
 
 
 async def test_trap_65_filters_are_combined_and_empty_ones_filter_nothing(
-    mediator: Mediator, alice: Person, bob: Person, carol: Person
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
 ) -> None:
     await save(
         mediator,
@@ -233,7 +237,7 @@ async def test_trap_65_filters_are_combined_and_empty_ones_filter_nothing(
 
 
 async def test_trap_66_both_times_exclude_the_bound_and_zero_is_a_time(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     for at_s in (-1, 0, 1, 1.5, 2):
         await save(mediator, alice, event(alice, bob, str(at_s), at_s))
@@ -250,7 +254,7 @@ async def test_trap_66_both_times_exclude_the_bound_and_zero_is_a_time(
 
 
 async def test_trap_67_events_are_ordered_by_time_and_then_by_their_saving(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await save(mediator, alice, event(alice, bob, "c", 2), event(alice, bob, "a", 1))
     await save(mediator, alice, event(alice, bob, "d", 2), event(alice, bob, "b", 1.5))
@@ -263,7 +267,7 @@ async def test_trap_67_events_are_ordered_by_time_and_then_by_their_saving(
 
 
 async def test_trap_69_tags_are_replaced_and_the_last_of_several_updates_counts(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await save(
         mediator,
@@ -293,7 +297,7 @@ async def test_trap_69_tags_are_replaced_and_the_last_of_several_updates_counts(
 
 
 async def test_trap_69_events_of_others_are_skipped_and_not_distinguished(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     await save(mediator, alice, event(bob, alice, "x", encrypted_tags=["old"]))
     (record,) = await saved(mediator, alice)
@@ -317,7 +321,7 @@ async def test_trap_69_events_of_others_are_skipped_and_not_distinguished(
     ],
 )
 async def test_an_update_names_an_event_and_its_tags(
-    mediator: Mediator, alice: Person, update: Json
+    mediator: Mediator, alice: Identity, update: Json
 ) -> None:
     assert (await mediator.do(alice, "UPDATE_EVENT_TAGS", events=[update])).refusal == INVALID
 
@@ -335,13 +339,13 @@ async def test_an_update_names_an_event_and_its_tags(
     ],
 )
 async def test_a_filter_of_the_wrong_type_is_refused(
-    mediator: Mediator, alice: Person, where: Json
+    mediator: Mediator, alice: Identity, where: Json
 ) -> None:
     assert (await mediator.do(alice, "QUERY_EVENTS", filter=where)).refusal == INVALID
 
 
 async def test_the_history_survives_a_restart_and_the_end_of_the_registration(
-    mediator: Mediator, alice: Person, bob: Person, clock: HandClock
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
     await save(mediator, alice, event(bob, alice, "kept", encrypted_tags=["t"]))
     before = await saved(mediator, alice)
@@ -355,7 +359,7 @@ async def test_the_history_survives_a_restart_and_the_end_of_the_registration(
     "settings", [{"limits": {"saved_events_max": 3, "saved_events_per_command_max": 2}}]
 )
 async def test_the_history_has_a_quota_and_refuses_a_command_whole(
-    mediator: Mediator, alice: Person, bob: Person
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
     three = [event(alice, bob, str(number), number) for number in range(3)]
     answer = await mediator.do(alice, "SAVE_EVENTS", events=three)

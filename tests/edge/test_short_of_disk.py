@@ -8,7 +8,7 @@ import pytest
 
 from actors.host import identity_host
 from actors.host.disk_floor import DiskSpace, MeasureDisk
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
 from tests.edge.test_saved_events import event
 
@@ -39,7 +39,7 @@ def _disk_first(disk: Disk) -> None:
 
 @pytest.mark.usefixtures("friends")
 async def test_a_short_disk_is_said_and_takes_what_frees_some(
-    disk: Disk, mediator: Mediator, clock: HandClock, alice: Person, bob: Person
+    disk: Disk, mediator: Mediator, clock: HandClock, alice: Identity, bob: Identity
 ) -> None:
     message = await mediator.delivered(alice, bob, "one")
     disk.free_bytes = 0
@@ -64,7 +64,7 @@ async def test_a_short_disk_is_said_and_takes_what_frees_some(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.usefixtures("friends")
 async def test_what_is_refused_for_the_disk_may_be_sent_again_as_it_is(
-    disk: Disk, mediator: Mediator, clock: HandClock, alice: Person, bob: Person
+    disk: Disk, mediator: Mediator, clock: HandClock, alice: Identity, bob: Identity
 ) -> None:
     disk.free_bytes = 0
     clock.advance(2)

@@ -9,11 +9,11 @@ import orjson
 import pytest
 from aiohttp import WSMsgType
 
-from tests.edge.identities import Json, Person, b64
+from tests.edge.identities import Identity, Json, b64
 from tests.edge.mediator import DAY_S, LAYOUTS, WAIT_S, HandClock, Mediator, Socket
 
 WINDOW_MS = 300_000
-ALICE, BOB, STRANGER = Person("alice"), Person("bob"), Person("stranger")
+ALICE, BOB, STRANGER = Identity("alice"), Identity("bob"), Identity("stranger")
 
 
 async def refused(socket: Socket) -> tuple[str, int]:

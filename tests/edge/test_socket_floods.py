@@ -8,7 +8,7 @@ import logging
 import orjson
 import pytest
 
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import Mediator
 from tests.edge.raw_socket import (
     BINARY,
@@ -21,7 +21,7 @@ from tests.edge.raw_socket import (
     raw_socket,
 )
 
-ALICE = Person("alice")
+ALICE = Identity("alice")
 PATHS = ["/ws", "/didcomm"]
 KINDS = {"ping": frame(PING, b"x"), "pong": frame(PONG), "empty pong": frame(PONG)}
 

@@ -15,7 +15,7 @@ from actors.core.replies import MessageArrived, WaitingMessage
 from http_edge.decentrl import frames
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.transfers import Cut, Pace, Transfers
-from tests.edge.identities import Json, Person, contract_request, public_event, signed_contract
+from tests.edge.identities import Identity, Json, contract_request, public_event, signed_contract
 from tests.edge.mediator import (
     DAY_S,
     LAYOUTS,
@@ -29,24 +29,26 @@ from tests.edge.mediator import (
 PATIENT: Json = {"protocol": {"ping_interval_s": 0.02, "pings_missed_max": 100}}
 CONTRACTS_UPDATED = {"type": "CONTRACTS_UPDATED"}
 _SUCCESS = b'{"type":"AUTH_SUCCESS"}'
-ALICE, BOB, CAROL, DAVE = (Person(name) for name in ("alice", "bob", "carol", "dave"))
+ALICE, BOB, CAROL, DAVE = (Identity(name) for name in ("alice", "bob", "carol", "dave"))
 
 
-def pending(sender: Person, message_id: str, payload: str) -> Json:
+def pending(sender: Identity, message_id: str, payload: str) -> Json:
     event = {"id": message_id, "sender_did": sender.did, "payload": payload}
     return {"type": "PENDING_EVENTS", "events": [event]}
 
 
-async def only_updated(mediator: Mediator, who: Person, sockets_of: dict[Person, Socket]) -> None:
+async def only_updated(
+    mediator: Mediator, who: Identity, sockets_of: dict[Identity, Socket]
+) -> None:
     """CONTRACTS_UPDATED came to one identity, once, and to no other."""
     assert await sockets_of[who].hear() == CONTRACTS_UPDATED
     await nothing_more(mediator, sockets_of)
 
 
-async def nothing_more(mediator: Mediator, sockets_of: dict[Person, Socket]) -> None:
+async def nothing_more(mediator: Mediator, sockets_of: dict[Identity, Socket]) -> None:
     """What was received is all there was: a message that is sent now comes next."""
-    for person, socket in sockets_of.items():
-        message_id = await mediator.delivered(DAVE, person, "fence")
+    for identity, socket in sockets_of.items():
+        message_id = await mediator.delivered(DAVE, identity, "fence")
         await silent_but(pending(DAVE, message_id, "fence"), socket)
 
 
@@ -54,12 +56,12 @@ async def nothing_more(mediator: Mediator, sockets_of: dict[Person, Socket]) -> 
 async def sockets_of(mediator: Mediator) -> Any:
     """Alice, Bob and Carol are registered, listen, and take messages from Dave."""
     await mediator.register(ALICE, BOB, CAROL)
-    for person in (ALICE, BOB, CAROL):
-        await mediator.befriend(person, DAVE)
+    for identity in (ALICE, BOB, CAROL):
+        await mediator.befriend(identity, DAVE)
     async with AsyncExitStack() as stack:
         yield {
-            person: await stack.enter_async_context(mediator.socket(person))
-            for person in (ALICE, BOB, CAROL)
+            identity: await stack.enter_async_context(mediator.socket(identity))
+            for identity in (ALICE, BOB, CAROL)
         }
 
 
@@ -68,20 +70,20 @@ class TestTable106:
     """Who gets which push, and that no other gets any."""
 
     async def test_trap_80_a_message_is_pushed_to_its_recipient(
-        self, mediator: Mediator, sockets_of: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Identity, Socket]
     ) -> None:
         message_id = await mediator.delivered(DAVE, BOB, "sealed")
         assert await sockets_of[BOB].hear() == pending(DAVE, message_id, "sealed")
         await nothing_more(mediator, sockets_of)
 
     async def test_trap_80_a_forwarded_request_updates_its_recipient(
-        self, mediator: Mediator, sockets_of: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Identity, Socket]
     ) -> None:
         await mediator.send(ALICE, contract_request(ALICE, BOB.pre_public, {}), to=BOB)
         await only_updated(mediator, BOB, sockets_of)
 
     async def test_trap_80_a_response_updates_the_other_participant(
-        self, mediator: Mediator, sockets_of: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Identity, Socket]
     ) -> None:
         contract = signed_contract(ALICE, BOB, mediator.clock.now_s + DAY_S)
         response = {
@@ -92,13 +94,13 @@ class TestTable106:
         await only_updated(mediator, ALICE, sockets_of)
 
     async def test_trap_80_saving_updates_the_sender(
-        self, mediator: Mediator, sockets_of: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Identity, Socket]
     ) -> None:
         await mediator.befriend(BOB, ALICE)
         await only_updated(mediator, BOB, sockets_of)
 
     async def test_trap_59_saving_the_same_contract_again_updates_the_sender_again(
-        self, mediator: Mediator, sockets_of: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Identity, Socket]
     ) -> None:
         for _ in range(2):
             await mediator.befriend(BOB, ALICE, DAY_S)
@@ -106,7 +108,7 @@ class TestTable106:
         await nothing_more(mediator, sockets_of)
 
     async def test_everything_else_pushes_nothing(
-        self, mediator: Mediator, sockets_of: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Identity, Socket]
     ) -> None:
         await mediator.register(BOB)
         for payload in (
@@ -124,7 +126,7 @@ class TestTable106:
         await nothing_more(mediator, sockets_of)
 
     async def test_what_is_refused_pushes_nothing(
-        self, mediator: Mediator, sockets_of: dict[Person, Socket]
+        self, mediator: Mediator, sockets_of: dict[Identity, Socket]
     ) -> None:
         assert (await mediator.write(ALICE, BOB, "no contract")).status == 404
         expired = signed_contract(ALICE, BOB, mediator.clock.now_s)
@@ -331,7 +333,7 @@ async def test_a_reader_that_falls_behind_is_closed_and_loses_nothing(
 
 
 async def _narrow_socket(
-    mediator: Mediator, person: Person
+    mediator: Mediator, identity: Identity
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """An authenticated WebSocket, by hand, over a connection that buffers little."""
     raw = socket_module.socket()
@@ -344,7 +346,7 @@ async def _narrow_socket(
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     )
     await reader.readuntil(b"\r\n\r\n")
-    text = orjson.dumps(mediator.authenticate(person))
+    text = orjson.dumps(mediator.authenticate(identity))
     writer.write(bytes([0x81, 0xFE]) + len(text).to_bytes(2, "big") + bytes(4) + text)
     assert await reader.readexactly(2 + len(_SUCCESS)) == bytes([0x81, len(_SUCCESS)]) + _SUCCESS
     return reader, writer

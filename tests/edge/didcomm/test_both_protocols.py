@@ -8,12 +8,12 @@ from typing_extensions import override
 
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, numbered
-from tests.edge.identities import Person
+from tests.edge.identities import Identity
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 
-class Both(Person):
-    """A person whose did:key is an identity of Decentrl and the key of a wallet's connection."""
+class Both(Identity):
+    """A did:key that is an identity of Decentrl and the key of a wallet's connection."""
 
     @override
     def __init__(self, name: str) -> None:
@@ -30,8 +30,8 @@ def both() -> Both:
 
 
 @pytest.fixture
-async def bob(network: WalletNetwork, both: Both, alice: Person) -> Bob:
-    """The wallet of a person whom Alice may write to by Decentrl, too."""
+async def bob(network: WalletNetwork, both: Both, alice: Identity) -> Bob:
+    """The wallet of an identity that Alice may write to by Decentrl, too."""
     mediator = network.mediator
     await mediator.register(alice, both)
     await mediator.befriend(both, alice)
@@ -39,7 +39,7 @@ async def bob(network: WalletNetwork, both: Both, alice: Person) -> Bob:
 
 
 async def test_each_protocol_sees_its_own_messages(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Person, clock: HandClock
+    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, clock: HandClock
 ) -> None:
     mediator = network.mediator
     for index in range(3):
@@ -58,7 +58,7 @@ async def test_each_protocol_sees_its_own_messages(
 
 
 async def test_neither_protocol_removes_what_is_the_others(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
+    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, mediator: Mediator
 ) -> None:
     event_id = await mediator.delivered(alice, both, "pending event")
     await network.write(bob, "message")
@@ -72,7 +72,7 @@ async def test_neither_protocol_removes_what_is_the_others(
 
 
 async def test_sockets_of_both_protocols_are_notified_each_of_its_own(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
+    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, mediator: Mediator
 ) -> None:
     async with bob.wallet.live() as live, mediator.socket(both) as socket:
         await network.write(bob, "message")
@@ -88,7 +88,7 @@ async def test_sockets_of_both_protocols_are_notified_each_of_its_own(
     "settings", [{"limits": {"queue_messages_max": 4, "queue_sender_share_max": 0.75}}]
 )
 async def test_the_caps_of_a_queue_are_for_both_together(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
+    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, mediator: Mediator
 ) -> None:
     for index in range(2):
         await mediator.delivered(alice, both, f"pending event {index}")
@@ -101,7 +101,7 @@ async def test_the_caps_of_a_queue_are_for_both_together(
 
 
 async def test_a_wallets_own_rules_are_for_envelopes_alone(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Person, clock: HandClock
+    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, clock: HandClock
 ) -> None:
     mediator = network.mediator
     await bob.wallet.update_queue(will_queue=False, duration_limit=60)
@@ -112,7 +112,7 @@ async def test_a_wallets_own_rules_are_for_envelopes_alone(
 
 
 async def test_both_outlive_the_mediator(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Person, mediator: Mediator
+    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, mediator: Mediator
 ) -> None:
     await mediator.delivered(alice, both, "pending event")
     await network.write(bob, "message")
