@@ -90,6 +90,12 @@ def turn_cost(command: Command) -> float:
     return cost(command) if of is None else of(command)
 
 
+def costs(command: Command) -> tuple[float, float]:
+    """``cost`` and ``turn_cost``, which of most commands are one number: it is made up once."""
+    charge, of = cost(command), _TURN_BY_TYPE.get(type(command))
+    return charge, charge if of is None else of(command)
+
+
 def parts(command: Command) -> list[Command]:
     """A command as commands that come one after the other, so that others come in between.
 

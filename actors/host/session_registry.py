@@ -29,6 +29,14 @@ from actors.core.leases import Lease, Leases
 from actors.core.replies import EnvelopeDelivered, Notice, Push, QueueState, Refused, Reply
 from actors.core.sessions import LiveMode, Sessions, SessionsOf
 
+_ABOUT_SESSIONS: Final = frozenset(
+    {
+        *(CloseSession, DeliverMessages, EndAccount, EndLive, Listen, OpenSession),
+        *(ReleaseLeases, RemoveMessages, RotateAccount, StartLive),
+    }
+)
+"""The commands that ``follow`` does something for; most that come are none of them."""
+
 
 class _Part(msgspec.Struct, array_like=True):
     """What is handed over of one partition: by identity, but the id of it all.
@@ -100,6 +108,8 @@ class SessionRegistry:
     def follow(self, submission: Submission, reply: Reply) -> None:  # noqa: C901 - one arm each
         """What the commands about sessions do, once they were accepted."""
         did, command = submission.target_did, submission.command
+        if type(command) not in _ABOUT_SESSIONS:
+            return  # nearly all of them
         if isinstance(command, CloseSession):
             self.sessions.close(did, command.edge)
         if isinstance(reply, Refused):

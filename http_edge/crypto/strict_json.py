@@ -64,6 +64,15 @@ def parse(body: bytes) -> object:
     Raises:
         JsonRefused: see the module's rules.
     """
+    return parse_and_look(body)[0]
+
+
+def parse_and_look(body: bytes) -> tuple[object, bool]:
+    """The value of a JSON text, and whether there is a float in it, as ``canonical`` likes to know.
+
+    Raises:
+        JsonRefused: see the module's rules.
+    """
     # A text that is short enough needs no count.
     if len(body) > CONTAINERS_MAX and body.count(b"[") + body.count(b"{") > CONTAINERS_MAX:
         raise JsonRefused("too many parts")
@@ -80,7 +89,7 @@ def parse(body: bytes) -> object:
     # found, nothing was dropped. Only floats can grow ("1e5" to "100000.0") and hide a loss.
     if floats or len(orjson.dumps(value)) != len(body):
         _check_as_written(body, value)
-    return value
+    return value, floats
 
 
 def _check_as_written(body: bytes, value: object) -> None:

@@ -15,8 +15,15 @@ from typing import Final
 
 import msgspec
 
-from actors.core.commands import CheckRegistered, Read, Register, Submission, UseInvitation
-from actors.core.cost import cost, parts, source_key, turn_cost
+from actors.core.commands import (
+    CheckRegistered,
+    Command,
+    Read,
+    Register,
+    Submission,
+    UseInvitation,
+)
+from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
@@ -88,18 +95,19 @@ class CommandEndpoint:
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
             return self._counted(refuse(Refusal.TIMESTAMP_OUT_OF_RANGE), command)
-        key = command_key(command.sender_did, command.nonce)
-        partition = self._gateway.placement.nonce_partition_of(command.sender_did)
-        claim = NonceClaim(partition, key, command.timestamp_ms)
-        submission = Submission(partition, command.sender_did, key, claim, request_id=current())
-        fetch = [
-            did for did in self._validator.dids_to_resolve(command) if self._needs_network(did)
-        ]
+        sender_did = command.sender_did
+        key = command_key(sender_did, command.nonce)
+        shard = self._gateway.placement.nonce_partition_of(sender_did)
+        claim = NonceClaim(shard, key, command.timestamp_ms)
+        fetch = self._dids_to_fetch(command) if self._resolver.fetches else []
         if fetch:
-            reply = await self._gateway.submit(_claimed(submission, claim, Proof.NOT_YET))
+            unproven = msgspec.structs.replace(claim, proof=Proof.NOT_YET)
+            reply = await self._gateway.submit(
+                Submission(shard, sender_did, key, unproven, request_id=current())
+            )
             if not isinstance(reply, Done):
                 return self._counted(_refused(reply), command)
-            submission = _claimed(submission, claim, Proof.HOLDS_NOW)
+            claim = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
             for did in fetch:
                 await self._resolver.resolve(did)
         started_s = perf_counter()
@@ -108,25 +116,45 @@ class CommandEndpoint:
         # Without what the network took in between.
         self._measures.decode.observe(read_s + perf_counter() - started_s)
         if isinstance(result, Rejected):
-            by = command.sender_did
-            if result.code in _UNPROVEN:
-                by = ""
-                charge_unproven(len(body))
-            refused = msgspec.structs.replace(
-                submission, refusal=result.code, source=source_key(by), charge=1.0 if by else 0.0
-            )
-            answer = _refused(await self._gateway.submit(refused), result)
+            answer, by = await self._reject(command, claim, result, len(body))
             return self._counted(answer, command, by)
-        charged = msgspec.structs.replace(
-            submission,
-            source=source_key(command.sender_did),
-            charge=cost(result.command),
+        charge, work = costs(result.command)
+        submission = Submission(
+            self._gateway.partition_of(result.target_did),
+            result.target_did,
+            key,
+            claim,
+            command=result.command,
+            request_id=current(),
+            source=source_key(sender_did),
+            cost=work,
+            charge=charge,
             adds=adds(result.command),
         )
-        answer = await self._submit(charged, result, len(body))
+        answer = await self._submit(submission, result, len(body))
         if answer.refusal is Refusal.RATE_LIMITED:
             charge_bytes(len(body))
-        return self._counted(answer, command, command.sender_did)
+        return self._counted(answer, command, sender_did)
+
+    async def _reject(
+        self, command: CommandEnvelope, claim: NonceClaim, result: Rejected, size_bytes: int
+    ) -> tuple[Answer, str]:
+        """What the edge rejected, once its nonce is claimed; and who sent it, if that is proven."""
+        by = command.sender_did
+        if result.code in _UNPROVEN:
+            by = ""
+            charge_unproven(size_bytes)
+        submission = Submission(
+            claim.partition,
+            command.sender_did,
+            claim.key,
+            claim,
+            result.code,
+            request_id=current(),
+            source=source_key(by),
+            charge=1.0 if by else 0.0,
+        )
+        return _refused(await self._gateway.submit(submission), result), by
 
     def _counted(self, answer: Answer, command: CommandEnvelope, sender_did: str = "") -> Answer:
         """The answer; if it refuses, it is counted, for a sender whose signature holds alone."""
@@ -139,8 +167,9 @@ class CommandEndpoint:
             self._refusals.count(DECENTRL, name, refusal.value, sender_did)
         return answer
 
-    def _needs_network(self, did: str) -> bool:
-        return isinstance(self._resolver.resolve_now(did), Fetch)
+    def _dids_to_fetch(self, command: CommandEnvelope) -> list[str]:
+        dids = self._validator.dids_to_resolve(command)
+        return [did for did in dids if isinstance(self._resolver.resolve_now(did), Fetch)]
 
     async def _submit(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
@@ -148,11 +177,10 @@ class CommandEndpoint:
         if isinstance(result.command, Register):
             # The next identity costs a stranger a key: its rate per sender bounds nothing.
             wait_s = registration_wait_s()
-            if wait_s is not None and not await self._is_registered(submission, result):
+            if wait_s is not None and not await self._is_registered(submission):
                 return refuse(Refusal.RATE_LIMITED, wait_s)
         if result.registered_first is not None:
-            check = self._aimed(submission, result.registered_first)
-            check = msgspec.structs.replace(check, command=CheckRegistered())
+            check = self._aimed(submission, result.registered_first, CheckRegistered())
             checked = await self._gateway.submit(check)
             if not isinstance(checked, Registered):
                 return _refused(checked)
@@ -173,32 +201,26 @@ class CommandEndpoint:
     ) -> Answer:
         """The effect of a command that nothing stands against, part by part, then what it reads."""
         reply: Reply = Done()
-        for part in parts(result.command):
-            step = msgspec.structs.replace(
-                submission,
-                partition=self._gateway.partition_of(result.target_did),
-                target_did=result.target_did,
-                command=part,
-                cost=turn_cost(part),
-            )
-            reply = await self._gateway.submit(step, size_bytes)
+        for number, part in enumerate(parts(result.command)):
+            if number:
+                submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
+            if part is not submission.command:
+                submission = msgspec.structs.replace(submission, command=part, cost=turn_cost(part))
+            reply = await self._gateway.submit(submission, size_bytes)
             if isinstance(reply, Refused):
                 if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
                     return reject(page_refused(reply, result.page))
                 return _refused(reply, result.rejection)
-            submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         if result.read is None:
             return result.answer(reply, result.page)
         return await self._read(result.read, result)
 
-    async def _is_registered(self, submission: Submission, result: ValidatedCommand) -> bool:
+    async def _is_registered(self, submission: Submission) -> bool:
         """Is a registration that of an identity that is registered already? Uses no nonce up."""
-        check = self._aimed(submission, result.target_did)
-        reply = await self._gateway.submit(
-            msgspec.structs.replace(
-                check, claim=None, charge=0.0, adds=False, command=CheckRegistered()
-            )
+        check = msgspec.structs.replace(
+            submission, claim=None, command=CheckRegistered(), cost=1.0, charge=0.0, adds=False
         )
+        reply = await self._gateway.submit(check)
         return isinstance(reply, Registered)
 
     async def _read(self, read: Read, result: ValidatedCommand) -> Answer:
@@ -212,19 +234,20 @@ class CommandEndpoint:
         self, submission: Submission, result: ValidatedCommand
     ) -> Refused | None:
         """Use up the invitation of a registration, with the nonce; what is against it, or None."""
-        use = self._aimed(submission, f"invitation:{result.invitation_id}")
         command = UseInvitation(result.target_did)
-        reply = await self._gateway.submit(msgspec.structs.replace(use, command=command))
+        use = self._aimed(submission, f"invitation:{result.invitation_id}", command)
+        reply = await self._gateway.submit(use)
         return reply if isinstance(reply, Refused) else None
 
-    def _aimed(self, submission: Submission, target_did: str) -> Submission:
-        partition = self._gateway.partition_of(target_did)
-        return msgspec.structs.replace(submission, partition=partition, target_did=target_did)
-
-
-def _claimed(submission: Submission, claim: NonceClaim, proof: Proof) -> Submission:
-    claim = msgspec.structs.replace(claim, proof=proof)
-    return msgspec.structs.replace(submission, claim=claim)
+    def _aimed(self, submission: Submission, target_did: str, command: Command) -> Submission:
+        """A step before the command itself, of another identity."""
+        return msgspec.structs.replace(
+            submission,
+            partition=self._gateway.partition_of(target_did),
+            target_did=target_did,
+            command=command,
+            cost=turn_cost(command),
+        )
 
 
 def _refused(reply: object, rejection: Rejected | None = None) -> Answer:

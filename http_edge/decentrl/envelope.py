@@ -24,6 +24,7 @@ class CommandEnvelope(msgspec.Struct, frozen=True):
     """A well-formed command: the six header fields, the payload and the signature, unverified.
 
     ``header`` is the header as received, unknown members included: that is what was signed.
+    ``has_floats``: there is a number with a fraction or an exponent somewhere in it.
     """
 
     channel: str
@@ -35,11 +36,14 @@ class CommandEnvelope(msgspec.Struct, frozen=True):
     header: dict[str, Any]
     payload: Any
     signature: str
+    has_floats: bool
 
     def signed_bytes(self) -> bytes | None:
         """The canonical JSON of ``{header, payload}`` (4.4); None if it has no such form."""
         try:
-            return canonical({"header": self.header, "payload": self.payload})
+            return canonical(
+                {"header": self.header, "payload": self.payload}, has_floats=self.has_floats
+            )
         except NotCanonical:
             return None
 
@@ -60,7 +64,7 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
     the signature.
     """
     try:
-        value = strict_json.parse(body)
+        value, has_floats = strict_json.parse_and_look(body)
     except strict_json.JsonRefused as error:
         rule = error.reason if error.reason in strict_json.RULES else "is not JSON in UTF-8"
         return _invalid(f"body: {rule}")
@@ -95,6 +99,7 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
         value["header"],
         value["payload"],
         signature,
+        has_floats,
     )
 
 

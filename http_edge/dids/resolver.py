@@ -42,6 +42,11 @@ class Resolver:
         self._web = web
         self._parsed = lru_cache(entries_max)(_parse)
 
+    @property
+    def fetches(self) -> bool:
+        """Is there any DID at all whose document only the network knows?"""
+        return self._web is not None
+
     def resolve_now(self, did: str) -> DidDocument | Fetch | None:
         """The document; None if there is none; ``Fetch.NEEDED`` if only the network knows."""
         if did == self._own.did:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from actors.core.partitioning import Placement, is_shard
+from actors.core.partitioning import Placement, is_shard, shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable, goes_on
 
 _NOTICED_S_MAX: Final = 15.0
@@ -59,6 +59,8 @@ class FixedRoutes:
         """The routes of a placement with a fixed number of hosts."""
         self.placement: Final = placement
         self._hosts = placement.host_names
+        shards = map(shard_name, range(placement.shards))
+        self._host_of = {shard: placement.host_of(shard) for shard in shards}
 
     def partition_of(self, did: str) -> str:
         """The partition that holds the state of an identity."""
@@ -74,7 +76,7 @@ class FixedRoutes:
 
     def host_of(self, partition: str) -> str | None:
         """The host that owns a partition."""
-        return self.placement.host_of(partition)
+        return self._host_of[partition]
 
     def unowned(self) -> int:
         """No shard is without an owner."""

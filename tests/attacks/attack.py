@@ -48,6 +48,8 @@ class Attack:
         addresses: Client addresses that it comes from.
         settings: What the mediator is started with besides its defaults.
         descriptors: Files that the mediator's processes may open; None is what the shell allows.
+        long_ago: It prepares without rates, and the mediator is started anew before anything is
+            measured: what takes days at the default rates was done by then.
         pair: Who measures.
     """
 
@@ -59,4 +61,5 @@ class Attack:
     addresses: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
     descriptors: int | None = None
+    long_ago: bool = False
     pair: Pair = "messages"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import count, cycle
 from typing import Final
 
 import msgspec
 
-from http_edge.clients.decentrl import Account, Channel, CommandRefused, Identity, signed_command
+from http_edge.clients.decentrl import Account, Channel, Identity, signed_command
 from http_edge.clients.decentrl.records import EventToSave
 from http_edge.clients.load import DecentrlAgents
 from http_edge.settings.settings import Settings
@@ -20,6 +21,7 @@ _SIDE: Final = 63
 _EVENTS: Final = 1_000
 _EVENT_BYTES: Final = 65_536
 _TAGS: Final = 1_000
+_SAVING_AT_ONCE: Final = 4
 _FILLING_BYTES: Final = 100_000
 _NOW_S: Final = 1_700_000_000
 
@@ -133,11 +135,16 @@ async def querying_tags(target: Target) -> AsyncIterator[None]:
     """Ask for the last page of what sixteen tags match in a long history."""
     per_s, account = 50, await target.registered()
     did, total = account.identity.did, target.options.events
-    for first in range(0, total, _EVENTS):
-        numbers = range(first, min(total, first + _EVENTS))
-        await account.save_events(
-            [event(did, number, [f"tag-{number % _TAGS}"]) for number in numbers]
-        )
+    firsts = iter(range(0, total, _EVENTS))
+
+    async def save() -> None:
+        for first in firsts:
+            numbers = range(first, min(total, first + _EVENTS))
+            await account.save_events(
+                [event(did, number, [f"tag-{number % _TAGS}"]) for number in numbers]
+            )
+
+    await asyncio.gather(*[save() for _ in range(_SAVING_AT_ONCE)])
     wanted = [f"tag-{number}" for number in range(16)]
     matches = total * len(wanted) // _TAGS
     query = {
@@ -214,11 +221,7 @@ async def reading_large_queues(target: Target) -> AsyncIterator[None]:
     recipient, per_s = pair.recipient, 20
     for _ in range(700):
         message = agents.message(pair, "x" * _EVENT_BYTES)
-        try:
-            await recipient.mediator.transport.post(message)
-        except CommandRefused as refused:
-            target.answers[f"prepared less: {refused.code}"] += 1
-            break
+        await recipient.mediator.transport.post(message)
     query: dict[str, object] = {
         "type": "QUERY_PENDING_EVENTS",
         "filter": {},
@@ -276,18 +279,21 @@ ATTACKS: Final = (
         about="a registered stranger queries 16 tags of a long history, last page first",
         rate="50/s",
         program=querying_tags,
+        long_ago=True,
     ),
     Attack(
         name="large-pages",
         about="a registered stranger reads pages of 32 MiB of its history",
         rate="20/s",
         program=reading_large_pages,
+        long_ago=True,
     ),
     Attack(
         name="large-queue-pages",
         about="a registered stranger reads all of a queue of some 50 MB",
         rate="20/s",
         program=reading_large_queues,
+        long_ago=True,
     ),
     Attack(
         name="contract-requests",

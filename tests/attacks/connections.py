@@ -298,6 +298,7 @@ ATTACKS: Final = (
         about="anonymous reads of public events by 16 tags",
         rate="100/s",
         program=public_tags,
+        long_ago=True,
     ),
     Attack(
         name="one-byte-chunks",

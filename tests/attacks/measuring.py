@@ -11,15 +11,18 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from http_edge.cli.running_mediator import ask
 from http_edge.server.exits import Stop
 from tests.attacks.attack import Attack
-from tests.attacks.attacker import Job, prepared
+from tests.attacks.attacker import Attacker, Job, prepared
 from tests.attacks.figures import Row
-from tests.attacks.honest import endpoint_pair, live_pair, message_pair
+from tests.attacks.honest import HonestPair, endpoint_pair, live_pair, message_pair
 from tests.attacks.target import Options
 from tests.bench.processes import forget_peak, peak_memory_bytes
-from tests.cluster.server import EDGE, HOST, Server
+from tests.bench.server import UNLIMITED
+from tests.cluster.server import EDGE, HOST, LINGERING, MEDIATOR_DID, Server
 
 _WARM_UP_S: Final = 2.0
 _GATHERS_S: Final = 1.0
@@ -35,9 +38,17 @@ class AttackedServer(Server):
     defaults: Mapping[str, str] = {}
 
     def __init__(self, data_dir: Path, attack: Attack) -> None:
-        super().__init__(data_dir, **attack.settings)
+        super().__init__(data_dir, **{**(UNLIMITED if attack.long_ago else {}), **attack.settings})
+        self._measured_settings = {"did": MEDIATOR_DID, **attack.settings}
         if attack.descriptors is not None:
             self.prefix = ("prlimit", f"--nofile={attack.descriptors}:{attack.descriptors}")
+
+    def begin_anew(self) -> None:
+        """Stop, and start on the same log with the settings that are measured."""
+        self.terminate()
+        self.wait_until_gone(but=LINGERING)
+        self._settings = dict(self._measured_settings)
+        self.start()
 
     def forget_peaks(self) -> None:
         """Let the peaks count from now."""
@@ -67,6 +78,9 @@ class RunningMediator:
     def __init__(self, url: str) -> None:
         self.url = url
 
+    def begin_anew(self) -> None:
+        """It goes on as it is."""
+
     def forget_peaks(self) -> None:
         """See ``AttackedServer``."""
 
@@ -95,12 +109,8 @@ async def measure(attack: Attack, options: Options, url: str | None) -> Row:
             server = await stack.enter_async_context(_started(attack))
         else:
             server = RunningMediator(url)
-        honest = await stack.enter_async_context(_PAIRS[attack.pair](server.url))
-        sources = [f"127.0.0.{_FIRST_ADDRESS + number}" for number in range(attack.addresses)]
         seconds = options.seconds + _GATHERS_S
-        wanted = Options(seconds=seconds, events=options.events, known=honest.known)
-        job = Job(attack.name, server.url, sources, wanted)
-        attacker = await stack.enter_async_context(prepared(job))
+        attacker, honest = await _both(stack, attack, server, options)
         # A collection of all that stands here would be felt as if the mediator were slow.
         gc.collect()
         gc.freeze()
@@ -127,6 +137,31 @@ async def measure(attack: Attack, options: Options, url: str | None) -> Row:
             log_bytes=max(0, after_bytes - between_bytes - (between_bytes - before_bytes)),
             seconds=seconds,
         )
+
+
+async def _both(
+    stack: AsyncExitStack,
+    attack: Attack,
+    server: AttackedServer | RunningMediator,
+    options: Options,
+) -> tuple[Attacker, HonestPair]:
+    """An attack that has prepared itself, and the pair, which it knows unless it was there first.
+
+    Raises:
+        AttackFailed, ClientError, WalletError: as ``measure``.
+    """
+    sources = [f"127.0.0.{_FIRST_ADDRESS + number}" for number in range(attack.addresses)]
+    wanted = Options(seconds=options.seconds + _GATHERS_S, events=options.events)
+    pair = _PAIRS[attack.pair]
+    if attack.long_ago:
+        job = Job(attack.name, server.url, sources, wanted)
+        attacker = await stack.enter_async_context(prepared(job))
+        await asyncio.to_thread(server.begin_anew)
+        return attacker, await stack.enter_async_context(pair(server.url))
+    honest = await stack.enter_async_context(pair(server.url))
+    wanted = msgspec.structs.replace(wanted, known=honest.known)
+    job = Job(attack.name, server.url, sources, wanted)
+    return await stack.enter_async_context(prepared(job)), honest
 
 
 async def _operators_refused(

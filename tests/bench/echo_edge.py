@@ -17,6 +17,7 @@ import msgspec
 import uvloop
 
 from actors.core.commands import FindKeyOwner, QueueEnvelope, QueueMessage, Submission
+from actors.core.placement_table import HostHoldings
 from actors.core.replies import (
     BatchResult,
     Done,
@@ -35,6 +36,7 @@ from actors.host.port import (
     IsKnown,
     ListQueues,
     Ping,
+    QueryHoldings,
     QueryStats,
     ReadPages,
 )
@@ -66,6 +68,7 @@ class EchoHost:
             ListQueues: [],
             Inspect: NotOwned(),
             IsKnown: True,
+            QueryHoldings: HostHoldings("echo", "", "echo", draining=False, shards={}),
         }
         reads = question.reads if isinstance(question, ReadPages) else []
         answer: A = answers.get(type(question), [b""] * len(reads))

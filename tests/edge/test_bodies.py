@@ -68,13 +68,13 @@ async def test_large_bodies_are_read_beside_the_event_loop_one_at_a_time(
     mediator: Mediator, alice: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    parse = strict_json.parse
+    parse = strict_json.parse_and_look
 
-    def parsed(body: bytes) -> object:
+    def parsed(body: bytes) -> tuple[object, bool]:
         seen.append(threading.current_thread().name)
         return parse(body)
 
-    monkeypatch.setattr(strict_json, "parse", parsed)
+    monkeypatch.setattr(strict_json, "parse_and_look", parsed)
     command = mediator.command(alice, QUERY)
     small = {**command, "signature": "A" * 86}
     large = {**small, "payload": {**QUERY, "x": [1] * LARGE_BYTES}}

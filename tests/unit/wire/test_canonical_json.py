@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import rfc8785
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from http_edge.crypto.canonical_json import NotCanonical, canonical
-from http_edge.crypto.strict_json import INTEGER_MAX, SMALL_BYTES
+from http_edge.crypto.strict_json import INTEGER_MAX, SMALL_BYTES, JsonRefused, parse_and_look
 from tests.unit.wire.vectors import rows
 
 ascii_text = st.text(st.characters(max_codepoint=127))
@@ -38,6 +38,15 @@ def test_floats_and_foreign_keys_are_written_as_rfc_8785_says(value: Any) -> Non
 def test_long_texts_are_written_as_short_ones(value: Any) -> None:
     padded = [value, "x" * SMALL_BYTES]
     assert canonical(padded) == rfc8785.dumps(padded)
+
+
+@given(mixed)
+def test_what_was_seen_when_it_was_read_changes_nothing_of_what_is_written(value: Any) -> None:
+    try:
+        read, has_floats = parse_and_look(canonical(value))
+    except JsonRefused:
+        reject()
+    assert canonical(read, has_floats=has_floats) == canonical(read)
 
 
 @given(mixed)
