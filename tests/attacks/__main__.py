@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
 import sys
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ def attacks(
     """Attack a mediator that is started for each attack, and measure what an honest pair feels.
 
     All attacks where none is named. The exit code is 1 when one of them breaks a bound, and 2 when
-    one could not be carried out.
+    one could not be carried out. What was measured before SIGTERM or Ctrl-C is shown, too.
     """
     unknown = [name for name in names if name not in ATTACKS]
     if unknown:
@@ -100,12 +101,20 @@ def attacks(
 async def _measured(chosen: Sequence[Attack], options: Options, url: str | None) -> _Run:
     rows: list[Row] = []
     failed: dict[str, str] = {}
-    for number, attack in enumerate(chosen, 1):
-        click.echo(f"{number}/{len(chosen)} {attack.name}, {attack.rate}: {attack.about}", err=True)
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    for turn, attack in enumerate(chosen, 1):
+        click.echo(f"{turn}/{len(chosen)} {attack.name}, {attack.rate}: {attack.about}", err=True)
         try:
             rows.append(await measure(attack, options, url))
         except _FAULTS as error:
             failed[attack.name] = f"{type(error).__name__}: {error}"
+        except asyncio.CancelledError:
+            task.uncancel()
+            failed |= {left.name: "ended before" for left in chosen[turn - 1 :]}
+            break
     quiet: dict[str, Quiet] = {}
     for pair in {attack.pair for attack in chosen}:
         same = [row for row in rows if ATTACKS[row.name].pair == pair]
