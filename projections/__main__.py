@@ -6,6 +6,7 @@ import click
 
 from projections.audit.program import audit
 from projections.compare.program import compare_command
+from projections.dictionary import dictionary_command
 from projections.rebuild.program import rebuild_command
 from projections.report.program import report_command
 from projections.spark.program import Program
@@ -18,6 +19,7 @@ def projections() -> None:
 
 projections.add_command(audit)
 projections.add_command(compare_command)
+projections.add_command(dictionary_command)
 projections.add_command(rebuild_command)
 projections.add_command(report_command)
 

@@ -33,14 +33,8 @@ from projections.audit.messages import (
     stuck_messages,
 )
 from projections.errors import FINDING, UNREACHABLE
-from projections.spark.export import (
-    DATABASE,
-    AsOf,
-    ExportedLog,
-    Position,
-    open_export,
-    position_text,
-)
+from projections.exported import AsOf, Position, position_text
+from projections.spark.export import DATABASE, ExportedLog, open_export
 from projections.spark.program import (
     Ended,
     as_of_option,

@@ -25,14 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 from pyspark.sql.types import BinaryType
 
 from projections.errors import UNSAFE, ProjectionError
-from projections.spark.export import (
-    ExportedLog,
-    NotExported,
-    Position,
-    position_text,
-    spark_path,
-    spark_schema,
-)
+from projections.exported import NotExported, Position, position_text
+from projections.spark.export import ExportedLog, spark_path, spark_schema
 from projections.tables.contracts import CONTRACTS
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.queues import QUEUES

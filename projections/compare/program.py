@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from projections.compare.compare import Comparison, compare
 from projections.errors import FINDING
-from projections.spark.export import open_export, position_text
+from projections.exported import position_text
+from projections.spark.export import open_export
 from projections.spark.program import explaining, spark_options
 from projections.spark.session import open_session
 

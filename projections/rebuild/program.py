@@ -9,11 +9,12 @@ import msgspec
 
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
+from projections.exported import AsOf, position_text
 from projections.generations.generation import Generation
 from projections.generations.lock import only_rebuild
 from projections.generations.place import Kept
 from projections.rebuild.rebuild import KEPT, rebuild
-from projections.spark.export import AsOf, open_export, position_text
+from projections.spark.export import open_export
 from projections.spark.program import (
     ProgressSteps,
     as_of_option,

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from eventstore.parquet.errors import ExportError
 from projections.errors import USAGE, ProjectionError
+from projections.exported import AsOf, Position, position_text
 from projections.generations.generation import (
     Generation,
     GenerationTable,
@@ -32,7 +33,7 @@ from projections.generations.lock import only_rebuild
 from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import read_files
 from projections.rebuild.writing import buckets_for, buckets_of, slots_by_type, write_rows
-from projections.spark.export import AsOf, ExportedLog, Position, position_text, spark_path
+from projections.spark.export import ExportedLog, spark_path
 from projections.spark.pseudonyms import fingerprint
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.registry import PROJECTIONS
@@ -140,10 +141,7 @@ class _Run:
 
     def _complete_until_ms(self) -> int | None:
         """See ``Generation``; of an earlier position nothing is said."""
-        said = [part.catalog.complete_until_ms for part in self.export.parts]
-        known = [until_ms for until_ms in said if until_ms is not None]
-        is_known = len(known) == len(said) and self.position == self.export.last
-        return min(known) if is_known else None
+        return self.export.complete_until_ms if self.position == self.export.last else None
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
         events = self.export.counts(self.position)

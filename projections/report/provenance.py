@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from projections.exported import Position, position_text
 from projections.report import units
-from projections.spark.export import ExportedLog, Position, position_text
+from projections.spark.export import ExportedLog
 
 
 class Note(NamedTuple):

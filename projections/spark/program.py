@@ -21,7 +21,8 @@ from pyspark.errors import PySparkException
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.parquet.errors import ExportError, ExportUnavailable
 from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, ProjectionError
-from projections.spark.export import AsOf, ExportedLog
+from projections.exported import AsOf
+from projections.spark.export import ExportedLog
 from projections.spark.pseudonyms import KeyRefused, read_key
 from projections.spark.session import MEMORY_MIB
 

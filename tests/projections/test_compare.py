@@ -17,7 +17,8 @@ from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.stores.open_log import open_log
 from projections.compare.compare import Difference, DumpDamaged, compare
-from projections.spark.export import NotExported, open_export
+from projections.exported import NotExported
+from projections.spark.export import open_export
 from tests.histories import AGENTS, IDENTITIES, History, random_script
 from tests.projections.dumps import dump_host, rewrite
 from tests.projections.exports import export_log

@@ -25,11 +25,12 @@ from projections.audit.identity import identity_history
 from projections.audit.listing import listed
 from projections.audit.messages import events_until, message_life, stuck_messages
 from projections.compare.compare import compare
+from projections.exported import NoExport, NotExported
 from projections.generations.generation import Generation
 from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.report.provenance import notes
-from projections.spark.export import NoExport, NotExported, open_export
+from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, PLACEMENT, History, random_script
 from tests.projections.dumps import dump_host

@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 
 from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
+from projections.exported import NotExported
 from projections.generations.delta_folder import TablesDamaged
 from projections.generations.generation import Generation
 from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import KEPT, RebuildRefused, frames, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
-from projections.spark.export import NotExported, open_export
+from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
 from tests.histories import History, random_script
 from tests.projections.exports import complete_until, export_log, prefix_of, rows_of

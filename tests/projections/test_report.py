@@ -17,9 +17,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from actors.core import commands as c
-from eventstore.log.event_log import EventLog
-from eventstore.log.events import RefusedCommands
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
@@ -34,38 +31,13 @@ from projections.report.writing import PAGE, NoSuchTime, write_report
 from projections.spark.export import open_export
 from projections.spark.pseudonyms import pseudonym_of
 from tests import histories
-from tests.histories import EDGE, START_MS, Act, History, random_script
 from tests.projections.counting import Counted
 from tests.projections.exports import export_log
+from tests.projections.logs import FORMULA, HOSTILE, LABEL, PAYLOAD, fill
 
-LABEL: Final = '"><script>label()</script>'
-HOSTILE: Final = "did:key:<script>alert('did')</script>&quot;\" onload=\"x()$x^2$"
-FORMULA: Final = "=HYPERLINK(1)"
-PAYLOAD: Final = b"what only the recipient may read"
 KEY: Final = bytes(range(40))
 VOID: Final = {"meta", "br", "hr", "img", "input", "link"}
 """Elements of HTML that have no end."""
-
-
-def fill(log: EventLog) -> None:
-    """A random history of two protocols, a peer with evil names, and refused commands."""
-    history = History(log)
-    history.play(random_script(11, 120))
-    ask = history._ask
-    ask(HOSTILE, HOSTILE, c.Connect(c.Connection("did:peer:2.me", LABEL, "", [], "x/1.0", "")))
-    ask(HOSTILE, HOSTILE, c.GrantMediation())
-    for _ in range(3):
-        ask(histories.MEDIATOR, HOSTILE, c.QueueEnvelope("", PAYLOAD))
-    for _ in range(4):
-        history.let_time_pass(Act(0, 0, 2, 0))
-        ask(HOSTILE, HOSTILE, c.DeliverMessages("phone", "pickup/2.0", 2, 100_000, 1))
-    refused = [
-        RefusedCommands("didcomm", FORMULA, "not_connected", HOSTILE, 7, START_MS, START_MS + 1),
-        RefusedCommands("decentrl", "", f"<b>{FORMULA}", "", 2, START_MS, START_MS + 1),
-    ]
-    edge = c.CountRefusals(EDGE, START_MS, history.now_ms, refused)
-    ask(EDGE, f"edge:{EDGE}", edge)
-    history.play(random_script(12, 220))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from functools import cache
+from importlib.util import find_spec
 
 import click
 import pytest
@@ -124,3 +125,11 @@ def test_the_number_of_sabotages_is_the_one_that_is_written() -> None:
     assert {int(number) for numbers in counts for number in numbers} == {
         len(IN_THE_CORE) + len(IN_THE_HOST)
     }
+
+
+@pytest.mark.skipif(find_spec("pyspark") is None, reason="tables are declared with Spark")
+def test_the_data_dictionary_says_what_is_declared() -> None:
+    # Imported here, so that the other rules are kept where Spark is not installed.
+    from projections.dictionary import dictionary  # noqa: PLC0415
+
+    assert TEXTS["deploy/docs/pages/reference/dictionary.md"] == dictionary()

@@ -1,0 +1,135 @@
+"""The data dictionary: every table, view and column in one page of the guide, by its declaration.
+
+python -m projections dictionary > deploy/docs/pages/reference/dictionary.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import click
+import pyarrow as pa
+
+from eventstore.log.events import TOPIC_BY_TYPE, Event, type_name
+from eventstore.parquet.schema import FILLING, SIZE
+from projections.exported import READ
+from projections.tables.registry import PROJECTIONS
+from projections.views.registry import VIEWS
+from projections.views.view import SOURCES, SPAN, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
+
+_HEAD: Final = """# Data dictionary
+
+What an export and its rebuilt tables hold. [Analysis](../guides/analysis.md) says how they are
+opened. This page is made of the declarations themselves, by `python -m projections dictionary`.
+Types are those of Spark; DuckDB and Arrow have the same under their own names. Times are UTC.
+"""
+_OF_ROWS: Final[Mapping[str, str]] = {
+    "position": "place of the row in the log, in its database if there are several",
+    "shard": "the partition whose seal covers the row",
+    "stream": "16-byte key of the identity's stream",
+    "identity": "DID; key:…, invitation:… or edge:… for these; null if unknown",
+    "version": "place in the stream, from 1",
+    "type": "what happened: one of the types below",
+    "recorded_at": "when it was decided",
+}
+_OTHERWISE: Final = {
+    "nonces.key": "binary",
+    "seals.nonces": "bigint",
+    "refusals": "bigint",
+    "refused": "string",
+    "command": "string",
+}
+"""Columns of tables and views of another type than the column of the log that has their name."""
+_ENDINGS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("_at", "at_time", "_start", "_end", "_bin", "week", "cohort"), "timestamp"),
+    **dict.fromkeys(("_did", "stage", "tenant", "what"), "string"),
+    **dict.fromkeys(("_s", "share", "share_in_time", "share_refused", "churn"), "double"),
+    **dict.fromkeys(("refusing", "dedicated", "is_complete"), "boolean"),
+    "ordinal": "int",
+}
+"""The types of columns that the log does not have, by how their names end; else numbers."""
+_SPARK: Final[Mapping[str, str]] = {
+    "int64": "bigint",
+    "bool": "boolean",
+    "fixed_size_binary[16]": "binary",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
+
+
+def type_of(relation: str, column: str) -> str:
+    """The type of a column of a table or view, as Spark names it."""
+    if found := _OTHERWISE.get(f"{relation}.{column}") or _OTHERWISE.get(column):
+        return found
+    if column in READ.names:
+        return _named(READ.field(column).type)
+    return next((kind for end, kind in _ENDINGS.items() if column.endswith(end)), "bigint")
+
+
+def dictionary() -> str:
+    """The page, in Markdown."""
+    return "\n".join([_HEAD, *_relations()]).rstrip() + "\n"
+
+
+def _relations() -> Iterator[str]:
+    yield "## The log\n"
+    yield f"`events`: {SOURCES['events']}\n"
+    yield from _table("events", _OF_ROWS)
+    yield "The other columns are filled by the types of events that have them, else null.\n"
+    for kind in TOPIC_BY_TYPE:
+        yield f"### {type_name(kind)}\n"
+        yield f"{_first_paragraph(kind)}\n"
+        yield from _filled(kind)
+    yield "## Tables\n"
+    yield "Rebuilt by `poste rebuild`: how things stood at one position of the log.\n"
+    for projection in sorted(PROJECTIONS, key=lambda each: each.name):
+        yield f"### {projection.name}\n"
+        yield f"{projection.about} Follows from {', '.join(f'`{k}`' for k in projection.reads)}.\n"
+        yield from _table(projection.name, projection.columns)
+    yield "## Views\n"
+    yield "SQL over the log and a span of time, the same for Spark and DuckDB.\n"
+    for name, columns in ((SPAN, SPAN_COLUMNS), (TENANTS, TENANT_COLUMNS)):
+        yield f"### {name}\n"
+        yield f"{SOURCES[name]}\n"
+        yield from _table(name, columns)
+    for view in VIEWS:
+        yield f"### {view.name}\n"
+        yield f"{view.about}\n"
+        yield from _table(view.name, view.columns)
+
+
+def _table(relation: str, columns: Mapping[str, str]) -> Iterator[str]:
+    yield "| column | type | holds |"
+    yield "|---|---|---|"
+    for column, about in columns.items():
+        yield f"| `{column}` | {type_of(relation, column)} | {about} |"
+    yield ""
+
+
+def _filled(kind: type[Event]) -> Iterator[str]:
+    filling = FILLING[kind]
+    columns = {name: filled.type for name, filled in filling.columns.items() if name in READ.names}
+    if filling.content is not None:
+        columns[SIZE] = READ.field(SIZE).type
+    if columns:
+        shown = ", ".join(f"`{name}` {_named(found)}" for name, found in columns.items())
+        yield f"Columns: {shown}.\n"
+
+
+def _first_paragraph(kind: type[Event]) -> str:
+    return " ".join((kind.__doc__ or "").replace("``", "`").split("\n\n")[0].split())
+
+
+def _named(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"array&lt;{_named(kind.value_type)}&gt;"
+    if pa.types.is_struct(kind):
+        members = ", ".join(f"{field.name} {_named(field.type)}" for field in kind.fields)
+        return f"struct({members})"
+    return _SPARK.get(str(kind), str(kind))
+
+
+@click.command("dictionary")
+def dictionary_command() -> None:
+    """Print the data dictionary of the guide: every table, view and column."""
+    click.echo(dictionary(), nl=False)

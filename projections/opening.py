@@ -1,0 +1,283 @@
+"""An export and the tables of one rebuild, opened for a notebook: every table and view by its name.
+
+    with projections.open("/srv/poste/export", tables="/srv/poste/tables") as log:
+        log.names                                   # what there is, and what it holds
+        log.columns("service_level")                # what the columns hold, with their units
+        log.pandas("service_level")                 # or arrow: one of them as a whole
+        log.sql("SELECT * FROM pairs LIMIT 10")     # SQL of DuckDB on all of them
+        log.spark().table("messages")               # the same names in a session of Spark
+
+What is opened stays as it is, whatever is exported or rebuilt meanwhile: the files that the export
+or the generation named when it was opened. Neither Spark nor DuckDB is imported before it is asked
+for. Views are about one span of time (``projections.views.span``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from eventstore.log.public_key import PublicKey
+from projections.errors import USAGE, ProjectionError
+from projections.exported import READ, OpenedExport, Position, open_parts
+from projections.generations.delta_folder import TablesDamaged
+from projections.generations.generation import Generation, GenerationTable
+from projections.generations.place import TablesPlace
+from projections.views.registry import VIEWS
+from projections.views.span import WITHIN_MS, Span
+from projections.views.view import EVENTS, SOURCES, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+_NO_EVENTS: Final = Span.over(0, 1, 0)
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+class NotOfThisExport(ProjectionError):
+    """The tables were rebuilt from another export, or from rows that this one does not have."""
+
+    exit_code = USAGE
+
+
+def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
+    export: str,
+    tables: str | None = None,
+    *,
+    generation: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    within_s: float = WITHIN_MS / 1000,
+    tenants: Mapping[str, str] | None = None,
+    signer: PublicKey | None = None,
+) -> Opened:
+    """Open an export, and the tables that were rebuilt from it, if there are some.
+
+    Args:
+        export: the place of the export, a folder or a URI.
+        tables: the place of the rebuilt tables; the log then ends where they do.
+        generation: which rebuild, by its number; None for the newest one.
+        since: where the views begin, with its zone; None for the first event.
+        until: before which they end; None for the last event.
+        within_s: the wait, in seconds, that the service level is measured against.
+        tenants: whose an identity is, by its DID; others are counted under their agents' labels.
+        signer: the mediator's public key; what another one has signed is refused then.
+
+    Raises:
+        NoExport, ExportDamaged, ExportUnavailable: as ``projections.exported.open_parts``.
+        TablesDamaged: there are no tables, not this generation, or not as they were written.
+        NotOfThisExport: the tables do not go with the export.
+        NoSuchTime: ``until`` is not after ``since``.
+    """
+    opened = OpenedExport(open_parts(export, signer))
+    place = None if tables is None else TablesPlace(tables)
+    found = None if place is None else _generation(place, generation, opened)
+    at = opened.last if found is None else found.at
+    first_ms, last_ms = _recorded_ms(opened, at)
+    span = Span.of_log(
+        first_ms,
+        last_ms,
+        opened.complete_until_ms if found is None else found.complete_until_ms,
+        _ms(since),
+        _ms(until),
+        within_ms=round(within_s * 1000),
+    )
+    return Opened(opened, at, place, found, span or _NO_EVENTS, tenants or {})
+
+
+class Opened:
+    """What ``open`` opened; a context manager. ``close`` ends what of DuckDB and Spark it began.
+
+    Attributes:
+        span: The time that the views are about, how they cut it, and until when it is complete.
+        generation: The tables of one rebuild as they are described; None where none were opened.
+        names: Every table and view by its name, with what it holds.
+    """
+
+    def __init__(
+        self,
+        export: OpenedExport,
+        at: Position,
+        place: TablesPlace | None,
+        generation: Generation | None,
+        span: Span,
+        tenants: Mapping[str, str],
+    ) -> None:
+        """See ``open``."""
+        self._export, self._at, self._place, self._tenants = export, at, place, tenants
+        self._ending = ExitStack()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._spark: SparkSession | None = None
+        self.span = span
+        self.generation = generation
+        self.names: Mapping[str, str] = {
+            **SOURCES,
+            **{table.name: table.about for table in self._tables},
+            **{view.name: view.about for view in VIEWS},
+        }
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """End the connection to DuckDB and the session of Spark, if it began them."""
+        self._ending.close()
+        self._connection = self._spark = None
+
+    def columns(self, name: str) -> Mapping[str, str]:
+        """What each column of a table or view holds, with its unit; events by their types.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        known: dict[str, Mapping[str, str]] = {view.name: view.columns for view in VIEWS}
+        known |= {t.name: {c.name: c.about for c in t.columns} for t in self._tables}
+        known |= {"span": SPAN_COLUMNS, TENANTS: TENANT_COLUMNS}
+        known[EVENTS] = {field.name: str(field.type) for field in READ}
+        return known[self._known(name)]
+
+    def arrow(self, name: str) -> pa.Table:
+        """A table or view as a whole. Raises as ``columns`` and ``duckdb``."""
+        return self.sql(f'SELECT * FROM "{self._known(name)}"').to_arrow_table()  # noqa: S608
+
+    def pandas(self, name: str) -> pd.DataFrame:
+        """A table or view as a whole. Raises as ``columns`` and ``duckdb``."""
+        return self.arrow(name).to_pandas()
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """What a query in SQL gives, by DuckDB; nothing is computed before it is read."""
+        return self.duckdb().sql(query)
+
+    def duckdb(self) -> duckdb.DuckDBPyConnection:
+        """A connection to DuckDB in which everything has its name; the same one each time.
+
+        Raises:
+            ImportError: DuckDB is not installed (the extra ``notebook``).
+            TablesDamaged: a file of a table is not the one that was written.
+        """
+        if self._connection is None:
+            # Imported here, so that who has Spark alone needs no DuckDB, and the other way round.
+            import duckdb  # noqa: PLC0415
+
+            from projections.views import on_duckdb  # noqa: PLC0415
+
+            connection = self._ending.enter_context(duckdb.connect())
+            parts = zip(self._export.parts, self._at, strict=True)
+            on_duckdb.prepare(connection, [(part.rows(last), last) for part, last in parts])
+            for table in self._tables:
+                connection.register(table.name, self._dataset(table))
+            on_duckdb.register_views(connection, self.span, self._tenants)
+            self._connection = connection
+        return self._connection
+
+    def spark(self, session: SparkSession | None = None) -> SparkSession:
+        """A session of Spark in which everything has its name; the same one each time.
+
+        Args:
+            session: any session of the Spark to use; None starts one on this machine.
+
+        Raises:
+            ImportError: Spark is not installed (the extra ``spark``).
+            JavaMissing: there is no Java to start.
+            TablesDamaged: a file of a table is not the one that was written.
+        """
+        if self._spark is None:
+            from projections.generations.reading import read_files  # noqa: PLC0415
+            from projections.spark.export import ExportedLog  # noqa: PLC0415
+            from projections.spark.session import open_session  # noqa: PLC0415
+            from projections.views.on_spark import views_in_spark  # noqa: PLC0415
+
+            log = ExportedLog(self._export.parts)
+            using = session or self._ending.enter_context(open_session())
+            named = views_in_spark(
+                using, lambda spark: log.events(spark, until=self._at), self.span, self._tenants
+            )
+            for table in self._tables:
+                place = self._checked(table)
+                rows = read_files(named, place, table, table.files)
+                rows.createOrReplaceTempView(table.name)
+            self._spark = named
+        return self._spark
+
+    @property
+    def _tables(self) -> list[GenerationTable]:
+        return [] if self.generation is None else list(self.generation.tables)
+
+    def _known(self, name: str) -> str:
+        if name not in self.names:
+            raise KeyError(f"there is no {name}, only {', '.join(self.names)}")
+        return name
+
+    def _checked(self, table: GenerationTable) -> TablesPlace:
+        assert self._place is not None  # where the table was found
+        self._place.check_content(table, table.files)
+        return self._place
+
+    def _dataset(self, table: GenerationTable) -> Any:
+        place = self._checked(table).place
+        schema = pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
+        paths = [place.full_path(f"{table.name}/{file.path}") for file in table.files]
+        if not paths:
+            return schema.empty_table()
+        return ds.dataset(paths, schema=schema, filesystem=place.filesystem)
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The Arrow type of a column of a table, by Spark's name of the type."""
+    if text.startswith("array<"):
+        return pa.list_(arrow_type(text.removeprefix("array<").removesuffix(">")))
+    return _ARROW[text]
+
+
+def _generation(place: TablesPlace, number: int | None, export: OpenedExport) -> Generation:
+    found = place.generation(number)
+    if found is None:
+        raise TablesDamaged(f"{place.target}: no rebuilt tables are here")
+    place.check(found)
+    head = export.head
+    if (found.mediator, found.public_key) != (head.mediator_did, head.public_key):
+        raise NotOfThisExport(f"{place.target}: the tables are of {found.mediator}")
+    if len(found.at) != len(export.last) or any(
+        at > last for at, last in zip(found.at, export.last, strict=True)
+    ):
+        raise NotOfThisExport(f"{place.target}: the tables are later than the export")
+    return found
+
+
+def _recorded_ms(export: OpenedExport, at: Position) -> tuple[int | None, int | None]:
+    """When the first and the last event up to a position were recorded."""
+    first = last = None
+    for part, end in zip(export.parts, at, strict=True):
+        wanted = ds.field("position") <= end
+        for batch in part.rows(end).to_batches(columns=["recorded_at"], filter=wanted):
+            if batch.num_rows:
+                found = pc.min_max(batch.column(0))
+                low, high = (found[each].value // 1000 for each in ("min", "max"))
+                first = low if first is None else min(first, low)
+                last = high if last is None else max(last, high)
+    return first, last
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * 1000)

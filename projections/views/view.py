@@ -1,0 +1,71 @@
+"""What a view is, and the relations that all views stand on.
+
+The text of a view is SQL that Spark and DuckDB understand alike. Its rules:
+
+- numbers are cast to BIGINT or DOUBLE where an engine would widen them;
+- times are compared and cut as Unix milliseconds (``unix_millis``, ``timestamp_millis``);
+- a list becomes rows by ``explode`` and has ``array_size`` elements; a range of numbers is a list
+  by ``sequence``;
+- remarks to Spark's planner stand in ``/*+ … */``, which DuckDB skips.
+
+The functions are Spark's; DuckDB is given them as macros (``DUCKDB``). A view stands on the
+relations of ``SOURCES`` and on views that are declared before it (``projections.views.registry``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+DUCKDB: Final = (
+    "SET TimeZone = 'UTC'",
+    "CREATE MACRO explode(list) AS unnest(list)",
+    "CREATE MACRO array_size(list) AS len(list)",
+    "CREATE MACRO sequence(first, last, step) AS generate_series(first, last, step)",
+    "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
+    "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(CAST(ms AS BIGINT) * 1000)",
+)
+"""What makes a connection to DuckDB ready for the views."""
+
+EVENTS: Final = "events"
+SPAN: Final = "span"
+TENANTS: Final = "tenants"
+SOURCES: Final[Mapping[str, str]] = {
+    EVENTS: "The rows of the exported log that were recorded before the end of the span.",
+    SPAN: "One row: the time that views are about, and how they cut it.",
+    TENANTS: "Which identities belong to whom, by the operator's own list; empty without one.",
+}
+SPAN_COLUMNS: Final[Mapping[str, str]] = {
+    "since_ms": "where it begins, at the beginning of a bin, Unix milliseconds",
+    "until_ms": "before which it ends, Unix milliseconds",
+    "complete_ms": "all that was recorded before is in the export, Unix milliseconds",
+    "bin_ms": "the length of a bin, milliseconds",
+    "within_ms": "the wait that the service level is measured against, milliseconds",
+}
+TENANT_COLUMNS: Final[Mapping[str, str]] = {
+    "identity": "DID of the owner of a queue",
+    "tenant": "what the operator calls those that it belongs to",
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """One view: its name, what it holds, what each column holds with its unit, and its text.
+
+    ``order`` are columns that distinguish its rows, in the order in which they are shown, ``-``
+    before the name for descending; empty for a view that is too large to be shown. ``is_basis``:
+    many others stand on it, so that who reads several of them keeps it.
+    """
+
+    name: str
+    about: str
+    columns: Mapping[str, str]
+    sql: str
+    order: tuple[str, ...] = ()
+    is_basis: bool = False
+
+
+PROTOCOL: Final = {"protocol": "decentrl, didcomm (version 1) or didcomm/v2"}
+BIN: Final = {"bin_start": "when the bin begins"}
+COMPLETE: Final = {"is_complete": "the export has all that belongs here"}

@@ -1,0 +1,191 @@
+"""Views: one text, the same rows in Spark and in DuckDB, as they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from eventstore.parquet.schema import SCHEMA
+from eventstore.stores.open_log import open_log
+from projections.dictionary import type_of
+from projections.opening import arrow_type
+from projections.spark.export import ExportedLog, open_export
+from projections.views import on_duckdb
+from projections.views.on_spark import keeping, recorded_ms, views_in_spark
+from projections.views.registry import VIEWS
+from projections.views.span import (
+    BINS_MAX,
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    NoSuchTime,
+    Span,
+)
+from projections.views.view import View
+from tests.histories import IDENTITIES
+from tests.projections.exports import export_log
+from tests.projections.logs import fill
+
+TENANTS: Final = {IDENTITIES[0]: "acme"}
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> ExportedLog:
+    folder = tmp_path_factory.mktemp("views")
+    with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+        fill(log)
+        export_log(log, folder / "export", rows_max=400)
+    return open_export(str(folder / "export"))
+
+
+@pytest.fixture(scope="module")
+def span(export: ExportedLog, spark: SparkSession) -> Span:
+    """A range that begins and ends in the midst of the lives of messages."""
+    first_ms, last_ms = recorded_ms(export.events(spark))
+    assert first_ms is not None
+    assert last_ms is not None
+    length_ms = last_ms - first_ms
+    return Span.over(
+        first_ms + length_ms // 5,
+        last_ms - length_ms // 10,
+        last_ms - length_ms // 8,
+        within_ms=2 * MINUTE_MS,
+    )
+
+
+@pytest.fixture(scope="module")
+def in_spark(export: ExportedLog, spark: SparkSession, span: Span) -> Iterator[SparkSession]:
+    session = views_in_spark(spark, export.events, span, TENANTS)
+    with keeping(session):
+        yield session
+
+
+@pytest.fixture(scope="module")
+def in_duckdb(export: ExportedLog, span: Span) -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        parts = zip(export.parts, export.last, strict=True)
+        on_duckdb.prepare(connection, [(part.rows(last), last) for part, last in parts])
+        on_duckdb.register_views(connection, span, TENANTS)
+        yield connection
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows in an order of their own, without what engines compute in another order of terms."""
+    rows = [tuple(_comparable(value) for value in row.values()) for row in table.to_pylist()]
+    return sorted(rows, key=repr)
+
+
+def _comparable(value: Any) -> Any:
+    match value:
+        case float():
+            return round(value, 9)
+        case datetime():
+            return value.timestamp()
+        case _:
+            return value
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_spark_and_duckdb_give_the_same_rows_of_every_view(
+    view: View, in_spark: SparkSession, in_duckdb: duckdb.DuckDBPyConnection
+) -> None:
+    spark_rows = in_spark.table(view.name).toArrow()
+    duckdb_rows = in_duckdb.table(view.name).to_arrow_table()
+    assert rows_of(spark_rows) == rows_of(duckdb_rows)
+    assert spark_rows.num_rows
+    assert spark_rows.schema.names == duckdb_rows.schema.names == list(view.columns)
+    types = [arrow_type(type_of(view.name, name)) for name in view.columns]
+    assert [field.type for field in duckdb_rows.schema] == types
+
+
+@pytest.mark.spark
+def test_a_view_shows_its_rows_in_an_order_that_distinguishes_them(
+    in_duckdb: duckdb.DuckDBPyConnection,
+) -> None:
+    for view in VIEWS:
+        names = [name.removeprefix("-") for name in view.order]
+        assert set(names) <= set(view.columns)
+        if names:
+            rows = in_duckdb.table(view.name).to_arrow_table().select(names).to_pylist()
+            assert len({tuple(row.values()) for row in rows}) == len(rows), view.name
+
+
+def test_a_bin_of_which_the_export_does_not_have_all_says_so(
+    in_duckdb: duckdb.DuckDBPyConnection, span: Span
+) -> None:
+    bins = in_duckdb.table("bins").order("bin_start").to_arrow_table().to_pylist()
+    found = [row["is_complete"] for row in bins]
+    assert found == sorted(found, reverse=True)
+    assert found[0]
+    assert not found[-1]
+    for row in bins:
+        ends_ms = row["bin_end"].timestamp() * 1000
+        assert row["is_complete"] == (ends_ms <= span.complete_ms)
+
+
+def event(at_ms: int, kind: str, **columns: Any) -> dict[str, Any]:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return {
+        "position": 1,
+        "recorded_at": at,
+        "type": kind,
+        "stream": bytes(16),
+        "identity": "did:x:y",
+    } | columns
+
+
+def test_what_is_not_picked_up_yet_is_no_breach_before_its_time_is_over() -> None:
+    events = [
+        *(
+            event(at_ms, "message-queued", message_id=name, protocol="decentrl", sender_did="")
+            for name, at_ms in (("soon", 0), ("late", 1), ("never", 2), ("open", 70_000))
+        ),
+        event(30_000, "messages-removed", message_ids=["soon"], reason="acknowledged"),
+        event(80_000, "messages-removed", message_ids=["late"], reason="acknowledged"),
+    ]
+    with duckdb.connect() as connection:
+        on_duckdb.prepare(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)])
+        span = Span.over(0, 120_000, 120_000, within_ms=MINUTE_MS)
+        on_duckdb.register_views(connection, span, {})
+        columns = "messages, picked_up, p50_s, in_time, share_in_time, is_complete"
+        query = f"SELECT {columns} FROM service_level ORDER BY bin_start"
+        found = connection.sql(query).fetchall()
+    assert found == [(3, 2, 30.0, 1, 1 / 3, True), (1, 0, None, 0, None, False)]
+
+
+@given(since_ms=st.integers(0, 2**42), length_ms=st.integers(1, 2**43))
+def test_a_range_of_any_length_has_few_bins_that_cover_it(since_ms: int, length_ms: int) -> None:
+    span = Span.over(since_ms, since_ms + length_ms, since_ms + length_ms // 2)
+    edges = span.edges_ms
+    assert 2 <= len(edges) <= BINS_MAX + 1
+    assert edges[0] == span.since_ms <= since_ms
+    assert edges[-2] < span.until_ms <= edges[-1]
+
+
+def test_a_span_that_ends_with_the_log_has_whole_bins_where_the_export_is_complete() -> None:
+    log = (MINUTE_MS + 1, 3 * MINUTE_MS + 2)
+    whole = Span.of_log(*log, complete_until_ms=9 * MINUTE_MS)
+    cut = Span.of_log(*log, complete_until_ms=3 * MINUTE_MS + 30_000)
+    unknown = Span.of_log(*log, complete_until_ms=None)
+    assert whole == Span(MINUTE_MS, 4 * MINUTE_MS, 4 * MINUTE_MS, MINUTE_MS)
+    assert cut == Span(MINUTE_MS, 3 * MINUTE_MS + 30_000, 3 * MINUTE_MS + 30_000, MINUTE_MS)
+    assert unknown == Span(MINUTE_MS, log[1] + 1, log[1], MINUTE_MS)
+    assert Span.of_log(None, None, 5) is None
+    with pytest.raises(NoSuchTime, match="is empty"):
+        Span.of_log(*log, None, since_ms=MINUTE_MS, until_ms=MINUTE_MS)
+
+
+def test_people_count_in_minutes_hours_and_days() -> None:
+    lengths = [(45 * MINUTE_MS, MINUTE_MS), (DAY_MS, 10 * MINUTE_MS), (14 * DAY_MS, HOUR_MS)]
+    for length_ms, bin_ms in [*lengths, (60 * DAY_MS, 6 * HOUR_MS), (300 * DAY_MS, DAY_MS)]:
+        assert Span.over(0, length_ms, length_ms).bin_ms == bin_ms
