@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from itertools import chain, islice
@@ -24,13 +24,18 @@ from http_edge.clients.didcomm import UnusableInvitation, WalletError
 from http_edge.clients.load import (
     Agents,
     DecentrlAgents,
+    DidComm2Agents,
     DidCommAgents,
     closed_loop,
     http_posts,
 )
 from http_edge.server.exits import Exit, Stop, escaped
 
-PROTOCOLS: Final = ("decentrl", "didcomm")
+_GENERATIONS: Final[Mapping[str, type[DidCommAgents | DidComm2Agents]]] = {
+    "didcomm": DidCommAgents,
+    "didcomm-v2": DidComm2Agents,
+}
+PROTOCOLS: Final = ("decentrl", *_GENERATIONS)
 _PREPARED: Final = 4_000
 """Messages that are signed or packed before the clock runs; any further ones while it does."""
 _NS_PER_MS: Final = 1_000_000
@@ -54,7 +59,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What a load of one protocol measured.
 
     Attributes:
-        protocol: ``decentrl`` or ``didcomm``.
+        protocol: ``decentrl``, ``didcomm`` or ``didcomm-v2``.
         accepted: Messages that the mediator accepted.
         seconds: How long that took.
         accepted_per_s: Accepted messages in a second.
@@ -80,9 +85,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:8080")
-@click.option(
-    "--protocol", type=click.Choice(PROTOCOLS), help="One of the two.  [default: both in turn]"
-)
+@click.option("--protocol", type=click.Choice(PROTOCOLS), help="One alone.  [default: all in turn]")
 @click.option(
     "--messages",
     type=click.IntRange(1, 1_000_000),
@@ -148,7 +151,7 @@ def bench(  # noqa: PLR0913 - one argument for each option
     except (ValueError, UnusableInvitation) as error:
         raise Stop(Exit.USAGE, str(error)) from error
     except (ClientError, WalletError, OSError) as error:
-        remedy = "Is it a mediator of this protocol? One alone: --protocol decentrl or didcomm."
+        remedy = "Is it a mediator of this protocol? One alone: --protocol."
         raise Stop(Exit.UNREACHABLE, f"the load was not carried out: {error}", remedy) from error
     if as_json:
         print_json({"url": url, **msgspec.to_builtins(wanted), "measured": _plain(measured)})
@@ -164,7 +167,7 @@ def _announce(url: str, protocols: list[str], wanted: Wanted, *, yes: bool) -> N
         Stop: there is no terminal to ask for it.
     """
     click.echo(
-        f"Registers {wanted.agents} agents of {' and '.join(protocols)} at {escaped(url)}, then"
+        f"Registers {wanted.agents} agents of {', '.join(protocols)} at {escaped(url)}, then"
         f" sends up to {wanted.messages:,} messages of {wanted.size_bytes:,} bytes for each"
         f" protocol over {wanted.connections} connections for at most {wanted.seconds_max:g} s,"
         " and fetches them.",
@@ -230,7 +233,7 @@ async def _agents(url: str, protocol: str, count: int, bar: Bar) -> AsyncIterato
             yield await DecentrlAgents.registered(client, count, progress)
         return
     async with aiohttp.ClientSession() as session:
-        yield await DidCommAgents.registered(session, url, count, progress)
+        yield await _GENERATIONS[protocol].registered(session, url, count, progress)
 
 
 def _percentile_ms(ordered: array[int], percent: int) -> float | None:

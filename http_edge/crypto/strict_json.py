@@ -34,7 +34,11 @@ FLOATS_MAX: Final = 4_000
 the canonical form; the largest honest command has one for each of its 1,000 events."""
 SMALL_BYTES: Final = 4_096
 """Texts up to this are looked through value by value, which is quick for few; larger ones level by
-level, which costs 0.1 µs for each value instead of 0.4 µs."""
+level, which costs 0.1 µs for each value instead of 0.4 µs, and 13 µs before the first."""
+SMALL_PARTS: Final = 256
+"""So are larger texts of at most so many parts, by their commas and brackets, those in strings
+included: envelopes are a few long strings."""
+_BETWEEN_PARTS: Final = (b",", b"[", b"{")
 
 RULES: Final = frozenset(
     {
@@ -80,7 +84,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise JsonRefused(error.msg) from None
-    is_small = len(body) <= SMALL_BYTES
+    is_small = len(body) <= SMALL_BYTES or sum(map(body.count, _BETWEEN_PARTS)) <= SMALL_PARTS
     floats = _has_floats(value, DEPTH_MAX) if is_small else _has_floats_below(value)
     # orjson keeps the last of two equal keys. That it dropped none is shown by the length: what
     # orjson writes is never longer than what it read, token by token. A string is written with

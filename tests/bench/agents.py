@@ -15,6 +15,7 @@ from http_edge.clients.decentrl import Identity, MediatorClient
 from http_edge.clients.load import (
     Agents,
     DecentrlAgents,
+    DidComm2Agents,
     DidCommAgents,
     Pair,
     Post,
@@ -47,6 +48,16 @@ async def didcomm_agents(
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         yield await DidCommAgents.registered(session, server.url, count, progress)
+
+
+@asynccontextmanager
+async def didcomm_2_agents(
+    server: Server, count: int = AGENTS, progress: Callable[[int], None] = no_progress
+) -> AsyncIterator[DidComm2Agents]:
+    """So many wallets of DIDComm v2 of a server. Raises: WalletError."""
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield await DidComm2Agents.registered(session, server.url, count, progress)
 
 
 async def unregistered(client: MediatorClient, count: int = AGENTS) -> DecentrlAgents:

@@ -1,7 +1,7 @@
-"""The benchmark of DIDComm v1 mediation: what runs, in which order, how much of it.
+"""The benchmark of DIDComm mediation in both generations: what runs, in which order, how much.
 
 What is compared takes turns within one run: at each number of connections the mediator, then the
-edge alone, then the peer, so that all of them see the same machine.
+edge alone, then DIDComm v2, then the peer, so that all of them see the same machine.
 """
 
 from __future__ import annotations
@@ -12,19 +12,27 @@ import tempfile
 import time
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 import msgspec
 
-from http_edge.clients.didcomm import Live, Mediation, Recipient, fetch_invitation
-from http_edge.clients.load import Agents, DidCommAgents, Mailbox
+from http_edge.clients.didcomm import (
+    PICKUP_3,
+    PICKUP_4,
+    Live,
+    Mediation,
+    Recipient,
+    fetch_invitation,
+)
+from http_edge.clients.load import Agents, DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
 from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.bench.acapy_peer import AcaPy, worked_off_after_s
-from tests.bench.agents import AGENTS, PacedLoad, didcomm_agents, drained
+from tests.bench.agents import AGENTS, PacedLoad, didcomm_2_agents, didcomm_agents, drained
 from tests.bench.load import Run, connected, run_apart
 from tests.bench.memory import idle_sockets, queue_memory
 from tests.bench.report import (
@@ -40,6 +48,7 @@ from tests.bench.report import (
 from tests.bench.server import Costs, EdgeAlone, MeasuredServer
 
 STORED: Final = "forwards"
+STORED_2: Final = "forwards of v2"
 _POOL: Final = 4_096
 _WARM_UP: Final = Run(connections=16, count=1_000, seconds_max=3.0)
 _FILL_CONNECTIONS: Final = 32
@@ -104,15 +113,21 @@ async def run(wanted: Plan, acapy: Path | None, bar: ProgressBar) -> Report:
     """
     lines: list[Measurement] = []
     with tempfile.TemporaryDirectory() as folder, MeasuredServer(Path(folder) / "data") as server:
-        async with didcomm_agents(server, progress=bar("set up", AGENTS)) as agents:
-            lines += [line async for line in _forwards(server, agents, wanted, acapy, bar)]
-            lines += [line async for line in _drains(server, agents, wanted.drained, bar)]
-            lines.append(await _one_by_one(server, agents, wanted.single, bar))
+        async with (
+            didcomm_agents(server, progress=bar("set up", AGENTS)) as agents,
+            didcomm_2_agents(server, progress=bar("set up v2", AGENTS)) as agents_2,
+        ):
+            lines += [
+                line async for line in _forwards(server, agents, agents_2, wanted, acapy, bar)
+            ]
+            lines += [line async for line in _drains(server, agents, agents_2, wanted.drained, bar)]
+            first = DidCommAgents(agents.mailboxes[:1])
+            first_2 = DidComm2Agents(agents_2.mailboxes[:1])
+            for name, one in (("live, one by one", first), ("live v2, one by one", first_2)):
+                lines.append(await _one_by_one(name, server, one, wanted.single, bar))
             lines.append(await _at_a_pace(server, agents, wanted.paced, bar))
-        progress, started_s = bar("register", wanted.registrations), time.monotonic()
-        async with didcomm_agents(server, wanted.registrations, progress):
-            seconds = time.monotonic() - started_s
-        lines.append(timed("register a recipient", wanted.registrations, seconds))
+        for name, make in (("wallet", didcomm_agents), ("v2 wallet", didcomm_2_agents)):
+            lines.append(await _registered(name, make, server, wanted.registrations, bar))
     lines.append(await queue_memory(wanted.queued, bar))
     if wanted.sockets:
         lines.append(await idle_sockets(wanted.sockets, bar))
@@ -139,21 +154,28 @@ class _Contender:
 async def _forwards(
     server: MeasuredServer,
     agents: DidCommAgents,
+    agents_2: DidComm2Agents,
     wanted: Plan,
     acapy: Path | None,
     bar: ProgressBar,
 ) -> AsyncIterator[Measurement]:
     """The runs of forwards; of what is compared also how many times its rate the mediator has."""
 
-    async def emptied(accepted: int) -> dict[str, float]:
-        progress = bar("drain", accepted)
-        await drained("drain", agents, server, expected=accepted, progress=progress)
-        return {}
+    def emptied(those: Agents) -> Callable[[int], Awaitable[dict[str, float]]]:
+        async def settle(accepted: int) -> dict[str, float]:
+            progress = bar("drain", accepted)
+            await drained("drain", those, server, expected=accepted, progress=progress)
+            return {}
+
+        return settle
 
     async with AsyncExitStack() as stack:
         contenders = [
-            _Contender(STORED, agents, list(agents.messages(_POOL)), server, emptied),
+            _Contender(STORED, agents, list(agents.messages(_POOL)), server, emptied(agents)),
             await stack.enter_async_context(_alone()),
+            _Contender(
+                STORED_2, agents_2, list(agents_2.messages(_POOL)), server, emptied(agents_2)
+            ),
         ]
         if acapy is not None:
             contenders.append(await stack.enter_async_context(_peer(acapy)))
@@ -174,6 +196,8 @@ async def _forwards(
                 figures = await one.settle(result.accepted)
                 if one.name == STORED:
                     per_s = line.per_s
+                elif one.name == STORED_2:
+                    figures["of_v1"] = line.per_s / per_s
                 elif line.per_s:
                     figures["mediator_ratio"] = per_s / line.per_s
                 if run is not _WARM_UP:
@@ -210,31 +234,75 @@ async def _peer(acapy: Path) -> AsyncIterator[_Contender]:
 
 
 async def _drains(
-    server: MeasuredServer, agents: DidCommAgents, count: int, bar: ProgressBar
+    server: MeasuredServer,
+    agents: DidCommAgents,
+    agents_2: DidComm2Agents,
+    count: int,
+    bar: ProgressBar,
 ) -> AsyncIterator[Measurement]:
-    """Fill the queues and drain them by Pickup 2.0, over HTTP and over sockets."""
-    pool, fill = list(agents.messages(_POOL)), Run(_FILL_CONNECTIONS, count, _FILL_S_MAX)
+    """Fill the queues and drain them by each version of pickup, over HTTP and over sockets."""
+    pools = {1: list(agents.messages(_POOL)), 2: list(agents_2.messages(_POOL))}
+    fill = Run(_FILL_CONNECTIONS, count, _FILL_S_MAX)
     async with AsyncExitStack() as stack:
         sockets = [
             Mailbox(wallet.over(await stack.enter_async_context(wallet.socket())), recipient)
             for wallet, recipient in agents.mailboxes[:_DRAIN_SOCKETS]
         ]
-        for name, way in (("HTTP", agents), ("WebSocket", DidCommAgents(sockets))):
-            for page_size in (10, 100):
-                result = await asyncio.to_thread(run_apart, agents, pool, fill, numbered=True)
-                title = f"drain by {page_size}, {name}"
-                yield await drained(
+        sockets_2 = [
+            Mailbox2(wallet.over(await stack.enter_async_context(wallet.socket())), recipient)
+            for wallet, recipient in agents_2.mailboxes[:_DRAIN_SOCKETS]
+        ]
+        ways = {
+            "HTTP": (agents, agents_2),
+            "WebSocket": (DidCommAgents(sockets), DidComm2Agents(sockets_2)),
+        }
+        for page_size, (name, (first, second)) in product((10, 100), ways.items()):
+            per_s = 0.0
+            for version in ("2.0", "3.0", "4.0"):
+                way: Agents = first
+                if version != "2.0":
+                    way = second
+                    for wallet, _ in second.mailboxes:
+                        wallet.pickup = PICKUP_3 if version == "3.0" else PICKUP_4
+                those, pool = (agents, pools[1]) if way is first else (agents_2, pools[2])
+                result = await asyncio.to_thread(run_apart, those, pool, fill, numbered=True)
+                title = f"drain by {page_size}, {name}, pickup {version}"
+                progress = bar(title, result.accepted)
+                line = await drained(
                     title,
                     way,
                     server,
                     expected=result.accepted,
                     page_size=page_size,
-                    progress=bar(title, result.accepted),
+                    progress=progress,
                 )
+                messages_per_s = line.figures["messages_per_s"]
+                per_s = per_s or messages_per_s
+                yield with_figures(line, of_pickup_2=messages_per_s / per_s)
+
+
+async def _registered(
+    name: str,
+    make: Callable[..., AbstractAsyncContextManager[Agents]],
+    server: MeasuredServer,
+    count: int,
+    bar: ProgressBar,
+) -> Measurement:
+    """So many new accounts, each with one recipient."""
+    with server.spending() as costs:
+        started_s = time.monotonic()
+        async with make(server, count, bar(f"register: {name}", count)):
+            seconds = time.monotonic() - started_s
+    per_1000 = costs.cpu_s / count * 1000
+    return timed(f"register a {name}", count, seconds, server_cpu_s_per_1000=per_1000)
 
 
 async def _one_by_one(
-    server: MeasuredServer, agents: DidCommAgents, count: int, bar: ProgressBar
+    name: str,
+    server: MeasuredServer,
+    one: DidCommAgents | DidComm2Agents,
+    count: int,
+    bar: ProgressBar,
 ) -> Measurement:
     """From the POST of a forward until the wallet has its frame; then the next.
 
@@ -243,7 +311,6 @@ async def _one_by_one(
     Raises:
         RuntimeError: a forward was refused.
     """
-    one, name = DidCommAgents(agents.mailboxes[:1]), "live, one by one"
     progress, latencies, bodies = bar(name, count), array("Q"), list(one.messages(count))
     async with (
         one.mailboxes[0].wallet.live() as live,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from http_edge.cli.bench import bench
+from http_edge.cli.bench import PROTOCOLS, bench
 from http_edge.clients.decentrl import Sources
 from http_edge.server.exits import Exit, Stop
 from tests.edge.mediator import HandClock, Mediator
@@ -42,11 +42,11 @@ async def benched(url: str, *words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, bench, [url, *options])
 
 
-async def test_every_accepted_message_of_both_protocols_is_fetched_again(url: str) -> None:
+async def test_every_accepted_message_of_each_protocol_is_fetched_again(url: str) -> None:
     done = await benched(url, "--json")
     assert done.exit_code == Exit.OK, done.output
     report: dict[str, Any] = json.loads(done.stdout)
-    assert [one["protocol"] for one in report["measured"]] == ["decentrl", "didcomm"]
+    assert [one["protocol"] for one in report["measured"]] == list(PROTOCOLS)
     for one in report["measured"]:
         assert (one["accepted"], one["refused"], one["drained"]) == (MESSAGES, {}, MESSAGES)
         assert 0 < one["median_ms"] <= one["p99_ms"]
@@ -59,8 +59,11 @@ async def test_refusals_are_shown_by_their_code(url: str) -> None:
     assert "429 RATE_LIMITED" in done.stdout
 
 
-async def test_a_load_ends_when_its_time_is_over(url: str) -> None:
-    done = await benched(url, "--protocol=didcomm", "--messages=4000", "--seconds=0.1", "--json")
+@pytest.mark.parametrize("protocol", ["didcomm", "didcomm-v2"])
+async def test_a_load_ends_when_its_time_is_over(url: str, protocol: str) -> None:
+    done = await benched(
+        url, f"--protocol={protocol}", "--messages=4000", "--seconds=0.1", "--json"
+    )
     assert done.exit_code == Exit.OK, done.output
     (one,) = json.loads(done.stdout)["measured"]
     assert 0 < one["accepted"] == one["drained"] < 4_000

@@ -109,11 +109,19 @@ class SpeaksPickup(ProtocolSession):
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
+        status = await self.acknowledge(ids)
+        return await self.status() if status is None else status
+
+    async def acknowledge(self, ids: Sequence[str]) -> Status | None:
+        """The same, and how the queue stands only in a version that answers with it.
+
+        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
+        """
         if self.pickup.answers_receipt:
             return await self._status("messages-received", message_id_list=list(ids))
         kind = f"{NEW_PREFIX}{self.pickup.protocol}/messages-received"
         await self.ask({"@type": kind, "message_id_list": list(ids)}, return_route="none")
-        return await self.status()
+        return None
 
     async def drain(
         self, limit: int = LIMIT, recipient: Key | None = None
@@ -134,7 +142,7 @@ class SpeaksPickup(ProtocolSession):
                 raise UnexpectedAnswer("a message is offered again after its acknowledgement")
             for one in picked:
                 yield one
-            await self.received(ids)
+            await self.acknowledge(ids)
             acknowledged = frozenset(ids)
 
     async def live_delivery(self, *, on: bool) -> Status:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import pytest
 
 from http_edge.clients.decentrl import MediatorClient
-from http_edge.clients.didcomm import Mediation, Recipient
+from http_edge.clients.didcomm import Mediation, Recipient, Recipient2
 from http_edge.clients.load import (
     MESSAGE_BYTES,
     DecentrlAgents,
+    DidComm2Agents,
     DidCommAgents,
     Mailbox,
+    Mailbox2,
     closed_loop,
     http_posts,
     refusal_of,
 )
 from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import Unpacked
+from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
+from http_edge.didcomm.envelopes.versions import Envelopes
 from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, page, success
 
 
@@ -79,6 +84,28 @@ def test_a_sealed_message_is_for_its_recipient_and_as_long_as_was_wanted() -> No
         message = boxes[number % 2].recipient.unpack(body).message
         assert message["@id"] == f"message-{number}"
         assert str(message["content"]).strip("x") == ""
+
+
+def test_a_v2_message_is_for_its_recipient_and_as_long_as_was_wanted() -> None:
+    key = KeyPair.new()
+    mediator = OwnDids(key, own_services("http://127.0.0.1:1/didcomm"))
+    envelopes = Envelopes(key, mediator)
+    boxes = [Mailbox2(None, Recipient2(KeyPair.new(), mediator.peer2)) for _ in range(2)]  # type: ignore[arg-type]
+    agents = DidComm2Agents(boxes)
+    assert agents.endpoint == "http://127.0.0.1:1/didcomm"
+    for number, body in enumerate(agents.messages(4, 500)):
+        opened = envelopes.unpack(body)
+        assert isinstance(opened, Unpacked)
+        message = envelopes.read(opened)
+        assert message is not None
+        forward = envelopes.read_forward(message, recipients_max=1)
+        assert forward is not None
+        recipient = boxes[number % 2].recipient
+        recipient.version.learn(agents.sender.peer4)
+        found, sender = recipient.unpack(forward.payloads[0])
+        assert forward.recipients == [recipient.own.peer4_short]
+        assert (found["@id"], sender) == (f"message-{number}", agents.sender.peer4_short)
+        assert str(found["content"]).strip("x") == ""
 
 
 @pytest.mark.parametrize(

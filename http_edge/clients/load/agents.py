@@ -1,0 +1,127 @@
+"""Registered agents of any protocol: what a load asks of them, and how their queues are emptied."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from http_edge.clients.decentrl import CommandRefused, Sources
+from http_edge.clients.didcomm import MediatorRefused
+from http_edge.clients.load.closed_loop import Progress, no_progress
+
+MESSAGE_BYTES: Final = 1024
+PAGE_SIZE: Final = 100
+SETUP_CONNECTIONS: Final = 16
+SOURCES: Final = Sources()
+_RATE_LIMITED: Final = 429
+_PAUSES_MAX: Final = 20
+_PAUSE_S: Final = 1.0
+_PAUSE_S_MAX: Final = 10.0
+_NS_PER_S: Final = 1_000_000_000
+
+Member = TypeVar("Member")
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Drained:
+    """What was taken out of queues: messages, and the time of each page with its removal."""
+
+    messages: int = 0
+    latencies_ns: array[int] = field(default_factory=lambda: array("Q"))
+    elapsed_s: float = 0.0
+
+
+class Agents(Protocol):
+    """Registered agents of one protocol at one mediator, and what they do."""
+
+    @property
+    def endpoint(self) -> str:
+        """The URL that messages are posted to."""
+
+    @property
+    def media_type(self) -> str:
+        """The media type of messages."""
+
+    def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
+        """So many different messages of so many bytes, the recipients taking turns."""
+
+    async def drain(
+        self,
+        *,
+        connections: int,
+        page_size: int = PAGE_SIZE,
+        progress: Progress = no_progress,
+    ) -> Drained:
+        """Fetch and acknowledge everything that waits for the agents.
+
+        Raises: ClientError, WalletError.
+        """
+
+    async def leave(self) -> None:
+        """Withdraw what can be withdrawn. Raises: ClientError, WalletError."""
+
+
+async def each(
+    members: Iterable[Member],
+    work: Callable[[Member], Awaitable[Result]],
+    connections: int,
+    progress: Progress,
+) -> list[Result]:
+    """The results for all members in their order, a few at a time."""
+    results: dict[int, Result] = {}
+    shared = iter(enumerate(members))
+
+    async def worker() -> None:
+        for number, member in shared:
+            results[number] = await work(member)
+            progress(len(results))
+
+    await asyncio.gather(*[worker() for _ in range(connections)])
+    return [results[number] for number in sorted(results)]
+
+
+async def emptied(
+    members: Iterable[Member],
+    page: Callable[[Member], Awaitable[int]],
+    connections: int,
+    progress: Progress,
+) -> Drained:
+    """Empty all queues; ``page`` takes one page of one of them: how many messages it had."""
+    drained, clock = Drained(), time.perf_counter_ns
+    started = clock()
+
+    async def empty(member: Member) -> None:
+        while True:
+            began = clock()
+            count = await page(member)
+            if not count:
+                return
+            drained.latencies_ns.append(clock() - began)
+            drained.messages += count
+            progress(drained.messages)
+
+    await each(members, empty, connections, no_progress)
+    drained.elapsed_s = (clock() - started) / _NS_PER_S
+    return drained
+
+
+async def patiently(once: Callable[[], Awaitable[Result]]) -> Result:
+    """What ``once`` returns, repeated after a pause while a rate limit refuses it."""
+    for _ in range(_PAUSES_MAX):
+        try:
+            return await once()
+        except CommandRefused as error:
+            if error.http_status != _RATE_LIMITED:
+                raise
+            pause_s = _PAUSE_S if error.retry_after_s is None else error.retry_after_s
+        except MediatorRefused as error:
+            if error.status != _RATE_LIMITED:
+                raise
+            pause_s = _PAUSE_S
+        await SOURCES.sleep(min(pause_s, _PAUSE_S_MAX))
+    return await once()

@@ -1,0 +1,214 @@
+"""Wallets of DIDComm for a load, of either generation, and messages that are sealed for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import Final, NamedTuple, Self
+
+import aiohttp
+import orjson
+
+from http_edge.clients.didcomm import (
+    Recipient,
+    Recipient2,
+    Wallet,
+    Wallet2,
+    endpoint_of,
+    fetch_invitation,
+    fetch_invitation_2,
+    forward_2,
+)
+from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
+from http_edge.clients.didcomm.connection import MEDIA_TYPE
+from http_edge.clients.load.agents import (
+    MESSAGE_BYTES,
+    PAGE_SIZE,
+    SETUP_CONNECTIONS,
+    Drained,
+    each,
+    emptied,
+    patiently,
+)
+from http_edge.clients.load.closed_loop import Progress, no_progress
+from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.own_dids import OwnDid, OwnDids
+from http_edge.didcomm.envelopes.v2 import envelope, plaintext
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
+
+_BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
+_BASIC_MESSAGE_2: Final = NEW_PREFIX + "basicmessage/2.0/message"
+
+
+class Mailbox(NamedTuple):
+    """A wallet and the one key that it has registered at the mediator."""
+
+    wallet: Wallet
+    recipient: Recipient
+
+
+@dataclass(frozen=True, slots=True)
+class DidCommAgents:
+    """Wallets with one key each, written to by a sender without a mediator; see ``Agents``."""
+
+    mailboxes: Sequence[Mailbox]
+    sender: KeyPair = field(default_factory=KeyPair.new, repr=False)
+    media_type: str = MEDIA_TYPE
+
+    @classmethod
+    async def registered(
+        cls,
+        session: aiohttp.ClientSession,
+        url: str,
+        count: int,
+        progress: Progress = no_progress,
+    ) -> Self:
+        """Connect so many wallets by the invitation of the mediator, each with a key of its own.
+
+        Raises: WalletError.
+        """
+        invitation = await fetch_invitation(session, f"{url.rstrip('/')}/invitation")
+
+        async def mailbox(number: int) -> Mailbox:
+            wallet = await patiently(
+                lambda: Wallet.connect(invitation, session=session, label=f"load-{number}")
+            )
+            return Mailbox(wallet, await patiently(wallet.new_recipient))
+
+        return cls(await each(range(count), mailbox, SETUP_CONNECTIONS, progress))
+
+    @property
+    def endpoint(self) -> str:
+        """See ``Agents``."""
+        return self.mailboxes[0].recipient.address.endpoint
+
+    def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
+        """See ``Agents``: forwards, about three times as long as the messages sealed in them."""
+        for number, mailbox in enumerate(islice(cycle(self.mailboxes), count)):
+            message: Json = {"@type": _BASIC_MESSAGE, "@id": f"message-{number}", "content": ""}
+            message["content"] = "x" * max(0, size_bytes - len(orjson.dumps(message)))
+            yield mailbox.recipient.address.seal(message, self.sender)
+
+    async def drain(
+        self,
+        *,
+        connections: int,
+        page_size: int = PAGE_SIZE,
+        progress: Progress = no_progress,
+    ) -> Drained:
+        """See ``Agents``: by pickup 2.0."""
+        wallets = [box.wallet for box in self.mailboxes]
+        return await _picked_up(wallets, page_size, connections, progress)
+
+    async def leave(self) -> None:
+        """See ``Agents``: the keys leave the keylists."""
+        for wallet, recipient in self.mailboxes:
+            remove = [recipient.key.public]
+            await patiently(lambda w=wallet, r=remove: w.update_keylist(remove=r))  # type: ignore[misc]
+
+
+class Mailbox2(NamedTuple):
+    """A wallet of DIDComm v2 and the one DID that it has registered at the mediator."""
+
+    wallet: Wallet2
+    recipient: Recipient2
+
+
+@dataclass(frozen=True, slots=True)
+class DidComm2Agents:
+    """Wallets of DIDComm v2 with one DID each; see ``Agents``.
+
+    They and the sender know each other already: they name each other by the short form of their
+    did:peer:4, which is what agents do from the second message on.
+    """
+
+    mailboxes: Sequence[Mailbox2]
+    sender: OwnDids = field(default_factory=lambda: OwnDids(KeyPair.new()), repr=False)
+    media_type: str = MEDIA_TYPE_2
+
+    @classmethod
+    async def registered(
+        cls,
+        session: aiohttp.ClientSession,
+        url: str,
+        count: int,
+        progress: Progress = no_progress,
+    ) -> Self:
+        """Connect so many wallets by the invitation of the mediator, each with a DID of its own.
+
+        Raises: WalletError.
+        """
+        invitation = await fetch_invitation_2(session, f"{url.rstrip('/')}/invitation")
+
+        async def mailbox(_: int) -> Mailbox2:
+            wallet = await patiently(lambda: Wallet2.connect(invitation, session=session))
+            return Mailbox2(wallet, await patiently(wallet.new_recipient))
+
+        return cls(await each(range(count), mailbox, SETUP_CONNECTIONS, progress))
+
+    @property
+    def endpoint(self) -> str:
+        """See ``Agents``."""
+        return endpoint_of(self.mailboxes[0].recipient.did)
+
+    def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
+        """See ``Agents``: forwards, about four times as long as the messages sealed in them."""
+        static_secrets = StaticSecrets()
+        sender = self._known(self.sender)
+        packed_by = envelope.Sender(sender.agreement_kid, sender.agreement)
+        for number, (_, recipient) in enumerate(islice(cycle(self.mailboxes), count)):
+            to = self._known(recipient.own)
+            message: Json = {
+                "typ": plaintext.MEDIA_TYPE,
+                "id": f"message-{number}",
+                "type": _BASIC_MESSAGE_2,
+                "from": sender.did,
+                "to": [to.did],
+                "body": {"content": ""},
+            }
+            content = "x" * max(0, size_bytes - len(orjson.dumps(message)))
+            text = orjson.dumps({**message, "body": {"content": content}})
+            packed_to = envelope.Recipient(to.agreement_kid, to.agreement.public)
+            sealed = envelope.seal(text, [packed_to], packed_by, static_secrets)
+            yield forward_2([sealed], to.did, recipient.routing_did)
+
+    async def drain(
+        self,
+        *,
+        connections: int,
+        page_size: int = PAGE_SIZE,
+        progress: Progress = no_progress,
+    ) -> Drained:
+        """See ``Agents``: by the version of pickup that each wallet has."""
+        wallets = [box.wallet for box in self.mailboxes]
+        return await _picked_up(wallets, page_size, connections, progress)
+
+    async def leave(self) -> None:
+        """See ``Agents``: the DIDs leave the keylists."""
+        for wallet, recipient in self.mailboxes:
+            remove = [recipient.did]
+            await patiently(lambda w=wallet, r=remove: w.update_recipients(remove=r))  # type: ignore[misc]
+
+    @staticmethod
+    def _known(own: OwnDids) -> OwnDid:
+        known = own.named(own.peer4_short)
+        assert known is not None
+        return known
+
+
+async def _picked_up(
+    wallets: Sequence[ConnectedWallet], page_size: int, connections: int, progress: Progress
+) -> Drained:
+    """Everything that waits for wallets, fetched and acknowledged."""
+
+    async def page(wallet: ConnectedWallet) -> int:
+        picked = await patiently(lambda: wallet.fetch(page_size))
+        ids = [one.id for one in picked]
+        if ids:
+            await patiently(lambda: wallet.acknowledge(ids))
+        return len(ids)
+
+    return await emptied(wallets, page, connections, progress)
