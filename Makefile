@@ -70,8 +70,7 @@ attacks: setup ## Attack a mediator on this machine, and measure what others fee
 	$(BIN)/python -m tests.attacks
 
 conformance: setup ## Exchange DIDComm v2 messages with other libraries, each in an environment of its own.
-	$(BIN)/python -m tests.conformance.foreign
-	$(BIN)/python -m pytest tests/conformance tests/unit/didcomm/test_jwe_vectors.py
+	$(BIN)/python -m tests.conformance
 
 interop: setup ## Play scenarios with real ACA-Py and Credo agents as wallets.
 	$(BIN)/python -m tests.interop

@@ -19,22 +19,51 @@ from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_jwk
 
 ENVIRONMENTS: Final = Path("build/conformance")
 """Where ``make conformance`` puts the environments, by the name of the library."""
+HERE: Final = Path(__file__).parent
 _SECONDS_MAX: Final = 60
 
 
 class Library(msgspec.Struct, frozen=True):
-    """A library, and what it is known to be unable to do."""
+    """A library, and what it is known to be unable to do.
+
+    ``program`` is a Python program beside this module, or the folder of one for Node.
+    """
 
     name: str
     program: str
     requirement: str
+    remark: str = ""
+    authenticates: bool = True
     reads_nested: bool = True
     reads_forwards: bool = True
 
     @property
-    def python(self) -> Path:
-        """The interpreter of its environment, which may not be there."""
-        return ENVIRONMENTS / self.name / "bin" / "python"
+    def is_python(self) -> bool:
+        """Is it a library of Python?"""
+        return self.program.endswith(".py")
+
+    @property
+    def home(self) -> Path:
+        """Its environment, which may not be there."""
+        return ENVIRONMENTS / self.name if self.is_python else HERE / self.program / "node_modules"
+
+    @property
+    def command(self) -> Sequence[str | Path]:
+        """What runs its program."""
+        if self.is_python:
+            return [self.home / "bin" / "python", "-W", "ignore", HERE / self.program]
+        return ["node", HERE / self.program / "agent.mjs"]
+
+    @property
+    def installing(self) -> Sequence[Sequence[str | Path]]:
+        """The commands that make its environment."""
+        if self.is_python:
+            python = self.home / "bin" / "python"
+            return [
+                [sys.executable, "-m", "venv", self.home],
+                [python, "-m", "pip", "install", "--quiet", self.requirement],
+            ]
+        return [["npm", "install", "--prefix", HERE / self.program]]
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """What the library makes of a question.
@@ -43,7 +72,7 @@ class Library(msgspec.Struct, frozen=True):
             RuntimeError: it fails.
         """
         done = subprocess.run(
-            [self.python, "-W", "ignore", Path(__file__).with_name(self.program)],
+            self.command,
             input=json.dumps(question).encode(),
             capture_output=True,
             timeout=_SECONDS_MAX,
@@ -61,10 +90,23 @@ LIBRARIES: Final[Sequence[Library]] = (
         "indicio",
         "indicio_agent.py",
         "didcomm-messaging[askar,did-peer]==0.1.1",
+        remark="packs nothing in another envelope, follows no forward",
         reads_nested=False,
         reads_forwards=False,
     ),
+    Library("sicpa-rust", "didcomm-node", "didcomm-node@0.4.1"),
+    # Draft 03 leaves the tag out of the key derivation.
+    Library(
+        "veramo",
+        "veramo",
+        "@veramo/did-comm@7.0.1",
+        remark="authcrypt is of draft 03 of ECDH-1PU: refused; anonymous messages both ways",
+        authenticates=False,
+        reads_nested=False,
+    ),
 )
+IDENTUS: Final = Library("identus", "identus", "@hyperledger/identus-sdk@7.0.0")
+"""Not asked for envelopes, which are those of ``sicpa-rust``, but to be a wallet."""
 
 
 def document_of(agent: AgentDocument) -> dict[str, Any]:
@@ -98,19 +140,16 @@ def secrets_of(agent: AgentDocument, key: KeyPair) -> Mapping[str, Any]:
     }
 
 
-def main() -> None:
-    """Make the environment of each library; one that a registry does not have is left out."""
-    for library in LIBRARIES:
-        folder = ENVIRONMENTS / library.name
-        if not library.python.exists():
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        done = subprocess.run(
-            [library.python, "-m", "pip", "install", "--quiet", library.requirement], check=False
-        )
+def install(library: Library) -> str:
+    """Make the environment of a library where it is missing: why it cannot be, empty if it can."""
+    if library.home.exists():
+        return ""
+    for command in library.installing:
+        try:
+            done = subprocess.run(command, capture_output=True, check=False)
+        except FileNotFoundError:
+            return f"there is no {command[0]}"
         if done.returncode:
-            shutil.rmtree(folder)
-            sys.stderr.write(f"{library.requirement} cannot be had here\n")
-
-
-if __name__ == "__main__":
-    main()
+            shutil.rmtree(library.home, ignore_errors=True)
+            return "cannot be had here: " + done.stderr.decode().strip().rpartition("\n")[2]
+    return ""

@@ -148,6 +148,17 @@ def test_an_envelope_says_who_packed_it_in_one_way() -> None:
         assert sealed_in(jwe(b"hello", own, sender, change=change(**members))) is None, members
 
 
+@pytest.mark.parametrize("enc", ENCS)
+def test_an_anonymous_envelope_may_name_its_recipients_nowhere_else(enc: str) -> None:
+    def without(header: dict[str, Any]) -> None:
+        del header["apv"]
+
+    own = [Named("did:b#1", askar(BOB))]
+    body = jwe(b"hello", own, None, enc=enc, apv=b"", change=without)
+    assert opened(body, sender=None) == b"hello"
+    assert opened(jwe(b"hello", own, None, enc=enc, change=without), sender=None) is None
+
+
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_a_key_of_small_order_opens_nothing_and_is_packed_to_nothing(point: bytes) -> None:
     weak = PublicKey(Curve.X25519, point)

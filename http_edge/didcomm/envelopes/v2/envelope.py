@@ -65,9 +65,9 @@ class Sender(NamedTuple):
 class _Protected(msgspec.Struct, frozen=True):
     alg: Literal["ECDH-ES+A256KW", "ECDH-1PU+A256KW"]
     enc: Literal["A256CBC-HS512", "A256GCM", "XC20P"]
-    apv: str
     epk: Json | None = None
     apu: str | None = None
+    apv: str = ""
     skid: str | None = None
     crit: object = None
     zip: object = None
@@ -125,7 +125,10 @@ def parsed(value: Json) -> Sealed | None:
         return None
     if not 0 < len(kids) <= RECIPIENTS_MAX or any(len(kid) > KID_CHARS_MAX for kid in kids):
         return None
-    if _hash_of(kids) != apv or (header.alg == _AUTHCRYPT and header.enc != WRITTEN):
+    # Veramo's anonymous messages name no recipients in ``apv``, and derive the key without.
+    if _hash_of(kids) != apv and (apv or header.alg == _AUTHCRYPT):
+        return None
+    if header.alg == _AUTHCRYPT and header.enc != WRITTEN:
         return None
     return Sealed(kids, sender_kid, header, envelope, apu, apv)
 
