@@ -81,7 +81,7 @@ def test_every_recipient_of_the_specification_opens_its_envelope(name: str, numb
 
 @pytest.mark.parametrize("member", ["ciphertext", "protected", "tag", "iv"])
 @pytest.mark.parametrize(("name", "number"), ENCRYPTED)
-def test_an_envelope_with_a_part_that_is_invalid_opens_for_nobody(
+def test_an_envelope_with_a_part_that_is_invalid_opens_for_no_recipient(
     name: str, number: int, member: str
 ) -> None:
     """The negative vectors of SICPA's didcomm-python, for every envelope of the specification."""
