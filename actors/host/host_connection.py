@@ -1,12 +1,14 @@
-"""The connection between an edge and a host: frames over TCP, past Ray, and both its ends.
+"""The connection between an edge and a host: frames over TCP, past Ray, and the end of the host.
 
 A frame is its length and a number (both big-endian), then msgpack. From the edge: a batch under
-the number of the call. From the host: the ``BatchResult`` under the same number, or ``list[Push]``
-under ``PUSH``. The first frame of the edge is a ``Hello``, that of the host a ``Welcome``.
+the number of the call, or a question under a number with ``QUESTION``. From the host: the
+``BatchResult`` or the answer under the same number, nothing under one with ``FAILED``, or
+``list[Push]`` under ``PUSH``. The first frame of the edge is a ``Hello``, that of the host a
+``Welcome``.
 
 Measured, a call through Ray costs 1.5 to 2 ms of CPU on each side, whatever it carries; a frame on
-a TCP connection costs a twentieth of that. Ray still names, places, starts and controls hosts, and
-only a client that can ask the host through Ray gets the token that opens a connection.
+a TCP connection costs a twentieth of that, and needs no other process than the two. The token that
+opens a connection stands in the row of the host (``eventstore.log.host_leases``).
 
 The host's end has a thread for each connection and answers from the writer's thread; the edge's end
 is an asyncio protocol. With asyncio streams at both ends a batch cost 1.6 times the CPU (80 instead
@@ -16,7 +18,6 @@ each answer has to wake the loop of the host. That is 3 to 5 % of a command that
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hmac
 import logging
@@ -30,7 +31,6 @@ from collections.abc import Callable
 from typing import BinaryIO, Final, TypeAlias, cast
 
 import msgspec
-from typing_extensions import override
 
 from actors.core.replies import Push
 
@@ -48,6 +48,10 @@ UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 HEADER: Final = struct.Struct(">IQ")
 PUSH: Final = 0
 """The number of frames that answer no call."""
+QUESTION: Final = 1 << 63
+"""The bit in the number of a frame that is a question, and of its answer."""
+FAILED: Final = 1 << 62
+"""The bit in the number of a frame that says that a question was not answered."""
 FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Far beyond what the bounds of batches and pages let happen: what is larger is no frame."""
 _IDLE_S: Final = 5
@@ -59,6 +63,10 @@ Answer: TypeAlias = Callable[[bytes], None]
 Submit: TypeAlias = Callable[[str, bytes, Answer, str], None]
 """Takes an edge, a batch, who gets the answer, and the incarnation of the
 connection; may not wait."""
+Answered: TypeAlias = Callable[[bytes | None], None]
+"""Gets the msgpack of the answer to a question, or None if it cannot be answered."""
+Ask: TypeAlias = Callable[[bytes, Answered], None]
+"""Takes a question and who gets the answer; may not wait."""
 Lost: TypeAlias = Callable[[str], None]
 """Called with an edge whose connection has ended, with every push that was on it."""
 TakePushes: TypeAlias = Callable[[bytes], None]
@@ -107,7 +115,6 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 _HELLO: Final = msgspec.msgpack.Decoder(Hello)
-_WELCOME: Final = msgspec.msgpack.Decoder(Welcome)
 
 
 class EdgeConnection:
@@ -183,6 +190,7 @@ class HostServer:
     def __init__(
         self,
         submit: Submit,
+        ask: Ask,
         lost: Lost,
         *,
         unsent_bytes_max: int = UNSENT_BYTES_MAX,
@@ -192,6 +200,7 @@ class HostServer:
         self._monotonic = monotonic
         self._unsent_bytes_max = unsent_bytes_max
         self._submit = submit
+        self._ask = ask
         self._lost = lost
         self._token = secrets.token_bytes(32)
         self._id = secrets.token_hex(8)
@@ -338,9 +347,12 @@ class HostServer:
                     "%s sent a frame of %d bytes: connection closed", connection.edge, length
                 )
                 return
-            batch = _exactly(reader, length)
+            content = _exactly(reader, length)
+            if number & QUESTION:
+                self._ask(content, _answered(connection, number))
+                continue
             self._submit(
-                connection.edge, batch, _answer(connection, number), connection.incarnation
+                connection.edge, content, _answer(connection, number), connection.incarnation
             )
 
 
@@ -348,138 +360,15 @@ def _answer(connection: EdgeConnection, number: int) -> Answer:
     return lambda content: connection.send(number, content)
 
 
+def _answered(connection: EdgeConnection, number: int) -> Answered:
+    def answered(content: bytes | None) -> None:
+        connection.send(number | FAILED if content is None else number, content or b"")
+
+    return answered
+
+
 def _exactly(reader: BinaryIO, count: int) -> bytes:
     content = reader.read(count)
     if len(content) < count:
         raise ConnectionResetError
     return content
-
-
-class HostConnectionLost(Exception):
-    """The connection ended before the answer: outcome unknown."""
-
-
-class HostClient(asyncio.Protocol):
-    """The edge's end: calls on their way to a host, by number; open after ``connect_to_host``."""
-
-    def __init__(self, hello: Hello, on_pushes: TakePushes) -> None:
-        """The edge's end of a connection that is not made yet."""
-        self._hello = hello
-        self._on_pushes = on_pushes
-        self._transport: asyncio.Transport | None = None
-        self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._number = PUSH
-        self._unread = bytearray()
-        self._wanted = 0
-        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-
-    @property
-    def is_open(self) -> bool:
-        """Can it be used?"""
-        return self._transport is not None
-
-    async def opened(self) -> None:
-        """Return when the host has opened the connection. Raises: HostConnectionLost."""
-        await self._welcome
-
-    @property
-    def has_missed(self) -> bool:
-        """Were there pushes before the connection was opened?"""
-        return self._welcome.result().has_missed
-
-    @property
-    def incarnation(self) -> str:
-        """That of a connection that was opened."""
-        return self._welcome.result().incarnation
-
-    async def ask(self, batch: bytes) -> bytes:
-        """The answer to a batch.
-
-        Raises:
-            HostConnectionLost: outcome unknown.
-        """
-        if self._transport is None:
-            raise HostConnectionLost
-        self._number += 1
-        number = self._number
-        call: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._calls[number] = call
-        self._transport.write(HEADER.pack(len(batch), number) + batch)
-        try:
-            return await call
-        finally:
-            self._calls.pop(number, None)
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._transport is not None:
-            self._transport.close()
-
-    @override
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the ``Hello``."""
-        self._transport = cast("asyncio.Transport", transport)
-        keep_alive(cast("socket.socket", transport.get_extra_info("socket")))
-        hello = msgspec.msgpack.encode(self._hello)
-        self._transport.write(HEADER.pack(len(hello), PUSH) + hello)
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        """Settle the calls whose answers are whole."""
-        if self._unread:
-            # In place: a page of megabytes comes in very many pieces, and is copied once.
-            self._unread += data
-            if len(self._unread) < self._wanted:
-                return
-            data = bytes(self._unread)
-            self._unread.clear()
-        start, self._wanted = 0, HEADER.size
-        while len(data) - start >= HEADER.size:
-            length, number = HEADER.unpack_from(data, start)
-            end = start + HEADER.size + length
-            if end > len(data):
-                self._wanted += length
-                break
-            self._take(number, data[start + HEADER.size : end])
-            start = end
-        if start < len(data):
-            self._unread += data[start:]
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The outcome of the calls on their way is unknown."""
-        self._transport = None
-        if not self._welcome.done():
-            self._welcome.set_exception(HostConnectionLost())
-        for call in self._calls.values():
-            if not call.done():
-                call.set_exception(HostConnectionLost())
-
-    def _take(self, number: int, content: bytes) -> None:
-        if number != PUSH:
-            call = self._calls.get(number)
-            if call is not None and not call.done():  # the caller has given up, else
-                call.set_result(content)
-        elif self._welcome.done():
-            self._on_pushes(content)
-        else:
-            self._welcome.set_result(_WELCOME.decode(content))
-
-
-async def connect_to_host(address: HostAddress, edge: str, on_pushes: TakePushes) -> HostClient:
-    """An open connection to the host at ``address``.
-
-    Raises:
-        OSError: nothing listens there.
-        HostConnectionLost: the host refused it.
-    """
-    loop = asyncio.get_running_loop()
-    _, client = await loop.create_connection(
-        lambda: HostClient(Hello(address.token, edge), on_pushes), address.host, address.port
-    )
-    try:
-        await client.opened()
-    except asyncio.CancelledError:
-        client.close()
-        raise
-    return client

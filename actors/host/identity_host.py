@@ -28,9 +28,11 @@ from actors.host.port import (
     A,
     AdoptPartitions,
     AnyQuestion,
+    EndHost,
     Expect,
     HandOut,
     HostQuestion,
+    HostUnavailable,
     Inspect,
     IsKnown,
     ListDedicated,
@@ -42,9 +44,10 @@ from actors.host.port import (
     ReadPages,
     ReleasePartitions,
     SetDraining,
+    StartDedicated,
     TakeIn,
 )
-from actors.host.writer import PushOut, Writer
+from actors.host.writer import MayServe, PushOut, Writer, always
 from eventstore.log.codec import identity_stream
 from eventstore.log.errors import (
     AppendConflict,
@@ -54,6 +57,8 @@ from eventstore.log.errors import (
     PageTooLarge,
 )
 from eventstore.log.event_log import EventLog, PublicEventsFilter, PublicEventsPage, SavedEventsPage
+from eventstore.log.host_leases import HostLeases
+from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import folder_of, open_log
 from eventstore.stores.postgres_connections import PostgresBounds
 
@@ -68,7 +73,8 @@ class HostOptions(msgspec.Struct, frozen=True):
 
     ``partitions`` are those that it owns from the start; where a placer says what is whose
     (``is_placed``) there are none. ``node`` names the machine that it runs on, empty where there is
-    only one.
+    only one. ``lease_s`` is the time of its lease. It listens for edges at ``address``, or at that
+    of its Ray node.
     """
 
     name: str
@@ -79,6 +85,12 @@ class HostOptions(msgspec.Struct, frozen=True):
     postgres: PostgresBounds = PostgresBounds()
     allow_unsafe: bool = False
     is_placed: bool = False
+    lease_s: float = 4.0
+    address: str = ""
+
+    def open_leases(self) -> HostLeases:
+        """Where the host says that it lives."""
+        return open_host_leases(self.dsn, self.postgres)
 
     def open_log(self) -> EventLog:
         """The log of the host.
@@ -100,8 +112,11 @@ class IdentityHost:
         clock: Clock = system_clock,
         new_id: NewId = new_id,
         log: EventLog | None = None,
+        may_serve: MayServe = always,
     ) -> None:
         """Open the log, claim the partitions and start; ``log`` is one that is open already.
+
+        ``may_serve`` is asked before each transaction.
 
         Raises:
             LogUnavailable: the log cannot be opened.
@@ -134,12 +149,18 @@ class IdentityHost:
             incarnation=self._incarnation,
             push_out=push_out,
             limits=options.limits,
+            may_serve=may_serve,
         )
         self._log_watch = LogWatch(self._log)
         self._inspector = Inspector(self._host, self._log, self._on_writer)
         self._sockets: dict[str, int] = {}
         self._edges: dict[str, str] = {}
         self._writer.start()
+
+    @property
+    def incarnation(self) -> str:
+        """Differs from that of every other host, also of an earlier one of the same name."""
+        return self._incarnation
 
     def submit(self, edge: str, batch: bytes) -> bytes:
         """Run a batch of submissions for an edge.
@@ -165,9 +186,10 @@ class IdentityHost:
             LogError: the log cannot be read, or written where that is needed.
             msgspec.DecodeError: a handover is none.
         """
-        return cast("A", self._answer(cast("AnyQuestion", question)))
+        return cast("A", self.answer(cast("AnyQuestion", question)))
 
-    def _answer(self, question: AnyQuestion) -> object:  # noqa: C901 - one arm per question
+    def answer(self, question: AnyQuestion) -> object:  # noqa: C901, PLR0912 - one arm per question
+        """As ``ask``, for a question of any type."""
         match question:
             case Ping():
                 return self.ping()
@@ -194,6 +216,8 @@ class IdentityHost:
             case SetDraining(draining):
                 self._draining = draining
                 return None
+            case StartDedicated() | EndHost():
+                raise HostUnavailable("processes are for who runs this host as one")
             case HandOut(did, shard):
                 return self._on_writer(lambda: self._host.hand_out(did, shard))
             case Expect(did):

@@ -1,10 +1,10 @@
 """The ports to a host, as an edge and as the placer see it: one typed call for a closed family.
 
-Batches of commands have a call of their own, ``submit``, since they are the hot path and do not
-pass through Ray. Everything else is a question of the family ``AnyQuestion``: its type says what
-the answer is, ``IdentityHost.ask`` answers all of them in one place, and a port carries each the
-same way. A question that raised ``HostUnavailable`` may have been carried out: ``QueryHoldings``
-shows it, and for identities the log.
+Batches of commands have a call of their own, ``submit``, since they are the hot path. Everything
+else is a question of the family ``AnyQuestion``: its type says what the answer is,
+``IdentityHost.ask`` answers all of them in one place, and a port carries each the same way. A
+question that raised ``HostUnavailable`` may have been carried out: ``QueryHoldings`` shows it, and
+for identities the log.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ A = TypeVar("A")
 
 class HostUnavailable(Exception):
     """A host did not answer; what was asked of it may or may not have been done."""
+
+
+class HostNotReached(HostUnavailable):
+    """There was no way to a host; nothing was asked of it."""
 
 
 class HostQuestion(msgspec.Struct, Generic[A], frozen=True, array_like=True, tag=True):
@@ -116,6 +120,16 @@ class SetDraining(HostQuestion[None], frozen=True):
     draining: bool
 
 
+class StartDedicated(HostQuestion[None], frozen=True):
+    """Start a dedicated host of this identity on the node of this one, where none has a lease."""
+
+    did: str
+
+
+class EndHost(HostQuestion[None], frozen=True):
+    """Answer what was taken, then end; for a dedicated host alone."""
+
+
 class HandOut(HostQuestion[bytes], frozen=True):
     """What an identity had in its shard: a handover, empty if it is not dedicated."""
 
@@ -150,6 +164,8 @@ AnyQuestion: TypeAlias = (
     | ReleasePartitions
     | AdoptPartitions
     | SetDraining
+    | StartDedicated
+    | EndHost
     | HandOut
     | Expect
     | TakeIn
@@ -169,7 +185,7 @@ def decode_answer(question: HostQuestion[A], answer: bytes) -> A:
 
 
 class OwnerPort(Protocol):
-    """A way to one host for the placer: ``actors.ray.cluster.RayHostPort``, or one in a test."""
+    """A way to one host for the placer: ``ConnectedHostPort``, or one in a test."""
 
     async def submit(self, batch: bytes) -> bytes:
         """Run msgpack of ``list[Submission]``; msgpack of ``BatchResult``.
@@ -187,7 +203,7 @@ class OwnerPort(Protocol):
 
 
 class HostPort(OwnerPort, Protocol):
-    """A way from an edge to one host: ``RayHostPort``, or a host in this process."""
+    """A way from an edge to one host: ``ConnectedHostPort``, or a host in this process."""
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         """Report how many sockets this incarnation of the edge has; the host's incarnation.

@@ -47,12 +47,15 @@ _CLAIM: Final = "NonceClaim"
 _EDGE_REFUSAL: Final = "EdgeRefusal"
 """What has no command: a nonce alone, and what the edge had refused already."""
 _UNANSWERED: Final = Done()
+_NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 SubmissionsDecoder: Final = msgspec.msgpack.Decoder(list[Submission])
 _RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
 
 PushOut: TypeAlias = Callable[[str, list[Push]], None]
 """Sends pushes to an edge other than the one being answered; must not block."""
+MayServe: TypeAlias = Callable[[], bool]
+"""Does the lease of this host run, so that no other host is given what it owns?"""
 
 
 class _Batch(msgspec.Struct):
@@ -78,10 +81,15 @@ def _end_process() -> None:
     os._exit(_DEFECT)
 
 
+def always() -> bool:
+    """A host that no other can be put in place of may serve at any time."""
+    return True
+
+
 class Writer:
     """The thread that owns a ``Host``; everything that touches the host runs here."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a writer works with, each part by itself
         self,
         host: Host,
         log: EventLog,
@@ -89,9 +97,15 @@ class Writer:
         incarnation: str,
         push_out: PushOut,
         limits: HostLimits,
+        may_serve: MayServe = always,
         on_defect: Callable[[], None] = _end_process,
     ) -> None:
-        """A writer that does not run yet; see ``start``."""
+        """A writer that does not run yet; see ``start``.
+
+        While it may not serve everything is refused with ``Refusal.NOT_OWNER``, also while the log
+        hangs: edges then ask the owner of by then.
+        """
+        self._may_serve = may_serve
         self._host = host
         self._log = log
         self._incarnation = incarnation
@@ -126,9 +140,12 @@ class Writer:
         count = len(submissions)
         replies: list[Reply] = [_UNANSWERED] * count
         arrived_s = perf_counter()
-        self._inbox.put(
-            _Batch(edge, submissions, len(batch), answer, named, arrived_s, replies, count)
-        )
+        taken = _Batch(edge, submissions, len(batch), answer, named, arrived_s, replies, count)
+        if self._may_serve():
+            self._inbox.put(taken)
+        else:
+            taken.replies = [_NOT_OWNER] * count
+            self._answer(taken, [])
 
     def call(self, run: Callable[[], None]) -> None:
         """Run something on the writer's thread, between batches."""
@@ -214,7 +231,7 @@ class Writer:
         items = [(batch.edge, batch.submissions[index]) for batch, index in taken]
         started_s = perf_counter()
         try:
-            replies, pushes = self._host.execute(items)
+            replies, pushes = self._execute(items)
         except Exception:  # noqa: BLE001 - a defect must not end the thread that answers
             # No client is answered "done", and what is in memory is not trusted any more.
             _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
@@ -237,6 +254,13 @@ class Writer:
             self._answer(batch, by_edge.pop(batch.edge, []))
         for edge, rest in by_edge.items():
             self._push_out(edge, rest)
+
+    def _execute(
+        self, items: Sequence[tuple[str, Submission]]
+    ) -> tuple[Sequence[Reply], Sequence[tuple[str, Push]]]:
+        if not self._may_serve():
+            return [_NOT_OWNER] * len(items), []
+        return self._host.execute(items)
 
     @staticmethod
     def _answer(batch: _Batch, pushes: list[Push]) -> None:

@@ -1,7 +1,7 @@
 """Where dedicated identities are: each on a host of its own, as the log and the load want it.
 
 Which identities are dedicated stands in the log. Everything else is found out as for shards: who
-lives from Ray's names, who owns what from the hosts. So a placer may die between any two steps:
+lives from the rows of hosts, who owns what from them. So a placer may die between any two steps:
 the next one reads who is dedicated, asks the hosts and does what is left to do. An identity that
 is dedicated and has no host gets one; a host of an identity that is not dedicated gives it back and
 is ended.

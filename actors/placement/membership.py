@@ -1,7 +1,7 @@
 """Membership: which hosts exist, what each reported last, and since when it is silent.
 
-Names come from Ray, everything else from the hosts themselves, so a new ``Membership`` knows all of
-it again as soon as each host has answered once.
+Names come from the rows of the hosts that live, everything else from the hosts themselves, so a new
+``Membership`` knows all of it again as soon as each host has answered once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ANSWER_S: Final = 0.4
 
 
 class Hosts(Protocol):
-    """Where hosts of shards are found: Ray's names, or hosts in this process."""
+    """Where hosts of shards are found: by their rows, or in this process."""
 
     async def names(self) -> Collection[str]:
-        """The hosts that live or are being restarted.
+        """The hosts that live.
 
         Raises:
-            HostUnavailable: Ray does not answer now.
+            HostUnavailable: that cannot be found out now.
         """
 
     def port(self, name: str) -> OwnerPort:
@@ -38,7 +38,7 @@ class DedicatedHosts(Hosts, Protocol):
     """Where hosts of single identities are found, started and ended."""
 
     async def start(self, did: str, beside: str) -> None:
-        """Start one for an identity on the node of the host ``beside``, if there is none there.
+        """Start one for an identity on the node of the host ``beside``; none lives there.
 
         Raises:
             HostUnavailable: it may be started all the same.

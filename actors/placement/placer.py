@@ -1,6 +1,6 @@
 """The placer: sees to it that every shard has one owner, and publishes which.
 
-Nothing is stored here. Who lives is known from Ray's names, who owns what from the hosts, and when
+Nothing is stored here. Who lives is known from the rows of hosts, who owns what from them, and when
 two believe to own a shard the log has fenced one of them off. So a placer may die at any time:
 the next one asks every host and goes on, and meanwhile each host keeps what it has.
 

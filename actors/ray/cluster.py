@@ -1,13 +1,12 @@
-"""Every call to Ray that concerns hosts: starting Ray, naming hosts, reaching them.
+"""Every call to Ray that concerns hosts: starting Ray, and the processes of hosts.
 
-Ray guarantees little under faults: a call that fails may have run, a cut-off host may live beside
-its replacement. So this module never retries a call (``max_task_retries=0``), and the caller
-takes any error as "outcome unknown"; the log is the fence.
+Ray starts hosts, starts them again and ends them. Who lives and where is not asked of it, and no
+command, answer or question passes through it: a cut-off host may live beside its replacement, and
+the log is the fence.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import logging
@@ -18,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import ray
@@ -28,39 +27,21 @@ from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
 from actors.core.placement_table import HostHoldings
-from actors.host.host_connection import (
-    Answer,
-    HostAddress,
-    HostClient,
-    HostConnectionLost,
-    HostServer,
-    TakePushes,
-    connect_to_host,
-)
+from actors.host.host_connection import Answer, HostServer
+from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
-from actors.host.port import (
-    QUESTIONS,
-    A,
-    AdoptPartitions,
-    Expect,
-    HandOut,
-    HostQuestion,
-    HostUnavailable,
-    Inspect,
-    ListDedicated,
-    ListQueues,
-    NoteSockets,
-    ReadPages,
-    ReleasePartitions,
-    TakeIn,
-    decode_answer,
-)
+from actors.host.port import AnyQuestion, EndHost, StartDedicated
+from actors.host.question_threads import QuestionThreads
+from actors.host.writer import always
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
+from eventstore.log.host_leases import HostLease
 
 _LOG = logging.getLogger(__name__)
 _REOPEN_S: Final = 1.0
 _FORGOTTEN_S: Final = 60.0
+_END_S_MAX: Final = 3.0
+_LOOK_S: Final = 0.05
 
 NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
@@ -192,46 +173,56 @@ _DEDICATED_HOST: Final[Mapping[str, Any]] = {
     "max_concurrency": CALLS_MAX,
 }
 """How Ray starts a dedicated host: once, and not again by itself."""
-CONCURRENCY_GROUPS: Final = {"read": 2, "control": 4, "inspect": 1, "placement": 4}
-"""Threads for calls through Ray; commands come by TCP, so none of these delays them. Moves wait for
-the log, and a question whether the host lives does not wait for them."""
-_CONTROL: Final = "control"
-_GROUPS: Final[Mapping[type, str]] = {
-    ReadPages: "read",
-    ListQueues: "read",
-    ListDedicated: "read",
-    Inspect: "inspect",
-    ReleasePartitions: "placement",
-    AdoptPartitions: "placement",
-    HandOut: "placement",
-    Expect: "placement",
-    TakeIn: "placement",
-}
-"""Which group answers a question; all others are control."""
+CONCURRENCY_GROUPS: Final = {"control": 4}
+"""Threads for calls through Ray: whether a host serves, and what it has measured."""
 
 
 class RayIdentityHost(IdentityHost):
-    """An ``IdentityHost`` that edges reach by TCP, once they asked for its address through Ray."""
+    """An ``IdentityHost`` that edges reach by TCP, where its row says."""
 
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``."""
         prepare(options.name)
         self._options, self._prepare = options, prepare
-        self._server = HostServer(self._take, self.forget_edge)
-        super().__init__(options, self._server.push, log=_opened(options))
-        self._address = self._server.listen(ray.util.get_node_ip_address())
+        term = HostTerm(options.lease_s)
+        self._questions = QuestionThreads(self.answer)
+        self._server = HostServer(self._take, self._questions.ask, self.forget_edge)
+        super().__init__(
+            options,
+            self._server.push,
+            log=_opened(options),
+            # Without a placer no other is put in its place, so it need not stop.
+            may_serve=term.is_running if options.is_placed else always,
+        )
+        address = self._server.listen(options.address or node_address())
+        self._lease = LeaseKeeper(
+            HostLease(
+                options.name,
+                options.node,
+                self.incarnation,
+                address.host,
+                address.port,
+                address.token,
+            ),
+            options.open_leases(),
+            term,
+            options.lease_s,
+            # What is in the middle of an append that hangs is unknown to its edge from then on.
+            on_over=self._server.close if options.is_placed else _nothing,
+        )
+        self._lease.start()
 
-    def address(self) -> HostAddress:
-        """Where this host listens for edges, and the token that opens a connection."""
-        return self._address
+    @override
+    def answer(self, question: AnyQuestion) -> object:
+        """See ``IdentityHost.answer``; a host of shards also starts dedicated ones."""
+        if isinstance(question, StartDedicated):
+            self._start_dedicated(question.did)
+            return None
+        return super().answer(question)
 
-    def answer(self, question: bytes) -> bytes:
-        """The msgpack of the answer to the msgpack of ``actors.host.port.AnyQuestion``."""
-        return msgspec.msgpack.encode(self.ask(QUESTIONS.decode(question)))
-
-    def start_dedicated(self, did: str) -> None:
-        """Start a dedicated host of this identity on this node, if there is none."""
+    def _start_dedicated(self, did: str) -> None:
         name = dedicated_host_name(did, self._options.node)
+        _end_stale(name)
         options = msgspec.structs.replace(self._options, name=name, partitions=[])
         ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayDedicatedHost).options(
             name=name, scheduling_strategy=this_node(), **_DEDICATED_HOST
@@ -241,6 +232,8 @@ class RayIdentityHost(IdentityHost):
     def stop(self) -> None:
         """See ``IdentityHost.stop``."""
         super().stop()
+        self._lease.stop()
+        self._questions.stop()
         self._server.close()
 
     def _take(self, edge: str, batch: bytes, answer: Answer, incarnation: str) -> None:
@@ -257,6 +250,7 @@ class RayDedicatedHost(RayIdentityHost):
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """As ``RayIdentityHost``."""
         self._asked_s = time.monotonic()
+        self._is_ending = False
         super().__init__(options, prepare)
         threading.Thread(target=self._end_when_forgotten, name="forgotten", daemon=True).start()
 
@@ -266,15 +260,46 @@ class RayDedicatedHost(RayIdentityHost):
         self._asked_s = time.monotonic()
         return super().holdings()
 
+    @override
+    def answer(self, question: AnyQuestion) -> object:
+        """See ``IdentityHost.answer``; who asks for its end is answered before."""
+        if isinstance(question, EndHost):
+            if not self._is_ending:
+                self._is_ending = True
+                threading.Thread(target=self._end, name="end", daemon=True).start()
+            return None
+        return super().answer(question)
+
     def _end_when_forgotten(self) -> None:
         while (left_s := self._asked_s + _FORGOTTEN_S - time.monotonic()) > 0:
             time.sleep(left_s)
         _LOG.error("no placer has asked for this host: it ends")
+        self._end()
+
+    def _end(self) -> None:
         self.stop()
+        # Whether Ray answers or not.
+        threading.Timer(_END_S_MAX, os._exit, (0,)).start()
         with contextlib.suppress(ray_errors.RayError, ValueError):
             # By Ray's hand: the name is free before the process ends, so no caller finds it dying.
             ray.kill(ray.get_actor(self._options.name, namespace=NAMESPACE))
         os._exit(0)
+
+
+def _end_stale(name: str) -> None:
+    """End the dedicated host of this name, if Ray knows one: it has no lease, so it serves nothing.
+
+    It stands still, or has been starting for longer than the placer waits.
+    """
+    until_s = time.monotonic() + _END_S_MAX
+    with contextlib.suppress(ValueError):  # there is none any more
+        while time.monotonic() < until_s:
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+            time.sleep(_LOOK_S)
+
+
+def _nothing() -> None:
+    """A host without a placer serves on."""
 
 
 def _opened(options: HostOptions) -> EventLog:
@@ -314,105 +339,12 @@ def start_host(options: HostOptions, prepare: Prepare) -> Any:
         raise NameTaken(options.name) from error
 
 
+def node_address() -> str:
+    """The address of the node of this process, where others of the cluster reach it."""
+    address: str = ray.util.get_node_ip_address()
+    return address
+
+
 def this_node() -> NodeAffinitySchedulingStrategy:
     """Run on the node of this process and on no other."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-
-
-class Caller(NamedTuple):
-    """An edge, as its ports need to know it."""
-
-    edge: str
-    call_s_max: float
-    on_pushes: TakePushes
-    on_missed: Callable[[str], None]
-    """Called with the name of a host that had pushes for the edge before it was connected."""
-
-
-class RayHostPort:
-    """The way from an edge to one named host."""
-
-    def __init__(self, caller: Caller, name: str) -> None:
-        """A port that finds its host at the first call."""
-        self._caller = caller
-        self._name = name
-        self._handle: Any = None
-        self._client: HostClient | None = None
-        self._opening = asyncio.Lock()
-
-    async def submit(self, batch: bytes) -> bytes:
-        """Run a batch of submissions; see ``IdentityHost.submit``. Raises: HostUnavailable."""
-        try:
-            async with asyncio.timeout(self._caller.call_s_max):
-                client = self._client
-                if client is None or not client.is_open:
-                    client = await self._connected()
-                return await client.ask(batch)
-        except (HostConnectionLost, OSError) as error:  # a time-out is an OSError
-            raise HostUnavailable(self._name) from error
-
-    async def ask(self, question: HostQuestion[A]) -> A:
-        """The answer to a question; see ``IdentityHost.ask``. Raises: HostUnavailable."""
-        group = _GROUPS.get(type(question), _CONTROL)
-        packed = msgspec.msgpack.encode(question)
-        answer: bytes = await self._call(
-            lambda host: host.answer.options(concurrency_group=group).remote(packed)
-        )
-        return decode_answer(question, answer)
-
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
-
-        The incarnation is that of the connection: what was pushed is lost with it. It is opened
-        here if need be, so that a host can push before any command came.
-        """
-        await self.ask(NoteSockets(self._caller.edge, sockets, incarnation))
-        try:
-            async with asyncio.timeout(self._caller.call_s_max):
-                return (await self._connected()).incarnation
-        except (HostConnectionLost, OSError):
-            return ""
-
-    async def start_dedicated(self, did: str) -> None:
-        """Have a host of this identity alone started beside this one. Raises: HostUnavailable."""
-        await self._call(
-            lambda host: host.start_dedicated.options(concurrency_group="placement").remote(did)
-        )
-
-    async def _connected(self) -> HostClient:
-        async with self._opening:
-            if self._client is None or not self._client.is_open:
-                address = await self._host_address()
-                self._client = await connect_to_host(
-                    address, self._caller.edge, self._caller.on_pushes
-                )
-                if self._client.has_missed:
-                    self._caller.on_missed(self._name)
-            return self._client
-
-    async def _host_address(self) -> HostAddress:
-        def ask(host: Any) -> Any:
-            return host.address.options(concurrency_group="control").remote()
-
-        was_known = self._handle is not None
-        try:
-            address: HostAddress = await self._call(ask)
-        except HostUnavailable:
-            if not was_known or self._handle is not None:
-                raise
-            # It was the one that had the name before, and nothing has been asked of it.
-            address = await self._call(ask)
-        return address
-
-    async def _call(self, ask: Callable[[Any], Any]) -> Any:
-        try:
-            async with asyncio.timeout(self._caller.call_s_max):
-                if self._handle is None:
-                    self._handle = await asyncio.to_thread(
-                        ray.get_actor, self._name, namespace=NAMESPACE
-                    )
-                return await ask(self._handle)
-        except (ray_errors.RayError, ValueError, TimeoutError) as error:
-            if isinstance(error, ray_errors.ActorDiedError):
-                self._handle = None
-            raise HostUnavailable(self._name) from error

@@ -73,6 +73,14 @@ _TABLES: Final = (
     """,
     "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
     "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
+    # Each row is written anew every second: with room in its page no index has to be.
+    """
+    CREATE TABLE IF NOT EXISTS host_leases (
+        name bytea PRIMARY KEY, node bytea NOT NULL, incarnation bytea NOT NULL,
+        address bytea NOT NULL, port integer NOT NULL, token bytea NOT NULL,
+        ends double precision NOT NULL
+    ) WITH (fillfactor = 20)
+    """,
 )
 
 _LATER: Final = (

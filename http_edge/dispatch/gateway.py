@@ -19,7 +19,13 @@ from actors.core.commands import GrantMediation, Read, Register, Submission
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Push, Refused, Reply
-from actors.host.port import PAGE_TOO_LARGE, HostPort, HostUnavailable, ReadPages
+from actors.host.port import (
+    PAGE_TOO_LARGE,
+    HostNotReached,
+    HostPort,
+    HostUnavailable,
+    ReadPages,
+)
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage, SavedEventsPage
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
 from http_edge.dispatch.routes import Routes
@@ -187,14 +193,24 @@ class Gateway:
         def owner() -> str | None:
             return self.routes.host_of(self.partition_of(read.owner_did))
 
+        def another_than(host: str | None) -> Callable[[], bool]:
+            return lambda: owner() not in {None, host}
+
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
-        while (host := owner()) is None:
-            if not await self._changed(lambda: owner() is not None, ends_at, asks_again=False):
-                return _UNAVAILABLE
-        async with self._turn_of(read), self._reads:
-            try:
-                (page,) = await self.port(host).ask(ReadPages([read]))
-            except HostUnavailable:
+        page: bytes | None = None
+        while page is None:
+            host = owner()
+            if host is not None:
+                try:
+                    async with self._turn_of(read), self._reads:
+                        (page,) = await self.port(host).ask(ReadPages([read]))
+                    continue
+                except HostNotReached:
+                    pass
+                except HostUnavailable:
+                    return _UNAVAILABLE
+            asks_again = host is not None
+            if not await self._changed(another_than(host), ends_at, asks_again=asks_again):
                 return _UNAVAILABLE
         if page == PAGE_TOO_LARGE:
             return _PAGE_TOO_LARGE

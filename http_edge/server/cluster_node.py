@@ -1,7 +1,7 @@
 """This node's part in a cluster: its name, its agreement with the others, its leave.
 
-A node joins by agreeing with the placer about the log, and leaves by giving its shards
-away. In between its hosts and edges need nothing from here.
+A node stands by as the placer, and leaves by giving its shards away. Who it is together with is
+who has rows in the same log.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ import asyncio
 import contextlib
 import re
 import socket
+import time
 from typing import Final
 
+from actors.core.partitioning import DEDICATED_HOST_PREFIX, HOST_PREFIX
+from actors.host.clock import new_id, system_clock
+from actors.host.connected_host import Caller
+from actors.host.port import HostUnavailable
+from actors.placement.leased_hosts import LeasedHosts
+from actors.placement.placer import Placer
+from actors.placement.placer_role import PlacerLink, PlacerRole
 from actors.placement.port import Placed, PlacerUnavailable
-from actors.ray.cluster import Prepare
-from actors.ray.placer import PlacerLink, PlacerOptions, start_placer
+from actors.ray import cluster as ray_cluster
+from eventstore.stores.host_leases import open_host_leases
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.hosts import dedicate_above_per_s
+from http_edge.server.hosts import dedication_rules, host_finder
 from http_edge.settings.settings import Settings
 
-_JOIN_S_MAX: Final = 60.0
 _POLL_S: Final = 0.1
 _LATE_S: Final = 1.0
 """An edge may have sent commands to a host that had given their shard away: they are answered, so
@@ -36,34 +43,43 @@ def node_name() -> str:
 class ClusterNode:
     """One node among others, or the only one of a mediator that serves alone and has a placer."""
 
-    def __init__(self, settings: Settings, log_id: str) -> None:
+    def __init__(self, settings: Settings) -> None:
         """A node that has not joined yet; ``settings.node`` names it, nothing where it is alone."""
         self.name = settings.node or ""
-        self._options = PlacerOptions(
-            log_id,
-            settings.shards,
-            len(settings.log_dsns),
-            settings.limits.host_silent_s_max,
-            settings.limits.dedicated_max,
-            dedicate_above_per_s(settings),
-            settings.limits.dedicated_quiet_s,
-            frozenset(settings.dedicated_dids),
+        self._finder = host_finder(settings)
+        self._placer = PlacerLink(f"serve-{self.name}", self._finder)
+        self._rules = dedication_rules(settings)
+        self._call_s_max = settings.limits.host_silent_s_max
+        self._role = PlacerRole(
+            self._new_placer,
+            open_host_leases(settings.log_dsns[0], settings.postgres.bounds),
+            node=self.name,
+            lease_s=settings.limits.host_lease_s,
         )
-        self._placer = PlacerLink(call_s_max=settings.limits.host_call_s_max)
+        self._address = settings.node_address or ray_cluster.node_address()
+        self._running: asyncio.Task[None] | None = None
 
-    async def join(self, prepare: Prepare) -> None:
-        """Find the placer or start it, and agree with it.
+    async def join(self, *, name_s_max: float) -> None:
+        """Stand by as the placer, or be it, once no other node has the name of this one.
 
         Raises:
-            Stop: the cluster serves another log, or the placer does not answer.
+            Stop: another node has it for longer than ``name_s_max``.
         """
-        found = await self._agree(prepare)
-        if found.log_id != self._options.log_id:
-            raise Stop(
-                Exit.USAGE,
-                "The Ray cluster serves another log already.",
-                "Name the log of the cluster with --log, or join another one with --ray-address.",
-            )
+        deadline_s = time.monotonic() + name_s_max
+        while self.name and (other := await self._namesake()) is not None:
+            if time.monotonic() > deadline_s:
+                raise name_taken(other)
+            await asyncio.sleep(_POLL_S)
+        self._running = asyncio.create_task(self._role.run(self._address))
+
+    async def _namesake(self) -> str | None:
+        """A host of shards of a node of this name that lives, of an earlier process or another."""
+        try:
+            living = await self._finder.living()
+        except HostUnavailable:
+            return None
+        hosts = [name for name in living if name.startswith(HOST_PREFIX)]
+        return next((name for name in hosts if living[name].node == self.name), None)
 
     async def until_served(self) -> None:
         """Return when every shard has an owner."""
@@ -92,17 +108,33 @@ class ClusterNode:
                         return
                 await asyncio.sleep(_POLL_S)
 
-    async def _agree(self, prepare: Prepare) -> PlacerOptions:
-        try:
-            async with asyncio.timeout(_JOIN_S_MAX):
-                while True:
-                    await asyncio.to_thread(start_placer, self._options, prepare)
-                    with contextlib.suppress(PlacerUnavailable):
-                        return await self._placer.options()
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError:
-            raise Stop(
-                Exit.UNREACHABLE,
-                "The placer of the Ray cluster does not answer.",
-                "Every Ray node needs this version of poste installed; see Ray's logs.",
-            ) from None
+    async def stop(self) -> None:
+        """Be the placer no longer, and leave that to others."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            await self._role.leave()
+        await asyncio.to_thread(self._finder.close)
+
+    def _new_placer(self) -> Placer:
+        caller = Caller(f"placer {new_id()}", self._call_s_max, _no_pushes, _no_pushes)
+        return Placer(
+            LeasedHosts(HOST_PREFIX, self._finder, caller),
+            LeasedHosts(DEDICATED_HOST_PREFIX, self._finder, caller),
+            self._rules,
+            version=system_clock(),
+            new_id=new_id,
+        )
+
+
+def name_taken(actor: str) -> Stop:
+    """Why a node does not start whose host or edge lives already."""
+    return Stop(
+        Exit.USAGE,
+        f"Another node of the cluster has the name of this one: {actor} lives.",
+        "Give each node a name of its own: --set node=NAME.",
+    )
+
+
+def _no_pushes(_: object) -> None:
+    """A placer has no sessions."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from actors.core.limits import HostLimits, IdentityLimits
 from actors.core.partitioning import Placement
+from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions
-from actors.placement.dedication import ANY_LOAD_PER_S
+from actors.placement.dedication import ANY_LOAD_PER_S, DedicationRules
+from eventstore.stores.host_leases import open_host_leases
 from http_edge.settings.settings import Settings
 
 
@@ -25,6 +27,26 @@ def dedicate_above_per_s(settings: Settings) -> float:
     return settings.limits.dedicate_above_commands_per_s if settings.has_placer else 0
 
 
+def dedication_rules(settings: Settings) -> DedicationRules:
+    """What a placer needs to know of the log, and when it dedicates identities."""
+    limits = settings.limits
+    return DedicationRules(
+        shards=settings.shards,
+        databases=len(settings.log_dsns),
+        silent_s_max=limits.host_silent_s_max,
+        identities_max=limits.dedicated_max,
+        above_per_s=dedicate_above_per_s(settings),
+        quiet_s=limits.dedicated_quiet_s,
+        named=frozenset(settings.dedicated_dids),
+    )
+
+
+def host_finder(settings: Settings) -> HostFinder:
+    """Finds the hosts of the log."""
+    bounds = settings.postgres.bounds
+    return HostFinder([open_host_leases(dsn, bounds) for dsn in settings.log_dsns])
+
+
 def host_options(settings: Settings, index: int) -> HostOptions:
     """What the host with this index in ``Placement.host_names`` starts with.
 
@@ -40,6 +62,8 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         partitions=[] if settings.has_placer else placement.partitions_of(index),
         node=settings.node or "",
         is_placed=settings.has_placer,
+        lease_s=limits.host_lease_s,
+        address=settings.node_address or "",
         limits=HostLimits(
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
             nonces_per_shard_max=limits.nonces_per_shard_max,

@@ -12,14 +12,15 @@ import msgspec
 import ray
 from ray import exceptions as ray_errors
 
+from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.port import HostPort
+from actors.placement.placer_role import PlacerLink
 from actors.placement.port import PlacerUnavailable
-from actors.ray.cluster import NAMESPACE, Caller, NameTaken, Prepare, RayHostPort, this_node
-from actors.ray.placer import PlacerLink
+from actors.ray.cluster import NAMESPACE, NameTaken, Prepare, this_node
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
 from http_edge.server.edge import Edge
-from http_edge.server.hosts import placement_of
+from http_edge.server.hosts import host_finder, placement_of
 from http_edge.settings.settings import Settings
 
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -43,11 +44,12 @@ class RayEdge:
         self._settings = Settings.model_validate_json(settings)
         self._name = name
         placement = placement_of(self._settings)
+        self._finder = host_finder(self._settings)
         self._routes: Routes = FixedRoutes(placement)
         self._placer: PlacerLink | None = None
         if self._settings.has_placer:
             self._routes = LiveRoutes(placement)
-            self._placer = PlacerLink(call_s_max=self._settings.limits.host_call_s_max)
+            self._placer = PlacerLink(name, self._finder)
         self._edge: Edge | None = None
         self._following: asyncio.Task[None] | None = None
         self._listening = asyncio.Event()
@@ -72,6 +74,7 @@ class RayEdge:
         await self._stopped.wait()
         if self._following is not None:
             self._following.cancel()
+        await asyncio.to_thread(self._finder.close)
 
     async def listening(self) -> None:
         """Return as soon as the edge listens."""
@@ -107,8 +110,14 @@ class RayEdge:
 
     def _port(self, host: str) -> HostPort:
         limits = self._settings.limits
-        caller = Caller(self._name, limits.host_call_s_max, self._take_pushes, self._host_forgot)
-        return RayHostPort(caller, host)
+        caller = Caller(
+            self._name,
+            limits.host_call_s_max,
+            self._take_pushes,
+            self._host_forgot,
+            is_patient=not self._settings.has_placer,
+        )
+        return ConnectedHostPort(caller, host, self._finder)
 
     def _host_forgot(self, host: str) -> None:
         if self._edge is not None:

@@ -26,7 +26,7 @@ from actors.ray import cluster as ray_cluster
 from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.address import reserved_address
-from http_edge.server.cluster_node import ClusterNode, node_name
+from http_edge.server.cluster_node import ClusterNode, name_taken, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.export_process import ExportProcess
@@ -64,6 +64,9 @@ def run(loaded: Loaded) -> int:
     configure(settings.log_level)
     _LOG.info("starting", extra={"version": version("poste-restante"), "pid": os.getpid()})
     _check_cluster(settings)
+    if settings.node_address is not None:
+        with reserved_address(f"{settings.node_address}:0", "--set node_address", patient=False):
+            pass  # it is one of this machine
     make_data_dir(settings.data_dir)
     with (
         locked(settings.data_dir) as was_killed,
@@ -77,12 +80,9 @@ def run(loaded: Loaded) -> int:
             _LOG.warning("the last mediator here was killed, or ended with its machine")
             settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
-        log_id = check_log(settings)
-        node = None
-        if settings.ray_address is not None:
+        check_log(settings)
+        if settings.is_node:
             settings = settings.on_node(settings.node or node_name())
-        if settings.has_placer:
-            node = ClusterNode(settings, log_id)
         code: int = Exit.INTERNAL
         access = OperatorAccess(operators_token(settings.operators_token_path))
         folder = _start_ray(settings)
@@ -92,7 +92,6 @@ def run(loaded: Loaded) -> int:
                 settings,
                 metrics,
                 access,
-                node,
                 name_s_max=_NAME_S_MAX if was_killed else _NAME_S,
                 started_s=started_s,
             )
@@ -107,11 +106,11 @@ def run(loaded: Loaded) -> int:
 
 def _check_cluster(settings: Settings) -> None:
     """Refuse a log that a mediator alone may have and a node of a cluster may not."""
-    if settings.ray_address is not None and settings.log_dsn.startswith("sqlite:"):
+    if settings.is_node and settings.log_dsn.startswith("sqlite:"):
         raise Stop(
             Exit.USAGE,
-            "A Ray cluster cannot share a log in SQLite, which is a file of one machine.",
-            "Name a PostgreSQL log with --log, or leave --ray-address out.",
+            "A cluster cannot share a log in SQLite, which is a file of one machine.",
+            "Name a PostgreSQL log with --log, or leave --ray-address and node_address out.",
         )
 
 
@@ -123,12 +122,11 @@ class _Mediator:
         settings: Settings,
         metrics: socket.socket | None,
         access: OperatorAccess,
-        node: ClusterNode | None,
         *,
         name_s_max: float,
         started_s: float,
     ) -> None:
-        """A mediator that serves alone without ``node``.
+        """A mediator whose Ray has started.
 
         An earlier one of its name may take ``name_s_max`` to end. It was started at ``started_s``
         of the monotonic clock.
@@ -136,7 +134,7 @@ class _Mediator:
         self._settings = settings
         self._metrics = metrics
         self._access = access
-        self._node = node
+        self._node: ClusterNode | None = None
         self._name_s_max = name_s_max
         self._started_s = started_s
         self._prepare = LogPipe().prepare(settings.log_level)
@@ -149,9 +147,9 @@ class _Mediator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_on, number)
-        if self._node is not None:
-            _LOG.info("agreeing with the placer", extra={"node": self._node.name})
-            await self._node.join(self._prepare)
+        if self._settings.has_placer:
+            self._node = ClusterNode(self._settings)
+            await self._node.join(name_s_max=self._name_s_max)
         await self._start()
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         exporting = asyncio.create_task(self._keep_exporting())
@@ -187,11 +185,7 @@ class _Mediator:
                     self._edges.append(start_edge(name, settings_json, self._prepare))
             except ray_cluster.NameTaken as error:
                 if time.monotonic() > deadline:
-                    raise Stop(
-                        Exit.USAGE,
-                        f"Another node of the cluster has the name of this one: {error} lives.",
-                        "Give each node a name of its own: --set node=NAME.",
-                    ) from error
+                    raise name_taken(str(error)) from error
                 await asyncio.sleep(_RETRY_S)
             else:
                 return
@@ -278,6 +272,7 @@ class _Mediator:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.limits.drain_s_max / 2):
                     await self._node.leave()
+            await self._node.stop()
         with contextlib.suppress(TimeoutError, ray_errors.RayError):
             async with asyncio.timeout_at(ends_at):
                 await asyncio.gather(*[edge.stop.remote() for edge in self._edges])

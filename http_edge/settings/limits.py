@@ -192,9 +192,14 @@ class Limits(Section):
     host_call_s_max: float = Field(default=30, gt=0, le=600)
     """Time for a host to answer, then the outcome is unknown to the client. Covers the restart of
     a host with its shards."""
+    host_lease_s: float = Field(default=4, ge=2, le=60)
+    """Time of the lease that a host, and the placer, renew four times as often in the database of
+    the log. A host that cannot stops serving before it is over, then its shards are given to
+    others. Longer takes a lost machine longer, shorter lets a slow database pass for a lost one."""
     host_silent_s_max: float = Field(default=10, ge=1, le=600)
-    """Time that a host of a cluster may be silent while Ray takes it for alive; then its shards are
-    given to others. Longer than the restart of a host, shorter than the patience of clients."""
+    """Time that a host of a cluster with a lease may leave the placer without an answer; then its
+    shards are given to others. Longer than a pause of a busy machine, shorter than the patience of
+    clients."""
     move_wait_s_max: float = Field(default=10, gt=0, le=600)
     """Time that a command waits for its shard to have an owner again, then 503. A planned move
     takes a fraction of a second, the loss of a node several."""

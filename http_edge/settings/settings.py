@@ -99,6 +99,10 @@ class Settings(Section):
     """Ray cluster to join, host:port or auto. Unset: start Ray on this machine, on loopback."""
     ray_node_ip: str | None = Field(default=None, min_length=1)
     """Address of the Ray node to be on, where this machine runs several. Unset: the only one."""
+    node_address: str | None = Field(default=None, min_length=1)
+    """Address at which the other nodes of a cluster reach the hosts of this one. With it every node
+    has a Ray of its own, on loopback, and nodes with the same log in PostgreSQL are a cluster.
+    Unset: this machine serves alone, or in the cluster of ray_address."""
     node: NodeName | None = None
     """Name of this node in a cluster; no other may have it. Unset: the name of the machine."""
     keys_file: Path | None = None
@@ -131,6 +135,9 @@ class Settings(Section):
                 "times": len(self.log_dsns),
             }
             raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+        if self.ray_address is not None and self.node_address is not None:
+            both: dict[str, object] = {"smaller": "node_address", "larger": "ray_address"}
+            raise PydanticCustomError("contradiction", "{smaller} or {larger}, not both", both)
         # A delivery is base64 within an envelope: not twice as long as what it carries.
         self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
         self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
@@ -152,7 +159,12 @@ class Settings(Section):
         Without one each host owns the shards that follow from its number.
         """
         by_policy = self.placement == "dedicated" or bool(self.dedicated_dids)
-        return self.ray_address is not None or by_policy
+        return self.is_node or by_policy
+
+    @property
+    def is_node(self) -> bool:
+        """Is this one of several machines, or can it be?"""
+        return self.ray_address is not None or self.node_address is not None
 
     @property
     def listen_host(self) -> str:

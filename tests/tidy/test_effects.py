@@ -41,7 +41,6 @@ MAY_TOUCH_THE_ENVIRONMENT = {
 }
 MAY_IMPORT_RAY = {
     "actors/ray/cluster.py": "the cluster and the hosts in it",
-    "actors/ray/placer.py": "the placer as a Ray actor",
     "http_edge/server/ray_edge.py": "edges as Ray actors",
     "http_edge/server/serve.py": "starts and stops them all",
 }

@@ -1,9 +1,8 @@
-"""Every question to a host comes back with the answer that its type names, also as Ray packs it."""
+"""Every question to a host comes back by its connection with the answer that its type names."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,15 +12,20 @@ import pytest
 from actors.core.commands import Page, Read
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
+from actors.host.connected_host import Caller, ConnectedHostPort
+from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions
 from actors.host.inspection import CachedIdentities, ListCachedIdentities
 from actors.host.measures import HostStats
 from actors.host.port import (
     AdoptPartitions,
     AnyQuestion,
+    EndHost,
     Expect,
     HandOut,
+    HostNotReached,
     HostQuestion,
+    HostUnavailable,
     Inspect,
     IsKnown,
     ListDedicated,
@@ -33,10 +37,13 @@ from actors.host.port import (
     ReadPages,
     ReleasePartitions,
     SetDraining,
+    StartDedicated,
     TakeIn,
 )
-from actors.ray.cluster import CONCURRENCY_GROUPS, Caller, RayHostPort, RayIdentityHost
+from actors.ray.cluster import RayIdentityHost
 from eventstore.log.event_log import PublicEventsFilter
+from eventstore.log.host_leases import HostLease
+from tests.cluster.ray_nodes import free_port
 
 DID, SHARD = "did:x:me", "shard-0"
 NO_HANDOVER = msgspec.msgpack.encode({})
@@ -59,36 +66,69 @@ ANSWERS: list[tuple[HostQuestion[Any], type]] = [
 ]
 
 
+def nowhere(said: object) -> None:
+    raise AssertionError(said)
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[RayIdentityHost]:
+def options(tmp_path: Path) -> HostOptions:
+    return HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", [], HostLimits(), is_placed=True)
+
+
+@pytest.fixture
+def host(options: HostOptions) -> Iterator[RayIdentityHost]:
     """The actor's class, as it is before Ray makes it one."""
-    options = HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", [], HostLimits(), is_placed=True)
     host = RayIdentityHost(options, lambda _name: None)
     yield host
     host.stop()
 
 
-class Handle:
-    """What Ray gives for an actor, as far as a port uses it."""
-
-    def __init__(self, host: RayIdentityHost) -> None:
-        self._host = host
-        self.answer = self
-
-    def options(self, *, concurrency_group: str) -> Handle:
-        assert concurrency_group in CONCURRENCY_GROUPS
-        return self
-
-    def remote(self, question: bytes) -> asyncio.Future[bytes]:
-        return asyncio.ensure_future(asyncio.to_thread(self._host.answer, question))
+@pytest.fixture
+async def port(options: HostOptions) -> AsyncIterator[ConnectedHostPort]:
+    """The way of an edge to the host, as soon as it has a row."""
+    leases = options.open_leases()
+    caller = Caller("edge-0", 10, nowhere, nowhere, is_patient=True)
+    port = ConnectedHostPort(caller, "host", HostFinder([leases]))
+    yield port
+    port.close()
+    leases.close()
 
 
-async def test_every_question_is_answered_by_what_its_type_names(host: RayIdentityHost) -> None:
-    assert {type(question) for question, _ in ANSWERS} == set(get_args(AnyQuestion))
-    port = RayHostPort(Caller("edge-0", 10, lambda _: None, lambda _: None), "host")
-    port._handle = Handle(host)
+async def test_every_question_is_answered_by_what_its_type_names(
+    host: RayIdentityHost, port: ConnectedHostPort
+) -> None:
+    elsewhere = {StartDedicated, EndHost}  # what they are about is processes
+    assert {type(question) for question, _ in ANSWERS} | elsewhere == set(get_args(AnyQuestion))
     for question, kind in ANSWERS:
         answer = await port.ask(question)
         assert type(answer) is kind, question
     (holdings,) = [await port.ask(QueryHoldings())]
     assert (holdings.name, holdings.draining, holdings.shards) == ("host", True, {})
+
+
+async def test_a_question_that_fails_is_unavailable_and_the_next_one_is_answered(
+    host: RayIdentityHost, port: ConnectedHostPort
+) -> None:
+    with pytest.raises(HostUnavailable):
+        await port.ask(TakeIn(DID, SHARD, b"no handover"))
+    with pytest.raises(HostUnavailable):
+        await port.ask(EndHost())  # it is that of shards
+    assert await port.heartbeat(1, "first") == await port.heartbeat(1, "first") != ""
+
+
+async def test_who_does_not_wait_for_a_host_hears_at_once_that_nothing_was_sent(
+    options: HostOptions,
+) -> None:
+    leases = options.open_leases()
+    gone = HostLease("host", "", "gone", "127.0.0.1", free_port(), b"token")
+    finder = HostFinder([leases])
+    port = ConnectedHostPort(Caller("edge-0", 10, nowhere, nowhere), "host", finder)
+    with pytest.raises(HostNotReached):
+        await port.submit(b"")
+    leases.take(gone, 600)
+    assert await finder.find("host") == gone
+    with pytest.raises(HostNotReached):
+        await port.submit(b"")
+    # Nothing listens there: that process is gone, whatever the time of its lease is.
+    assert await finder.find("host") is None
+    leases.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ class RecordingHost:
         self.answering = asyncio.Event()
         self.answering.set()
         self.called = asyncio.Event()
-        self.fails = False
+        self.fails: type[HostUnavailable] | None = None
         self.incarnation_name = "first"
         self.pushes: list[Push] = []
         self._reply = reply
@@ -49,14 +50,18 @@ class RecordingHost:
         self.batches.append(submissions)
         self.called.set()
         await self.answering.wait()
-        if self.fails:
-            raise HostUnavailable("host-0")
+        if self.fails is not None:
+            raise self.fails("host-0")
         replies = [self._reply(submission) for submission in submissions]
         result = BatchResult(self.incarnation_name, replies, self.pushes)
         return msgspec.msgpack.encode(result)
 
     async def ask(self, question: HostQuestion[A]) -> A:
-        raise HostUnavailable("host-0")
+        if self.fails is not None:
+            self.called.set()
+            raise self.fails("host-0")
+        assert isinstance(question, ReadPages)
+        return cast("A", [b""])
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         return self.incarnation_name
@@ -153,12 +158,12 @@ async def test_a_batch_is_bounded_by_items_and_by_bytes() -> None:
 
 async def test_a_failed_call_leaves_the_outcome_unknown_for_all_it_carried() -> None:
     setting = Setting()
-    setting.host.fails = True
+    setting.host.fails = HostUnavailable
     replies = await asyncio.gather(
         *[setting.gateway.submit(setting.submission(f"did:a:{n}")) for n in range(3)]
     )
     assert replies == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 3
-    setting.host.fails = False
+    setting.host.fails = None
     assert await setting.gateway.submit(setting.submission("did:a:0")) == Done()
 
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 import pytest
 
-from actors.core.commands import Submission
+from actors.core.commands import Page, Read, Submission
 from actors.core.partitioning import Placement, shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
+from actors.host.port import HostNotReached, HostUnavailable
+from eventstore.log.event_log import PublicEventsFilter
 from http_edge.dispatch.routes import LiveRoutes
 from tests.unit.dispatch.test_gateway import RecordingHost, Setting
 
@@ -63,6 +65,28 @@ async def test_what_a_former_owner_refuses_goes_to_the_next_as_it_was() -> None:
     routes.update(table(2, "host-1"))
     assert await waiting == Done()
     assert setting.hosts["host-1"].batches == setting.hosts["host-0"].batches
+
+
+async def test_what_cannot_be_sent_to_a_host_that_is_gone_goes_to_the_next_as_it_was() -> None:
+    setting, routes = live()
+    setting.hosts["host-0"].fails = HostNotReached
+    routes.update(table(1, "host-0"))
+    read = Read("did:a:0", Page(0, 1), PublicEventsFilter())
+    waiting = submitted(setting, sender="did:a:1")
+    reading = asyncio.create_task(setting.gateway.read(read))
+    await setting.hosts["host-0"].called.wait()
+    routes.update(table(2, "host-1"))
+    assert await waiting == Done()
+    assert setting.hosts["host-1"].batches[0] == setting.hosts["host-0"].batches[0]
+    assert await reading == UNAVAILABLE  # by the next owner, whose page is none
+
+
+async def test_what_was_sent_to_a_host_that_did_not_answer_is_unknown_and_not_sent_again() -> None:
+    setting, routes = live()
+    setting.hosts["host-0"].fails = HostUnavailable
+    routes.update(table(1, "host-0"))
+    assert await submitted(setting) == UNAVAILABLE
+    assert len(setting.hosts["host-0"].batches) == 1
 
 
 async def test_an_owner_that_changes_its_mind_is_asked_again_without_a_new_table() -> None:

@@ -14,18 +14,22 @@ import msgspec
 import pytest
 
 from actors.core.replies import EnvelopesWaiting, Push
+from actors.host.host_client import (
+    HostClient,
+    HostConnectionLost,
+    QuestionFailed,
+    connect_to_host,
+)
 from actors.host.host_connection import (
     HEADER,
     PUSH,
     UNPROVEN_MAX,
     Answer,
+    Answered,
     Hello,
     HostAddress,
-    HostClient,
-    HostConnectionLost,
     HostServer,
     Welcome,
-    connect_to_host,
 )
 
 EDGE = "edge-0"
@@ -41,10 +45,12 @@ class Host:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request: asyncio.Queue[tuple[str, bytes, Answer, str]] = asyncio.Queue()
+        self.questions: asyncio.Queue[tuple[bytes, Answered]] = asyncio.Queue()
         self.lost: asyncio.Queue[str] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.server = HostServer(
             lambda *request: self._from_thread(self.request, request),
+            lambda *question: self._from_thread(self.questions, question),
             lambda edge: self._from_thread(self.lost, edge),
             unsent_bytes_max=unsent_bytes_max,
             monotonic=monotonic,
@@ -74,7 +80,8 @@ def nowhere(pushes: bytes) -> None:
 async def test_every_call_gets_its_own_answer_in_any_order(host: Host) -> None:
     client = await connect_to_host(host.address, EDGE, nowhere)
     calls = [
-        asyncio.create_task(client.ask(bytes([i]) * size)) for i, size in enumerate((1, 900_000, 0))
+        asyncio.create_task(client.submit(bytes([i]) * size))
+        for i, size in enumerate((1, 900_000, 0))
     ]
     request = [await host.next() for _ in calls]
     assert [(edge, batch) for edge, batch, _, _ in request] == [
@@ -84,6 +91,22 @@ async def test_every_call_gets_its_own_answer_in_any_order(host: Host) -> None:
         assert incarnation == client.incarnation
         answer(batch + b"!")
     assert await asyncio.gather(*calls) == [b"\0!", b"\1" * 900_000 + b"!", b"!"]
+    client.close()
+
+
+async def test_questions_pass_beside_batches_and_fail_alone(host: Host) -> None:
+    client = await connect_to_host(host.address, EDGE, nowhere)
+    batch = asyncio.create_task(client.submit(b"batch"))
+    questions = [asyncio.create_task(client.ask(b"?" * count)) for count in (1, 2)]
+    _, _, answer, _ = await host.next()
+    came = [await asyncio.wait_for(host.questions.get(), WAIT_S) for _ in questions]
+    assert [question for question, _ in came] == [b"?", b"??"]
+    came[1][1](None)
+    with pytest.raises(QuestionFailed):
+        await questions[1]
+    came[0][1](b"")
+    answer(b"answer")
+    assert (await questions[0], await batch) == (b"", b"answer")
     client.close()
 
 
@@ -186,14 +209,14 @@ async def test_the_token_is_in_nothing_that_is_printed(host: Host) -> None:
 
 async def test_calls_on_a_connection_that_ends_are_lost_and_both_ends_know(host: Host) -> None:
     client = await connect_to_host(host.address, EDGE, nowhere)
-    call = asyncio.create_task(client.ask(b"batch"))
+    call = asyncio.create_task(client.submit(b"batch"))
     await host.next()
     host.server.close()
     with pytest.raises(HostConnectionLost):
         await call
     assert not client.is_open
     with pytest.raises(HostConnectionLost):
-        await client.ask(b"later")
+        await client.submit(b"later")
     assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
 
 
@@ -202,7 +225,7 @@ async def test_a_new_connection_of_an_edge_ends_the_one_before(host: Host) -> No
     after = await connect_to_host(host.address, EDGE, nowhere)
     assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
     assert before.incarnation != after.incarnation
-    call = asyncio.create_task(after.ask(b"batch"))
+    call = asyncio.create_task(after.submit(b"batch"))
     _, _, answer, incarnation = await host.next()
     answer(b"answer")
     assert (await call, incarnation) == (b"answer", after.incarnation)
@@ -215,9 +238,9 @@ async def test_an_answer_whose_caller_has_given_up_disturbs_no_other(host: Host)
     client = await connect_to_host(host.address, EDGE, nowhere)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
-            await client.ask(b"given up")
+            await client.submit(b"given up")
     (_, _, late, _) = await host.next()
-    call = asyncio.create_task(client.ask(b"batch"))
+    call = asyncio.create_task(client.submit(b"batch"))
     _, _, answer, _ = await host.next()
     late(b"late")
     answer(b"answer")

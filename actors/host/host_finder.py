@@ -1,0 +1,77 @@
+"""Finds the hosts that live, by their rows in the log's databases."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from actors.host.port import HostUnavailable
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.host_leases import HostLease, HostLeases
+
+_LOG = logging.getLogger(__name__)
+
+
+class HostFinder:
+    """The hosts of all databases of a log, for one process.
+
+    Of a database that does not answer the last rows that were read are believed: its hosts serve
+    nothing meanwhile, and those of others are no worse off.
+    """
+
+    def __init__(self, databases: Sequence[HostLeases]) -> None:
+        """Nothing was read yet."""
+        self._databases = databases
+        self._rows: list[Sequence[HostLease] | None] = [None] * len(databases)
+        self._ended: set[str] = set()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def living(self) -> Mapping[str, HostLease]:
+        """The hosts that live, by name.
+
+        Raises:
+            HostUnavailable: a database has never answered.
+        """
+        await self._read_anew()
+        found = [lease for rows in self._rows if rows is not None for lease in rows]
+        if None in self._rows:
+            raise HostUnavailable("no host is known: a database of the log does not answer")
+        self._ended &= {lease.incarnation for lease in found}
+        return {lease.name: lease for lease in found if lease.incarnation not in self._ended}
+
+    async def find(self, name: str) -> HostLease | None:
+        """The host of this name that lives; None if there is none.
+
+        Raises:
+            HostUnavailable: as ``living``.
+        """
+        return (await self.living()).get(name)
+
+    def refused(self, lease: HostLease) -> None:
+        """Nothing listens there: this process has ended, though its time is not over yet."""
+        self._ended.add(lease.incarnation)
+
+    def close(self) -> None:
+        """End all connections to the databases."""
+        for leases in self._databases:
+            leases.close()
+
+    async def _read_anew(self) -> None:
+        """Read what has been stored by now; who asks together reads together."""
+        under_way = self._reading
+        if under_way is not None and not under_way.done():
+            # It may have begun too early; the next one has not.
+            await asyncio.shield(under_way)
+        if self._reading is under_way or self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        await asyncio.gather(*[self._read_one(place) for place in range(len(self._databases))])
+
+    async def _read_one(self, place: int) -> None:
+        try:
+            self._rows[place] = await asyncio.to_thread(self._databases[place].living)
+        except LogUnavailable as error:
+            _LOG.debug("%s", error)

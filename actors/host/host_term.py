@@ -1,0 +1,129 @@
+"""Until when a host may serve: as long as its lease runs, by a clock that it can trust.
+
+The database counts the time of a lease from when it stores it, the host from before it asked for
+it, by its own monotonic clock. So the host always stops first, whatever the clocks show: a host
+that was paused, or cut off from the database, serves nothing more by the time that its partitions
+go to others. Should a clock run wrongly all the same, the log fences.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.host_leases import HostLease, HostLeases
+
+_LOG = logging.getLogger(__name__)
+_RENEWALS: Final = 4
+"""In the time of a lease: two may fail, and the third is in time."""
+_OWN_SHARE: Final = 0.95
+"""Of the time of a lease: for clocks that do not run alike."""
+
+
+class HostTerm:
+    """The time of one host, which any thread may ask for."""
+
+    def __init__(self, lease_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """It has not begun."""
+        self._own_s = lease_s * _OWN_SHARE
+        self._monotonic = monotonic
+        self._until_s = float("-inf")
+
+    def is_running(self) -> bool:
+        """May the host serve now?"""
+        return self._monotonic() < self._until_s
+
+    @property
+    def left_s(self) -> float:
+        """How long it runs yet; 0 when it is over."""
+        return max(0.0, self._until_s - self._monotonic())
+
+    def renewed(self, asked_s: float) -> None:
+        """The database has renewed what was asked for at this time of the monotonic clock."""
+        self._until_s = asked_s + self._own_s
+
+    def ended(self) -> None:
+        """Another process has the name."""
+        self._until_s = float("-inf")
+
+
+class LeaseKeeper:
+    """The thread that renews the lease of a host, beside whatever else the host does."""
+
+    def __init__(
+        self,
+        lease: HostLease,
+        leases: HostLeases,
+        term: HostTerm,
+        lease_s: float,
+        *,
+        on_over: Callable[[], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """A keeper that does not run yet; ``on_over`` is called each time the term is over."""
+        self._lease = lease
+        self._leases = leases
+        self._term = term
+        self._lease_s = lease_s
+        self._on_over = on_over
+        self._monotonic = monotonic
+        self._is_taken = False
+        self._was_running = False
+        self._is_failing = False
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Take the name, and renew it from then on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give the name back, so that no other waits for its time to be over."""
+        self._stopped.set()
+        self._thread.join()
+        self._term.ended()
+        try:
+            self._leases.leave(self._lease)
+        except LogUnavailable as error:
+            _LOG.warning("lease not given back: %s", error)
+        self._leases.close()
+
+    def renew(self) -> None:
+        """Ask the database once, and tell who has to know if the term is over."""
+        self._tell()
+        asked_s = self._monotonic()
+        try:
+            if not self._is_taken:
+                self._leases.take(self._lease, self._lease_s)
+                self._is_taken = is_ours = True
+            else:
+                is_ours = self._leases.renew(self._lease, self._lease_s)
+        except LogUnavailable as error:
+            # One line for an outage.
+            _LOG.log(logging.DEBUG if self._is_failing else logging.WARNING, "%s", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+            if is_ours:
+                self._term.renewed(asked_s)
+            else:
+                _LOG.error("another process has the name of this host")
+                self._term.ended()
+        self._tell()
+
+    def _tell(self) -> None:
+        is_running = self._term.is_running()
+        if self._was_running and not is_running:
+            _LOG.error("the lease of this host is over: it serves nothing until it has another")
+            self._on_over()
+        self._was_running = is_running
+
+    def _keep(self) -> None:
+        while not self._stopped.is_set():
+            self.renew()
+            pause_s = self._lease_s / _RENEWALS
+            self._stopped.wait(min(pause_s, self._term.left_s) or pause_s)

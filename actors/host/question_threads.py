@@ -1,0 +1,95 @@
+"""The threads of a host that answer questions, beside the one that runs commands.
+
+Moves and checks of health wait for the log, pages for the disk: each kind has threads of its own,
+so that a question whether the host lives waits for none of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from actors.host.host_connection import Answered
+from actors.host.port import (
+    QUESTIONS,
+    AdoptPartitions,
+    AnyQuestion,
+    Expect,
+    HandOut,
+    Inspect,
+    ListDedicated,
+    ListQueues,
+    Ping,
+    ReadPages,
+    ReleasePartitions,
+    StartDedicated,
+    TakeIn,
+)
+
+_LOG = logging.getLogger(__name__)
+_CONTROL: Final = "control"
+THREADS: Final[Mapping[str, int]] = {
+    "read": 2,
+    _CONTROL: 4,
+    "health": 2,
+    "inspect": 1,
+    "placement": 4,
+}
+_KINDS: Final[Mapping[type, str]] = {
+    ReadPages: "read",
+    ListQueues: "read",
+    ListDedicated: "read",
+    Ping: "health",
+    Inspect: "inspect",
+    ReleasePartitions: "placement",
+    StartDedicated: "placement",
+    AdoptPartitions: "placement",
+    HandOut: "placement",
+    Expect: "placement",
+    TakeIn: "placement",
+}
+"""Which threads answer a question; all others are control."""
+
+
+class QuestionThreads:
+    """Answers questions in msgpack, each on a thread of its kind."""
+
+    def __init__(self, answer: Callable[[AnyQuestion], object]) -> None:
+        """Threads that call ``answer``; whatever it raises, the question has failed."""
+        self._answer = answer
+        self._inboxes: dict[str, queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]] = {}
+        for kind, count in THREADS.items():
+            inbox = self._inboxes[kind] = queue.SimpleQueue()
+            for _ in range(count):
+                threading.Thread(target=self._work, args=(inbox,), name=kind, daemon=True).start()
+
+    def ask(self, question: bytes, answered: Answered) -> None:
+        """Have a question answered (msgpack of ``actors.host.port.AnyQuestion``).
+
+        Raises:
+            msgspec.DecodeError: it is none.
+        """
+        found = QUESTIONS.decode(question)
+        self._inboxes[_KINDS.get(type(found), _CONTROL)].put((found, answered))
+
+    def stop(self) -> None:
+        """End the threads, each after the question that it answers."""
+        for kind, count in THREADS.items():
+            for _ in range(count):
+                self._inboxes[kind].put(None)
+
+    def _work(self, inbox: queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]) -> None:
+        while (item := inbox.get()) is not None:
+            found, answered = item
+            try:
+                answer = msgspec.msgpack.encode(self._answer(found))
+            except Exception as error:  # noqa: BLE001 - whatever failed, its caller hears of it
+                _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
+                answered(None)
+            else:
+                answered(answer)

@@ -1,0 +1,271 @@
+"""The placer as a role: of all processes that could, the one with the lease of its name has it.
+
+That one looks at the hosts and answers; all others stand by, and one of them takes it over when
+the lease is over, or at once when its process has ended. The next one knows nothing of the last: it
+asks every host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from typing_extensions import override
+
+from actors.core.placement_table import PlacementTable
+from actors.host.clock import new_id
+from actors.host.connected_host import Caller, ConnectedHostPort
+from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
+from actors.host.host_connection import Answered, HostAddress, HostServer
+from actors.host.host_finder import HostFinder
+from actors.host.host_term import HostTerm
+from actors.host.port import HostQuestion, HostUnavailable
+from actors.placement.placer import Placer
+from actors.placement.port import Placed, PlacerPort, PlacerUnavailable, Places
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.host_leases import HostLease, HostLeases
+
+PLACER: Final = "placer"
+_LOG = logging.getLogger(__name__)
+_TICK_S: Final = 0.5
+_TABLE_S: Final = 1.0
+"""How long a question for a newer table waits: who is not answered looks for another placer."""
+_ANSWER_S_MAX: Final = 3.0
+_CONNECT_S_MAX: Final = 1.0
+_ORDER_S_MAX: Final = 60.0
+"""For an order: a process may have to be started, and shards to be moved."""
+
+
+class FollowTable(HostQuestion[PlacementTable], frozen=True):
+    """The newest table, as soon as it is another than that of this version."""
+
+    known_version: int
+
+
+class QueryPlaces(HostQuestion[Places], frozen=True):
+    """Where everything is."""
+
+
+class MoveShard(HostQuestion[Placed], frozen=True):
+    """See ``Placer.move``."""
+
+    shard: str
+    to: str
+
+
+class DrainNode(HostQuestion[Placed], frozen=True):
+    """See ``Placer.drain``."""
+
+    node: str
+    draining: bool
+
+
+class Dedicate(HostQuestion[Placed], frozen=True):
+    """See ``Placer.dedicate``."""
+
+    did: str
+
+
+class Release(HostQuestion[Placed], frozen=True):
+    """See ``Placer.release``."""
+
+    did: str
+
+
+_Question = FollowTable | QueryPlaces | MoveShard | DrainNode | Dedicate | Release
+_QUESTIONS: Final = msgspec.msgpack.Decoder[_Question](_Question)
+_TABLES: Final = msgspec.msgpack.Decoder(PlacementTable)
+_PLACES: Final = msgspec.msgpack.Decoder(Places)
+_PLACED: Final = msgspec.msgpack.Decoder(Placed)
+
+
+class PlacerRole:
+    """This process as one that can have the role."""
+
+    def __init__(
+        self, make_placer: Callable[[], Placer], leases: HostLeases, *, node: str, lease_s: float
+    ) -> None:
+        """It does not have it yet; see ``run``. ``make_placer`` gives one that knows nothing."""
+        self._make_placer = make_placer
+        self._leases = leases
+        self._node = node
+        self._lease_s = lease_s
+        self._term = HostTerm(lease_s)
+        self._placer: Placer | None = None
+        self._lease: HostLease | None = None
+        self._placing: HostClient | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def run(self, address: str) -> None:
+        """Listen at this address, and be the placer whenever no other is, until cancelled.
+
+        Raises:
+            OSError: the address is none of this machine.
+        """
+        loop = asyncio.get_running_loop()
+
+        def ask(question: bytes, answered: Answered) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._begin, question, answered)
+
+        server = HostServer(_no_batches, ask, lambda _: None)
+        listens = server.listen(address)
+        self._lease = HostLease(
+            PLACER, self._node, new_id(), listens.host, listens.port, listens.token
+        )
+        try:
+            while True:
+                if not await self._looked(self._lease):
+                    server.close()  # who is connected here looks for the placer elsewhere
+                await asyncio.sleep(_TICK_S)
+        finally:
+            server.close()
+            if self._placing is not None:
+                self._placing.close()
+
+    async def leave(self) -> None:
+        """Give the role to others; what is under way is finished."""
+        self._term.ended()
+        if self._placer is not None:
+            await self._placer.close()
+        if self._lease is not None:
+            with contextlib.suppress(LogUnavailable):
+                await asyncio.to_thread(self._leases.leave, self._lease)
+        await asyncio.to_thread(self._leases.close)
+
+    async def _looked(self, lease: HostLease) -> bool:
+        """Renew the lease, and look at the hosts if it is ours; False if it is ours no longer."""
+        sent_s = time.monotonic()
+        try:
+            if await asyncio.to_thread(self._leases.renew, lease, self._lease_s):
+                self._term.renewed(sent_s)
+            elif await self._has_ended():
+                # Two that find it out at once both take it, and one of them has it.
+                await asyncio.to_thread(self._leases.take, lease, self._lease_s)
+                self._term.renewed(sent_s)
+            else:
+                self._term.ended()
+        except LogUnavailable as error:
+            _LOG.debug("%s", error)
+        if not self._term.is_running():
+            was_placer, self._placer = self._placer is not None, None
+            if was_placer:
+                _LOG.warning("this process is the placer no longer")
+            return not was_placer
+        if self._placer is None:
+            _LOG.info("this process is the placer now")
+            self._placer = self._make_placer()
+        try:
+            await self._placer.tick(time.monotonic())
+        except Exception:  # noqa: BLE001 - the next look may find what this one could not
+            _LOG.exception("placement not looked at")
+        return True
+
+    async def _has_ended(self) -> bool:
+        """Has the process that has the role ended, though its lease is not over yet?
+
+        While it lives there is a connection to it, which ends with it; then none can be made.
+        """
+        if self._placing is not None and self._placing.is_open:
+            return False
+        for other in await asyncio.to_thread(self._leases.living):
+            if other.name == PLACER:
+                address = HostAddress(other.address, other.port, other.token)
+                try:
+                    async with asyncio.timeout(_CONNECT_S_MAX):
+                        name = f"standby {self._node} {new_id()}"
+                        self._placing = await connect_to_host(address, name, _ignore)
+                except ConnectionRefusedError:
+                    return True
+                except (HostConnectionLost, OSError) as error:
+                    _LOG.debug("the placer cannot be reached: %s", error)
+        return False
+
+    def _begin(self, question: bytes, answered: Answered) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(question, answered))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, question: bytes, answered: Answered) -> None:
+        placer = self._placer
+        answer = None
+        if placer is not None and self._term.is_running():
+            try:
+                said = await _answer_of(placer, _QUESTIONS.decode(question))
+                answer = msgspec.msgpack.encode(said)
+            except Exception:  # noqa: BLE001 - whatever failed, the caller hears that it did
+                _LOG.exception("the placer could not answer")
+        answered(answer)
+
+
+async def _answer_of(placer: Placer, question: _Question) -> PlacementTable | Places | Placed:
+    match question:
+        case FollowTable(known_version):
+            return await placer.table(known_version, seconds_max=_TABLE_S)
+        case QueryPlaces():
+            return placer.places()
+        case MoveShard(shard, to):
+            return await placer.move(shard, to)
+        case DrainNode(node, draining):
+            return await placer.drain(node, draining=draining)
+        case Dedicate(did):
+            return await placer.dedicate(did)
+        case Release(did):
+            return await placer.release(did)
+
+
+def _no_batches(edge: str, batch: bytes, answer: Callable[[bytes], None], incarnation: str) -> None:
+    del batch, answer, incarnation
+    _LOG.error("%s has sent commands to the placer", edge)
+
+
+class PlacerLink(PlacerPort):
+    """The way to the process that has the role."""
+
+    def __init__(self, name: str, finder: HostFinder) -> None:
+        """The way from the process of this name."""
+        self._caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
+        self._finder = finder
+        self._port = ConnectedHostPort(self._caller, PLACER, finder)
+
+    async def table(self, known_version: int) -> PlacementTable:
+        """See ``Placer.table``. Raises: PlacerUnavailable."""
+        return _TABLES.decode(await self._ask(FollowTable(known_version)))
+
+    @override
+    async def places(self) -> Places:
+        return _PLACES.decode(await self._ask(QueryPlaces()))
+
+    @override
+    async def move(self, shard: str, to: str) -> Placed:
+        return _PLACED.decode(await self._ask(MoveShard(shard, to), _ORDER_S_MAX))
+
+    @override
+    async def drain(self, node: str, *, draining: bool) -> Placed:
+        return _PLACED.decode(await self._ask(DrainNode(node, draining), _ORDER_S_MAX))
+
+    @override
+    async def dedicate(self, did: str) -> Placed:
+        return _PLACED.decode(await self._ask(Dedicate(did), _ORDER_S_MAX))
+
+    @override
+    async def release(self, did: str) -> Placed:
+        return _PLACED.decode(await self._ask(Release(did), _ORDER_S_MAX))
+
+    async def _ask(self, question: HostQuestion[Any], seconds_max: float = _ANSWER_S_MAX) -> bytes:
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await self._port.ask_packed(msgspec.msgpack.encode(question))
+        except (HostUnavailable, TimeoutError) as error:
+            # It may stand still, or be the placer no longer: the row says who is.
+            self._port.close()
+            raise PlacerUnavailable from error
+
+
+def _ignore(_: object) -> None:
+    """A placer pushes nothing."""

@@ -1,0 +1,118 @@
+"""Host leases, the same on both stores: who lives is decided by the time of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog
+from eventstore.log.host_leases import HostLease, HostLeases
+from eventstore.stores.host_leases import open_host_leases
+
+LONG_S = 600.0
+OVER_S = 0.0
+MINE = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"\x00secret\xff")
+
+
+@pytest.fixture
+def another(log: EventLog, log_url: str) -> Iterator[Callable[[], HostLeases]]:
+    """Opens the leases of one log again, as another process would."""
+    with ExitStack() as stack:
+
+        def open_it() -> HostLeases:
+            leases = open_host_leases(log_url)
+            stack.callback(leases.close)
+            return leases
+
+        yield open_it
+
+
+@pytest.fixture
+def leases(another: Callable[[], HostLeases]) -> HostLeases:
+    return another()
+
+
+def of(name: str, incarnation: str = "first") -> HostLease:
+    return msgspec.structs.replace(MINE, name=name, incarnation=incarnation)
+
+
+def test_a_host_lives_for_every_process_as_long_as_its_time_runs(
+    leases: HostLeases, another: Callable[[], HostLeases]
+) -> None:
+    assert leases.living() == []
+    leases.take(MINE, LONG_S)
+    leases.take(of("host-b"), LONG_S)
+    assert another().living() == [MINE, of("host-b")]
+    assert leases.renew(MINE, OVER_S)
+    assert another().living() == [of("host-b")]
+
+
+def test_a_host_whose_time_was_over_has_it_again_by_renewing(leases: HostLeases) -> None:
+    leases.take(MINE, OVER_S)
+    assert leases.renew(MINE, LONG_S)
+    assert leases.living() == [MINE]
+
+
+def test_a_new_process_takes_its_name_at_once_and_the_former_one_cannot_renew(
+    leases: HostLeases,
+) -> None:
+    leases.take(MINE, LONG_S)
+    leases.take(of("host-a", "second"), LONG_S)
+    assert not leases.renew(MINE, LONG_S)
+    assert leases.living() == [of("host-a", "second")]
+    leases.leave(MINE)
+    assert leases.living() == [of("host-a", "second")]
+
+
+def test_a_name_that_no_process_has_any_more_goes_to_who_renews_first(
+    leases: HostLeases, another: Callable[[], HostLeases]
+) -> None:
+    leases.take(MINE, OVER_S)
+    assert another().renew(of("host-a", "second"), LONG_S)
+    assert not leases.renew(MINE, LONG_S)
+    leases.leave(of("host-a", "second"))
+    assert leases.living() == []
+    assert leases.renew(MINE, LONG_S)
+
+
+def test_a_name_may_be_that_of_any_identity(leases: HostLeases) -> None:
+    name = "identity@node:did:web:grüße.example:\u2028"
+    leases.take(of(name), LONG_S)
+    assert leases.living() == [of(name)]
+
+
+def test_rows_that_are_long_over_are_removed(
+    leases: HostLeases, another: Callable[[], HostLeases]
+) -> None:
+    leases.take(MINE, -7_200.0)
+    leases.take(of("host-b"), OVER_S)
+    # Had it a row, another incarnation could have it as well: what is over is anybody's.
+    assert leases.living() == []
+    assert [row[0] for row in leases._run("SELECT name FROM host_leases", [])] == [b"host-b"]  # type: ignore[attr-defined]
+
+
+def test_a_connection_that_was_lost_is_made_anew(leases: HostLeases) -> None:
+    leases.take(MINE, LONG_S)
+    leases.close()
+    assert leases.living() == [MINE]
+
+
+def test_a_database_that_is_not_there_is_an_error_of_the_log(tmp_path: Path) -> None:
+    for dsn in (f"sqlite:{tmp_path}/none/log.db", "postgresql://poste@127.0.0.1:1/poste"):
+        with pytest.raises(LogUnavailable):
+            open_host_leases(dsn).living()
+
+
+def test_the_token_is_for_the_owner_of_the_file_alone_and_not_printed(
+    tmp_path: Path,
+) -> None:
+    leases = open_host_leases(f"sqlite:{tmp_path}/log.db")
+    leases.take(MINE, LONG_S)
+    assert (tmp_path / "log.db-hosts").stat().st_mode & 0o077 == 0
+    assert repr(MINE.token) not in repr(MINE)
+    leases.close()

@@ -1,0 +1,115 @@
+"""One process has the role of the placer at a time, and the next one takes it over by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from actors.host.host_finder import HostFinder
+from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
+from actors.placement.port import Placed, PlacerUnavailable
+from eventstore.log.host_leases import HostLease, HostLeases
+from eventstore.stores.host_leases import open_host_leases
+from tests.cluster.ray_nodes import free_port
+from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster
+
+LOOPBACK = "127.0.0.1"
+LONG_S = 600.0
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path)
+    cluster.start("host-a-0", "a")
+    yield cluster
+    await cluster.stop()
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> Iterator[HostLeases]:
+    leases = open_host_leases(f"sqlite:{tmp_path / 'log.db'}")
+    yield leases
+    leases.close()
+
+
+class Process:
+    """One that stands by as the placer."""
+
+    def __init__(self, cluster: LocalCluster, node: str, tmp_path: Path) -> None:
+        own = open_host_leases(f"sqlite:{tmp_path / 'log.db'}")
+        self.role = PlacerRole(cluster.new_placer, own, node=node, lease_s=LONG_S)
+        self.running = asyncio.create_task(self.role.run(LOOPBACK))
+
+    async def leave(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.role.leave()
+
+
+async def placing(link: PlacerLink) -> dict[str, str]:
+    """Who owns what, once a placer says that all have an owner."""
+    while True:
+        try:
+            table = await link.table(0)
+        except PlacerUnavailable:
+            table = None
+        if table is not None and len(table.owners) == len(SHARDS):
+            return {shard: owner.host for shard, owner in table.owners.items()}
+        await asyncio.sleep(0.05)
+
+
+async def refused(link: PlacerLink) -> None:
+    """Return when no process answers as the placer any more."""
+    with contextlib.suppress(PlacerUnavailable):
+        while (await link.places()).shards:  # noqa: ASYNC110 - it is what a process says
+            await asyncio.sleep(0.05)
+
+
+async def test_who_leaves_gives_the_role_to_the_next_and_both_place_what_there_is(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+) -> None:
+    link = PlacerLink("edge-0", HostFinder([leases]))
+    everything = dict.fromkeys(SHARDS, "host-a-0")
+    with pytest.raises(PlacerUnavailable):
+        await link.places()
+    first = Process(cluster, "a", tmp_path)
+    assert await placing(link) == everything
+    second = Process(cluster, "b", tmp_path)
+    assert await link.move("shard-99", "b") is Placed.NO_SUCH_SHARD
+    assert await link.drain("elsewhere", draining=True) is Placed.NO_SUCH_NODE
+    (row,) = leases.living()
+    assert (row.name, row.node) == (PLACER, "a")
+    await first.leave()
+    assert await placing(link) == everything
+    (row,) = leases.living()
+    assert (row.name, row.node) == (PLACER, "b")
+    await second.leave()
+    assert leases.living() == []
+
+
+async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is_over(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+) -> None:
+    ended = HostLease(PLACER, "a", "ended", LOOPBACK, free_port(), b"token")
+    leases.take(ended, LONG_S)
+    link = PlacerLink("edge-0", HostFinder([leases]))
+    second = Process(cluster, "b", tmp_path)
+    assert await placing(link) == dict.fromkeys(SHARDS, "host-a-0")
+    await second.leave()
+
+
+async def test_who_has_lost_the_role_answers_no_more(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+) -> None:
+    link = PlacerLink("edge-0", HostFinder([leases]))
+    first = Process(cluster, "a", tmp_path)
+    await placing(link)
+    (row,) = leases.living()
+    leases.take(msgspec.structs.replace(row, incarnation="another", token=b"its own"), LONG_S)
+    await refused(link)
+    await first.leave()
