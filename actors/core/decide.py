@@ -149,6 +149,14 @@ RULES: Final[dict[type[Command], Rule]] = dict(
 )
 
 
+_OF_OTHERS: Final = frozenset({anyone, correspondent})
+
+
+def is_of_owner(command: Command) -> bool:
+    """Does the identity that decides ask for it itself? Others may be made for one command."""
+    return RULES[type(command)].sender not in _OF_OTHERS
+
+
 ADDING: Final[frozenset[type[Command]]] = frozenset(
     [
         commands.Register,

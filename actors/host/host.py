@@ -19,7 +19,7 @@ from uuid import UUID
 
 from actors.core.charges import Charges
 from actors.core.commands import Submission
-from actors.core.decide import is_step_of_adding
+from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext, Refs
 from actors.core.identity import Identity
 from actors.core.limits import HostLimits
@@ -361,7 +361,9 @@ class Host:
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
             # Of those who have nothing here and get nothing, nothing is stored.
-            is_durable = not isinstance(decision, Refusal) or cached.state.version > 0
+            is_durable = not isinstance(decision, Refusal) or (
+                cached.state.version > 0 and is_of_owner(submission.command)
+            )
             self._nonces.keep(transaction, shard, submission.claim, is_durable=is_durable)
         if isinstance(decision, Refusal):
             return Outcome(Refused(decision))

@@ -1,8 +1,9 @@
 """The claims of nonces by commands (DCTRL-0004 5): which pass, and where each is kept.
 
 A nonce is stored with the acceptance of its command, in the commit of its effect. What is not
-proven, or refused by an identity without state, has no effect, so its repetition is no replay: its
-nonce is in the memory of this host alone, and the order of 5.4 is kept as long as the host lives.
+proven, or refused by an identity without state or to another one than itself, has no effect, so its
+repetition is no replay: its nonce is in the memory of this host alone, and the order of 5.4 is kept
+as long as the host lives. Senders that are made for one command each would fill the log otherwise.
 """
 
 from __future__ import annotations

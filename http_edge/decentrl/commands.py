@@ -54,6 +54,14 @@ _UNPROVEN: Final = frozenset(
     }
 )
 """Rejections that come before the signature of a command has been found to hold."""
+_OF_STRANGERS: Final = frozenset(
+    {
+        Refusal.UNAUTHORIZED_COMMAND,
+        Refusal.RECIPIENT_NOT_REGISTERED,
+        Refusal.COMMUNICATION_CONTRACT_NOT_FOUND,
+    }
+)
+"""What a key is refused that was made for the command: its signature proves nothing more."""
 
 
 class CommandEndpoint:
@@ -134,6 +142,8 @@ class CommandEndpoint:
         answer = await self._submit(submission, result, len(body))
         if answer.refusal is Refusal.RATE_LIMITED:
             charge_bytes(len(body))
+        elif answer.refusal in _OF_STRANGERS:
+            charge_unproven(len(body))
         return self._counted(answer, command, sender_did)
 
     async def _reject(

@@ -23,6 +23,8 @@ _EVENT_BYTES: Final = 65_536
 _TAGS: Final = 1_000
 _SAVING_AT_ONCE: Final = 4
 _FILLING_BYTES: Final = 100_000
+_LARGE_RECORDS: Final = 240
+"""So many of ``_EVENT_BYTES`` are just below ``limits.page_bytes_max``."""
 _NOW_S: Final = 1_700_000_000
 
 
@@ -199,15 +201,15 @@ async def acknowledging_nothing(target: Target) -> AsyncIterator[None]:
 
 
 async def reading_large_pages(target: Target) -> AsyncIterator[None]:
-    """Ask for pages of megabytes of the own history."""
+    """Ask for pages of megabytes of the own history, as large as one may be."""
     per_s, account = 20, await target.registered()
     did, payload = account.identity.did, "x" * _EVENT_BYTES
-    for first in range(0, 512, 8):
+    for first in range(0, _LARGE_RECORDS, 8):
         await account.save_events([event(did, first + n, [], payload) for n in range(8)])
     query: dict[str, object] = {
         "type": "QUERY_EVENTS",
         "filter": {},
-        "pagination": {"page": 0, "page_size": 512},
+        "pagination": {"page": 0, "page_size": _LARGE_RECORDS},
     }
     bodies = await made_ready(account, cycle([query]), _number(target, per_s))
     yield
@@ -215,17 +217,17 @@ async def reading_large_pages(target: Target) -> AsyncIterator[None]:
 
 
 async def reading_large_queues(target: Target) -> AsyncIterator[None]:
-    """Ask for all that waits for oneself, some 50 MB of what one wrote oneself."""
+    """Ask for half of what waits for oneself, as much as one sender may have queued."""
     agents = await DecentrlAgents.registered(await target.client(), 1)
     (pair,) = agents.pairs
     recipient, per_s = pair.recipient, 20
-    for _ in range(700):
+    for _ in range(2 * _LARGE_RECORDS):
         message = agents.message(pair, "x" * _EVENT_BYTES)
         await recipient.mediator.transport.post(message)
     query: dict[str, object] = {
         "type": "QUERY_PENDING_EVENTS",
         "filter": {},
-        "pagination": {"page": 0, "page_size": _EVENTS},
+        "pagination": {"page": 0, "page_size": _LARGE_RECORDS},
     }
     bodies = await made_ready(recipient, cycle([query]), _number(target, per_s))
     yield
@@ -283,14 +285,14 @@ ATTACKS: Final = (
     ),
     Attack(
         name="large-pages",
-        about="a registered stranger reads pages of 32 MiB of its history",
+        about="a registered stranger reads pages of 15 MiB of its history",
         rate="20/s",
         program=reading_large_pages,
         long_ago=True,
     ),
     Attack(
         name="large-queue-pages",
-        about="a registered stranger reads all of a queue of some 50 MB",
+        about="a registered stranger reads pages of 15 MiB of a queue of 30 MiB",
         rate="20/s",
         program=reading_large_queues,
         long_ago=True,

@@ -18,9 +18,8 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -32,6 +31,10 @@ import orjson
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as NEWER
+from tests.attacks.changes import LONG, ODD, changed, written
+from tests.attacks.newer_agent import NewerAgent
+from tests.edge.didcomm.newer_wallets import connected
 from tests.edge.didcomm.test_bad_input import KINDS, MEMBERS
 from tests.edge.didcomm.wallet_network import (
     ENVELOPE,
@@ -63,13 +66,6 @@ _ANSWER_S_MAX: Final = 20.0
 _SOCKET_S_MAX: Final = 0.2
 _AT_ONCE: Final = 4
 _MIB: Final = 1_048_576
-_LONG: Final = "9" * 400
-_ODD: Final[list[Any]] = [
-    *(None, True, False, 0, -1, 1.5, -0.0, 1e300, 5e-324, 2**53, -(2**63), 2**64, 10**30),
-    *("", "x", "\x00", "\ud800", "\U0001f600", "é" * 300, "a" * 5_000, "=", "AAAA", "did:key:z6Mk"),
-    *([], {}, [[]], [None], {"": {}}, {"type": []}, [0] * 1_000, {"a": "\udfff"}),
-]
-_NAMES: Final = ["type", "", "@type", "@id", "~thread", "\ud83d", "__proto__", "x" * 300, "tags"]
 _DECORATORS: Final = {
     "~thread": {"thid": "1", "pthid": "2", "sender_order": 0},
     "~transport": {"return_route": "all", "return_route_thread": "1"},
@@ -115,87 +111,19 @@ class Report(msgspec.Struct):
         return "\n".join(lines)
 
 
-# ---- changes
-
-
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    members: dict[Any, Any] = {}
-    if isinstance(value, dict | list):
-        members = value if isinstance(value, dict) else dict(enumerate(value[:50]))
-    for name, member in members.items():
-        yield (*path, name)
-        yield from _places(member, (*path, name))
-
-
-def changed(chance: random.Random, value: Any) -> Any:
-    """A JSON value with one to three of its parts dropped, replaced, nested or doubled."""
-    value = deepcopy(value)
-    for _ in range(chance.randint(1, 3)):
-        places = list(_places(value))
-        if not places:
-            return deepcopy(chance.choice(_ODD))
-        *way, last = chance.choice(places)
-        inner = value
-        for name in way:
-            inner = inner[name]
-        match chance.randrange(6):
-            case 0:
-                del inner[last]
-            case 1:
-                inner[last] = [inner[last]]
-            case 2:
-                nested: Any = inner[last]
-                for _ in range(chance.choice([2, 30, 40])):
-                    nested = {chance.choice(_NAMES): nested} if chance.random() < 0.5 else [nested]
-                inner[last] = nested
-            case 3 if isinstance(inner, dict):
-                inner[chance.choice(_NAMES)] = deepcopy(inner[last])
-            case 4 if isinstance(inner[last], str):
-                inner[last] = _changed_text(chance, inner[last])
-            case _:
-                inner[last] = deepcopy(chance.choice(_ODD))
-    return value
-
-
-def _changed_text(chance: random.Random, text: str) -> str:
-    cut = chance.randrange(len(text) + 1)
-    return text[:cut] + chance.choice(["", "=", "\x00", "-", "%", "\ud800", "A" * 99]) + text[cut:]
-
-
-def written(chance: random.Random, value: Any) -> bytes:
-    """The value as JSON of one of the odd kinds that writers make, or break."""
-    text = json.dumps(value, ensure_ascii=chance.random() < 0.5)
-    body = text.encode("utf-8", "surrogatepass")
-    match chance.randrange(28):
-        case 0:
-            return body[: chance.randrange(len(body) + 1)]
-        case 1:
-            return body.replace(b'":', b'":1,"', 1)
-        case 2 if body.endswith(b"}"):
-            return body[:-1] + b',"payload":1,"header":{}}'
-        case 3:
-            return body.replace(b"0", chance.choice([b"1e5", b"-0", b"1e999", _LONG.encode()]), 1)
-        case 4:
-            return body.replace(b" ", b"\n\t ")
-        case 5:
-            start = chance.randrange(len(body) + 1)
-            return body[:start] + chance.randbytes(3) + body[start + 2 :]
-        case 6:
-            return b'{"a":' * chance.choice([40, 5_000]) + body
-        case _:
-            return body
-
-
 # ---- cases
 
 
 class Fuzzer:
-    """One mediator under fuzzing, and a wallet that it knows."""
+    """One mediator under fuzzing, and two wallets that it knows: of DIDComm v1, and of v2."""
 
-    def __init__(self, mediator: Mediator, network: WalletNetwork, bob: Bob, seed: int) -> None:
+    def __init__(
+        self, mediator: Mediator, network: WalletNetwork, bob: Bob, newer: NewerAgent, seed: int
+    ) -> None:
         self._mediator = mediator
         self._network = network
         self._bob = bob
+        self._newer = newer
         self._seed = seed
         self._commands = every_command(mediator)
         self._cases: dict[str, Callable[[random.Random], Awaitable[str]]] = {
@@ -203,6 +131,9 @@ class Fuzzer:
             "message": self._message,
             "envelope": self._envelope,
             "forward": self._forward,
+            "message v2": self._newer_message,
+            "envelope v2": self._newer_envelope,
+            "forward v2": self._newer_forward,
             "HTTP": self._http,
             "socket Decentrl": self._decentrl_socket,
             "socket DIDComm": self._didcomm_socket,
@@ -242,7 +173,7 @@ class Fuzzer:
         return changed(chance, command) if chance.random() < 0.3 else command
 
     def _packed(self, chance: random.Random) -> bytes:
-        members = {name: chance.choice(_ODD) for name in chance.sample(MEMBERS, 2)}
+        members = {name: chance.choice(ODD) for name in chance.sample(MEMBERS, 2)}
         message = {
             "@type": NEW_PREFIX + chance.choice(KINDS),
             "@id": f"message-{chance.randrange(10**9)}",
@@ -282,9 +213,18 @@ class Fuzzer:
         plain = written(chance, changed(chance, message))
         return await self._post("/didcomm", pack(plain, [SERVICE.public], None), ENVELOPE)
 
+    async def _newer_message(self, chance: random.Random) -> str:
+        return await self._post("/didcomm", self._newer.packed(chance), NEWER)
+
+    async def _newer_envelope(self, chance: random.Random) -> str:
+        return await self._post("/didcomm", self._newer.broken_envelope(chance), NEWER)
+
+    async def _newer_forward(self, chance: random.Random) -> str:
+        return await self._post("/didcomm", self._newer.forward(chance), NEWER)
+
     async def _http(self, chance: random.Random) -> str:
         path = chance.choice(["/", "/public/", "/ws", "/didcomm", "/invitation", "/health", "/%00"])
-        path += chance.choice(["", ALICE.did, "?page=-1", "?tags=%ff", "?page_size=9" + _LONG, "%"])
+        path += chance.choice(["", ALICE.did, "?page=-1", "?tags=%ff", "?page_size=9" + LONG, "%"])
         length = chance.choice(["0", "0", "0", "5", "-1", "9" * 20, "x", "3, 3"])
         body = chance.randbytes(chance.randrange(40))
         head = [
@@ -314,7 +254,9 @@ class Fuzzer:
         return await self._said("/ws", said)
 
     async def _didcomm_socket(self, chance: random.Random) -> str:
-        bodies = [chance.choice([self._packed, self._broken_envelope])(chance) for _ in range(4)]
+        newer = self._newer
+        makers = [self._packed, self._broken_envelope, newer.packed, newer.broken_envelope]
+        bodies = [chance.choice(makers)(chance) for _ in range(4)]
         return await self._said("/didcomm", [self._frame(chance, body) for body in bodies])
 
     def _frame(self, chance: random.Random, payload: bytes) -> bytes:
@@ -414,7 +356,9 @@ async def _fuzzer(folder: Path, seed: int) -> AsyncIterator[Fuzzer]:
         await mediator.befriend(BOB, ALICE)
         async with aiohttp.ClientSession() as session:
             network = WalletNetwork(mediator, session)
-            yield Fuzzer(mediator, network, await network.bob(), seed)
+            wallet = await connected(network)
+            newer = NewerAgent(wallet.connection, (await wallet.new_recipient()).did)
+            yield Fuzzer(mediator, network, await network.bob(), newer, seed)
     finally:
         await mediator.stop()
 

@@ -17,6 +17,8 @@ _NO_SIGNATURE: Final = b64encode(bytes(64)).encode()
 _ALLOWED_PER_S: Final = 2_000
 """The default of ``rates.per_address_per_s``."""
 _KIB: Final = 1_024
+_WITHOUT_AUDIT: Final = {"audit.refusals_period_s": "0"}
+"""One row a minute, and bounded: a run of some seconds would make too much of it."""
 
 
 def unsigned(sender_did: str, key_id: str, recipient_did: str, payload: str) -> Iterator[bytes]:
@@ -104,6 +106,19 @@ async def signed_junk(target: Target) -> AsyncIterator[None]:
             yield signed(
                 one, mediator_did, {"type": "QUERY_PENDING_EVENTS"}, Channel.DIRECT_AUTHENTICATED
             )
+
+    yield
+    await target.flood(500, bodies())
+
+
+async def strangers_messages(target: Target) -> AsyncIterator[None]:
+    """Signed messages of new identities to one that has no contract with them."""
+    victim = await target.registered("victim")
+
+    def bodies() -> Iterator[bytes]:
+        while True:
+            one = Identity.create("newcomer", victim.identity.mediator_did)
+            yield signed(one, victim.identity.did, "x", Channel.TWO_WAY_PRIVATE)
 
     yield
     await target.flood(500, bodies())
@@ -201,6 +216,16 @@ ATTACKS: Final = (
         about="signed commands of new identities that never registered",
         rate="500/s",
         program=signed_junk,
+        bounds=Bounds(log_mb_a_day_max=JUNK_MB_A_DAY_MAX),
+        settings=_WITHOUT_AUDIT,
+    ),
+    Attack(
+        name="signed-knocks",
+        about="signed messages of new identities to one without a contract with them",
+        rate="500/s",
+        program=strangers_messages,
+        bounds=Bounds(log_mb_a_day_max=JUNK_MB_A_DAY_MAX),
+        settings=_WITHOUT_AUDIT,
     ),
     Attack(
         name="web-dids",

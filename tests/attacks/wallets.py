@@ -12,9 +12,15 @@ import orjson
 
 from http_edge.clients.didcomm import Live, Recipient, Wallet, fetch_invitation, forward, post
 from http_edge.clients.didcomm.connection import MEDIA_TYPE
+from http_edge.clients.didcomm.connection_2 import agreement_key
+from http_edge.clients.didcomm.invitation import fetch_invitation_2
+from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v2 import envelope
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
 from tests.attacks.attack import Attack, Bounds
 from tests.attacks.target import SOURCES, Target
 
@@ -63,6 +69,24 @@ async def many_recipients(target: Target) -> AsyncIterator[None]:
     envelopes = [pack(_content(1_000), strangers[:number], None) for number in (16, 64, 128)]
     yield
     await target.flood(200, _all_different(envelopes), path=_PATH, media_type=MEDIA_TYPE)
+
+
+async def many_recipients_2(target: Target) -> AsyncIterator[None]:
+    """Envelopes of DIDComm v2 for strangers: for as many as are read, for more, and for us too."""
+    session = await target.session()
+    mediator = (await fetch_invitation_2(session, f"{target.url}/invitation")).did
+    strangers = [OwnDids(KeyPair.new()).peer2 for _ in range(128)]
+    envelopes = [
+        envelope.seal(
+            _content(1_000),
+            [envelope.Recipient(*agreement_key(did)) for did in dids],
+            None,
+            StaticSecrets(1),
+        )
+        for dids in (strangers[:16], strangers[:64], strangers, [*strangers[:63], mediator])
+    ]
+    yield
+    await target.flood(200, _all_different(envelopes), path=_PATH, media_type=MEDIA_TYPE_2)
 
 
 async def nested_forwards(target: Target) -> AsyncIterator[None]:
@@ -153,8 +177,8 @@ async def leased_pickups(target: Target) -> AsyncIterator[None]:
     (wallet,) = await connected(target, 1)
     recipient = await wallet.new_recipient()
     for _ in range(1_000):
-        envelope = recipient.address.seal({"@type": _BASIC_MESSAGE, "@id": "1", "content": "x"})
-        await post(wallet.session, recipient.address.endpoint, envelope)
+        sealed = recipient.address.seal({"@type": _BASIC_MESSAGE, "@id": "1", "content": "x"})
+        await post(wallet.session, recipient.address.endpoint, sealed)
     yield
     await _asking(target, 50, lambda: wallet.fetch(100))
 
@@ -234,6 +258,13 @@ ATTACKS: Final = (
         about="envelopes for 16, 64 and 128 keys that none registered",
         rate="200/s",
         program=many_recipients,
+        pair="live",
+    ),
+    Attack(
+        name="many-recipients-v2",
+        about="envelopes of DIDComm v2 for 16, 64 and 128 strangers, and for 63 and the mediator",
+        rate="200/s",
+        program=many_recipients_2,
         pair="live",
     ),
     Attack(

@@ -58,7 +58,7 @@ async def test_an_address_that_proves_nothing_is_refused_sooner(
 ) -> None:
     """Of 100 tokens an unproven command takes 17, one of 16 KiB 33, and a proven one its own.
 
-    A registration costs as much as an unproven one.
+    A registration costs as much as an unproven one, and so does a key that is not registered.
     """
     forged = {**mediator.command(alice, QUERY), "signature": "A" * 86}
     answers = [(await mediator.post(forged)).refusal for _ in range(7)]
@@ -68,6 +68,9 @@ async def test_an_address_that_proves_nothing_is_refused_sooner(
     long = [(await mediator.post(b"x" * 16_384)).refusal for _ in range(5)]
     assert (long[3], long[4]) == ((400, "INVALID_COMMAND"), RATE_LIMITED)
     clock.advance(14)
+    made = [(await mediator.send(Identity(str(n)), QUERY)).refusal for n in range(7)]
+    assert (made[0], made[6]) == ((401, "UNAUTHORIZED_COMMAND"), RATE_LIMITED)
+    clock.advance(11)
     await mediator.register(alice)
     assert {(await mediator.send(alice, QUERY)).status for _ in range(80)} == {200}
 
@@ -286,6 +289,31 @@ async def test_signed_commands_of_unknown_senders_leave_nothing_in_the_log(
     command = mediator.command(alice, QUERY)
     assert (await mediator.post(command)).refusal == (401, "UNAUTHORIZED_COMMAND")
     assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
+    assert mediator.log_position() == before
+
+
+@pytest.mark.parametrize(
+    "settings", [{"limits": {"contract_requests_max": 1, "queue_sender_share_max": 1}}]
+)
+@pytest.mark.parametrize("layout", ["one host"])
+async def test_strangers_that_another_identity_refuses_leave_nothing_in_the_log(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    """Who signs with keys that were made for it must find no way by one who is registered."""
+    await mediator.register(bob)
+    knock = contract_request(alice, bob.pre_public, {})
+    assert (await mediator.send(alice, knock, to=bob)).status == 200
+    before = mediator.log_position()
+    refused = [
+        (mediator.command(alice, knock, to=bob), (429, "RECIPIENT_QUEUE_FULL")),
+        (
+            mediator.command(alice, "hello", to=bob, channel="TWO_WAY_PRIVATE"),
+            (404, "COMMUNICATION_CONTRACT_NOT_FOUND"),
+        ),
+    ]
+    for command, refusal in refused:
+        assert (await mediator.post(command)).refusal == refusal
+        assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
     assert mediator.log_position() == before
 
 

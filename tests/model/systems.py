@@ -28,7 +28,7 @@ from actors.core.commands import (
     StartLive,
     Submission,
 )
-from actors.core.decide import decide
+from actors.core.decide import decide, is_of_owner
 from actors.core.decision import (
     ContractRefs,
     DecisionContext,
@@ -181,7 +181,8 @@ class CoreSystem(System):
         expired = lapsed(state, context)
         self._record(did, state, [] if expired is None else [expired])
         decision = decide(state, request.command, context)
-        self._keep(claim, has_effect=not isinstance(decision, Refusal) or state.version > 0)
+        is_own = state.version > 0 and is_of_owner(request.command)
+        self._keep(claim, has_effect=not isinstance(decision, Refusal) or is_own)
         if isinstance(decision, Refusal):
             return Refused(decision)
         self._record(did, state, decision.events)

@@ -146,9 +146,19 @@ def test_a_refused_command_of_one_who_is_registered_uses_up_its_nonce_in_the_log
 ) -> None:
     owner = host(log)
     run(owner, submission(ME, registration(ME)))
-    refused = submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND, nonce="n")
-    assert run(owner, refused) == [Refused(Refusal.COMMUNICATION_CONTRACT_NOT_FOUND)]
+    refused = submission(ME, SaveContract(Refusal.INVALID_SIGNATURES), nonce="n")
+    assert run(owner, refused) == [Refused(Refusal.INVALID_SIGNATURES)]
     assert run(host(log, name="host-1"), refused) == [DUPLICATE]
+
+
+def test_what_an_identity_refuses_to_another_leaves_no_row(log: EventLog) -> None:
+    owner = host(log)
+    run(owner, submission(ME, registration(ME)))
+    before = log.position()
+    message = submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND)
+    assert run(owner, message) == [Refused(Refusal.COMMUNICATION_CONTRACT_NOT_FOUND)]
+    assert run(owner, message) == [DUPLICATE]
+    assert log.position() == before
 
 
 def test_what_is_refused_without_state_or_proof_leaves_no_row(log: EventLog) -> None:
