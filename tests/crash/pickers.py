@@ -16,24 +16,34 @@ from typing import Final, Literal, TypeAlias
 import orjson
 
 from http_edge.clients.didcomm import (
+    PICKUP_2,
+    PICKUP_3,
+    PICKUP_4,
+    Connection2,
     ConnectionLost,
     Live,
     NoAnswer,
+    NotAuthentic,
     Picked,
     ProblemReported,
     Recipient,
+    Recipient2,
     Socket,
     Wallet,
+    Wallet2,
     WalletError,
 )
+from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
 from http_edge.clients.didcomm.connection import open_for
-from http_edge.clients.didcomm.pickup import SpeaksPickup
+from http_edge.clients.didcomm.documents import QUEUE
+from http_edge.clients.didcomm.pickup import PickupVersion, SpeaksPickup
 from http_edge.clients.didcomm.protocol_session import prepared
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.crash.pickup_ledger import Offer, Session
 from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
 
 FORGETFULNESS: Final = 0.2
+LISTENING: Final = 0.3
 DRAINED_S_MAX: Final = 60.0
 _LIMIT: Final = 10
 _DELAY_MS: Final = 100
@@ -102,6 +112,9 @@ class Picker(ABC):
             opened = open_for(recipient.key, envelope)
             if opened is not None:
                 return str(opened.message["content"])
+            with suppress(NotAuthentic):
+                message, _ = Recipient2(recipient.key, "", "key").unpack(envelope)
+                return str(message["content"])
         raise AssertionError(f"{self.name} got what is for none of its keys")
 
 
@@ -133,25 +146,54 @@ class ByLiveMode(ByPickup2):
         session = self.session(load)
         try:
             async with self.wallet.live() as live:
-                return await self._listen(load, session, live)
+                return await self._listen(load, session, live, self.wallet)
         finally:
             session.ended_s = time.monotonic()
 
-    async def _listen(self, load: WalletLoad, session: Session, live: Live) -> bool:
+    async def _listen(
+        self, load: WalletLoad, session: Session, live: Live, wallet: ConnectedWallet
+    ) -> bool:
         """Hear what is pushed and what was asked for in the order in which it comes."""
         any_found = False
         for _ in range(_FRAMES_MAX):
-            await live.socket.say(delivery_request(_LIMIT))
+            await live.socket.say(delivery_request(_LIMIT, live.pickup))
             try:
                 found = await live.next(_SILENCE_S)
             except NoAnswer:
+                found = []
+            if not found:
                 if load.stopping:
                     break
+                await asyncio.sleep(PAUSE_S)
                 continue
             any_found = True
-            over = load.chance.choice([live, self.wallet])
+            over = load.chance.choice([live, wallet])
             await self.acknowledge(load, session, found, over)
         return any_found
+
+
+class ByNewerPickup(ByLiveMode):
+    """The same account in DIDComm v2, by its key alone: pickup 3.0 and 4.0, or live mode."""
+
+    async def turn(self, load: WalletLoad) -> bool:
+        newer = self._newer(load)
+        session = self.session(load)
+        if load.chance.random() >= LISTENING:
+            found = await newer.fetch(_LIMIT)
+            await self.acknowledge(load, session, found, newer)
+            return bool(found)
+        try:
+            async with newer.live() as live:
+                return await self._listen(load, session, live, newer)
+        finally:
+            session.ended_s = time.monotonic()
+
+    def _newer(self, load: WalletLoad) -> Wallet2:
+        """The wallet as it is in DIDComm v2, where its key is a DID."""
+        was = self.wallet.connection
+        connection = Connection2(was.key, "key", QUEUE, load.routing_did, was.http_url, was.ws_url)
+        pickup = load.chance.choice([PICKUP_3, PICKUP_4])
+        return Wallet2(connection, session=self.wallet.session, pickup=pickup)
 
 
 class ByPickup1(Picker):
@@ -253,6 +295,7 @@ class ByTwoDevices(ByAll):
 
 GENERATIONS: Final[tuple[type[Picker], ...]] = (
     ByPickup2,
+    ByNewerPickup,
     ByLiveMode,
     ByPickup1,
     ByQueue1,
@@ -260,10 +303,10 @@ GENERATIONS: Final[tuple[type[Picker], ...]] = (
 )
 
 
-def delivery_request(limit: int) -> Json:
+def delivery_request(limit: int, pickup: PickupVersion = PICKUP_2) -> Json:
     """A delivery-request whose answer comes among everything else."""
-    request = {"@type": NEW_PREFIX + "messagepickup/2.0/delivery-request", "limit": limit}
-    return prepared(request, "all")
+    kind = f"{NEW_PREFIX}{pickup.protocol}/delivery-request"
+    return prepared({"@type": kind, pickup.limit: limit}, "all")
 
 
 def _is_same(sent: bytes, got: bytes, form: Form) -> bool:

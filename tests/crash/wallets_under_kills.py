@@ -23,7 +23,12 @@ from typing import Final
 import aiohttp
 
 from eventstore.log.verify import Finding, verify
-from http_edge.clients.didcomm import Wallet, WalletError, fetch_invitation
+from http_edge.clients.didcomm import (
+    Wallet,
+    WalletError,
+    fetch_invitation,
+    fetch_invitation_2,
+)
 from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.cluster.server import Server
 from tests.crash.kill_under_load import Mediator, chosen, kill
@@ -152,7 +157,8 @@ async def endure(
     started = time.monotonic()
     ledger = PickupLedger(LEASE_S, unknown_may_come_late=unknown_may_come_late)
     async with aiohttp.ClientSession() as session:
-        load = WalletLoad(session, ledger, chance, pause_s=pause_s)
+        newer = await fetch_invitation_2(session, f"{mediator.url}/invitation")
+        load = WalletLoad(session, ledger, chance, newer.did, pause_s=pause_s)
         network = await _settlers(mediator, load)
         await network.work(lambda: faults(network))
         await network.settle()

@@ -12,6 +12,7 @@ from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
 from http_edge.didcomm.envelopes.v1.envelope import pack, recipients, unpack
+from http_edge.didcomm.envelopes.v2.envelope import is_envelope
 
 Received: TypeAlias = Json | bytes
 """What came from the mediator: a message of its own, or an envelope for another key, unopened."""
@@ -96,7 +97,7 @@ class Connection:
 
 
 def open_for(key: KeyPair, body: bytes) -> Opened | None:
-    """What is in an envelope; None when it is not for ``key``.
+    """What is in an envelope; None when it is not for ``key``, or one of DIDComm v2.
 
     Raises:
         NotAuthentic: it is for ``key`` and does not open.
@@ -104,6 +105,8 @@ def open_for(key: KeyPair, body: bytes) -> Opened | None:
     """
     sealed = recipients(body)
     if sealed is None:
+        if is_envelope(_json_object(body)):
+            return None
         raise UnexpectedAnswer("no envelope")
     if key.public not in sealed.kids:
         return None
@@ -122,7 +125,7 @@ def _json_object(plaintext: bytes) -> Json:
     try:
         message = parse(plaintext)
     except JsonRefused as error:
-        raise UnexpectedAnswer(f"the content of an envelope: {error}") from error
+        raise UnexpectedAnswer(f"no message: {error}") from error
     if not isinstance(message, dict):
-        raise UnexpectedAnswer("the content of an envelope is no JSON object")
+        raise UnexpectedAnswer("no message: it is no JSON object")
     return message

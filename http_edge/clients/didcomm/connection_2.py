@@ -75,7 +75,8 @@ def agreement_key(did: str) -> tuple[str, PublicKey]:
 class Connection2:
     """What a wallet has to know of itself and of its mediator. Keep it to come back as the same.
 
-    ``endpoint`` is where the wallet takes messages, or ``QUEUE``.
+    ``endpoint`` is where the wallet takes messages, or ``QUEUE``. ``is_known``: the mediator has
+    answered, so it knows the whole DID and is told the short form of a did:peer:4 from now on.
     """
 
     key: KeyPair = field(repr=False)
@@ -84,6 +85,7 @@ class Connection2:
     mediator_did: str
     http_url: str
     ws_url: str
+    is_known: bool = False
 
     @cached_property
     def own(self) -> OwnDids:
@@ -93,6 +95,8 @@ class Connection2:
     @cached_property
     def did(self) -> str:
         """The name that it uses."""
+        if self.is_known and self.method == "peer4":
+            return self.own.peer4_short
         return own_did(self.own, self.method)
 
     @property

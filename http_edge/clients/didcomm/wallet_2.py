@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import aiohttp
 
 from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
@@ -79,9 +81,15 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         connection = Connection2(
             key or KeyPair.new(), did_method, endpoint or QUEUE, found.did, http_url, ws_url
         )
-        wallet = cls(connection, session=session, pickup=pickup, mediation=mediation)
-        wallet.routing_did = await wallet.request_mediation(found.id)
-        return wallet
+        asking = cls(connection, session=session, pickup=pickup, mediation=mediation)
+        granted = await asking.request_mediation(found.id)
+        return cls(
+            replace(connection, is_known=True),
+            session=session,
+            pickup=pickup,
+            mediation=mediation,
+            routing_did=granted,
+        )
 
     def over(self, socket: Socket) -> Wallet2:
         """The same wallet, asking over a socket."""

@@ -188,8 +188,9 @@ async def test_the_wallets_own_did_is_registered_by_itself(
     network: WalletNetwork, alice: Sender
 ) -> None:
     bob = await connected(network)
-    sealed = alice.sealed("hello", bob.connection.did)
-    forward = forward_2([sealed], bob.connection.did, bob.routing_did)
+    own = bob.connection.own
+    assert bob.connection.did == own.peer4_short, "it was answered, so it is known by its hash"
+    forward = forward_2([alice.sealed("hello", own.peer4)], own.peer4_short, bob.routing_did)
     assert (await network.post(forward, content_type=MEDIA_TYPE)).status == 202
     assert (await bob.status()).message_count == 1
 
