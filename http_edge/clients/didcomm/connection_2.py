@@ -76,7 +76,7 @@ class Connection2:
     """What a wallet has to know of itself and of its mediator. Keep it to come back as the same.
 
     ``endpoint`` is where the wallet takes messages, or ``QUEUE``. ``is_known``: the mediator has
-    answered, so it knows the whole DID and is told the short form of a did:peer:4 from now on.
+    answered, so it knows the whole DID, and the short form of a did:peer:4 is enough from now on.
     """
 
     key: KeyPair = field(repr=False)
