@@ -74,6 +74,7 @@ class Membership:
         self._take_holdings = on_holdings
         self._silent_s_max = silent_s_max
         self._entries: dict[str, _Entry] = {}
+        self._lost_draining: set[str] = set()
         self._now_s = 0.0
 
     async def ask(self, now_s: float) -> None:
@@ -85,9 +86,7 @@ class Membership:
         names = await self._hosts.names()
         self._now_s = now_s
         for name in self._entries.keys() - names:
-            asking = self._entries.pop(name).asking
-            if asking is not None:
-                asking.cancel()
+            self._forget(self._entries.pop(name))
         for name in sorted(names - self._entries.keys()):
             self._entries[name] = _Entry(self._hosts.port(name), now_s)
         for entry in self._entries.values():
@@ -169,10 +168,18 @@ class Membership:
             HostUnavailable: it did not answer.
         """
         await self.step(name).ask(SetDraining(draining))
+        self._lost_draining.discard(name)
         entry = self._entries.get(name)
         if entry is not None and entry.holdings is not None:
             entry.holdings = msgspec.structs.replace(entry.holdings, draining=draining)
             entry.steps += 1
+
+    def _forget(self, entry: _Entry) -> None:
+        """A host lives no more; started anew it is to be emptied still, unless its node is new."""
+        if entry.asking is not None:
+            entry.asking.cancel()
+        if entry.holdings is not None and entry.holdings.draining:
+            self._lost_draining.add(entry.holdings.name)
 
     async def _query(self, entry: _Entry) -> None:
         steps = entry.steps
@@ -180,6 +187,7 @@ class Membership:
             holdings = await entry.port.ask(QueryHoldings())
             if self._forgot_to_drain(entry, holdings):
                 await entry.port.ask(SetDraining(draining=True))
+                self._lost_draining.discard(holdings.name)
                 holdings = msgspec.structs.replace(holdings, draining=True)
         except HostUnavailable:
             return
@@ -189,10 +197,11 @@ class Membership:
             entry.holdings = holdings
             self._take_holdings(holdings)
 
-    @staticmethod
-    def _forgot_to_drain(entry: _Entry, holdings: HostHoldings) -> bool:
+    def _forgot_to_drain(self, entry: _Entry, holdings: HostHoldings) -> bool:
         """A host that was being emptied and started anew is to be emptied still."""
         before = entry.holdings
-        if before is None or not before.draining or holdings.draining:
+        if before is None:
+            return holdings.name in self._lost_draining and not holdings.draining
+        if not before.draining or holdings.draining:
             return False
         return before.incarnation != holdings.incarnation

@@ -33,6 +33,8 @@ _ANSWER_S_MAX: Final = 1.0
 _KEPT_S: Final = 3_600.0
 """A row whose time is over is removed after so long: hosts of single identities come and go."""
 _FILE: Final = "-hosts"
+_WAL_PAGES_MAX: Final = 32
+"""A sync for some thirty renewals, and little space on a disk that is almost full."""
 _COLUMNS: Final = "name, node, incarnation, address, port, token"
 _INSERT: Final = (
     f"INSERT INTO host_leases ({_COLUMNS}, ends) VALUES (?, ?, ?, ?, ?, ?, {{now}} + ?)"  # noqa: S608 - own text
@@ -183,6 +185,7 @@ class SqliteHostLeases(_SqlHostLeases):
         )
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES_MAX}")
             connection.execute(_SQLITE_TABLE)
         except BaseException:
             connection.close()

@@ -82,10 +82,17 @@ class ClusterNode:
         return next((name for name in hosts if living[name].node == self.name), None)
 
     async def until_served(self) -> None:
-        """Return when every shard has an owner."""
+        """Return when every shard has an owner, and the hosts of this node may have some.
+
+        A node that was emptied and stopped is filled again when it starts.
+        """
         while True:
             with contextlib.suppress(PlacerUnavailable):
-                if all(place.host for place in (await self._placer.places()).shards):
+                places = await self._placer.places()
+                here = [host for host in places.hosts if host.node == self.name]
+                if any(host.draining for host in here):
+                    await self._placer.drain(self.name, draining=False)
+                elif here and all(place.host for place in places.shards):
                     return
             await asyncio.sleep(_POLL_S)
 

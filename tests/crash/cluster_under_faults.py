@@ -258,8 +258,10 @@ class Ordeal:
             code = await asyncio.to_thread(nodes.servers[SECOND].exit_code, MENDED_S_MAX)
             nodes.exit_codes.append(code)
             return
-        # A head that comes back knows no node: all that were there before have to end.
-        ends = len(nodes.exit_codes) + len(nodes.servers) * (fault is Fault.HEAD)
+        # A head that comes back knows no node: all that were there before have to end. One that was
+        # cut off, or stood still, serves again as soon as it can, and has to end for Ray's head.
+        ending = len(nodes.servers) if fault is Fault.HEAD else int(fault.lasts)
+        ends = len(nodes.exit_codes) + ending
         async with asyncio.timeout(MENDED_S_MAX):
             while True:
                 is_whole = await asyncio.to_thread(nodes.mend)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -93,7 +94,7 @@ class World(RuleBasedStateMachine):
     def who_serves_lives_for_others(self) -> None:
         living = {lease.name for lease in self.leases.living()} if self._hosts else set()
         serving = {name for name, host in self._hosts.items() if host.term.is_running()}
-        assert serving <= living
+        assert serving <= living, "a host serves without a lease"
 
 
 class Simulated:
@@ -152,3 +153,45 @@ def test_no_host_serves_when_its_lease_is_over_for_others() -> None:
     run_state_machine_as_test(
         World, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
     )
+
+
+def count_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renewed(self: HostTerm, asked_s: float) -> None:
+        self._until_s = self._monotonic() + self._own_s
+
+    monkeypatch.setattr(HostTerm, "renewed", renewed)
+
+
+def believe_a_renewal_that_was_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    renew = SqliteHostLeases.renew
+
+    def renewed(self: SqliteHostLeases, lease: HostLease, seconds: float) -> bool:
+        try:
+            return renew(self, lease, seconds)
+        except LogUnavailable:
+            return True
+
+    monkeypatch.setattr(SqliteHostLeases, "renew", renewed)
+
+
+@pytest.mark.parametrize(
+    "sabotage",
+    [count_from_the_answer, believe_a_renewal_that_was_not_answered],
+    ids=lambda sabotage: sabotage.__name__,
+)
+def test_the_model_notices(
+    sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sabotage(monkeypatch)
+    with pytest.raises(AssertionError, match="serves without a lease"):
+        run_state_machine_as_test(
+            World,
+            settings=settings(
+                max_examples=200,
+                stateful_step_count=25,
+                deadline=None,
+                phases=[Phase.generate],
+                derandomize=True,
+                database=None,
+            ),
+        )

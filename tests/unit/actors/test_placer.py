@@ -112,6 +112,21 @@ async def test_a_drained_node_is_empty_and_gets_nothing_until_it_is_undrained(
     assert await pair.sessions() == before
 
 
+async def test_a_host_that_was_being_emptied_and_is_lost_comes_back_to_be_emptied(
+    pair: LocalCluster,
+) -> None:
+    assert await pair.placer.drain("a", draining=True) is Placed.DONE
+    for is_empty in (False, True):
+        pair.kill("host-a-0")
+        await pair.tick()
+        pair.start("host-a-0", "a")
+        await pair.settle()
+        assert (await pair.counts())["host-a-0"] == 0, is_empty
+    assert await pair.placer.drain("a", draining=False) is Placed.DONE
+    await pair.settle()
+    assert (await pair.counts())["host-a-0"] > 0
+
+
 async def test_draining_and_undraining_at_once_leaves_the_shards_even(pair: LocalCluster) -> None:
     pair.start("host-c-0", "c")
     await pair.settle()
