@@ -38,6 +38,7 @@ _OTHERWISE: Final = {
     "seals.nonces": "bigint",
     "refusals": "bigint",
     "refused": "string",
+    "refusing": "boolean",
     "command": "string",
 }
 """Columns of tables and views of another type than the column of the log that has their name."""
@@ -45,7 +46,7 @@ _ENDINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("_at", "at_time", "_start", "_end", "_bin", "week", "cohort"), "timestamp"),
     **dict.fromkeys(("_did", "stage", "tenant", "what"), "string"),
     **dict.fromkeys(("_s", "share", "share_in_time", "share_refused", "churn"), "double"),
-    **dict.fromkeys(("refusing", "dedicated", "is_complete"), "boolean"),
+    **dict.fromkeys(("dedicated", "is_complete"), "boolean"),
     "ordinal": "int",
 }
 """The types of columns that the log does not have, by how their names end; else numbers."""

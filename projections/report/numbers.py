@@ -1,56 +1,94 @@
-"""All numbers of a report: computed one after the other, and written as CSV and Parquet."""
+"""The numbers of a report: rows of views, computed by Spark, each written as CSV and Parquet."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from eventstore.parquet.files import ExportPlace
-from projections.report.facts import Facts, Number
-from projections.report.identities import GROWTH, RECIPIENTS, SENDERS
-from projections.report.pickup import HISTOGRAM, LATENCY, REDELIVERIES, WORST
-from projections.report.refusals import KINDS, REFUSALS, REFUSED_SENDERS
-from projections.report.traffic import QUEUE, VOLUME
+from projections.views import identities, messages, pickup, refusals
+from projections.views.view import View
 
-NUMBERS: Final[Sequence[Number]] = (
-    VOLUME,
-    QUEUE,
-    LATENCY,
-    HISTOGRAM,
-    GROWTH,
-    SENDERS,
-    RECIPIENTS,
-    REFUSALS,
-    KINDS,
-    REFUSED_SENDERS,
-    REDELIVERIES,
-    WORST,
-)
+TOP: Final = 20
+"""Rows of a number that has one for each of many."""
+FOLDER: Final = "numbers"
 _AT_ONCE: Final = 2
 """Numbers that are computed at the same time: one is planned while the other one runs."""
-FOLDER: Final = "numbers"
 _FORMULA: Final = "^[=+\\-@\t\r]"
 """How a text begins that a spreadsheet would take for a formula."""
 
 Rows: TypeAlias = list[dict[str, Any]]
-Hide: TypeAlias = Callable[[DataFrame, Sequence[str]], DataFrame]
-"""Replaces what stands in these columns by pseudonyms."""
+Hide: TypeAlias = Callable[[DataFrame], DataFrame]
+"""Replaces names by pseudonyms."""
 
 
-def compute(facts: Facts, hide: Hide) -> Iterator[tuple[Number, pa.Table]]:
-    """Each number with its rows, sorted, as they are done. Only bounded tables are in memory."""
+@dataclass(frozen=True)
+class Number:
+    """The rows of a view under a title; of a large one the first ones by each of ``largest``."""
+
+    view: View
+    title: str
+    largest: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """That of the view, and of the files."""
+        return self.view.name
+
+    @property
+    def sql(self) -> str:
+        """The query for its rows."""
+        rows = f"SELECT * FROM {self.name}"  # noqa: S608 - names of our own
+        if not self.largest:
+            return rows
+        ties = [_term(name) for name in self.view.order]
+        parts = [
+            f"(SELECT * FROM {self.name} ORDER BY {', '.join([_term(f'-{by}'), *ties])}"  # noqa: S608
+            f" LIMIT {TOP})"
+            for by in self.largest
+        ]
+        return " UNION ".join(parts)
+
+
+NUMBERS: Final = (
+    Number(messages.VOLUMES, "Messages and bytes over time"),
+    Number(messages.QUEUE_DEPTH, "Waiting messages over time"),
+    Number(pickup.SERVICE_LEVEL, "Service level over time"),
+    Number(pickup.WAITS, "From queued to picked up"),
+    Number(pickup.WAIT_CLASSES, "Distribution of waits"),
+    Number(pickup.DELIVERIES, "Deliveries over time"),
+    Number(pickup.REDELIVERIES, "How often messages were handed out"),
+    Number(pickup.REDELIVERED, "Messages handed out most often", ("deliveries",)),
+    Number(pickup.ENDPOINTS, "Endpoints with most messages waiting", ("waiting",)),
+    Number(identities.GROWTH, "Identities, connections, contracts and keys over time"),
+    Number(identities.CHURN, "Identities that came and stayed away"),
+    Number(identities.SENDERS, "Largest senders", ("messages", "bytes")),
+    Number(identities.RECIPIENTS, "Largest recipients", ("messages", "bytes")),
+    Number(identities.TENANT_VOLUMES, "Largest tenants", ("messages", "bytes")),
+    Number(refusals.OVER_TIME, "Refusals over time"),
+    Number(refusals.ACCEPTANCE, "Refusals beside accepted messages"),
+    Number(refusals.BY_KIND, "What was refused most", ("refusals",)),
+    Number(refusals.REFUSED_SENDERS, "Who was refused most", ("refusals",)),
+)
+
+
+def compute(session: SparkSession, hide: Hide) -> Iterator[tuple[Number, pa.Table]]:
+    """Each number with its rows, sorted, as they are done. Only bounded tables are in memory.
+
+    ``session`` has the views.
+    """
 
     def make(number: Number) -> tuple[Number, pa.Table]:
-        frame = number.make(facts).select(*number.columns)
-        return number, sort(number, hide(frame, number.naming).toArrow())
+        return number, sort(number, hide(session.sql(number.sql)).toArrow())
 
     with ThreadPoolExecutor(_AT_ONCE) as workers:
         for done in as_completed([workers.submit(make, number) for number in NUMBERS]):
@@ -61,7 +99,7 @@ def sort(number: Number, table: pa.Table) -> pa.Table:
     """The rows of a number in its order."""
     keys = [
         (name.removeprefix("-"), "descending" if name.startswith("-") else "ascending")
-        for name in number.order
+        for name in number.view.order
     ]
     return table.sort_by(keys)
 
@@ -70,7 +108,7 @@ def write(place: ExportPlace, number: Number, table: pa.Table) -> None:
     """Write one number; its columns are described in the Parquet file."""
     described = pa.schema(
         [
-            pa.field(field.name, field.type, metadata={"about": number.columns[field.name]})
+            pa.field(field.name, field.type, metadata={"about": number.view.columns[field.name]})
             for field in table.schema
         ]
     )
@@ -84,6 +122,10 @@ def write(place: ExportPlace, number: Number, table: pa.Table) -> None:
 def plain(tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
     """The rows of all numbers as Python has them."""
     return {name: table.to_pylist() for name, table in tables.items()}
+
+
+def _term(name: str) -> str:
+    return f"{name.removeprefix('-')} DESC" if name.startswith("-") else name
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:

@@ -15,13 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from projections.report import plots, units
-from projections.report.facts import Number
-from projections.report.numbers import NUMBERS, Rows
-from projections.report.pickup import FIRST_DELIVERY
+from projections.report.numbers import NUMBERS, TOP, Number, Rows
 from projections.report.plots import Tables
-from projections.report.provenance import Note
-from projections.report.refusals import COMMANDS
-from projections.report.span import Span
+from projections.views.pickup import FIRST_DELIVERY
+from projections.views.span import Span
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
             _Outline(
                 "Messages over time",
                 "traffic",
-                ("volume",),
+                ("volumes",),
                 "Areas are messages that were queued, one protocol on the other; the thin line is "
                 "messages that left the queues. Where the line stays below, queues grow.",
             ),
@@ -59,6 +56,13 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "bytes",
                 (),
                 "Payloads of the messages that were queued, one protocol on the other.",
+            ),
+            _Outline(
+                "Tenants",
+                "tenants",
+                ("tenant_volumes",),
+                "What was queued in this time, by the tenant of the recipient: the operator's "
+                "list, else the label that its agent gave itself.",
             ),
         ),
     ),
@@ -75,7 +79,7 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
             _Outline(
                 "Age of the oldest message",
                 "age",
-                ("queue",),
+                ("queue_depth",),
                 "How long the oldest waiting message had waited at each time. A line that rises "
                 "steadily is one message that is not picked up.",
                 "No message waited.",
@@ -85,6 +89,13 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
     (
         "Pickup",
         (
+            _Outline(
+                "Service level",
+                "service-level",
+                ("service_level",),
+                "Of the messages that were queued at a time, how many were picked up soon enough. "
+                "One that still waits has missed it once that time is over.",
+            ),
             _Outline(
                 "From queued to first delivery",
                 "first-delivery",
@@ -97,15 +108,24 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
             _Outline(
                 "From queued to removed",
                 "removal",
-                ("latency", "latency_histogram"),
+                ("waits", "wait_classes"),
                 "How long messages waited until they left their queue, by the reason: acknowledged "
-                "by the owner, expired, or purged by the operator.",
+                "by the owner, delivered to it, expired, purged by the operator, or ended with the "
+                "account.",
                 "No message left a queue in this time.",
+            ),
+            _Outline(
+                "Deliveries by channel",
+                "channels",
+                ("deliveries", "endpoints"),
+                "What was handed out, by the way on which it was: the protocol of the request, "
+                "live mode, or outbound to the endpoint of the agent.",
+                "No message was handed out in this time.",
             ),
             _Outline(
                 "Redeliveries",
                 "deliveries",
-                ("redeliveries", "redelivered_most"),
+                ("redeliveries", "redelivered"),
                 "How often each message was handed out in this time. More than once: the owner got "
                 "it and did not acknowledge it, or lost it on the way.",
                 "No message was handed out in this time.",
@@ -121,6 +141,13 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 ("growth",),
                 "Identities that ever registered, DIDComm agents that ever connected, contracts "
                 "that were stored, and keys that have an owner.",
+            ),
+            _Outline(
+                "Who comes, and who stays away",
+                "churn",
+                ("churn",),
+                "Identities that did something themselves, week by week since the log begins: for "
+                "the first time, again, and no more (below the line).",
             ),
             _Outline(
                 "Largest senders",
@@ -144,7 +171,10 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
             _Outline(
                 "Refusals over time",
                 "refusals",
-                ("refusals_by_kind", "refused_senders", "refusals"),
+                (
+                    *("refusals_by_kind", "refused_senders", "refusals_over_time"),
+                    "acceptance",
+                ),
                 "Commands that were refused, each counted, and queues that began to refuse "
                 "messages, each recorded once; by reason. Where senders are named, they had proven "
                 "who they are.",
@@ -154,14 +184,22 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
     ),
 )
 _CAPTIONS: Final = {
-    "latency": "Waits by what ended them. p50, p90, p99: half, nine of ten and 99 of 100 messages "
+    "waits": "Waits by what ended them. p50, p90, p99: half, nine of ten and 99 of 100 messages "
     "waited at most this long.",
-    "redelivered_most": "The messages that were handed out most often.",
-    "senders": "The first by messages, and the first by bytes.",
-    "recipients": "The first by messages, and the first by bytes.",
+    "redelivered": "The messages that were handed out most often.",
+    "senders": f"The first {TOP} by messages, and the first {TOP} by bytes.",
+    "recipients": f"The first {TOP} by messages, and the first {TOP} by bytes.",
     "refusals_by_kind": "What was refused most.",
     "refused_senders": "Who was refused most, of those that are known.",
+    "endpoints": "Agents with an endpoint for which most messages wait.",
 }
+
+
+class Note(NamedTuple):
+    """One line on the export: its name, and what is said."""
+
+    name: str
+    text: str
 
 
 def page(span: Span | None, tables: Tables, export: Sequence[Note]) -> str:
@@ -178,7 +216,7 @@ def page(span: Span | None, tables: Tables, export: Sequence[Note]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    shown = tiles(tables)
+    shown = tiles(tables, span)
     sections = [
         {"title": title, "parts": [_part(outline, tables, span) for outline in parts]}
         for title, parts in _OUTLINE
@@ -209,12 +247,10 @@ _NAME: Final = "name"
 _TIME: Final = "nowrap"
 _OPEN_ROWS_MAX: Final = 30
 """Longer tables are folded until they are opened."""
-_NAMES: Final = {"did", "message_id", "command"}
+_NAMES: Final = {"identity", "sender_did", "message_id", "command", "endpoint", "tenant"}
 _SHOWN: Final[Mapping[str, Sequence[str]]] = {
-    "redelivered_most": (
-        *("message_id", "recipient_did", "deliveries", "size_bytes", "queued_at"),
-        "last_delivered_at",
-    )
+    "redelivered": ("message_id", "identity", "deliveries", "size_bytes", "queued_at"),
+    "endpoints": ("identity", "endpoint", "messages", "attempts", "delivered", "waiting"),
 }
 """Columns of wide tables that fit on the page; the files have all of them."""
 _UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -254,7 +290,7 @@ class PageTable:
 def table_of(name: str, rows: Rows, caption: str = "") -> PageTable:
     """The table of one number with all its rows; one without a caption is shown folded."""
     number = {number.name: number for number in NUMBERS}[name]
-    shown = _SHOWN.get(name, tuple(number.columns))
+    shown = _SHOWN.get(name, tuple(number.view.columns))
     return PageTable(
         title=number.title,
         caption=caption,
@@ -267,20 +303,23 @@ def table_of(name: str, rows: Rows, caption: str = "") -> PageTable:
 
 def _column(number: Number, name: str, rows: Rows) -> PageColumn:
     words = name.removesuffix("_s").removesuffix("_did").removesuffix("_bytes").replace("_", " ")
-    is_number = any(isinstance(row[name], int | float) for row in rows)
-    return PageColumn(words, number.columns[name], is_number)
+    words = words.removeprefix("is ").removesuffix(" time") if name != "in_time" else "in time"
+    is_number = any(type(row[name]) in (int, float) for row in rows)
+    return PageColumn(words, number.view.columns[name], is_number)
 
 
 def _cell(column: str, value: Any) -> Cell:
     if value is None:
         return Cell(units.DASH)
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
     if isinstance(value, datetime):
         return Cell(units.minute(value), _TIME, units.time(value))
+    if column.startswith(("share", "churn")):
+        return Cell(f"{value:.1%}", _NUMBER)
     if isinstance(value, int | float):
         ends = (shown for end, shown in _UNITS.items() if column.endswith(end))
         return Cell(next(ends, units.count)(value), _NUMBER)
-    if column == "recipient_did":
-        return Cell(units.short_did(value), _TIME, value)
     return Cell(value, _NAME if column in _NAMES else "")
 
 
@@ -292,20 +331,25 @@ class Tile(NamedTuple):
     note: str
 
 
-def tiles(tables: Tables) -> list[Tile]:
+def tiles(tables: Tables, span: Span | None) -> list[Tile]:
     """The figures; none where nothing happened and nothing waited."""
-    queue, volume = tables["queue"], tables["volume"]
+    queue, volume = tables["queue_depth"], tables["volumes"]
     growth = [row for row in tables["growth"] if row["change"]]
-    if not (volume or queue or growth or tables["refusals"]):
+    if not (volume or queue or growth or tables["refusals_over_time"]):
         return []
-    waiting = [_sum([row for row in queue if row["at"] == at], "messages") for at in _ends(queue)]
-    oldest = [r["oldest_s"] for r in queue if r["oldest_s"] and r["at"] == queue[-1]["at"]]
-    removed = _reasons(tables["latency"])
+    waiting = [
+        _sum([row for row in queue if row["at_time"] == at], "messages") for at in _ends(queue)
+    ]
+    oldest = [
+        r["oldest_s"] for r in queue if r["oldest_s"] and r["at_time"] == queue[-1]["at_time"]
+    ]
+    removed = _reasons(tables["waits"])
     new = {row["what"]: 0 for row in tables["growth"]}
     for row in growth:
         new[row["what"]] += row["change"]
-    commands = [row for row in tables["refusals"] if row["refused"] == COMMANDS]
-    began = _sum(tables["refusals"], "count") - _sum(commands, "count")
+    refused, began = (
+        _sum(tables["acceptance"], name) for name in ("commands_refused", "queues_refusing")
+    )
     return [
         Tile(
             "messages queued",
@@ -324,17 +368,22 @@ def tiles(tables: Tables) -> list[Tile]:
             f"{units.count(waiting[0] if waiting else 0)} at the start; "
             f"oldest {units.duration(max(oldest, default=None), 2)}",
         ),
-        _pickup(tables["latency"]),
+        _pickup(tables["waits"]),
+        _in_time(tables["service_level"], span),
         Tile(
             "redelivered",
             _share(tables["redeliveries"]),
             "of all messages handed out",
         ),
-        Tile("new identities", units.count(new["registrations"]), "registered for Decentrl"),
-        Tile("new connections", units.count(new["connections"]), "of DIDComm agents"),
+        Tile(
+            "new identities",
+            units.count(new["registrations"] + new["connections"]),
+            f"{units.count(new['registrations'])} registered for Decentrl, "
+            f"{units.count(new['connections'])} agents of DIDComm connected",
+        ),
         Tile(
             "commands refused",
-            units.count(_sum(commands, "count")),
+            units.count(refused),
             f"queues began to refuse {_times(began)}",
         ),
     ]
@@ -355,8 +404,19 @@ def _pickup(latency: Rows) -> Tile:
     )
 
 
+def _in_time(level: Rows, span: Span | None) -> Tile:
+    """How many of the messages for which that is decided were picked up soon enough."""
+    in_time, decided = _sum(level, "in_time"), _sum(level, "decided")
+    within_s = span.within_ms / 1000 if span else None
+    return Tile(
+        f"picked up within {units.duration(within_s)}",
+        f"{in_time / decided:.1%}" if decided else units.DASH,
+        "of the messages queued in this time",
+    )
+
+
 def _ends(queue: Rows) -> list[Any]:
-    return [queue[0]["at"], queue[-1]["at"]] if queue else []
+    return [queue[0]["at_time"], queue[-1]["at_time"]] if queue else []
 
 
 def _reasons(latency: Rows) -> dict[str, int]:

@@ -18,12 +18,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from projections.report import units
 from projections.report.drawing import NARROW, SERIES, WIDE, Size, colour, figure_svg, open_axes
-from projections.report.identities import GROWING
 from projections.report.numbers import Rows
-from projections.report.pickup import FIRST_DELIVERY
-from projections.report.span import Span
+from projections.views.identities import GROWING
+from projections.views.pickup import FIRST_DELIVERY
+from projections.views.span import Span
 
 Tables: TypeAlias = Mapping[str, Rows]
+Draw: TypeAlias = Callable[[Figure, Size, Rows, Span], None]
 _DAY_S: Final = 86_400
 _BARS_MAX: Final = 10
 _STEPS: Final = (1, 2, 2.5, 5, 10)
@@ -53,7 +54,7 @@ class Plot:
 
     number: str
     label: str
-    draw: Callable[[Figure, Size, Rows, Span], None]
+    draw: Draw
     has_rows: Callable[[Rows], bool] = bool
     heights: Mapping[Size, int] | None = None
 
@@ -94,11 +95,29 @@ def time_locator(size: Size) -> AutoDateLocator:
 
 
 def _time_axis(axes: Axes, size: Size, span: Span) -> None:
+    """The span in whole bins; what the export does not have all of is dimmed and says so."""
     locator = time_locator(size)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_DATES))
     axes.xaxis.get_offset_text().set_color(colour("--soft"))
-    axes.set_xlim(span.since_ms / 1000 / _DAY_S, span.until_ms / 1000 / _DAY_S)
+    first, *_, last = (edge / 1000 / _DAY_S for edge in span.edges_ms)
+    axes.set_xlim(first, last)
+    whole_ms = max((edge for edge in span.edges_ms if edge <= span.complete_ms), default=0)
+    if whole_ms < span.edges_ms[-1]:
+        begin = max(first, whole_ms / 1000 / _DAY_S)
+        axes.axvspan(begin, last, color=colour("--card"), alpha=0.65, linewidth=0, zorder=3)
+        axes.axvline(begin, color=colour("--soft"), linewidth=0.8, linestyle=(0, (3, 3)), zorder=4)
+        axes.text(
+            begin,
+            1.0,
+            "not complete ",
+            transform=axes.get_xaxis_transform(),
+            ha="right",
+            va="top",
+            fontsize=10,
+            color=colour("--soft"),
+            zorder=4,
+        )
 
 
 def _legend(axes: Axes, size: Size) -> None:
@@ -132,9 +151,7 @@ def _stacked(axes: Axes, edges: Sequence[float], series: Mapping[str, Sequence[f
 
 
 def _volume_edges(span: Span) -> list[float]:
-    bins = span.volume
-    starts = (bins.origin_ms + number * bins.length_ms for number in range(bins.count + 1))
-    return [start / 1000 / _DAY_S for start in starts]
+    return [edge / 1000 / _DAY_S for edge in span.edges_ms]
 
 
 def _traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
@@ -149,7 +166,7 @@ def _traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     axes.stairs(
         removed, edges, baseline=None, color=colour("--ink"), linewidth=1.1, label="removed"
     )
-    open_axes(axes, f"messages per {units.bin_name(span.volume.length_ms)}")
+    open_axes(axes, f"messages per {units.bin_name(span.bin_ms)}")
     _whole_axis(axes)
     _time_axis(axes, size, span)
     _legend(axes, size)
@@ -160,7 +177,7 @@ def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     unit, name = units.size_step(max(row["queued_bytes"] for row in rows))
     series = {p: [r["queued_bytes"] / unit for r in found] for p, found in protocols.items()}
     _stacked(axes, _volume_edges(span), series)
-    open_axes(axes, f"{name} per {units.bin_name(span.volume.length_ms)}")
+    open_axes(axes, f"{name} per {units.bin_name(span.bin_ms)}")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
     _time_axis(axes, size, span)
@@ -169,7 +186,7 @@ def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
 
 def _depth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     axes, protocols = figure.subplots(), _by(rows, "protocol")
-    times = [_day(row["at"]) for row in next(iter(protocols.values()))]
+    times = [_day(row["at_time"]) for row in next(iter(protocols.values()))]
     axes.stackplot(
         times,
         [[row["messages"] for row in found] for found in protocols.values()],
@@ -188,7 +205,7 @@ def _age(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     unit, name = units.duration_step(max(row["oldest_s"] or 0 for row in rows))
     for (protocol, found), named in zip(protocols.items(), SERIES, strict=False):
         ages = [(row["oldest_s"] or 0) / unit for row in found]
-        times = [_day(row["at"]) for row in found]
+        times = [_day(row["at_time"]) for row in found]
         axes.plot(times, ages, color=colour(named), label=protocol)
     open_axes(axes, f"age of the oldest, {_LONG[name]}")
     axes.set_ylim(bottom=0)
@@ -203,7 +220,7 @@ def _growth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     series = _by(rows, "what")
     for axes, what, named in zip(grid, GROWING, SERIES, strict=False):
         found = series[what]
-        times, totals = [_day(row["at"]) for row in found], [row["total"] for row in found]
+        times, totals = [_day(row["at_time"]) for row in found], [row["total"] for row in found]
         axes.fill_between(times, totals, step="pre", color=colour(named), alpha=0.18, linewidth=0)
         axes.step(times, totals, where="pre", color=colour(named))
         axes.set_title(f"{what}: {units.count(totals[-1])}")
@@ -291,45 +308,111 @@ def _classes(rows: Rows) -> dict[str, Rows]:
 # Identities and refusals ------------------------------------------------------------------------
 
 
-def _largest(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
-    is_narrow = size.name == NARROW.name
-    across = 1 if is_narrow else 2
-    by_messages, by_bytes = figure.subplots(2 // across, across).flatten()
-    _bars(by_messages, rows, "messages", units.count)
-    _bars(by_bytes, rows, "bytes", units.size)
+def _largest(key: str) -> Draw:
+    def draw(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+        across = 1 if size.name == NARROW.name else 2
+        by_messages, by_bytes = figure.subplots(2 // across, across).flatten()
+        names = units.short_names(row[key] for row in rows)
+        _bars(by_messages, rows, "messages", names, key, units.count)
+        _bars(by_bytes, rows, "bytes", names, key, units.size)
+
+    return draw
 
 
-def _bars(axes: Axes, rows: Rows, key: str, shown: Callable[[float], str]) -> None:
-    largest = sorted(rows, key=lambda row: (-row[key], row["did"]))[:_BARS_MAX]
-    values = [row[key] for row in largest]
+def _bars(
+    axes: Axes,
+    rows: Rows,
+    by: str,
+    names: Mapping[str, str],
+    key: str,
+    shown: Callable[[float], str],
+) -> None:
+    largest = sorted(rows, key=lambda row: (-row[by], row[key]))[:_BARS_MAX]
+    values = [row[by] for row in largest]
     places = range(len(largest))
     bars = axes.barh(places, values, height=0.66, color=colour(SERIES[0]))
-    axes.set_yticks(places, [units.short_did(row["did"]) for row in largest], fontsize=10)
+    axes.set_yticks(places, [names[row[key]] for row in largest], fontsize=10)
     axes.bar_label(bars, [shown(value) for value in values], padding=4, fontsize=10.5)
-    axes.set_title(f"by {key}")
+    axes.set_title(f"by {by}")
     axes.invert_yaxis()
-    axes.set_xlim(0, max(values) * 1.3)
+    axes.set_xlim(0, max([*values, 1]) * 1.3)
     axes.set_xticks([])
     axes.tick_params(length=0)
     for side in ("top", "right", "bottom", "left"):
         axes.spines[side].set_visible(False)
 
 
+def _over_bins(rows: Rows, name: str, value: str, edges: Sequence[float]) -> dict[str, list[float]]:
+    """The values of the most frequent names in each bin; of all others together."""
+    totals = {each: sum(r[value] for r in found) for each, found in _by(rows, name).items()}
+    frequent = sorted(totals, key=lambda each: (-totals[each], each))[:_REASONS_SHOWN]
+    short = units.short_names(frequent)
+    series = {short[each]: [0.0] * (len(edges) - 1) for each in frequent}
+    for row in rows:
+        shown = short.get(row[name], "all others")
+        values = series.setdefault(shown, [0.0] * (len(edges) - 1))
+        place = round((_day(row["bin_start"]) - edges[0]) / (edges[1] - edges[0]))
+        values[place] += row[value]
+    return series
+
+
 def _refusals(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     axes, edges = figure.subplots(), _volume_edges(span)
-    totals = {
-        reason: sum(r["count"] for r in found) for reason, found in _by(rows, "reason").items()
-    }
-    frequent = sorted(totals, key=lambda reason: (-totals[reason], reason))[:_REASONS_SHOWN]
-    series = {units.short_did(r): [0.0] * span.volume.count for r in frequent}
-    for row in rows:
-        name = units.short_did(row["reason"]) if row["reason"] in frequent else "all others"
-        values = series.setdefault(name, [0.0] * span.volume.count)
-        values[round((_day(row["bin_start"]) - edges[0]) / (edges[1] - edges[0]))] += row["count"]
-    _stacked(axes, edges, series)
-    open_axes(axes, f"refusals per {units.bin_name(span.volume.length_ms)}")
+    _stacked(axes, edges, _over_bins(rows, "reason", "refusals", edges))
+    open_axes(axes, f"refusals per {units.bin_name(span.bin_ms)}")
     _whole_axis(axes)
     _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _channels(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    axes, edges = figure.subplots(), _volume_edges(span)
+    _stacked(axes, edges, _over_bins(rows, "channel", "messages", edges))
+    open_axes(axes, f"handed out per {units.bin_name(span.bin_ms)}")
+    _whole_axis(axes)
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _service_level(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+    """Shares of bins in which anything was decided: a line between them would claim others."""
+    axes = figure.subplots()
+    for (protocol, found), named in zip(_by(rows, "protocol").items(), SERIES, strict=False):
+        decided = [row for row in found if row["share_in_time"] is not None and row["is_complete"]]
+        times = [_day(row["bin_start"]) + span.bin_ms / 2000 / _DAY_S for row in decided]
+        shares = [row["share_in_time"] * 100 for row in decided]
+        axes.plot(
+            times, shares, "o-", markersize=2.5, linewidth=1, color=colour(named), label=protocol
+        )
+    within = units.duration(span.within_ms / 1000)
+    open_axes(axes, f"% picked up within {within}")
+    axes.set_ylim(0, 104)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
+def _churn(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
+    axes = figure.subplots()
+    weeks = [_day(row["week"]) for row in rows]
+    again = [row["active"] - row["first_time"] for row in rows]
+    first = [row["first_time"] for row in rows]
+    gone = [-row["lapsed"] for row in rows]
+    width = 7 * 0.86
+    for values, base, name, named in (
+        (again, None, "active again", SERIES[0]),
+        (first, again, "first time", SERIES[2]),
+        (gone, None, "stayed away", SERIES[3]),
+    ):
+        axes.bar(weeks, values, width, bottom=base, align="edge", color=colour(named), label=name)
+    open_axes(axes, "identities per week")
+    axes.axhline(0, color=colour("--soft"), linewidth=0.8)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_STEPS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.short_count(abs(value))))
+    axes.set_xlim(weeks[0], weeks[-1] + 7)
+    locator = time_locator(size)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_DATES))
     _legend(axes, size)
 
 
@@ -337,29 +420,37 @@ def _any_waits(rows: Rows) -> bool:
     return any(row["messages"] for row in rows)
 
 
+def _bars_of(number: str, label: str, key: str = "identity") -> Plot:
+    return Plot(number, label, _largest(key), heights={NARROW: 520, WIDE: 290})
+
+
 PLOTS: Final[Mapping[str, Plot]] = {
     "traffic": Plot(
-        "volume",
+        "volumes",
         "Bars: messages queued over time, by protocol; a line: messages removed.",
         _traffic,
         lambda rows: any(row["queued"] or row["removed"] for row in rows),
     ),
     "bytes": Plot(
-        "volume",
+        "volumes",
         "Bars: bytes queued over time, by protocol.",
         _bytes,
         lambda rows: any(row["queued_bytes"] for row in rows),
     ),
-    "depth": Plot("queue", "Areas: messages waiting over time, by protocol.", _depth, _any_waits),
-    "age": Plot("queue", "Lines: age of the oldest waiting message over time.", _age, _any_waits),
+    "depth": Plot(
+        "queue_depth", "Areas: messages waiting over time, by protocol.", _depth, _any_waits
+    ),
+    "age": Plot(
+        "queue_depth", "Lines: age of the oldest waiting message over time.", _age, _any_waits
+    ),
     "first-delivery": Plot(
-        "latency_histogram",
+        "wait_classes",
         "Histogram: wait from queued to first delivery.",
         _delivery_waits,
         lambda rows: any(map(_is_delivery, rows)),
     ),
     "removal": Plot(
-        "latency_histogram",
+        "wait_classes",
         "Histogram: wait from queued to removed, by reason.",
         _removal_waits,
         lambda rows: not all(map(_is_delivery, rows)),
@@ -371,13 +462,20 @@ PLOTS: Final[Mapping[str, Plot]] = {
         lambda rows: any(row["total"] for row in rows),
         {WIDE: 200, NARROW: 330},
     ),
-    "senders": Plot(
-        "senders", "Bars: the largest senders.", _largest, heights={NARROW: 520, WIDE: 290}
+    "senders": _bars_of("senders", "Bars: the largest senders."),
+    "recipients": _bars_of("recipients", "Bars: the largest recipients."),
+    "tenants": _bars_of("tenant_volumes", "Bars: the largest tenants.", "tenant"),
+    "refusals": Plot("refusals_over_time", "Bars: refusals over time, by reason.", _refusals),
+    "channels": Plot("deliveries", "Bars: messages handed out, by channel.", _channels),
+    "service-level": Plot(
+        "service_level",
+        "Lines: the share of messages that were picked up soon enough, by protocol.",
+        _service_level,
+        lambda rows: any(row["decided"] and row["is_complete"] for row in rows),
     ),
-    "recipients": Plot(
-        "recipients", "Bars: the largest recipients.", _largest, heights={NARROW: 520, WIDE: 290}
+    "churn": Plot(
+        "churn", "Bars: identities that came, came again and stayed away, by week.", _churn
     ),
-    "refusals": Plot("refusals", "Bars: refusals over time, by reason.", _refusals),
     "deliveries": Plot(
         "redeliveries", "Bars: messages by how often they were handed out.", _deliveries
     ),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from datetime import datetime
+from pathlib import Path
 
 import click
 import msgspec
 
 from eventstore.log.public_key import PublicKey
 from projections.report.numbers import FOLDER
-from projections.report.writing import STEPS, NoSuchTime, Report, write_report
+from projections.report.writing import STEPS, Report, write_report
 from projections.spark.export import open_export
 from projections.spark.program import (
     ProgressSteps,
@@ -21,6 +23,7 @@ from projections.spark.program import (
     spark_options,
 )
 from projections.spark.session import open_session
+from projections.views.span import WITHIN_MS, NoSuchTime
 
 
 def time_ms(text: str) -> int:
@@ -35,6 +38,21 @@ def time_ms(text: str) -> int:
     return int(at.timestamp() * 1000)
 
 
+def tenants_in(path: str) -> dict[str, str]:
+    """The tenants of identities in a CSV file of two columns, without a head.
+
+    Raises:
+        BadParameter: it cannot be read, or a line has not two columns.
+    """
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            return dict(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise click.BadParameter(f"cannot be read: {error}") from error
+    except ValueError as error:
+        raise click.BadParameter("every line has to be a DID and a tenant") from error
+
+
 @click.command("report")
 @spark_options
 @click.option("--to", "target", required=True, help="The report: a folder or a URI.")
@@ -43,6 +61,20 @@ def time_ms(text: str) -> int:
 )
 @click.option(
     "--until", type=time_ms, metavar="TIME", help="Before which it ends; else the last event."
+)
+@click.option(
+    "--within-s",
+    type=click.FloatRange(min=0),
+    default=WITHIN_MS / 1000,
+    show_default=True,
+    help="The wait, in seconds, that the service level is measured against.",
+)
+@click.option(
+    "--tenants",
+    type=tenants_in,
+    default=None,
+    metavar="FILE",
+    help="Whose an identity is: a CSV file of DIDs and tenants; others are counted by label.",
 )
 @pseudonymise_option
 @public_key_option
@@ -53,6 +85,8 @@ def report_command(  # noqa: PLR0913 - one for each option
     target: str,
     since: int | None,
     until: int | None,
+    within_s: float,
+    tenants: dict[str, str] | None,
     key: bytes | None,
     signer: PublicKey | None,
     master: str | None,
@@ -61,16 +95,16 @@ def report_command(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Write a page of figures and plots, and its numbers as CSV and Parquet.
 
-    Of what was recorded from --since until before --until: traffic, waiting messages, pickup,
-    growth, largest senders and recipients, redeliveries, refusals. The page report.html needs
-    nothing else to be shown. Messages that were queued before that time and waited count as
-    waiting. Nothing has content of messages.
+    Of what was recorded from --since until before --until: traffic, tenants, waiting messages,
+    service level, pickup, growth, largest senders and recipients, redeliveries, refusals. The page
+    report.html needs nothing else to be shown. Messages that were queued before that time and
+    waited count as waiting. Nothing has content of messages.
     """
     export = open_export(source, signer)
     with ProgressSteps("Writing the report", STEPS + 1) as steps:
         steps.begin("Spark")
         with open_session(master, memory_mib=memory_mib) as spark:
-            steps.done("messages")
+            steps.done("the time")
             try:
                 report = write_report(
                     spark,
@@ -78,6 +112,8 @@ def report_command(  # noqa: PLR0913 - one for each option
                     target,
                     since_ms=since,
                     until_ms=until,
+                    within_ms=round(within_s * 1000),
+                    tenants=tenants,
                     key=key,
                     progress=steps.done,
                 )
@@ -90,6 +126,8 @@ def report_command(  # noqa: PLR0913 - one for each option
 
 def _text(report: Report) -> str:
     about = f"from {report.since} until {report.until}" if report.since else "of no events"
+    if report.complete_until != report.until:
+        about += f", complete until {report.complete_until}"
     lines = [f"{report.page} and {FOLDER}/ in {report.to}, {about}"]
     width = max(len(number.name) for number in report.numbers)
     lines += [

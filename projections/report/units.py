@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Final
 
 _SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -18,8 +21,10 @@ _DURATIONS: Final = (
 """Seconds of a unit, its name, and from how many of them on it is used."""
 DASH: Final = "\N{EN DASH}"
 """Stands for a missing value, and between the ends of a range."""
-_DID_START: Final = 18
-_DID_END: Final = 6
+_SHORT_MAX: Final = 26
+"""Names up to this length stand as they are."""
+_BEGIN_MAX: Final = 12
+_END: Final = 8
 
 
 def count(number: float) -> str:
@@ -89,8 +94,33 @@ def minute(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def short_did(did: str) -> str:
-    """Both ends of a long DID."""
-    if len(did) <= _DID_START + _DID_END + 1:
-        return did
-    return f"{did[:_DID_START]}…{did[-_DID_END:]}"
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """A short form of each name, all of them different: DIDs of one method begin alike.
+
+    What they differ in stays: their ends, else what follows the part that all of them have in
+    common, else a number.
+    """
+    wanted = list(dict.fromkeys(names))
+    long = [name for name in wanted if len(name) > _SHORT_MAX]
+    # Of characters, not of parts of a path: both ends of the order differ where any two do.
+    pairs = zip(min(long, default=""), max(long, default=""), strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    for end in (_END, 2 * _END):
+        found = {name: f"{_beginning(name)}…{name[-end:]}" for name in long}
+        if len(set(found.values())) == len(long):
+            break
+    else:
+        found = {name: f"{_beginning(name)}…{name[common : common + _END]}…" for name in long}
+    shown = {name: found.get(name, name) for name in wanted}
+    taken = Counter(shown.values())
+    return {
+        name: short if taken[short] == 1 else f"{short[:-1]} {number}"
+        for number, (name, short) in enumerate(shown.items(), start=1)
+    }
+
+
+def _beginning(name: str) -> str:
+    """Of a DID its method."""
+    parts = name.split(":", 2)
+    method = ":".join(parts[:2]) + ":" if len(parts) > 2 else name  # noqa: PLR2004 - did:method:id
+    return method[:_BEGIN_MAX]

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.parquet.files import open_place
-from projections.errors import USAGE, ProjectionError
+from projections.exported import position_text
 from projections.report import units
-from projections.report.facts import gather
 from projections.report.numbers import NUMBERS, compute, plain, write
-from projections.report.page import page
-from projections.report.provenance import notes
-from projections.report.span import Span
+from projections.report.page import Note, page
 from projections.spark.export import ExportedLog
-from projections.spark.pseudonyms import pseudonymised
+from projections.spark.pseudonyms import NAMING, pseudonymised
+from projections.views.on_spark import recorded_ms, views_in_spark
+from projections.views.registry import VIEWS
+from projections.views.span import WITHIN_MS, Span
 
 PAGE: Final = "report.html"
-_NOTHING: Final = Span(0, 1)
+STEPS: Final = sum(view.is_basis for view in VIEWS) + len(NUMBERS) + 2
+"""When the log begins and ends, what views stand on, each number, the page."""
+_NOTHING: Final = Span.over(0, 1, 0)
 """The span over an export without events: nothing is in it."""
+_HIDDEN: Final = (NAMING.keys() - {"refusals"}) | {"tenant"}
+"""Columns of views that name an identity or a peer; refusals are a number there."""
 
-STEPS: Final = len(NUMBERS) + 2
-"""The messages, each number, the page."""
 Progress: TypeAlias = Callable[[str], None]
 """Called after each step with the name of what comes next, or what was last written."""
-
-
-class NoSuchTime(ProjectionError):
-    """The time of the report ends before it begins."""
-
-    exit_code = USAGE
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -52,6 +48,7 @@ class Report(msgspec.Struct, frozen=True):
     page: str
     since: str
     until: str
+    complete_until: str
     numbers: list[Written]
 
 
@@ -62,6 +59,8 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
     *,
     since_ms: int | None = None,
     until_ms: int | None = None,
+    within_ms: int = WITHIN_MS,
+    tenants: Mapping[str, str] | None = None,
     key: bytes | None = None,
     progress: Progress = lambda _step: None,
 ) -> Report:
@@ -69,10 +68,12 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
 
     Args:
         spark: any session; ``projections.spark.session`` opens one.
-        export: see ``projections.report.provenance.open_signed_export``; without pseudonyms.
+        export: see ``projections.spark.export.open_export``; without pseudonyms.
         target: folder of the report, a path or a URI; a report in it is replaced.
         since_ms: Unix milliseconds; None for the first event.
         until_ms: Unix milliseconds; None for the last event.
+        within_ms: the wait that the service level is measured against.
+        tenants: whose an identity is, by its DID.
         key: replaces all DIDs by pseudonyms (``projections.spark.pseudonyms``).
         progress: called after each of the ``STEPS``.
 
@@ -80,46 +81,70 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
         NoSuchTime: ``until_ms`` is not after ``since_ms``.
         ExportUnavailable: the folder cannot be written.
     """
-    span = _span(spark, export, since_ms, until_ms)
+    ends: tuple[int | None, int | None] = (None, None)
+    if since_ms is None or until_ms is None or export.complete_until_ms is None:
+        ends = recorded_ms(export.events(spark))
+    complete_ms = export.complete_until_ms
+    span = Span.of_log(*ends, complete_ms, since_ms, until_ms, within_ms)
     place = open_place(target)
     tables: dict[str, pa.Table] = {}
 
-    def hide(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-        return frame if key is None or not columns else pseudonymised(frame, key, columns)
+    def hide(frame: DataFrame) -> DataFrame:
+        return frame if key is None else pseudonymised(frame, key, _HIDDEN)
 
-    with gather(spark, export, span or _NOTHING) as facts:
-        progress("numbers")
-        for number, table in compute(facts, hide):
-            write(place, number, table)
-            tables[number.name] = table
-            progress(number.name)
+    progress("messages")
+    session = views_in_spark(
+        spark, export.events, span or _NOTHING, tenants or {}, computed=progress
+    )
+    for number, table in compute(session, hide):
+        write(place, number, table)
+        tables[number.name] = table
+        progress(number.name)
     text = page(span, plain(tables), notes(export, is_pseudonymised=key is not None))
     place.write(PAGE, text.encode())
     progress(PAGE)
-    since, until = _ends(span)
     written = [Written(n.name, n.title, tables[n.name].num_rows) for n in NUMBERS]
-    return Report(target, PAGE, since, until, written)
-
-
-def _ends(span: Span | None) -> tuple[str, str]:
     if span is None:
-        return "", ""
-    return units.utc(span.since_ms).isoformat(), units.utc(span.until_ms).isoformat()
+        return Report(target, PAGE, "", "", "", written)
+    ends_ms = (span.since_ms, span.until_ms, span.complete_ms)
+    since, until, complete = (units.utc(at_ms).isoformat() for at_ms in ends_ms)
+    return Report(target, PAGE, since, until, complete, written)
 
 
-def _span(
-    spark: SparkSession, export: ExportedLog, since_ms: int | None, until_ms: int | None
-) -> Span | None:
-    """The range; what is not given is where the log begins and ends. None if it is empty."""
-    if since_ms is None or until_ms is None:
-        at_ms = F.unix_millis("recorded_at")
-        found = export.events(spark).agg(F.min(at_ms), F.max(at_ms)).first()
-        first, last = found if found is not None else (None, None)
-        if first is None or last is None:
-            return None
-        since_ms = int(first) if since_ms is None else since_ms
-        until_ms = int(last) + 1 if until_ms is None else until_ms
-    if until_ms <= since_ms:
-        shown = [units.utc(at_ms).isoformat() for at_ms in (since_ms, until_ms)]
-        raise NoSuchTime(f"the time from {shown[0]} until {shown[1]} is empty")
-    return Span(since_ms, until_ms)
+def notes(export: ExportedLog, *, is_pseudonymised: bool) -> list[Note]:
+    """What is to be known of an export: whose, what of it, and how sure that is."""
+    catalogs = [part.catalog for part in export.parts]
+    manifests = sum(len(catalog.statements) for catalog in catalogs)
+    rows = sum(catalog.rows for catalog in catalogs)
+    until_ms = export.complete_until_ms
+    return [
+        Note("Mediator", export.head.mediator_did),
+        Note(
+            "Log",
+            f"exported up to position {position_text(export.last)}, {units.count(rows)} rows"
+            if rows
+            else "no rows are exported yet",
+        ),
+        Note(
+            "Complete until",
+            "not known: the export does not say"
+            if until_ms is None
+            else f"{_seconds(units.utc(until_ms))} UTC; what was recorded later may be missing",
+        ),
+        Note(
+            "Signatures",
+            f"verified: {units.count(manifests)} manifest{'' if manifests == 1 else 's'}, signed"
+            f" by the key {export.head.public_key}, which has to be the mediator's",
+        ),
+        Note("Files", "sizes compared; hashes and the chain of the log are not: poste verify does"),
+        Note(
+            "Names",
+            "every DID is replaced by its keyed hash; the same key gives the same ones elsewhere"
+            if is_pseudonymised
+            else "as they stand in the log",
+        ),
+    ]
+
+
+def _seconds(at: datetime) -> str:
+    return at.isoformat(" ", "seconds").removesuffix("+00:00")

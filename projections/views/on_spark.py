@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +34,8 @@ def views_in_spark(
     events: Callable[[SparkSession], DataFrame],
     span: Span,
     tenants: Mapping[str, str],
+    *,
+    computed: Callable[[str], None] | None = None,
 ) -> SparkSession:
     """A session of the same Spark that has the views, and names of its own alone.
 
@@ -43,6 +44,8 @@ def views_in_spark(
         events: reads the rows of the log by a session.
         span: what the views are about.
         tenants: the operator's list of them, by identity.
+        computed: for who reads many of them: what they stand on is computed now and kept by Spark,
+            and this is called with the name of each. None computes nothing yet.
     """
     session = spark.newSession()
     for name in _OF_ITS_OWN:
@@ -56,16 +59,10 @@ def views_in_spark(
     for name, rows in sources.items():
         rows.createOrReplaceTempView(name)
     for view in VIEWS:
-        session.sql(view.sql).createOrReplaceTempView(view.name)
+        rows = session.sql(view.sql)
+        if computed is not None and view.is_basis:
+            # Not merely cached: each plan would still have all of this one in it.
+            rows = rows.localCheckpoint()
+            computed(view.name)
+        rows.createOrReplaceTempView(view.name)
     return session
-
-
-@contextmanager
-def keeping(session: SparkSession) -> Iterator[None]:
-    """Have Spark compute what many views stand on once, while the block runs."""
-    kept = [session.table(view.name).persist() for view in VIEWS if view.is_basis]
-    try:
-        yield
-    finally:
-        for rows in kept:
-            rows.unpersist()

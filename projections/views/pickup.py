@@ -36,7 +36,8 @@ SERVICE_LEVEL: Final = View(
         "p95_s": "19 of 20 picked up waited at most this long, seconds",
         "p99_s": "99 of 100 picked up waited at most this long, seconds",
         "in_time": "messages that were picked up within the wait of the span (within_ms)",
-        "share_in_time": "their share of those for which that is decided; null for none",
+        "decided": "messages that left the queue or have waited for longer",
+        "share_in_time": "in_time by decided; null for none",
         "is_complete": "the export has all of the bin, and the wait is over for all its messages",
     },
     f"""
@@ -69,6 +70,7 @@ SELECT
   {_rank("p95_s", 0.95)},
   {_rank("p99_s", 0.99)},
   count(in_time) AS in_time,
+  count(decided) AS decided,
   CAST(count(in_time) AS DOUBLE) / nullif(count(decided), 0) AS share_in_time,
   max(start_ms + bin_ms + within_ms) <= max(complete_ms) AS is_complete
 FROM waits CROSS JOIN span

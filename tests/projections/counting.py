@@ -13,7 +13,7 @@ from eventstore.log import events as e
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.columns import identity_of
-from projections.report.span import Bins, Span
+from projections.views.span import Span
 
 Rows = list[dict[str, Any]]
 TOP: Final = 20
@@ -133,32 +133,28 @@ class Counted:
             )
         })  # fmt: skip
 
-    def volume(self) -> Rows:
-        bins = self.span.volume
+    def volumes(self) -> Rows:
+        bin_ms = self.span.bin_ms
         counts: Counter[tuple[int, str, str]] = Counter()
         for life in self.lives.values():
-            happened = [("queued", life.queued_ms), ("removed", life.removed_ms)]
-            happened += [("delivered", at_ms) for at_ms in life.delivered_ms]
-            for step, at_ms in happened:
+            for step, at_ms in (("queued", life.queued_ms), ("removed", life.removed_ms)):
                 if at_ms is not None and self.holds(at_ms):
-                    start = at_ms // bins.length_ms * bins.length_ms
+                    start = at_ms // bin_ms * bin_ms
                     counts[start, life.protocol, step] += 1
                     counts[start, life.protocol, f"{step}_bytes"] += life.size_bytes
-        names = [n for s in ("queued", "delivered", "removed") for n in (s, f"{s}_bytes")]
+        names = [n for s in ("queued", "removed") for n in (s, f"{s}_bytes")]
         return [
             {"bin_start": when(start), "protocol": protocol}
             | {name: counts[start, protocol, name] for name in names}
-            for start in range(bins.origin_ms, self.span.until_ms, bins.length_ms)
+            | {"is_complete": start + bin_ms <= self.span.complete_ms}
+            for start in self.span.edges_ms[:-1]
             for protocol in self.protocols
         ]
 
     def edges(self) -> list[int]:
-        bins: Bins = self.span.standing
-        first = self.span.since_ms // bins.length_ms * bins.length_ms + bins.length_ms
-        between = range(first, self.span.until_ms, bins.length_ms)
-        return [self.span.since_ms, *between, self.span.until_ms]
+        return [*self.span.edges_ms[:-1], self.span.until_ms]
 
-    def queue(self) -> Rows:
+    def queue_depth(self) -> Rows:
         rows: Rows = []
         for at_ms in self.edges():
             for protocol in self.protocols:
@@ -169,13 +165,51 @@ class Counted:
                 ]
                 oldest_ms = min((life.queued_ms for life in waiting), default=None)
                 rows.append({
-                    "at": when(at_ms),
+                    "at_time": when(at_ms),
                     "protocol": protocol,
                     "messages": len(waiting),
                     "bytes": sum(life.size_bytes for life in waiting),
                     "oldest_s": None if oldest_ms is None else (at_ms - oldest_ms) / 1000,
+                    "is_complete": at_ms <= self.span.complete_ms,
                 })  # fmt: skip
         return rows
+
+    def service_level(self) -> Rows:
+        bins: dict[tuple[int, str], list[Life]] = defaultdict(list)
+        for life in self.lives.values():
+            if self.holds(life.queued_ms):
+                bins[life.queued_ms // self.span.bin_ms * self.span.bin_ms, life.protocol].append(
+                    life
+                )
+        return [self._level(*key, lives) for key, lives in sorted(bins.items())]
+
+    def _level(self, start_ms: int, protocol: str, lives: list[Life]) -> dict[str, Any]:
+        span = self.span
+        waits = sorted(
+            max(0, life.removed_ms - life.queued_ms)
+            for life in lives
+            if life.removed_ms is not None and life.reason in {"acknowledged", "delivered"}
+        )
+        in_time = sum(ms <= span.within_ms for ms in waits)
+        decided = sum(
+            life.reason is not None or span.complete_ms - life.queued_ms > span.within_ms
+            for life in lives
+        )
+        ranks = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+        return {
+            "bin_start": when(start_ms),
+            "protocol": protocol,
+            "messages": len(lives),
+            "picked_up": len(waits),
+            **{
+                name: waits[math.ceil(rank * len(waits)) - 1] / 1000 if waits else None
+                for name, rank in ranks.items()
+            },
+            "in_time": in_time,
+            "decided": decided,
+            "share_in_time": in_time / decided if decided else None,
+            "is_complete": start_ms + span.bin_ms + span.within_ms <= span.complete_ms,
+        }
 
     def waits_ms(self) -> dict[tuple[str, str], list[int]]:
         found: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -186,7 +220,7 @@ class Counted:
                     found[stage, life.protocol].append(max(0, at_ms - life.queued_ms))
         return found
 
-    def latency(self) -> Rows:
+    def waits(self) -> Rows:
         rows: Rows = []
         for (stage, protocol), waits in sorted(self.waits_ms().items()):
             waits.sort()
@@ -198,7 +232,7 @@ class Counted:
             )
         return rows
 
-    def latency_histogram(self) -> Rows:
+    def wait_classes(self) -> Rows:
         counts: Counter[tuple[str, str, int]] = Counter()
         for (stage, protocol), waits in self.waits_ms().items():
             for ms in waits:
@@ -224,10 +258,11 @@ class Counted:
         before = [self.edges()[0], *self.edges()]
         return [
             {
-                "at": when(at_ms),
+                "at_time": when(at_ms),
                 "what": what,
                 "change": totals[at_ms, what] - totals[earlier_ms, what],
                 "total": totals[at_ms, what],
+                "is_complete": at_ms <= self.span.complete_ms,
             }
             for earlier_ms, at_ms in zip(before, self.edges(), strict=False)
             for what in kinds
@@ -241,17 +276,25 @@ class Counted:
                 messages[getattr(life, name)] += 1
                 sizes[getattr(life, name)] += life.size_bytes
         assert len(messages) <= TOP
-        rows = [{"did": did, "messages": messages[did], "bytes": sizes[did]} for did in messages]
-        return sorted(rows, key=lambda row: (-row["messages"], -row["bytes"], row["did"]))
+        rows = [
+            {"identity": did, "messages": messages[did], "bytes": sizes[did]} for did in messages
+        ]
+        return sorted(rows, key=lambda row: (-row["messages"], -row["bytes"], row["identity"]))
 
-    def refusals(self) -> Rows:
+    def refusals_over_time(self) -> Rows:
         counts: Counter[tuple[int, str, str]] = Counter()
         for at_ms, refused, _, _, reason, _, number in self.refused:
             if self.holds(at_ms):
-                length_ms = self.span.volume.length_ms
+                length_ms = self.span.bin_ms
                 counts[at_ms // length_ms * length_ms, refused, reason] += number
         return [
-            {"bin_start": when(start), "refused": refused, "reason": reason, "count": number}
+            {
+                "bin_start": when(start),
+                "refused": refused,
+                "reason": reason,
+                "refusals": number,
+                "is_complete": start + self.span.bin_ms <= self.span.complete_ms,
+            }
             for (start, refused, reason), number in sorted(counts.items())
         ]
 
@@ -268,14 +311,14 @@ class Counted:
             for (a, b, protocol), number in sorted(counts.items(), key=lambda item: item[0][::2])
         ]
 
-    def redelivered_most(self) -> Rows:
+    def redelivered(self) -> Rows:
         lives = [(sum(map(self.holds, life.delivered_ms)), life) for life in self.lives.values()]
         often = [(number, life) for number, life in lives if number > 1]
         often.sort(key=lambda found: (-found[0], found[1].queued_ms, found[1].message_id))
         return [
             {
                 "message_id": life.message_id,
-                "recipient_did": life.identity,
+                "identity": life.identity,
                 "protocol": life.protocol,
                 "deliveries": number,
                 "size_bytes": life.size_bytes,

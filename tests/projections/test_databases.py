@@ -29,7 +29,7 @@ from projections.exported import NoExport, NotExported
 from projections.generations.generation import Generation
 from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import RebuildRefused, rebuild
-from projections.report.provenance import notes
+from projections.report.writing import notes
 from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, PLACEMENT, History, random_script
