@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,21 @@ from eventstore.stores.restore import OnProgress, Restored
 from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.restoring import Source, Target, keys_for, opened_source, run, target_of
+from http_edge.server.restoring import AsOf, Source, Target, keys_for, opened_source, run, target_of
 from http_edge.settings.sources import Loaded
+
+
+def _point_in_log(text: str) -> AsOf:
+    """A position of the log, or a time in ISO 8601; in UTC if it names no zone."""
+    if text.isascii() and text.isdigit() and int(text):
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is neither a position nor a time like 2030-12-31T23:59:59Z"
+        ) from error
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 @click.command()
@@ -54,9 +68,9 @@ from http_edge.settings.sources import Loaded
 @click.option(
     "--as-of",
     "until",
-    type=click.IntRange(min=1),
-    metavar="POSITION",
-    help="End with the last whole transaction up to this position of the log.",
+    type=_point_in_log,
+    metavar="TIME|POSITION",
+    help="End with the last whole transaction until then, or up to this position of the log.",
 )
 @json_option
 @with_settings("data_dir")
@@ -66,7 +80,7 @@ def restore(
     origin: str,
     destination: str,
     backup: Path | None,
-    until: int | None,
+    until: AsOf,
     as_json: bool,
 ) -> int:
     """Build a log anew from its export, or move it to another store.
@@ -82,9 +96,9 @@ def restore(
     with _explained():
         keys = keys_for(target, backup)
         with opened_source(origin, target, keys, until) as source:
-            end = source.last if until is None else until
+            end = source.last if source.until is None else source.until
             with _progress_bar(end) as progress:
-                restored = run(source, target, keys, until, progress)
+                restored = run(source, target, keys, progress)
             record = _record(source, target, restored, time.monotonic() - started)
     if as_json:
         print_json(record)

@@ -8,22 +8,30 @@ them, and a mediator with other keys is another mediator to all its clients.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
 import base58
+import pyarrow as pa
+import pyarrow.dataset as ds
 
+from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
-from eventstore.parquet.catalog import catalog_of
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
-from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
+from eventstore.parquet.files import EVENTS, HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import parse_head
 from eventstore.parquet.rows import exported_sections
+from eventstore.parquet.schema import SCHEMA
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sections, restore
@@ -32,17 +40,20 @@ from http_edge.crypto.mediator_keys import MediatorKeys, create, load
 from http_edge.server.data_dir import locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 
+AsOf: TypeAlias = datetime | int | None
+"""A time with its zone, a position of the log, or None for all of it."""
 _LOGS: Final = {"sqlite", "postgresql", "postgres"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """The log to restore: its rows, its constants, and the position of its end."""
+    """The log to restore: its rows, its constants, its end, and where to end; None for all."""
 
     name: str
     sections: Iterator[LogSection]
     constants: Mapping[str, str]
     last: int
+    until: int | None
 
 
 @dataclass(frozen=True)
@@ -98,10 +109,10 @@ def keys_for(target: Target, backup: Path | None) -> MediatorKeys:
 
 
 @contextmanager
-def opened_source(
-    text: str, target: Target, keys: MediatorKeys, until: int | None
-) -> Iterator[Source]:
+def opened_source(text: str, target: Target, keys: MediatorKeys, until: AsOf) -> Iterator[Source]:
     """The source that a path or URL names, checked as far as that goes without reading all.
+
+    As of a time it ends with the last transaction that was made until then.
 
     Raises:
         Stop: there is none, it is of other keys, it ends before ``until``, or a mediator runs on
@@ -110,22 +121,20 @@ def opened_source(
     """
     with ExitStack() as stack:
         if _is_log(text) or Path(text).is_file():
-            source = stack.enter_context(_log_source(text, target))
+            source = stack.enter_context(_log_source(text, target, until))
         else:
             _refuse_several(text)
             source = _export_source(open_place(text), keys, until)
-        if until is not None and until > source.last:
+        if source.until is not None and source.until > source.last:
             raise Stop(
                 Exit.USAGE,
-                f"{source.name} ends at position {source.last}, before {until}",
+                f"{source.name} ends at position {source.last}, before {source.until}",
                 "Name a position that it has, or leave --as-of out.",
             )
         yield source
 
 
-def run(
-    source: Source, target: Target, keys: MediatorKeys, until: int | None, progress: OnProgress
-) -> Restored:
+def run(source: Source, target: Target, keys: MediatorKeys, progress: OnProgress) -> Restored:
     """Restore the source into the target, which is a log of the mediator when this returns.
 
     Raises:
@@ -142,7 +151,9 @@ def run(
         log.begin()
         # Before the log is one: a mediator that finds no keys makes new ones.
         create(target.keys_path, keys)
-        return restore(source.sections, log, source.constants, until=until, progress=progress)
+        return restore(
+            source.sections, log, source.constants, until=source.until, progress=progress
+        )
 
 
 def _is_log(text: str) -> bool:
@@ -150,7 +161,7 @@ def _is_log(text: str) -> bool:
 
 
 @contextmanager
-def _log_source(text: str, target: Target) -> Iterator[Source]:
+def _log_source(text: str, target: Target, until: AsOf) -> Iterator[Source]:
     dsn = text if _is_log(text) else f"sqlite://{quote(str(Path(text).absolute()))}"
     path = Path(unquote(urlsplit(dsn).path))
     is_file = dsn.startswith("sqlite:")
@@ -166,7 +177,9 @@ def _log_source(text: str, target: Target) -> Iterator[Source]:
             remedy = "Name the log of a mediator, or its export, with --from."
             raise Stop(Exit.USAGE, "the source is not the log of a mediator", remedy)
         name = str(path) if is_file else "the log in PostgreSQL"
-        yield Source(name, log_sections(log), constants, log.position())
+        if isinstance(until, datetime):
+            until = _until(name, _sealed_in(log), until)
+        yield Source(name, log_sections(log), constants, log.position(), until)
 
 
 def _is_served_elsewhere(data_dir: Path, target: Target) -> bool:
@@ -186,7 +199,7 @@ def _refuse_several(text: str) -> None:
         )
 
 
-def _export_source(place: ExportPlace, keys: MediatorKeys, until: int | None) -> Source:
+def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Source:
     try:
         head = parse_head(HEAD, place.read(HEAD), verify=None)
     except FileMissing:
@@ -202,6 +215,55 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: int | None) ->
         )
     catalog = catalog_of(place, partial(signatures.verify, keys.signing_public), is_whole=True)
     constants = {"mediator_did": head.mediator_did, "shards": str(head.shards)}
-    return Source(
-        place.address(), exported_sections(place, catalog, until), constants, catalog.last
-    )
+    name = place.address()
+    if isinstance(until, datetime):
+        _check_complete(name, catalog, until)
+        until = _until(name, _sealed_in_files(place, catalog), until)
+    sections = exported_sections(place, catalog, until)
+    return Source(name, sections, constants, catalog.last, until)
+
+
+def _until(name: str, seals: Iterable[tuple[int, int]], at: datetime) -> int:
+    """The position of the last of these seals that was made until then."""
+    at_ms = round(at.timestamp() * 1000)
+    found = max((position for position, made_ms in seals if made_ms <= at_ms), default=0)
+    if not found:
+        remedy = "Name a later time."
+        raise Stop(Exit.USAGE, f"{name} begins after {at.isoformat()}", remedy)
+    return found
+
+
+def _sealed_in(log: EventLog) -> Iterator[tuple[int, int]]:
+    """Position of each seal, and when it was made, Unix milliseconds."""
+    for section in log_sections(log):
+        for row in section.rows:
+            if row.topic == SEAL_TOPIC:
+                yield row.position, decode(row.topic, row.state).at_ms
+
+
+def _sealed_in_files(place: ExportPlace, catalog: Catalog) -> Iterator[tuple[int, int]]:
+    """The same of an export; what the files say is checked when the rows are read."""
+    paths = [place.full_path(file.path) for file in catalog.files]
+    rows = ds.dataset(paths, schema=SCHEMA, filesystem=place.filesystem)
+    is_seal = ds.field("type") == SEAL_TOPIC.rpartition(".")[0]
+    try:
+        for batch in rows.to_batches(columns=["position", "recorded_at"], filter=is_seal):
+            positions, made_us = batch.column("position"), batch.column("recorded_at")
+            made_ms = (us // 1000 for us in made_us.cast("int64").to_pylist())
+            yield from zip(positions.to_pylist(), made_ms, strict=True)
+    except pa.ArrowException as error:
+        raise ExportDamaged(EVENTS, Damage.CHANGED, str(error)) from error
+    except OSError as error:
+        raise ExportUnavailable(EVENTS, str(error)) from error
+
+
+def _check_complete(name: str, catalog: Catalog, at: datetime) -> None:
+    until_ms = catalog.complete_until_ms
+    if until_ms is None or at.timestamp() * 1000 > until_ms:
+        said = (
+            "does not say until when it is complete"
+            if until_ms is None
+            else f"is complete until {datetime.fromtimestamp(until_ms / 1000, UTC).isoformat()}"
+        )
+        remedy = "Name an earlier time or a position, or leave --as-of out."
+        raise Stop(Exit.USAGE, f"{name} {said}, not until {at.isoformat()}", remedy)

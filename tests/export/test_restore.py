@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from actors.host.host import Host
 from eventstore.log.codec import decode, identity_stream
 from eventstore.log.errors import LogUnfinished
 from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
-from eventstore.log.events import BatchSealed
+from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.seal import command_key, unpack_nonces
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
@@ -87,7 +88,7 @@ def cut(sections):
 target = target_of(destination, Path(data_dir))
 keys = keys_for(target, Path(keys))
 with opened_source(source, target, keys, None) as source:
-    run(replace(source, sections=cut(source.sections)), target, keys, None, lambda *_: None)
+    run(replace(source, sections=cut(source.sections)), target, keys, lambda *_: None)
 """
 """Restores in small transactions; kills itself before the given section, or after the last one."""
 
@@ -311,6 +312,40 @@ def test_a_restore_as_of_a_position_ends_with_its_last_whole_transaction(
     late = restore(run, original.place, str(tmp_path / "other"), original.keys, "--as-of", "999999")
     assert late.code == Exit.USAGE
     assert f"ends at position {original.end}" in late.err
+
+
+@pytest.mark.parametrize("origin", ["place", "dsn"])
+def test_a_restore_as_of_a_time_ends_with_the_last_transaction_made_until_then(
+    run: Run, original: Original, tmp_path: Path, origin: str
+) -> None:
+    source = getattr(original, origin)
+    with closing(open_log(original.dsn)) as log:
+        rows = list(whole_log(log))
+    made_ms = {
+        row.position: decode(row.topic, row.state).at_ms for row in rows if row.topic == SEAL_TOPIC
+    }
+    middle_ms = sorted(made_ms.values())[len(made_ms) // 2]
+    at = datetime.fromtimestamp(middle_ms / 1000, UTC).isoformat()
+    ran = restore(run, source, str(tmp_path / "new"), original.keys, "--as-of", at)
+    last = max(position for position, ms in made_ms.items() if ms <= middle_ms)
+    assert (ran.code, json.loads(ran.out)["position"]) == (Exit.OK, last)
+    wanted = [row for row in rows if row.position <= last]
+    assert tables_of(f"sqlite:{tmp_path}/new/log.db")["stored_events"] == wanted
+    for when, said in (("1999-01-01", "begins after"), ("soon", "neither a position nor a time")):
+        refused = restore(run, source, str(tmp_path / "no"), original.keys, "--as-of", when)
+        assert refused.code == Exit.USAGE
+        assert said in refused.err
+
+
+def test_an_export_is_not_restored_as_of_a_time_that_it_may_not_have_all_of(
+    run: Run, original: Original, tmp_path: Path
+) -> None:
+    late = restore(
+        run, original.place, str(tmp_path / "new"), original.keys, "--as-of", "2999-01-01"
+    )
+    assert late.code == Exit.USAGE
+    assert "complete until" in late.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_log_that_is_served_is_not_moved(run: Run, original: Original, tmp_path: Path) -> None:
