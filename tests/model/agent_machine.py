@@ -293,7 +293,8 @@ class AgentMachine(IdentityMachine):
         stated = None if endpoint is None else connection(endpoint)
         at_s = self.system.now_ms // 1000 + off_s
         rotation = c.RotateAccount(prior, new, at_s, stated, own)
-        self.put(who, rotation, rotation, c.FindAccount([*KEYS]))
+        older = c.RotateAccount(new, prior, at_s - 1, None, [])  # comes late and changes nothing
+        self.put(who, rotation, rotation, older, c.FindAccount([*KEYS]))
 
     @rule(who=identities, speaker=speakers, command=queue_commands, picked=picks)
     def speak_for_an_account(
@@ -332,7 +333,11 @@ class AgentMachine(IdentityMachine):
     @rule(fault=faults, who=identities, request=deliveries)
     def fail_a_delivery(self, fault: Plan, who: str, request: c.DeliverMessages) -> None:
         """What was not handed out is leased to no session."""
-        self.room += 2
+        self.put(who, c.QueueEnvelope("", b"to fail"))
+        self.commit()
+        self.room = 3  # the fault comes with the commit below
         self.ask(who, who, None)  # its nonce is stored, whatever there is to deliver
         self.put(who, request)
         self.commit(fault)
+        self.put(who, c.DeliverMessages("tablet", "pickup/2.0", 10, 1_000, 500))
+        self.put(who, c.ReleaseLeases("tablet"))

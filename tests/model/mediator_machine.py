@@ -29,7 +29,7 @@ from tests.model.machine import (
     tags,
 )
 from tests.model.reference import public_events, saved_events
-from tests.model.systems import NOT_OWNER, HostSystem
+from tests.model.systems import EDGE, NOT_OWNER, HostSystem
 
 bounds_s = st.none() | moments_s
 
@@ -138,9 +138,11 @@ class MediatorMachine(AgentMachine):
         self.commit()
         self.send(batch[0])
 
-    @rule(who=identities)
-    def hand_over(self, who: str) -> None:
+    @rule(who=identities, is_live=st.booleans())
+    def hand_over(self, who: str, is_live: bool) -> None:
         """Sessions, leases, stored nonces go along; what the former owner refuses is not done."""
+        if is_live:
+            self.put(who, c.StartLive(EDGE, "phone", 340_000, 99))
         self.put(who, c.QueueEnvelope("", b"to lease"))
         self.put(who, c.DeliverMessages("phone", "pickup/2.0", 10, 1_000, 340_000))
         self.commit()
@@ -151,6 +153,7 @@ class MediatorMachine(AgentMachine):
         (request,) = self.waiting
         assert self.system.ask_former(former, [request], ["none"]) == [NOT_OWNER]
         self.commit()
+        self.put(who, c.DeliverMessages("phone", "pickup/2.0", 1, 1_000, 500, live=True))
         self.replay()
 
     def teardown(self) -> None:
