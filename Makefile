@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup serve test quick check docs bench attacks conformance interop pythons client clean
 
 help: ## Show these targets.
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python of 3.11 to 3.13 with venv was found:" \
