@@ -43,10 +43,9 @@ class Run(NamedTuple):
 @pytest.mark.parametrize(
     ("call", "error", "killed"),
     [
+        # SQLite looks at the error of a write, and takes any of a sync as one.
         ("fdatasync", "EIO", False),
         ("fdatasync", "EIO", True),
-        ("fdatasync", "ENOSPC", False),
-        ("fdatasync", "ENOSPC", True),
         ("pwrite64", "EIO", True),
         ("pwrite64", "ENOSPC", False),
     ],
