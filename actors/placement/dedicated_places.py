@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -45,16 +45,15 @@ from actors.host.port import (
 from actors.host.session_registry import Handover
 from actors.placement.dedication import DedicationList, DedicationLoad, DedicationRules
 from actors.placement.membership import DedicatedHosts, Membership
+from actors.placement.orders import DedicationOrders, Steps
 from actors.placement.port import IdentityPlace, Placed
 from eventstore.log.seal import command_key
 
 _OPERATOR, _LOAD = DedicationReason.OPERATOR, DedicationReason.LOAD
-_T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _LATE_S: Final = 2.0
 """A host that is not needed any more answers for so long, so that what is on its way to it is sent
 to the next owner."""
-_ORDER_S_MAX: Final = 30.0
 _RETURNED_MAX: Final = 1_000
 _RESULTS: Final = msgspec.msgpack.Decoder(BatchResult)
 
@@ -68,12 +67,6 @@ class Shards(NamedTuple):
     membership: Membership
     owners: Mapping[str, PartitionOwner]
     locks: Mapping[str, asyncio.Lock]
-
-
-class _Order(msgspec.Struct):
-    by: DedicationReason
-    since_s: float
-    done: asyncio.Future[Placed]
 
 
 class DedicatedPlaces:
@@ -109,15 +102,14 @@ class DedicatedPlaces:
         self._list = DedicationList(shards.membership, rules.databases)
         self._owners: dict[str, PartitionOwner] = {}
         self._returned: dict[str, str] = {}
-        self._orders: dict[str, _Order] = {}
-        self._moving: set[str] = set()
+        self._orders = DedicationOrders()
+        self._steps = Steps(begins=self._list.changes, ended=self._step_ended)
         self._returning: set[str] = set()
         self._homeless: set[str] = set()
         self._announced: frozenset[str] = frozenset()
         self._unwanted_since: dict[str, float] = {}
         self._now_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def ask(self, now_s: float) -> None:
         """Ask every host of a single identity what it owns. Raises: HostUnavailable."""
@@ -127,17 +119,15 @@ class DedicatedPlaces:
     def act(self) -> None:
         """Begin whatever is due, now that every host was asked."""
         for did in [d for d, o in self._owners.items() if not self._membership.lives(o.host)]:
-            if did not in self._moving:
+            if did not in self._steps:
                 del self._owners[did]
         self._look()
         self._homeless = set()
-        for did, order in list(self._orders.items()):
-            if self._now_s - order.since_s > _ORDER_S_MAX:
-                self._answer(did, Placed.DID_NOT_ANSWER)
+        self._orders.give_up_overdue(self._now_s)
         if self._known is not None and not self._shard_hosts.is_empty:
             self._order_by_load(self._known)
             held = Counter(identity_of_host(name)[1] for name in self._membership.names())
-            for did in sorted({*self._known, *self._orders} - self._moving):
+            for did in sorted({*self._known, *self._orders} - self._steps.dids()):
                 self._place(did, held)
         self._clear_away()
 
@@ -171,35 +161,38 @@ class DedicatedPlaces:
 
     async def dedicate(self, did: str) -> Placed:
         """Give an identity a host of its own, by an operator's order; wait for it."""
-        return await self._refused_order(did) or await self._order(did, _OPERATOR).done
+        return await self._refused_order(did) or await self._order(did, _OPERATOR)
 
     async def release(self, did: str) -> Placed:
         """Give an identity back to its shard, as an operator wishes; wait for it."""
         if self._known is None:
             return Placed.DID_NOT_ANSWER
-        if did in self._orders or did in self._moving:
+        if did in self._orders or did in self._steps:
             return Placed.MOVING_NOW
         if did not in self._known:
             return Placed.ALREADY_SO
         owner = self._owners.get(did)
         if owner is None:
             return Placed.MOVING_NOW
-        return await self._begin(did, self._release(did, owner.host, _OPERATOR))
+        return await self._steps.begin(did, self._release(did, owner.host, _OPERATOR))
 
     async def close(self) -> None:
         """Wait for what is under way."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+        await self._steps.close()
+
+    def _step_ended(self) -> None:
+        self._list.changes()
+        self._on_change()
 
     async def _dedicate_named(self, did: str) -> None:
         if await self._refused_order(did) is None:
-            self._order(did, _OPERATOR)
+            _ = self._order(did, _OPERATOR)
 
     async def _refused_order(self, did: str) -> Placed | None:
         """Why an operator's order to dedicate an identity is not taken; None if it is."""
         if self._known is None:
             return Placed.DID_NOT_ANSWER
-        if did in self._orders or did in self._moving:
+        if did in self._orders or did in self._steps:
             return Placed.MOVING_NOW
         if self._known.get(did) == _OPERATOR:
             return Placed.ALREADY_SO
@@ -228,7 +221,7 @@ class DedicatedPlaces:
     def _take_holdings(self, holdings: HostHoldings) -> None:
         """Take over what a host says that it owns."""
         did, _ = identity_of_host(holdings.name)
-        if did in self._moving:
+        if did in self._steps:
             return
         owner, sessions = self._owners.get(did), holdings.shards.get(did)
         is_its_own = owner is not None and owner.host == holdings.name
@@ -239,12 +232,12 @@ class DedicatedPlaces:
             self._owners[did] = PartitionOwner(holdings.name, sessions)
         else:
             _LOG.warning("a host has lost its identity and does not know it")
-            _ = self._begin(did, self._forget(holdings.name, did))
+            _ = self._steps.begin(did, self._forget(holdings.name, did))
 
     def _look(self) -> None:
         is_looking = self._looking is not None and not self._looking.done()
         if not is_looking and self._list.is_due(self._now_s):
-            self._looking = self._do(self._read_list())
+            self._looking = self._steps.run(self._read_list())
 
     async def _read_list(self) -> None:
         if await self._list.read(self._now_s):
@@ -258,16 +251,16 @@ class DedicatedPlaces:
     def _order_by_load(self, known: Mapping[str, str]) -> None:
         """Order what the settings and the rates of commands call for."""
         for did in self._load.named(known, self._now_s):
-            _ = self._do(self._dedicate_named(did))
+            _ = self._steps.run(self._dedicate_named(did))
         for did in self._load.busy(self._shard_hosts.holdings(), self._now_s):
-            is_new = did not in known and did not in self._orders and did not in self._moving
+            is_new = did not in known and did not in self._orders and did not in self._steps
             if is_new and self._has_room:
-                self._order(did, _LOAD)
+                _ = self._order(did, _LOAD)
         placed = {did: reason for did, reason in known.items() if did in self._owners}
         for did in self._load.quiet(placed, self._membership.holdings(), self._now_s):
-            if did not in self._moving and did not in self._orders:
+            if did not in self._steps and did not in self._orders:
                 host = self._owners[did].host
-                _ = self._begin(did, self._release(did, host, _LOAD))
+                _ = self._steps.begin(did, self._release(did, host, _LOAD))
 
     def _place(self, did: str, held: Counter[str]) -> None:
         """Begin the next step towards a host for this identity, if there is any to be done.
@@ -278,19 +271,19 @@ class DedicatedPlaces:
         owner = self._owners.get(did)
         if owner is not None and (identity_of_host(owner.host)[1] in takers or not takers):
             if did in self._orders:
-                _ = self._begin(did, self._confirm(did, owner.host))
+                _ = self._steps.begin(did, self._confirm(did, owner.host))
             return
         self._homeless.add(did)
         mine = [name for name in self._membership.names() if identity_of_host(name)[0] == did]
         there = [name for name in mine if identity_of_host(name)[1] in takers]
         ready = [n for n in there if self._membership.lives(n) and n in self._announced]
         if ready:
-            _ = self._begin(did, self._carry(did, ready[0]))
+            _ = self._steps.begin(did, self._carry(did, ready[0]))
         elif takers and all(map(self._membership.is_silent, there)):
             silent = {identity_of_host(name)[1] for name in there}
             node = min(takers, key=lambda name: (name in silent, held[name], name))
             held[node] += 1
-            _ = self._begin(did, self._start(did, takers[node]))
+            _ = self._steps.begin(did, self._start(did, takers[node]))
 
     def _takers(self, did: str) -> dict[str, str]:
         """The nodes that can take an identity, each with a host there that works on its log."""
@@ -310,28 +303,21 @@ class DedicatedPlaces:
         for name in self._membership.names():
             did, _ = identity_of_host(name)
             owner = self._owners.get(did)
-            if did in self._moving or did in self._homeless:
+            if did in self._steps or did in self._homeless:
                 self._unwanted_since.pop(name, None)
             elif self._shard_hosts.is_empty:
-                _ = self._begin(did, self._hosts.end(name))
+                _ = self._steps.begin(did, self._hosts.end(name))
             elif self._known is None or did in self._orders:
                 continue
             elif did in self._known and (owner is None or owner.host == name):
                 self._unwanted_since.pop(name, None)
             elif did not in self._known and owner is not None and owner.host == name:
-                _ = self._begin(did, self._return(did, name, None))
+                _ = self._steps.begin(did, self._return(did, name, None))
             elif self._now_s - self._unwanted_since.setdefault(name, self._now_s) >= _LATE_S:
-                _ = self._begin(did, self._hosts.end(name))
+                _ = self._steps.begin(did, self._hosts.end(name))
 
-    def _order(self, did: str, by: DedicationReason) -> _Order:
-        done: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-        order = self._orders[did] = _Order(by, self._now_s, done)
-        return order
-
-    def _answer(self, did: str, placed: Placed) -> None:
-        order = self._orders.pop(did, None)
-        if order is not None and not order.done.done():
-            order.done.set_result(placed)
+    def _order(self, did: str, by: DedicationReason) -> asyncio.Future[Placed]:
+        return self._orders.take(did, by, self._now_s)
 
     async def _start(self, did: str, beside: str) -> None:
         try:
@@ -356,7 +342,7 @@ class DedicatedPlaces:
             _LOG.warning("an identity has not moved to a host of its own: %s", error)
         finally:
             self._membership.stepped([None if owner is None else owner.host, to])
-            self._answer(did, placed)
+            self._orders.answer(did, placed)
 
     async def _leave_shard(self, did: str, to: str) -> Placed:
         """Move an identity from its shard to a host. Raises: HostUnavailable."""
@@ -378,7 +364,7 @@ class DedicatedPlaces:
         assert self._known is not None
         if did in self._known:
             return None
-        by, shard = self._orders[did].by, self._shard_of(did)
+        by, shard = self._orders.by(did), self._shard_of(did)
         port = self._owner_of(shard)
         reply = await self._ask(port, did, shard, DedicateIdentity(by))
         if isinstance(reply, Dedication):
@@ -390,7 +376,7 @@ class DedicatedPlaces:
 
     async def _confirm(self, did: str, host: str) -> None:
         """Tell an identity that is dedicated already who wants it, too."""
-        placed, by = Placed.DID_NOT_ANSWER, self._orders[did].by
+        placed, by = Placed.DID_NOT_ANSWER, self._orders.by(did)
         try:
             reply = await self._ask(self._membership.step(host), did, did, DedicateIdentity(by))
             if isinstance(reply, Dedication) and self._known is not None:
@@ -399,7 +385,7 @@ class DedicatedPlaces:
         except HostUnavailable as error:
             _LOG.warning("an identity was not confirmed on its dedicated host: %s", error)
         finally:
-            self._answer(did, placed)
+            self._orders.answer(did, placed)
 
     async def _release(self, did: str, host: str, by: DedicationReason) -> Placed:
         """Let the log say that an identity is of its shard again, and give it back.
@@ -477,24 +463,3 @@ class DedicatedPlaces:
         finally:
             self._list.changes()
         return result.replies[0]
-
-    def _begin(self, did: str, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Begin a step for an identity; until it is over nothing else is done with it."""
-        self._moving.add(did)
-        self._list.changes()
-
-        async def step() -> _T:
-            try:
-                return await work
-            finally:
-                self._moving.discard(did)
-                self._list.changes()
-                self._on_change()
-
-        return self._do(step())
-
-    def _do(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -79,7 +79,7 @@ class LocalCluster:
 
     async def lose_placer(self) -> None:
         """The placer dies in the middle of what it does; the next one knows nothing of it."""
-        running = [*self.placer._tasks, *self.placer._dedicated._tasks]
+        running = [*self.placer._tasks, *self.placer._dedicated._steps._tasks]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, *self._asked, return_exceptions=True)
