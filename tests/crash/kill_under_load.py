@@ -45,6 +45,8 @@ _PAGE: Final = 50
 _TEXT_BYTES_MAX: Final = 2_000
 _PAUSE_S: Final = 0.2
 """Before a client tries again what was not answered: what starts anew needs the machine more."""
+_IDLE_S: Final = 0.02
+"""Before a reader that found nothing asks again, for the same reason."""
 
 
 class Target(Enum):
@@ -107,7 +109,8 @@ class Mediator(Protocol):
 class Load:
     """The clients of one run, and what they know.
 
-    ``pause_s`` is how long a writer rests between two messages. ``accepted_at`` has, of each pair
+    ``pause_s`` is how long a writer rests between two messages, and a reader that found nothing.
+    ``accepted_at`` has, of each pair
     of a sender and a recipient, when the last message was sent that was accepted.
     """
 
@@ -151,7 +154,8 @@ class Load:
         """Take what waits and acknowledge it, some of it later."""
         while not self.stopping:
             try:
-                await self.take_page(reader)
+                if not await self.take_page(reader):
+                    await asyncio.sleep(max(self.pause_s, _IDLE_S))
             except (MediatorUnreachable, OutcomeUnknown):
                 await asyncio.sleep(_PAUSE_S)
 

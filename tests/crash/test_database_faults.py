@@ -34,6 +34,8 @@ SETTINGS: Final = {"hosts": "2", "edges": "2"}
 _AWAY_S: Final = 6.0
 _PAUSED_S: Final = 3.0
 _PROBE_S: Final = 0.1
+_PAUSE_S: Final = 0.1
+"""Between two messages of a writer: the database and its standby need the machine to come back."""
 
 
 class Watch:
@@ -152,7 +154,7 @@ async def endured(
     server: Server, faults: Callable[[Load, Outage], Awaitable[None]], report: Report
 ) -> Outcomes:
     """The reckoning after these faults under load, every answer of which came in time."""
-    load = Load(server, random.Random(1))  # noqa: S311 - repeatable
+    load = Load(server, random.Random(1), pause_s=_PAUSE_S)  # noqa: S311 - repeatable
     outage = Outage(load)
 
     async def watched(load: Load) -> None:

@@ -12,7 +12,7 @@ from tests.crash.conftest import Report
 from tests.crash.kill_under_load import run
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
-KILLS = int(os.environ.get("KILLS", "8"))
+KILLS = int(os.environ.get("KILLS", "5"))
 """``python -m tests.crash.kill_under_load`` runs for longer."""
 SEED = int(os.environ.get("SEED", "1"))
 
