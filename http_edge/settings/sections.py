@@ -148,8 +148,9 @@ class DidComm(Section):
     """Longest that the messages of a forward are held back for its sender (delay_milli of routing
     2.0). A restart of their host ends it earlier: they are stored, the delay is not."""
     unknown_recipient: Literal["accept", "refuse"] = "accept"
-    """A forward to a key that no agent registered. accept: answered like any other, so that no
-    sender learns which keys are registered. refuse: 404, for debugging."""
+    """A forward to a key or DID that no agent registered, in either generation of DIDComm. accept:
+    answered like any other, so that no sender learns which are registered. refuse: 404, for
+    debugging. It is counted by the form of its name and charged to the address it came from."""
     keylist_keys_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """Keys that one agent registers; a wallet makes one for each of its connections."""
     keylist_updates_max: int = Field(default=200, ge=1, le=10_000)
