@@ -77,8 +77,9 @@ def _relations() -> Iterator[str]:
     yield f"`events`: {SOURCES['events']}\n"
     yield from _table("events", _OF_ROWS)
     yield "The other columns are filled by the types of events that have them, else null.\n"
-    for kind in TOPIC_BY_TYPE:
-        yield f"### {type_name(kind)}\n"
+    newest = {type_name(kind): kind for kind in TOPIC_BY_TYPE}
+    for name, kind in newest.items():
+        yield f"### {name}\n"
         yield f"{_first_paragraph(kind)}\n"
         yield from _filled(kind)
     yield "## Tables\n"

@@ -415,6 +415,7 @@ class History:
             "host-0",
             self.log,
             LIMITS,
+            secret=b"secret",
             clock=lambda: self.now_ms,
             new_id=lambda: next(self._ids),
         )

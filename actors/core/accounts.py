@@ -25,7 +25,7 @@ from actors.core.commands import (
 )
 from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
-from actors.core.message_queue import REMOVED_MAX
+from actors.core.message_queue import REMOVED_MAX, removals
 from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, AccountOver, Done
 from eventstore.log.events import (
@@ -35,7 +35,6 @@ from eventstore.log.events import (
     Event,
     KeylistUpdated,
     MediationGranted,
-    MessagesRemoved,
     SpeakerNamed,
 )
 
@@ -129,10 +128,7 @@ def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decis
         return Accepted(AccountOver([]))
     at_ms, key = context.now_ms, context.command
     waiting = [i for i, message in state.messages.items() if message.is_envelope]
-    events: list[Event] = [
-        MessagesRemoved(at_ms=at_ms, command=key, message_ids=part, reason=ENDED)
-        for part in _parts(waiting)
-    ]
+    events = removals(state, waiting, ENDED, context)
     events += [
         KeylistUpdated(at_ms=at_ms, command=key, added=[], claims=[], removed=part)
         for part in _parts(list(state.keylist))

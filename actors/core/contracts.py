@@ -64,7 +64,7 @@ def request_contract(
         command=context.command,
         request_id=context.fresh_id,
         sender_did=command.sender_did,
-        encrypted_contract_request=command.encrypted_contract_request,
+        encrypted_contract_request=context.content(command.encrypted_contract_request.encode()),
         requestor_ephemeral_public_key=command.requestor_ephemeral_public_key,
     )
     if state.request_bytes + stored_bytes(requested) > limits.contract_requests_bytes_max:
@@ -138,7 +138,10 @@ def acknowledge_requests(
     if not waiting:
         return Accepted(Done())
     acknowledged = ContractRequestsAcknowledged(
-        at_ms=context.now_ms, command=context.command, request_ids=waiting
+        at_ms=context.now_ms,
+        command=context.command,
+        request_ids=waiting,
+        versions=[state.requests[request_id].version for request_id in waiting],
     )
     return Accepted(Done(), [acknowledged])
 

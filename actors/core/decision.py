@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Final, TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import Notice, QueueState, Reply
 from actors.core.sessions import NO_LIVE_MODE, LiveMode
+from eventstore.log.content import SALT_BYTES, Content
 from eventstore.log.events import Event
 
 
@@ -20,7 +22,8 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
 
     ``target`` is the identity that decides, as in ``Submission.target_did``. ``command`` is the key
     of the command in the log; ``fresh_id`` is new for every command, and a command that needs
-    several ids derives them from it. ``leases`` are those in force on the identity's messages;
+    several ids derives them from it; so it does salts of contents, from ``secret``, too, which is
+    stored nowhere. ``leases`` are those in force on the identity's messages;
     ``listening``: a session waits for them; ``live`` holds the live mode, and the session
     ``implicit`` holds implicit pickup, none if empty. ``speaker`` is the DID whose message the
     command comes of, empty for the mediator itself.
@@ -30,6 +33,7 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     now_ms: int
     command: bytes
     fresh_id: str
+    secret: bytes
     limits: IdentityLimits
     leases: Mapping[str, Lease] = {}
     listening: bool = False
@@ -41,6 +45,11 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     def now_s(self) -> float:
         """Unix seconds, the unit of expiries."""
         return self.now_ms / 1000
+
+    def content(self, data: bytes, number: int = 0) -> Content:
+        """A content that the command brings, one of several by its number."""
+        place = f"{self.fresh_id}.{number}".encode()
+        return Content.of(data, blake2b(place, digest_size=SALT_BYTES, key=self.secret).digest())
 
 
 _RECORD_BYTES: Final = 4_096

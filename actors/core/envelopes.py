@@ -30,7 +30,7 @@ from actors.core.evolve import DIDCOMM, retry_key
 from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
-from actors.core.message_queue import REMOVED_MAX, is_full
+from actors.core.message_queue import is_full, removal, removals
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     DeliveredMessage,
@@ -44,10 +44,8 @@ from actors.core.replies import (
     Refused,
 )
 from eventstore.log.events import (
-    Event,
     MessageQueued,
     MessagesDelivered,
-    MessagesRemoved,
     QueuePolicySet,
     QueueRefused,
 )
@@ -80,7 +78,7 @@ def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionCon
         protocol=DIDCOMM,
         sender_did="",
         recipient_key=command.recipient_key,
-        payload=command.payload,
+        payload=context.content(command.payload),
     )
     reply = EnvelopeQueued(context.fresh_id, outbound=bool(state.connection.endpoint))
     if goes_live(state, len(command.payload), context):
@@ -123,9 +121,7 @@ def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -
     waiting = [i for i in dict.fromkeys(command.message_ids) if _is_envelope(state, i)]
     if not waiting:
         return Accepted(queue_state(state, context))
-    removed = MessagesRemoved(
-        at_ms=context.now_ms, command=context.command, message_ids=waiting, reason=command.reason
-    )
+    removed = removal(state, waiting, command.reason, context)
     # A live session that had no room for more has some now.
     held = _held_live(state, context)
     was_full = context.live.session and held >= context.limits.live_in_flight_max
@@ -136,14 +132,7 @@ def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -
 def purge(state: Identity, _command: PurgeQueue, context: DecisionContext) -> Accepted:
     """Remove everything that waits, of every protocol."""
     ids = list(state.messages)
-    removed: list[Event] = [
-        MessagesRemoved(
-            at_ms=context.now_ms, command=context.command, message_ids=part, reason=PURGED
-        )
-        for start in range(0, len(ids), REMOVED_MAX)
-        if (part := ids[start : start + REMOVED_MAX])
-    ]
-    return Accepted(Purged(len(ids)), removed)
+    return Accepted(Purged(len(ids)), removals(state, ids, PURGED, context))
 
 
 def query(state: Identity, command: QueryQueue, context: DecisionContext) -> Accepted:
@@ -439,7 +428,7 @@ def queued_live(queued: MessageQueued, reply: EnvelopeQueued, context: DecisionC
         at_ms=context.now_ms, command=context.command, message_ids=ids, channel=LIVE
     )
     message = DeliveredMessage(
-        queued.message_id, queued.recipient_key, queued.payload, context.now_ms
+        queued.message_id, queued.recipient_key, queued.payload.data, context.now_ms
     )
     live = context.live
     lease = Lease(live.session, context.now_ms + live.lease_ms)

@@ -25,16 +25,20 @@ from actors.core.identity import (
 )
 from actors.core.replies import QueuePolicy
 from actors.core.stored_bytes import stored_bytes
+from eventstore.log.content import size_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
     AccountEnded,
     AccountRotated,
     ConnectionEstablished,
     ContractRequested,
+    ContractRequested1,
     ContractRequestsAcknowledged,
+    ContractRequestsAcknowledged1,
     ContractStored,
     Event,
     EventSaved,
+    EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
     IdentityRegistered,
@@ -46,10 +50,14 @@ from eventstore.log.events import (
     MediationGranted,
     MessageExpirySet,
     MessageQueued,
+    MessageQueued1,
     MessagesDelivered,
     MessagesRemoved,
+    MessagesRemoved1,
     PublicEventPublished,
+    PublicEventPublished1,
     PublicEventsDeleted,
+    PublicEventsDeleted1,
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
@@ -74,31 +82,31 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
     """
     version = state.version + 1
     match event:
-        case MessageQueued():
+        case MessageQueued() | MessageQueued1():
             _queue(state, event, version)
         case MessagesDelivered():
             state.last_delivered_ms = event.at_ms
-        case MessagesRemoved():
+        case MessagesRemoved() | MessagesRemoved1():
             _remove(state, event)
         case IdentityRegistered():
             state.registered_until_s = max(state.registered_until_s, event.expires_at_s)
         case ContractStored():
             _keep_contract(state, event, version)
-        case ContractRequested():
+        case ContractRequested() | ContractRequested1():
             _keep_request(state, event, version)
-        case ContractRequestsAcknowledged():
+        case ContractRequestsAcknowledged() | ContractRequestsAcknowledged1():
             _drop_requests(state, event)
-        case EventSaved():
+        case EventSaved() | EventSaved1():
             state.saved_events += 1
             state.saved_bytes += stored_bytes(event)
         case EventTagsUpdated():
             # The log keeps the tags that were replaced.
             state.saved_bytes += stored_bytes(event)
-        case PublicEventPublished():
-            published = PublicEvent(event.channel_id, stored_bytes(event))
+        case PublicEventPublished() | PublicEventPublished1():
+            published = PublicEvent(event.channel_id, version, stored_bytes(event))
             state.public_events[event.event_id] = published
             state.public_bytes += published.stored_bytes
-        case PublicEventsDeleted():
+        case PublicEventsDeleted() | PublicEventsDeleted1():
             for event_id in event.event_ids:
                 withdrawn = state.public_events.pop(event_id, None)
                 state.public_bytes -= 0 if withdrawn is None else withdrawn.stored_bytes
@@ -107,8 +115,8 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
     state.version = version
 
 
-def _queue(state: Identity, event: MessageQueued, version: int) -> None:
-    size_bytes, at_ms = len(event.payload), event.at_ms
+def _queue(state: Identity, event: MessageQueued | MessageQueued1, version: int) -> None:
+    size_bytes, at_ms = size_of(event.payload), event.at_ms
     state.queue_bytes += size_bytes
     state.last_added_ms = at_ms
     # Interned: thousands of messages name the same few keys and senders.
@@ -142,7 +150,7 @@ def _remember(state: Identity, key: bytes, message_id: str, recent_max: int) -> 
         del state.recent[next(iter(state.recent))]
 
 
-def _remove(state: Identity, event: MessagesRemoved) -> None:
+def _remove(state: Identity, event: MessagesRemoved | MessagesRemoved1) -> None:
     for message_id in event.message_ids:
         removed = state.messages.pop(message_id, None)
         if removed is not None:
@@ -185,14 +193,18 @@ def _leave(depths: dict[str, Depth], origin: str, size_bytes: int) -> None:
         del depths[origin]
 
 
-def _keep_request(state: Identity, event: ContractRequested, version: int) -> None:
+def _keep_request(
+    state: Identity, event: ContractRequested | ContractRequested1, version: int
+) -> None:
     sender, size_bytes = event.sender_did, stored_bytes(event)
     state.requests[event.request_id] = WaitingRequest(sender, version, size_bytes)
     state.requests_by_sender[sender] = state.requests_by_sender.get(sender, 0) + 1
     state.request_bytes += size_bytes
 
 
-def _drop_requests(state: Identity, event: ContractRequestsAcknowledged) -> None:
+def _drop_requests(
+    state: Identity, event: ContractRequestsAcknowledged | ContractRequestsAcknowledged1
+) -> None:
     for request_id in event.request_ids:
         dropped = state.requests.pop(request_id, None)
         if dropped is None:

@@ -58,7 +58,7 @@ def _queued(command: QueueEnvelopes, context: DecisionContext) -> list[MessageQu
             protocol=DIDCOMM_V2,
             sender_did="",
             recipient_key=command.recipient_key,
-            payload=payload,
+            payload=context.content(payload, index),
         )
         for index, payload in enumerate(command.payloads)
     ]

@@ -14,7 +14,7 @@ from actors.core.commands import Connection
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 5
+FOLD = 6
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -78,9 +78,10 @@ class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PublicEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One public event that was not withdrawn; its text stands in the log."""
+    """One public event that was not withdrawn; its text stands in the log at ``version``."""
 
     channel_id: str
+    version: int
     stored_bytes: int
 
 

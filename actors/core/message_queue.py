@@ -8,6 +8,7 @@ shown here (``actors.core.envelopes``).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
@@ -16,11 +17,17 @@ from actors.core.decision import Accepted, Decision, DecisionContext, MessageRef
 from actors.core.identity import Depth, Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
-from eventstore.log.events import MessageQueued, MessagesRemoved
+from eventstore.log.events import (
+    ContractRequestsAcknowledged,
+    Event,
+    MessageQueued,
+    MessagesRemoved,
+)
 
 DECENTRL = "decentrl"
 ACKNOWLEDGED = "acknowledged"
 EXPIRED = "expired"
+LOST = "lost"
 _EMPTY: Final = Depth(0, 0)
 REMOVED_MAX = 10_000
 """Messages that one event of this server's own making removes: a row has a bound too."""
@@ -66,9 +73,51 @@ def lapsed(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
         ids = list(dict.fromkeys([*ids, *passed]))[:REMOVED_MAX]
     if not ids:
         return None
+    return removal(state, ids, EXPIRED, context)
+
+
+def removal(
+    state: Identity, message_ids: list[str], reason: str, context: DecisionContext
+) -> MessagesRemoved:
+    """These messages, which all wait here, leave the queue."""
     return MessagesRemoved(
-        at_ms=context.now_ms, command=context.command, message_ids=ids, reason=EXPIRED
+        at_ms=context.now_ms,
+        command=context.command,
+        message_ids=message_ids,
+        reason=reason,
+        versions=[state.messages[message_id].version for message_id in message_ids],
     )
+
+
+def removals(
+    state: Identity, message_ids: list[str], reason: str, context: DecisionContext
+) -> list[Event]:
+    """The same for any number of messages, in events within their bound."""
+    return [
+        removal(state, message_ids[start : start + REMOVED_MAX], reason, context)
+        for start in range(0, len(message_ids), REMOVED_MAX)
+    ]
+
+
+def lost(state: Identity, versions: Collection[int], context: DecisionContext) -> list[Event]:
+    """The removal of what waits here and has no content: it cannot be handed out.
+
+    A log that was restored from an export has such messages and contract requests: those that were
+    removed after the end of the export, and before their rows were exported.
+    """
+    ids = [i for i, message in state.messages.items() if message.version in versions]
+    events = removals(state, ids, LOST, context)
+    requests = {i: r.version for i, r in state.requests.items() if r.version in versions}
+    if requests:
+        events.append(
+            ContractRequestsAcknowledged(
+                at_ms=context.now_ms,
+                command=context.command,
+                request_ids=list(requests),
+                versions=list(requests.values()),
+            )
+        )
+    return events
 
 
 def _too_old(state: Identity, context: DecisionContext) -> list[str]:
@@ -117,7 +166,7 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
         protocol=DECENTRL,
         sender_did=sender,
         recipient_key="",
-        payload=payload,
+        payload=context.content(payload),
     )
     waiting = WaitingMessage(message_id, sender, payload)
     return Accepted(MessageAccepted(message_id), [queued], MessageArrived(waiting))
@@ -153,7 +202,4 @@ def acknowledge_messages(
     waiting = [i for i in ids if i in state.messages and not state.messages[i].is_envelope]
     if not waiting:
         return Accepted(Done())
-    removed = MessagesRemoved(
-        at_ms=context.now_ms, command=context.command, message_ids=waiting, reason=ACKNOWLEDGED
-    )
-    return Accepted(Done(), [removed])
+    return Accepted(Done(), [removal(state, waiting, ACKNOWLEDGED, context)])

@@ -41,7 +41,7 @@ def save_events(state: Identity, command: SaveEvents, context: DecisionContext) 
             recipient_did=event.recipient_did,
             contract_id=event.contract_id,
             timestamp_s=event.timestamp_s,
-            payload=event.payload,
+            payload=context.content(event.payload.encode(), index),
             encrypted_tags=event.encrypted_tags,
             processed=event.sender_did == context.target,
         )
@@ -107,7 +107,7 @@ def publish_public_event(
         command=context.command,
         event_id=context.fresh_id,
         channel_id=command.channel_id,
-        event=command.event,
+        event=context.content(command.event.encode()),
         tags=command.tags,
         timestamp_s=command.timestamp_s,
         event_signature=command.event_signature,
@@ -138,5 +138,6 @@ def delete_public_events(
         command=context.command,
         event_ids=mine,
         channel_id=command.channel_id,
+        versions=[state.public_events[event_id].version for event_id in mine],
     )
     return Accepted(Done(), [deleted])

@@ -11,19 +11,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, assert_never
 
+from eventstore.log.content import size_of
 from eventstore.log.events import (
     ContractRequested,
+    ContractRequested1,
     ContractStored,
     EventSaved,
+    EventSaved1,
     EventTagsUpdated,
     PublicEventPublished,
+    PublicEventPublished1,
 )
 
 _RECORD_BYTES: Final = 256
 _TAG_BYTES: Final = 256
 
 Stored: TypeAlias = (
-    ContractRequested | ContractStored | EventSaved | EventTagsUpdated | PublicEventPublished
+    ContractRequested
+    | ContractRequested1
+    | ContractStored
+    | EventSaved
+    | EventSaved1
+    | EventTagsUpdated
+    | PublicEventPublished
+    | PublicEventPublished1
 )
 """The events that add to a quota in bytes; of waiting messages the payload alone counts."""
 
@@ -31,16 +42,17 @@ Stored: TypeAlias = (
 def stored_bytes(event: Stored) -> int:
     """What the record of this event counts for."""
     match event:
-        case EventSaved():
-            texts = [event.sender_did, event.recipient_did, event.contract_id or "", event.payload]
-            return _of(texts, event.encrypted_tags)
+        case EventSaved() | EventSaved1():
+            texts = [event.sender_did, event.recipient_did, event.contract_id or ""]
+            return _of(texts, event.encrypted_tags) + size_of(event.payload)
         case EventTagsUpdated():
             return updated_tags_bytes(event.encrypted_tags)
-        case PublicEventPublished():
-            return _of([event.channel_id, event.event, event.event_signature], event.tags)
-        case ContractRequested():
-            sealed = [event.encrypted_contract_request, event.requestor_ephemeral_public_key]
-            return _of([event.sender_did, *sealed])
+        case PublicEventPublished() | PublicEventPublished1():
+            texts = [event.channel_id, event.event_signature]
+            return _of(texts, event.tags) + size_of(event.event)
+        case ContractRequested() | ContractRequested1():
+            texts = [event.sender_did, event.requestor_ephemeral_public_key]
+            return _of(texts) + size_of(event.encrypted_contract_request)
         case ContractStored():
             return _of([event.requestor_did, event.recipient_did]) + len(event.contract)
         case _:

@@ -61,11 +61,13 @@ class Host:
         *,
         clock: Clock,
         new_id: NewId,
+        secret: bytes,
         is_placed: bool = False,
         measure_disk: MeasureDisk = unknown_disk,
     ) -> None:
         """A host that owns nothing yet; see ``assign``.
 
+        ``secret`` is what the salts of contents are made of; it is stored nowhere.
         ``is_placed``: a placer says what is whose, so an identity may leave its shard and come
         back. It is then served under the partition that it says itself, and under no other.
         ``measure_disk`` is asked once a second for the disk of the log.
@@ -73,7 +75,7 @@ class Host:
         self._log = log
         self._limits = limits
         self._clock = clock
-        self._new_id = new_id
+        self._new_id, self._secret = new_id, secret
         self._cache = StateCache(log, limits)
         self._registry = SessionRegistry()
         self._nonces = NonceClaims(limits)
@@ -175,6 +177,7 @@ class Host:
         transaction.is_short_of_disk = self.disk.look(now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
+        transaction.fill_pages(outcomes, self._pages)
         failed = self._append(transaction) if transaction.partitions else None
         for did in transaction.misplaced:
             # What its owner does to it is not seen here.
@@ -351,6 +354,7 @@ class Host:
             transaction.now_ms,
             submission.command_key,
             self._new_id(),
+            self._secret,
             self._limits.identity,
             self._registry.leases.of(did),
             bool(self.sessions.edges_of(did)),
@@ -445,11 +449,8 @@ class Host:
                 if self._log.read_stream(partition.stream, after=partition.version, limit=1):
                     return self._resolve_conflict(transaction)
         except LogError as error:
-            _LOG.error(
-                "the log cannot be read: %s",
-                type(error).__name__,
-                extra={"request_ids": request_ids(transaction.items)},
-            )
+            extra = {"request_ids": request_ids(transaction.items)}
+            _LOG.error("the log cannot be read: %s", type(error).__name__, extra=extra)
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
         return None
@@ -489,12 +490,9 @@ class Host:
             return _UNAVAILABLE
         assert outcome.cached is not None
         try:
-            return self._pages.fill(outcome.cached.stream, reply)
+            return self._pages.fill(outcome.cached, reply)
         except LogError as error:
-            _LOG.error(
-                "page cannot be read: %s",
-                type(error).__name__,
-                extra={"request_id": request_id},
-            )
+            extra = {"request_id": request_id}
+            _LOG.error("page cannot be read: %s", type(error).__name__, extra=extra)
             transaction.log_failed = isinstance(error, LogUnavailable)
             return _UNAVAILABLE

@@ -18,7 +18,7 @@ import msgspec
 from actors.core.commands import Read
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
-from actors.host.clock import Clock, NewId, new_id, system_clock
+from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
 from actors.host.host import Host
 from actors.host.inspection import Inspector
@@ -134,6 +134,7 @@ class IdentityHost:
             options.limits,
             clock=clock,
             new_id=new_id,
+            secret=new_secret(),
             is_placed=options.is_placed,
             measure_disk=unknown_disk if folder is None else disk_of(folder),
         )

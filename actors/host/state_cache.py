@@ -18,7 +18,7 @@ needed again; so commands for unknown DIDs cost no memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar, assert_never
 from uuid import UUID
 
@@ -40,7 +40,7 @@ from actors.core.decision import (
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
-from actors.core.message_queue import lapsed
+from actors.core.message_queue import lapsed, lost
 from actors.core.replies import (
     ContractRequestsPage,
     ContractsPage,
@@ -51,15 +51,19 @@ from actors.core.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
-from eventstore.log.codec import decode, encode, identity_stream
-from eventstore.log.errors import CorruptRow
+from eventstore.log.codec import decode, decode_whole, encode, identity_stream
+from eventstore.log.content import data_of, text_of
+from eventstore.log.errors import ContentMissing, CorruptRow
+from eventstore.log.event_contents import content_of
 from eventstore.log.event_log import EventLog, QueueDepth, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     ContractRequested,
+    ContractRequested1,
     ContractStored,
     Event,
     MessageQueued,
+    MessageQueued1,
 )
 
 _ROWS_PER_READ = 1_000
@@ -75,12 +79,19 @@ class CachedIdentity(msgspec.Struct, gc=True):
     snapshot_version: int
     used_ms: int
     weight_bytes: int = 0
+    missing: set[int] = set()
+    """Versions of what waits and has no content, as was found when it was to be handed out."""
 
     def run(self, command: Command, context: DecisionContext, record: Record) -> Decision:
         """Decide on one command; what has waited too long is removed before it.
 
         ``record`` gets the events of each step, for the transaction; it calls ``advance``.
         """
+        if self.missing:
+            gone = lost(self.state, self.missing, context)
+            self.missing = set()
+            if gone:
+                record(self, gone)
         expired = lapsed(self.state, context)
         if expired is not None:
             record(self, [expired])
@@ -291,6 +302,39 @@ def _from_snapshot(log: EventLog, stream: UUID) -> Identity:
 
 
 _E = TypeVar("_E", bound=Event)
+_F = TypeVar("_F", bound=Event)
+
+
+class _Records:
+    """Reads events of a stream with their contents."""
+
+    def __init__(self, log: EventLog, owner: CachedIdentity, unstored: Mapping[int, Event]) -> None:
+        self._log = log
+        self._owner = owner
+        self._unstored = unstored
+
+    def __call__(self, versions: list[int], kind: type[_E], former: type[_F]) -> list[_E | _F]:
+        """The events at these versions, each of one of these types. Raises as ``fill``."""
+        stored = [version for version in versions if version not in self._unstored]
+        records = self._log.read_records(self._owner.stream, stored) if stored else {}
+        found = dict(self._unstored) if len(stored) < len(versions) else {}
+        for version, (row, content) in records.items():
+            found[version] = decode_whole(row.topic, row.state, content)
+        events: list[_E | _F] = []
+        missing: list[int] = []
+        for version in versions:
+            event = found.get(version)
+            if not isinstance(event, (kind, former)):
+                raise CorruptRow(kind.__name__, f"not at version {version}")
+            fact = content_of(event)
+            if fact is not None and fact.stored is None:
+                missing.append(version)
+            events.append(event)
+        if missing:
+            # With the next command of the identity they leave the queue.
+            self._owner.missing.update(missing)
+            raise ContentMissing
+        return events
 
 
 class PageReader:
@@ -301,57 +345,53 @@ class PageReader:
         self._log = log
 
     def fill(
-        self, stream: UUID, refs: Refs
+        self, owner: CachedIdentity, refs: Refs, unstored: Mapping[int, Event] | None = None
     ) -> MessagesPage | ContractRequestsPage | ContractsPage | Delivery:
         """The page with its content, in the order of the references.
 
+        ``unstored`` are events by version that the log does not have yet.
+
         Raises:
             LogUnavailable: the log cannot be read.
-            CorruptRow: a record is not where the state says.
+            CorruptRow: a record is not where the state says, or has another content.
+            ContentMissing: a content is not there.
         """
+        read = _Records(self._log, owner, unstored or {})
         match refs:
             case MessageRefs():
-                queued = self._read(stream, refs.versions, MessageQueued)
+                queued = read(refs.versions, MessageQueued, MessageQueued1)
                 messages = [
-                    WaitingMessage(event.message_id, event.sender_did, event.payload)
+                    WaitingMessage(event.message_id, event.sender_did, data_of(event.payload))
                     for event in queued
                 ]
                 return MessagesPage(messages, refs.total)
             case RequestRefs():
-                requested = self._read(stream, refs.versions, ContractRequested)
+                requested = read(refs.versions, ContractRequested, ContractRequested1)
                 requests = [
                     WaitingContractRequest(
                         event.request_id,
                         event.sender_did,
-                        event.encrypted_contract_request,
+                        text_of(event.encrypted_contract_request),
                         event.requestor_ephemeral_public_key,
                     )
                     for event in requested
                 ]
                 return ContractRequestsPage(requests, refs.total)
             case ContractRefs():
-                stored = self._read(stream, refs.versions, ContractStored)
+                stored = read(refs.versions, ContractStored, ContractStored)
                 contracts = [OwnedContract(event.contract_id, event.contract) for event in stored]
                 return ContractsPage(contracts, refs.total)
             case DeliveryRefs():
-                envelopes = self._read(stream, refs.versions, MessageQueued)
+                envelopes = read(refs.versions, MessageQueued, MessageQueued1)
                 delivered = [
                     DeliveredMessage(
-                        event.message_id, event.recipient_key, event.payload, event.at_ms
+                        event.message_id,
+                        event.recipient_key,
+                        data_of(event.payload),
+                        event.at_ms,
                     )
                     for event in envelopes
                 ]
                 return Delivery(delivered, refs.state)
             case _:
                 assert_never(refs)
-
-    def _read(self, stream: UUID, versions: list[int], kind: type[_E]) -> list[_E]:
-        rows = self._log.read_versions(stream, versions) if versions else {}
-        events: list[_E] = []
-        for version in versions:
-            row = rows.get(version)
-            event = None if row is None else decode(row.topic, row.state)
-            if not isinstance(event, kind):
-                raise CorruptRow(kind.__name__, f"not at version {version}")
-            events.append(event)
-        return events

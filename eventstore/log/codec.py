@@ -13,6 +13,8 @@ import msgspec
 from eventsourcing.persistence import StoredEvent
 
 from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.event_contents import content_of
+from eventstore.log.event_log import LogRow
 from eventstore.log.events import TOPIC_BY_TYPE, Event
 
 NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:poste-restante:stream")
@@ -50,4 +52,33 @@ def decode(topic: str, state: bytes) -> Event:
         event: Event = decoder.decode(state)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptRow(topic, str(error)) from error
+    return event
+
+
+def content_fault(row: LogRow) -> str | None:
+    """What is wrong with the content of a row, None where it is its own, or is not there."""
+    if row.content is None:
+        return None
+    try:
+        decode_whole(row.topic, row.state, row.content)
+    except (UnknownTopic, CorruptRow) as error:
+        return str(error)
+    return None
+
+
+def decode_whole(topic: str, state: bytes, content: bytes | None) -> Event:
+    """The event in a row, with what is stored of its content.
+
+    Raises:
+        UnknownTopic, CorruptRow: as ``decode``, or the content is not the one of the event.
+    """
+    event = decode(topic, state)
+    if content is not None:
+        fact = content_of(event)
+        try:
+            if fact is None:
+                raise ValueError("it has no content")
+            fact.take(content)
+        except ValueError as error:
+            raise CorruptRow(topic, str(error)) from error
     return event

@@ -13,6 +13,7 @@ LogError
 ├── ImportRefused    this log must not be restored into
 ├── NotAsSealed      rows are not as they were sealed; names the position
 ├── UnknownTopic     a row names an event type that this release does not know
+├── ContentMissing   the content of a fact is not in the log
 └── CorruptRow       a row's state does not decode
 """
 
@@ -109,3 +110,7 @@ class UnknownTopic(LogError):
 
 class CorruptRow(LogError):
     """A row's state does not decode as the type its topic names."""
+
+
+class ContentMissing(LogError):
+    """The content of a fact is not in the log: it was erased, or never came there."""

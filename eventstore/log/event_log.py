@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
 from eventsourcing.persistence import Notification, StoredEvent
 
 from eventstore.log.errors import AppendRefused
+from eventstore.log.event_contents import content_of
 from eventstore.log.events import Event, EventSaved, PublicEventPublished, Seconds
 
 
@@ -128,9 +129,17 @@ class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
     queue_oldest_at_ms: int | None
 
 
+class StoredRecord(NamedTuple):
+    """A row with what is stored of its content; None if it has none, or none any more."""
+
+    row: StoredEvent
+    content: bytes | None
+
+
 class LogRow(msgspec.Struct, frozen=True, gc=False):
     """One row as it stands in the log, for readers of the whole; ``stream`` is 16 bytes.
 
+    ``content`` is what is stored of the row's content, None if it has none, or none any more.
     Unknown to the garbage collector, which would look through millions of them in vain.
     """
 
@@ -139,6 +148,7 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
     version: int
     topic: str
     state: bytes
+    content: bytes | None = None
 
 
 class EventLog(Protocol):
@@ -152,7 +162,9 @@ class EventLog(Protocol):
     ) -> None:
         """Store all rows, and what the read models make of ``events``, in one transaction.
 
-        ``events[i]`` is the decoded form of ``rows[i]``; ``depths`` are the queues after them.
+        ``events[i]`` is the decoded form of ``rows[i]``, with its content where it has one, which
+        is stored beside the row; what these events say is not needed any more is erased with them.
+        ``depths`` are the queues after them.
         Returns only when the transaction is durable. The rows of one call get consecutive
         positions in the order given.
 
@@ -173,13 +185,20 @@ class EventLog(Protocol):
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
         """The rows of a stream at these versions, by version; a missing version is left out."""
 
+    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
+        """The rows of a stream at these versions with their contents, as ``read_versions``."""
+
+    def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
+        """What is stored of contents, by the position of the row: ``after < position <= until``."""
+
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
         """Rows in the order of the log with a position greater than ``after``."""
 
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         """Rows in the order of the log with a position greater than ``after``, read in bulk.
 
-        At most ``rows_max`` and at most ``bytes_max`` bytes of state, but one row at least.
+        With their contents. At most ``rows_max`` and at most ``bytes_max`` bytes of states and
+        contents, but one row at least.
 
         Raises: LogUnavailable, CorruptRow (the stream of a row is no UUID as it is written here).
         """
@@ -273,7 +292,8 @@ def check_batch(rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
         raise AppendRefused(f"{len(rows)} rows for {len(events)} events")
     batch_bytes = 0
     for row, event in zip(rows, events, strict=True):
-        row_bytes = len(row.state)
+        content = content_of(event)
+        row_bytes = len(row.state) + (0 if content is None else content.size_bytes)
         batch_bytes += row_bytes
         if row_bytes > ROW_BYTES_MAX:
             raise AppendRefused(f"{row.topic}: {row_bytes} bytes, at most {ROW_BYTES_MAX}")

@@ -13,6 +13,11 @@ A field is a column of the export of the same name. Where it is not, an annotati
 ``ExportColumn`` (another name, or a time), ``SIZE_ALONE``, ``STATE_ALONE``. ``NamesStream`` marks
 the field of a first event that names the identity of its stream.
 
+What others send is a ``Content``: the event says its digest and size, and the bytes stand apart
+(``eventstore.log.content``), so that they can leave when they are not needed any more. Events that
+say so name the versions whose contents leave (``versions``). The first types of these events, with
+the content in the row, end with ``1``: they are read for ever, and never written.
+
 Units: ``at_ms`` is Unix milliseconds by the owner's clock; ``expires_at_s`` and ``timestamp_s``
 are Unix seconds as the client wrote them (an integer stays an integer, a fraction a fraction).
 ``command`` is the 16-byte key of the command that caused the event (see ``eventstore.log.seal``).
@@ -25,6 +30,8 @@ from enum import Enum
 from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+
+from eventstore.log.content import Content
 
 Seconds: TypeAlias = int | float
 
@@ -136,8 +143,8 @@ class ContractStored(Event, frozen=True, kw_only=True):
 
 
 @released("contract-requested.1")
-class ContractRequested(Event, frozen=True, kw_only=True):
-    """An encrypted contract request waits for this identity (8.1, forwarded form)."""
+class ContractRequested1(Event, frozen=True, kw_only=True):
+    """As ``ContractRequested``, with the content in the row."""
 
     request_id: str
     sender_did: str
@@ -145,14 +152,43 @@ class ContractRequested(Event, frozen=True, kw_only=True):
     requestor_ephemeral_public_key: Annotated[str, STATE_ALONE]
 
 
+@released("contract-requested.2")
+class ContractRequested(Event, frozen=True, kw_only=True):
+    """An encrypted contract request waits for this identity (8.1, forwarded form)."""
+
+    request_id: str
+    sender_did: str
+    encrypted_contract_request: Annotated[Content, SIZE_ALONE]
+    requestor_ephemeral_public_key: Annotated[str, STATE_ALONE]
+
+
 @released("contract-requests-acknowledged.1")
-class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
-    """These contract requests are not offered again (8.4)."""
+class ContractRequestsAcknowledged1(Event, frozen=True, kw_only=True):
+    """As ``ContractRequestsAcknowledged``, of requests whose contents stay."""
 
     request_ids: list[str]
 
 
+@released("contract-requests-acknowledged.2")
+class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
+    """These contract requests, queued at ``versions``, are not offered again (8.4)."""
+
+    request_ids: list[str]
+    versions: Annotated[list[int], STATE_ALONE]
+
+
 @released("message-queued.1", is_frequent=True)
+class MessageQueued1(Event, frozen=True, kw_only=True):
+    """As ``MessageQueued``, with the content in the row."""
+
+    message_id: str
+    protocol: str
+    sender_did: str
+    recipient_key: str
+    payload: Annotated[bytes, SIZE_ALONE]
+
+
+@released("message-queued.2", is_frequent=True)
 class MessageQueued(Event, frozen=True, kw_only=True):
     """A message waits for this identity (7.2 step 7; RFC 0094 forward).
 
@@ -165,7 +201,7 @@ class MessageQueued(Event, frozen=True, kw_only=True):
     protocol: str
     sender_did: str
     recipient_key: str
-    payload: Annotated[bytes, SIZE_ALONE]
+    payload: Annotated[Content, SIZE_ALONE]
 
 
 @released("message-expiry-set.1")
@@ -185,15 +221,25 @@ class MessagesDelivered(Event, frozen=True, kw_only=True):
 
 
 @released("messages-removed.1", is_frequent=True)
+class MessagesRemoved1(Event, frozen=True, kw_only=True):
+    """As ``MessagesRemoved``, of messages whose contents stay."""
+
+    message_ids: list[str]
+    reason: str
+
+
+@released("messages-removed.2", is_frequent=True)
 class MessagesRemoved(Event, frozen=True, kw_only=True):
-    """These messages left the queue (8.8; RFC 0685 messages-received).
+    """These messages, queued at ``versions``, left the queue (8.8; RFC 0685 messages-received).
 
     ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired, purged,
-    or ended (with the account).
+    ended (with the account), or lost (their contents are not in this log: it was restored from an
+    export without them).
     """
 
     message_ids: list[str]
     reason: str
+    versions: Annotated[list[int], STATE_ALONE]
 
 
 @released("queue-refused.1")
@@ -347,6 +393,20 @@ class RefusalsCounted(Event, frozen=True, kw_only=True):
 
 
 @released("event-saved.1")
+class EventSaved1(Event, frozen=True, kw_only=True):
+    """As ``EventSaved``, with the content in the row."""
+
+    event_id: str
+    sender_did: str
+    recipient_did: str
+    contract_id: str | None
+    timestamp_s: Seconds
+    payload: Annotated[str, SIZE_ALONE]
+    encrypted_tags: Annotated[list[str], ExportColumn("tags")]
+    processed: bool
+
+
+@released("event-saved.2")
 class EventSaved(Event, frozen=True, kw_only=True):
     """One storage-encrypted event of the owner's own history (8.9)."""
 
@@ -355,7 +415,7 @@ class EventSaved(Event, frozen=True, kw_only=True):
     recipient_did: str
     contract_id: str | None
     timestamp_s: Seconds
-    payload: Annotated[str, SIZE_ALONE]
+    payload: Annotated[Content, SIZE_ALONE]
     encrypted_tags: Annotated[list[str], ExportColumn("tags")]
     processed: bool
 
@@ -372,8 +432,8 @@ class EventTagsUpdated(Event, frozen=True, kw_only=True):
 
 
 @released("public-event-published.1")
-class PublicEventPublished(Event, frozen=True, kw_only=True):
-    """A signed public event is readable by any client (DCTRL-0007)."""
+class PublicEventPublished1(Event, frozen=True, kw_only=True):
+    """As ``PublicEventPublished``, with the content in the row."""
 
     event_id: str
     channel_id: str
@@ -383,15 +443,36 @@ class PublicEventPublished(Event, frozen=True, kw_only=True):
     event_signature: Annotated[str, STATE_ALONE]
 
 
+@released("public-event-published.2")
+class PublicEventPublished(Event, frozen=True, kw_only=True):
+    """A signed public event is readable by any client (DCTRL-0007)."""
+
+    event_id: str
+    channel_id: str
+    event: Annotated[Content, SIZE_ALONE]
+    tags: list[str]
+    timestamp_s: Seconds
+    event_signature: Annotated[str, STATE_ALONE]
+
+
 @released("public-events-deleted.1")
+class PublicEventsDeleted1(Event, frozen=True, kw_only=True):
+    """As ``PublicEventsDeleted``, of events whose contents stay."""
+
+    event_ids: list[str]
+    channel_id: str | None
+
+
+@released("public-events-deleted.2")
 class PublicEventsDeleted(Event, frozen=True, kw_only=True):
-    """Public events were withdrawn by their publisher (DCTRL-0007).
+    """Public events, published at ``versions``, were withdrawn by their publisher (DCTRL-0007).
 
     ``channel_id`` restricts the deletion to that channel when it is not None.
     """
 
     event_ids: list[str]
     channel_id: str | None
+    versions: Annotated[list[int], STATE_ALONE]
 
 
 @released("batch-sealed.1", is_frequent=True)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from eventstore.log.event_log import LogRow
+from eventstore.log.event_log import LogRow, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
 """List, timestamp in seconds, version, revision, own: a row of ``read_models.postings``."""
@@ -31,18 +31,27 @@ class Session(Protocol):
     def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
         """The stored rows of a stream at these versions, by version."""
 
+    def records(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredRecord]:
+        """The same with what is stored of their contents."""
+
 
 class LogSession(Session, Protocol):
     """One open transaction on a store, with what is not the same text for both."""
 
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
-        """Rows of the log from a position on, within both bounds but one at least."""
+        """Rows of the log from a position on with contents, within both bounds but one at least."""
+
+    def contents(self, after: int, until: int) -> dict[int, bytes]:
+        """What is stored of contents, by position: ``after < position <= until``."""
+
+    def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
+        """Erase the contents of the rows of these streams and versions that have one."""
 
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
         """The stored rows at version 1 of these streams, by stream."""
 
     def import_rows(self, rows: Sequence[LogRow]) -> None:
-        """Store rows of another log at the positions that they have there, in bulk.
+        """Store rows of another log, with contents, at the positions that they have there.
 
         Positions are beyond all that are here; later appends get positions beyond theirs.
         """
@@ -51,7 +60,7 @@ class LogSession(Session, Protocol):
         """Store postings that are not there yet, in bulk."""
 
     def clear(self) -> None:
-        """Remove all rows, read models and snapshots; constants stay."""
+        """Remove all rows, contents, read models and snapshots; constants stay."""
 
     def keep_out_writers(self) -> None:
         """Let no other transaction append before this one ends."""

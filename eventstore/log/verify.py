@@ -19,74 +19,21 @@ one page of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import msgspec
 from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.content_check import ContentCheck
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.seal import GENESIS, digest_by
-
-
-class Fault(Enum):
-    """What can be wrong with a row or a seal."""
-
-    MALFORMED_ROW = "malformed-row"
-    """A column does not hold its type, or the stream is not a UUID as it is written here."""
-    UNKNOWN_TOPIC = "unknown-topic"
-    UNDECODABLE_STATE = "undecodable-state"
-    VERSION_BREAK = "version-break"
-    """The version does not follow the stream's last one: rows are missing, moved or added."""
-    UNSEALED_ROWS = "unsealed-rows"
-    """No seal covers these rows: they were added, or their seal was removed."""
-    MISSING_ROWS = "missing-rows"
-    """The seal covers more rows than stand before it."""
-    FOREIGN_SEAL = "foreign-seal"
-    """The seal names another partition than the one whose stream it stands in."""
-    BROKEN_CHAIN = "broken-chain"
-    """The seal does not continue from the partition's last seal."""
-    BROKEN_SEAL = "broken-seal"
-    """The seal is not the one that these rows give: some of them, or it, was changed."""
-    MISSING_HEAD = "missing-head"
-    """A head that was known before is not in the log: its end was cut off."""
-    WRONG_HEAD = "wrong-head"
-    """The manifest names another newest seal of a partition than its rows have."""
-    WRONG_TREE = "wrong-tree"
-    """A manifest, a tile or a signed head has another tree than the seals give."""
-    WRONG_COLUMN = "wrong-column"
-    """A column of the export is not what the row's state and the rows around it say."""
-    WRONG_POSITION = "wrong-position"
-    """The position does not follow the one before, or is not where the file says it is."""
-
-
-class Head(NamedTuple):
-    """The newest seal of a partition: its version in the partition's stream and its digest."""
-
-    version: int
-    digest: bytes
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong in the rows of these positions.
-
-    ``stream`` and ``version`` are those of the row at ``last_position``; ``partition`` is set
-    when a seal says it.
-    """
-
-    fault: Fault
-    first_position: int
-    last_position: int
-    stream: UUID | str
-    version: int
-    partition: str | None
-    explanation: str
 
 
 class RowCheck:
@@ -197,26 +144,6 @@ class RowCheck:
             self.known_to = row.position
 
 
-def finding(
-    fault: Fault,
-    row: LogRow,
-    explanation: str,
-    partition: str | None = None,
-    first_position: int | None = None,
-) -> Finding:
-    """A finding about a row, or about the rows from ``first_position`` to it."""
-    stream: Any = row.stream
-    return Finding(
-        fault=fault,
-        first_position=row.position if first_position is None else first_position,
-        last_position=row.position,
-        stream=UUID(bytes=stream) if isinstance(stream, bytes) else stream,
-        version=row.version,
-        partition=partition,
-        explanation=explanation,
-    )
-
-
 def _sealed(row: LogRow) -> BatchSealed | None:
     """The seal in a row of its topic, None if it does not decode."""
     try:
@@ -241,7 +168,7 @@ def _stream_of(partition: str) -> bytes:
     return partition_stream(partition).bytes
 
 
-__all__ = ["Fault", "Finding", "Head", "Progress", "Summary", "is_seal_of", "verify"]
+__all__ = ["Fault", "Finding", "Head", "Progress", "Summary", "finding", "is_seal_of", "verify"]
 
 PAGE_ROWS: Final = 256
 
@@ -276,21 +203,22 @@ def verify(
     Raises:
         LogUnavailable: the log cannot be read.
     """
-    check = RowCheck(known=known_heads)
+    check, contents = RowCheck(known=known_heads), ContentCheck(log)
     end = log.position()
     reached = rows = findings = 0
     while reached < end:
         page = [row for row in log.read_log(after=reached, limit=PAGE_ROWS) if row.id <= end]
         if not page:
             break
-        for item in _checked(page, check):
+        contents.read_page(reached, page[-1].id)
+        for item in _checked(page, check, contents):
             findings += 1
             yield item
         rows += len(page)
         reached = page[-1].id
         if progress:
             progress(reached, end)
-    for item in (*check.end(), *_missing_heads(check.known, end)):
+    for item in (*check.end(), *_missing_heads(check.known, end), *contents.end(end)):
         findings += 1
         yield item
     yield Summary(
@@ -321,7 +249,9 @@ def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
     return Head(version, sealed.digest) if isinstance(sealed, BatchSealed) else None
 
 
-def _checked(page: Sequence[Notification], check: RowCheck) -> Sequence[Finding]:
+def _checked(
+    page: Sequence[Notification], check: RowCheck, contents: ContentCheck
+) -> Sequence[Finding]:
     """What is wrong with the rows of a page, in the order of the rows."""
     findings: list[Finding] = []
     for notification in page:
@@ -331,7 +261,7 @@ def _checked(page: Sequence[Notification], check: RowCheck) -> Sequence[Finding]
             check.take_malformed(row)
             continue
         try:
-            decode(row.topic, row.state)
+            findings += contents.take(row, decode(row.topic, row.state))
         except UnknownTopic:
             findings.append(finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}"))
         except CorruptRow as error:

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from eventstore.log.codec import decode
+from eventstore.log.content import size_of, with_content
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event, NamesStream
 from eventstore.parquet.schema import FILLING, SCHEMA, SIZE, TIME, Filled, fields_of
@@ -80,7 +81,7 @@ def to_table(rows: Sequence[LogRow], identities: Identities) -> pa.Table:
         "version": [row.version for row in rows],
         "type": [kinds[topic][0] for topic in topics],
         "type_version": [int(kinds[topic][2]) for topic in topics],
-        "state": states,
+        "state": [with_content(row.state, row.content) for row in rows],
     }
     fields = [field for field in SCHEMA if field.name != "shard"]
     arrays = [to_array(typed.get(field.name), field.type, len(rows)) for field in fields]
@@ -151,11 +152,7 @@ def _fields(kind: type[Event], decoded: Sequence[Any]) -> Iterable[tuple[str, It
         convert = _conversion(filled.type)
         yield column, values if convert is None else map(convert, values)
     if filling.content is not None:
-        yield SIZE, map(_size_bytes, map(attrgetter(filling.content), decoded))
-
-
-def _size_bytes(content: bytes | str) -> int:
-    return len(content.encode() if isinstance(content, str) else content)
+        yield SIZE, map(size_of, map(attrgetter(filling.content), decoded))
 
 
 def to_array(values: list[Any] | None, kind: pa.DataType, rows: int) -> pa.Array:

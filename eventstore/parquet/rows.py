@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from eventstore.log.content import without_content
 from eventstore.log.event_log import LogRow
 from eventstore.parquet.catalog import Catalog, read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
@@ -94,5 +95,6 @@ def log_rows(table: pa.Table) -> list[LogRow]:
     topics = pc.binary_join_element_wise(
         table["type"], pc.cast(table["type_version"], pa.string()), "."
     )
-    columns = (table["position"], table["stream"], table["version"], topics, table["state"])
-    return list(map(LogRow, *(column.to_pylist() for column in columns)))
+    facts, contents = zip(*map(without_content, table["state"].to_pylist()), strict=True)
+    columns = (table["position"], table["stream"], table["version"], topics)
+    return list(map(LogRow, *(column.to_pylist() for column in columns), facts, contents))

@@ -1,8 +1,9 @@
 """Schema 1 of the exported files: one row per row of the log, in the order of the log.
 
 Every row has the columns of the log itself; ``state`` is the whole event, so that nothing is
-lost. The other columns are the fields of the events as Parquet types that a query can filter, by
-the declarations in ``eventstore.log.events``; they are null where the event has no such field. Two
+lost, and before it the content that it had when it was exported (``eventstore.log.content``). The
+other columns are the fields of the events as Parquet types that a query can filter, by the
+declarations in ``eventstore.log.events``; they are null where the event has no such field. Two
 compromises of typed columns: a time in seconds is a double, and an integer beyond 64 bits stands as
 the largest (smallest) one. ``state`` has the exact value.
 
@@ -44,7 +45,7 @@ _OF_EVERY_ROW: Final = (
     pa.field("type_version", pa.int16(), nullable=False),
     pa.field("recorded_at", TIME, nullable=False),
     pa.field("command", pa.binary(), nullable=False),  # 16 bytes; none for seals
-    pa.field("state", pa.binary(), nullable=False),  # msgpack, as it stands in the log
+    pa.field("state", pa.binary(), nullable=False),  # msgpack: content, if any, and event
 )
 _ORDER: Final = (
     *("message_id", "message_ids", "protocol", "sender_did", "recipient_key", SIZE, "reason"),

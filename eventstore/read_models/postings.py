@@ -16,14 +16,15 @@ the log's positions, so (timestamp, version) is the order of (timestamp, positio
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from eventsourcing.persistence import StoredEvent
-
+from eventstore.log.codec import decode_whole
 from eventstore.log.errors import PageTooLarge
-from eventstore.log.events import Seconds
+from eventstore.log.event_log import StoredRecord
+from eventstore.log.events import Event, Seconds
 from eventstore.log.session import Session, StoredPosting
 
 INSERT: Final = (
@@ -220,22 +221,25 @@ def _select(lists: Sequence[ListKey], conditions: _Conditions) -> tuple[str, lis
     return " UNION ".join([select] * len(lists)), [p for key in lists for p in (key, *bounds)]
 
 
-def rows_of_page(
+def events_of_page(
     session: Session, stream: UUID, versions: Collection[int], bytes_max: int | None
-) -> dict[int, StoredEvent]:
-    """The rows of a stream that a page shows, by version; None is no bound.
+) -> dict[int, Event]:
+    """The events of a stream that a page shows, with contents, by version; None is no bound.
 
     Raises:
         PageTooLarge: they are more bytes. Little more than so many are read.
+        UnknownTopic, CorruptRow: a row cannot be understood, or its content is another one.
     """
-    if bytes_max is None:
-        return session.stored(stream, versions)
-    rows: dict[int, StoredEvent] = {}
-    ordered, left_bytes = sorted(versions), bytes_max
-    for start in range(0, len(ordered), _ROWS_AT_ONCE):
-        found = session.stored(stream, ordered[start : start + _ROWS_AT_ONCE])
-        left_bytes -= sum(len(row.state) for row in found.values())
+    records: dict[int, StoredRecord] = {}
+    ordered, left_bytes = sorted(versions), bytes_max or math.inf
+    at_once = len(ordered) if bytes_max is None else _ROWS_AT_ONCE
+    for start in range(0, len(ordered), at_once or 1):
+        found = session.records(stream, ordered[start : start + at_once])
+        left_bytes -= sum(len(row.state) + len(kept or b"") for row, kept in found.values())
         if left_bytes < 0:
             raise PageTooLarge(f"more than {bytes_max} bytes")
-        rows.update(found)
-    return rows
+        records.update(found)
+    return {
+        version: decode_whole(row.topic, row.state, kept)
+        for version, (row, kept) in records.items()
+    }

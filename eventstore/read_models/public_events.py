@@ -1,45 +1,54 @@
 """The read model behind GET /public/:did (DCTRL-0007).
 
 Lists of a publisher: by event id; all; for each tag; for each channel; and for each tag within a
-channel. A withdrawn event leaves every list at once; the log keeps what was published.
+channel. A withdrawn event leaves every list at once. One whose content is not in the log is on no
+page: the log was restored from an export that ended before the event was withdrawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
-from eventstore.log.codec import decode
+from eventstore.log.content import is_there, text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import PublicEvent, PublicEventsFilter, PublicEventsPage
-from eventstore.log.events import PublicEventPublished, PublicEventsDeleted
+from eventstore.log.events import (
+    PublicEventPublished,
+    PublicEventPublished1,
+    PublicEventsDeleted,
+    PublicEventsDeleted1,
+)
 from eventstore.log.session import Session
 from eventstore.read_models.postings import (
     ListKey,
     Narrowing,
     Posting,
     add,
+    events_of_page,
     list_key,
     list_keys,
     newest,
     on_lists,
     page,
     remove,
-    rows_of_page,
 )
 
+Published: TypeAlias = PublicEventPublished | PublicEventPublished1
 _ALL: Final = "public"
 _ID: Final = "public id"
 _TAG: Final = "tag"
 
 
-def publish(session: Session, owner: UUID, version: int, event: PublicEventPublished) -> None:
+def publish(session: Session, owner: UUID, version: int, event: Published) -> None:
     """Record a public event that stands at ``version`` of the publisher's stream."""
     add(session, on_lists(_lists(owner, event), Posting(float(event.timestamp_s), version)))
 
 
-def withdraw(session: Session, owner: UUID, event: PublicEventsDeleted) -> None:
+def withdraw(
+    session: Session, owner: UUID, event: PublicEventsDeleted | PublicEventsDeleted1
+) -> None:
     """Take the publisher's events off all lists; ids that it does not have change nothing."""
     ids = list_keys(owner, (_ID,), dict.fromkeys(event.event_ids))
     postings = list(newest(session, ids).values())
@@ -82,17 +91,18 @@ def query(
         PublicEvent(
             event.event_id,
             event.channel_id,
-            event.event,
+            text_of(event.event),
             event.tags,
             event.timestamp_s,
             event.event_signature,
         )
         for event in _read(session, owner, postings, bytes_max)
+        if is_there(event.event)
     ]
     return PublicEventsPage(events, total)
 
 
-def _lists(owner: UUID, event: PublicEventPublished) -> list[ListKey]:
+def _lists(owner: UUID, event: Published) -> list[ListKey]:
     """Every list that the event is on."""
     tags = set(event.tags)
     keys = [list_key(owner, _ID, event.event_id)]
@@ -114,15 +124,14 @@ def _names(channel_id: str | None) -> tuple[str, ...]:
 
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
-) -> list[PublicEventPublished]:
+) -> list[Published]:
     """The events of postings, from the log."""
     versions = {posting.version for posting in postings}
-    rows = rows_of_page(session, owner, versions, bytes_max)
+    found = events_of_page(session, owner, versions, bytes_max)
     events = []
     for posting in postings:
-        row = rows.get(posting.version)
-        event = decode(row.topic, row.state) if row is not None else None
-        if not isinstance(event, PublicEventPublished):
+        event = found.get(posting.version)
+        if not isinstance(event, Published):
             raise CorruptRow(f"{owner} at {posting.version}: not a public event")
         events.append(event)
     return events

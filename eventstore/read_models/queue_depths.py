@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from eventstore.log.codec import identity_stream
+from eventstore.log.content import size_of
 from eventstore.log.event_log import LogFigures, QueueDepth, WaitingQueue
 from eventstore.log.events import (
     AccountEnded,
@@ -24,7 +25,9 @@ from eventstore.log.events import (
     Event,
     IdentityRegistered,
     MessageQueued,
+    MessageQueued1,
     MessagesRemoved,
+    MessagesRemoved1,
 )
 from eventstore.log.session import Session
 
@@ -86,8 +89,8 @@ FOLDED: Final = (
     IdentityRegistered,
     ConnectionEstablished,
     AccountEnded,
-    MessageQueued,
-    MessagesRemoved,
+    *(MessageQueued, MessageQueued1),
+    *(MessagesRemoved, MessagesRemoved1),
 )
 """The events that say something about a queue."""
 ENTRIES_MAX: Final = 1_000_000
@@ -125,9 +128,9 @@ class QueueFold:
             case AccountEnded():
                 if (ended := self._queues.get(stream)) is not None:
                     ended.outbound = False
-            case MessageQueued():
+            case MessageQueued() | MessageQueued1():
                 self._add(self._queues.get(stream), event)
-            case MessagesRemoved():
+            case MessagesRemoved() | MessagesRemoved1():
                 self._remove(self._queues.get(stream), event)
             case _:
                 pass
@@ -154,13 +157,14 @@ class QueueFold:
             self._entries += 1
         return queue
 
-    def _add(self, queue: _Queue | None, event: MessageQueued) -> None:
+    def _add(self, queue: _Queue | None, event: MessageQueued | MessageQueued1) -> None:
         if queue is not None:
-            queue.waiting[event.message_id] = (len(event.payload), event.at_ms)
-            queue.bytes += len(event.payload)
+            size_bytes = size_of(event.payload)
+            queue.waiting[event.message_id] = (size_bytes, event.at_ms)
+            queue.bytes += size_bytes
             self._entries += 1
 
-    def _remove(self, queue: _Queue | None, event: MessagesRemoved) -> None:
+    def _remove(self, queue: _Queue | None, event: MessagesRemoved | MessagesRemoved1) -> None:
         if queue is not None:
             for message_id in event.message_ids:
                 removed = queue.waiting.pop(message_id, None)

@@ -13,16 +13,18 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import identity_stream
+from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
-from eventstore.log.events import EventSaved, EventTagsUpdated
+from eventstore.log.events import EventSaved, EventSaved1, EventTagsUpdated
 from eventstore.log.session import Session, StoredPosting
 from eventstore.read_models.postings import (
     ListKey,
     Narrowing,
     Posting,
     add,
+    events_of_page,
     is_empty,
     list_key,
     list_keys,
@@ -30,7 +32,6 @@ from eventstore.read_models.postings import (
     on_lists,
     page,
     remove,
-    rows_of_page,
 )
 
 _ID: Final = "saved id"
@@ -42,7 +43,9 @@ _stream_of: Final = lru_cache(maxsize=1_000)(identity_stream)
 """The events of one command are of a few participants; a UUID takes 25 us."""
 
 
-def save(session: Session, owner: UUID, saved: Sequence[tuple[int, EventSaved]]) -> None:
+def save(
+    session: Session, owner: UUID, saved: Sequence[tuple[int, EventSaved | EventSaved1]]
+) -> None:
     """Record saved events with their versions in the owner's stream (8.9)."""
     rows: list[StoredPosting] = []
     for version, event in saved:
@@ -101,6 +104,7 @@ def query(
 
     Raises:
         CorruptRow: the log does not hold what the read model refers to.
+        ContentMissing: nor a content.
         PageTooLarge: its records are more than ``bytes_max``.
     """
     kind = _UNPROCESSED if where.unprocessed_only else _ALL
@@ -117,13 +121,13 @@ def query(
         limit=limit,
     )
     events = [
-        SavedEvent(event.event_id, event.payload, tags, event.timestamp_s)
+        SavedEvent(event.event_id, text_of(event.payload), tags, event.timestamp_s)
         for event, tags in _read(session, owner, postings, bytes_max)
     ]
     return SavedEventsPage(events, total)
 
 
-def _others(owner: UUID, event: EventSaved) -> set[str]:
+def _others(owner: UUID, event: EventSaved | EventSaved1) -> set[str]:
     """The participants other than the owner."""
     participants = {event.sender_did, event.recipient_did}
     return {did for did in participants if _stream_of(did) != owner}
@@ -160,19 +164,18 @@ def _names(kind: str, participant: str | None) -> tuple[str, ...]:
 
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
-) -> list[tuple[EventSaved, list[str]]]:
+) -> list[tuple[EventSaved | EventSaved1, list[str]]]:
     """The events of postings with their current tags, from the log."""
     versions = {posting.version for posting in postings}
     versions |= {posting.revision for posting in postings if posting.revision}
-    rows = rows_of_page(session, owner, versions, bytes_max)
+    decoded = events_of_page(session, owner, versions, bytes_max)
     found = []
     try:
-        decoded = {version: decode(row.topic, row.state) for version, row in rows.items()}
         for posting in postings:
             saved = decoded[posting.version]
             tagged = decoded[posting.revision or posting.version]
-            if not isinstance(saved, EventSaved) or not isinstance(
-                tagged, EventSaved | EventTagsUpdated
+            if not isinstance(saved, EventSaved | EventSaved1) or not isinstance(
+                tagged, EventSaved | EventSaved1 | EventTagsUpdated
             ):
                 raise CorruptRow(f"{owner} at {posting.version}: not a saved event")
             found.append((saved, tagged.encrypted_tags))

@@ -13,17 +13,21 @@ from eventsourcing.persistence import StoredEvent
 from eventstore.log.events import (
     Event,
     EventSaved,
+    EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
     IdentityReleased,
     PublicEventPublished,
+    PublicEventPublished1,
     PublicEventsDeleted,
+    PublicEventsDeleted1,
 )
 from eventstore.log.session import Session
 from eventstore.read_models import dedicated_identities, public_events, saved_events
 
 INDEXED: Final = (
-    *(EventSaved, EventTagsUpdated, PublicEventPublished, PublicEventsDeleted),
+    *(EventSaved, EventSaved1, EventTagsUpdated, PublicEventPublished, PublicEventPublished1),
+    *(PublicEventsDeleted, PublicEventsDeleted1),
     *(IdentityDedicated, IdentityReleased),
 )
 """The events that change a read model; depths of queues come from their owner."""
@@ -55,7 +59,7 @@ def _update(
     session: Session, owner: UUID, kind: type[Event], events: list[tuple[int, Any]]
 ) -> None:
     """Take the events of one type, each with its version."""
-    if kind is EventSaved:
+    if kind in {EventSaved, EventSaved1}:
         saved_events.save(session, owner, events)
     elif kind is EventTagsUpdated:
         saved_events.update_tags(session, owner, events)
@@ -66,9 +70,9 @@ def _update(
 
 def _update_one(session: Session, owner: UUID, version: int, event: Event) -> None:
     match event:
-        case PublicEventPublished():
+        case PublicEventPublished() | PublicEventPublished1():
             public_events.publish(session, owner, version, event)
-        case PublicEventsDeleted():
+        case PublicEventsDeleted() | PublicEventsDeleted1():
             public_events.withdraw(session, owner, event)
         case IdentityDedicated():
             dedicated_identities.dedicate(session, owner, event)

@@ -17,7 +17,8 @@ from eventsourcing.persistence import StoredEvent
 from typing_extensions import override
 
 from eventstore.log.errors import ImportRefused
-from eventstore.log.event_log import LogRow, QueueDepth
+from eventstore.log.event_contents import erased_by
+from eventstore.log.event_log import LogRow, QueueDepth, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Session, Store, StoredPosting
 from eventstore.read_models import postings, queue_depths
@@ -63,17 +64,21 @@ class LogImport:
             session.clear()
 
     def write(self, rows: Sequence[LogRow], events: Iterable[tuple[LogRow, Event]]) -> None:
-        """Store rows, and what the read models make of ``events``, in one transaction.
+        """Store rows with contents, and what ``events`` do, in one transaction.
 
-        ``events`` are those of the rows that are ``INDEXED``.
+        ``events`` are those of the rows that are ``INDEXED`` or ``ERASING``: the read models are
+        made of them, and what they say is not needed any more is erased.
         """
         with self._writing() as session:
             session.import_rows(rows)
             gathering = _Gathering(session)
+            gone: list[tuple[UUID, int]] = []
             for row, event in events:
                 stored = StoredEvent(UUID(bytes=row.stream), row.version, row.topic, row.state)
+                gone += erased_by([stored], [event])
                 update_read_models(gathering, [stored], [event])
             gathering.flush()
+            session.erase(gone)
 
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         """Rows that were stored, as ``EventLog.read_rows``."""
@@ -137,3 +142,7 @@ class _Gathering(Session):
     @override
     def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:
         return self._session.stored(stream, versions)
+
+    @override
+    def records(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredRecord]:
+        return self._session.records(stream, versions)

@@ -21,7 +21,8 @@ from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, ReadModelsMissing
-from eventstore.log.event_log import LogRow, QueueDepth
+from eventstore.log.event_contents import content_of, erased_by
+from eventstore.log.event_log import LogRow, QueueDepth, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
@@ -46,6 +47,17 @@ _TABLES: Final = (
     """
     CREATE UNIQUE INDEX IF NOT EXISTS stored_events_notification_id_idx
     ON public.stored_events (notification_id ASC)
+    """,
+    # The defaults of autovacuum wait for a share of the rows: the room of what is erased is to be
+    # used again soon, however much there is. EXTERNAL, because encryption cannot be compressed.
+    """
+    DO $$ BEGIN IF to_regclass('contents') IS NULL THEN
+        CREATE TABLE contents (position bigint PRIMARY KEY, content bytea NOT NULL) WITH (
+            autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+            toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 20000
+        );
+        ALTER TABLE contents ALTER COLUMN content SET STORAGE EXTERNAL;
+    END IF; END $$
     """,
     """
     CREATE TABLE IF NOT EXISTS postings (
@@ -104,6 +116,25 @@ _INSERT: Final = (
     " FROM unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[]) WITH ORDINALITY"
     " AS r (originator_id, originator_version, topic, state, number)"
     " ORDER BY r.number RETURNING notification_id"
+)
+# The same with contents, in one statement because each waits for its answer.
+_INSERT_WITH_CONTENTS: Final = (
+    "WITH given AS (SELECT * FROM"
+    " unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[]) WITH ORDINALITY"
+    " AS r (originator_id, originator_version, topic, state, content, number)),"
+    " stored AS (INSERT INTO public.stored_events"
+    " (originator_id, originator_version, topic, state)"
+    " SELECT originator_id, originator_version, topic, state FROM given ORDER BY number"
+    " RETURNING notification_id, originator_id, originator_version),"
+    " kept AS (INSERT INTO contents (position, content) SELECT notification_id, content"
+    " FROM stored JOIN given USING (originator_id, originator_version)"
+    " WHERE content IS NOT NULL)"
+    " SELECT notification_id FROM stored"
+)
+_ERASE: Final = (
+    "DELETE FROM contents USING unnest(%b::uuid[], %b::bigint[]) AS gone (stream, version),"
+    " public.stored_events WHERE originator_id = stream AND originator_version = version"
+    " AND position = notification_id"
 )
 _IS_CURRENT: Final = "SELECT to_regclass('outbound_queues') IS NOT NULL AS current"
 
@@ -247,18 +278,22 @@ class PostgresRecorder(SqlRecorder):
             connection.warned = False
             with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
                 cursor.execute(_LOCK, prepare=True)
-                cursor.execute(
-                    _INSERT,
-                    (
-                        [row.originator_id for row in stored_events],
-                        [row.originator_version for row in stored_events],
-                        [row.topic for row in stored_events],
-                        [row.state for row in stored_events],
-                    ),
-                )
-                positions = [position for (position,) in cursor]
+                columns: list[list[Any]] = [
+                    [row.originator_id for row in stored_events],
+                    [row.originator_version for row in stored_events],
+                    [row.topic for row in stored_events],
+                    [row.state for row in stored_events],
+                ]
+                found = map(content_of, events)
+                kept = [None if content is None else content.stored for content in found]
+                if any(kept):
+                    cursor.execute(_INSERT_WITH_CONTENTS, [*columns, kept])
+                else:
+                    cursor.execute(_INSERT, columns)
+                positions = sorted(position for (position,) in cursor)
                 if events:
                     session = _Session(cursor)
+                    session.erase(erased_by(stored_events, events))
                     update_read_models(session, stored_events, events)
                     queue_depths.save(session, depths)
             if connection.warned:
@@ -309,13 +344,38 @@ class _Session(LogSession):
         return {row[0]: StoredEvent(stream, *row) for row in found}
 
     @override
+    def records(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredRecord]:
+        found = self.rows(
+            "SELECT content, originator_version, topic, state FROM stored_events"
+            " LEFT JOIN contents ON position = notification_id"
+            " WHERE originator_id = ? AND originator_version = ANY(?)",
+            (stream, list(versions)),
+        )
+        return {row[0]: StoredRecord(StoredEvent(stream, *row), content) for content, *row in found}
+
+    @override
+    def contents(self, after: int, until: int) -> dict[int, bytes]:
+        found = self.rows(
+            "SELECT position, content FROM contents WHERE position > ? AND position <= ?",
+            (after, until),
+        )
+        return dict(map(tuple, found))
+
+    @override
+    def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
+        if gone:
+            streams, versions = zip(*gone, strict=True)
+            self._cursor.execute(_ERASE, (list(streams), list(versions)))
+
+    @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         # The sizes first, because a cursor of the client takes a whole answer into memory. In
         # binary form, because text is twice as long.
         (bounds,) = self.rows(
             "SELECT min(position), max(position) FILTER (WHERE reached <= ?) FROM ("
             " SELECT position, sum(size) OVER (ORDER BY position) AS reached FROM ("
-            " SELECT notification_id AS position, length(state) AS size FROM stored_events"
+            " SELECT notification_id AS position, length(state) + coalesce(length(content), 0)"
+            " AS size FROM stored_events LEFT JOIN contents ON position = notification_id"
             " WHERE notification_id > ? ORDER BY notification_id LIMIT ?) AS sizes) AS sums",
             (bytes_max, after, rows_max),
         )
@@ -325,8 +385,9 @@ class _Session(LogSession):
         with self._cursor.connection.cursor(binary=True, row_factory=tuple_row) as cursor:
             cursor.execute(
                 "SELECT notification_id, uuid_send(originator_id), originator_version, topic,"
-                " state FROM stored_events WHERE notification_id BETWEEN %s AND %s"
-                " ORDER BY notification_id",
+                " state, content FROM stored_events"
+                " LEFT JOIN contents ON position = notification_id"
+                " WHERE notification_id BETWEEN %s AND %s ORDER BY notification_id",
                 (first, last or first),
             )
             return [LogRow(*row) for row in cursor]
@@ -350,6 +411,13 @@ class _Session(LogSession):
             copy.set_types(["int8", "uuid", "int8", "text", "bytea"])
             for r in rows:
                 copy.write_row((r.position, UUID(bytes=r.stream), r.version, r.topic, r.state))
+        with self._cursor.copy(
+            "COPY contents (position, content) FROM STDIN (FORMAT BINARY)"
+        ) as copy:
+            copy.set_types(["int8", "bytea"])
+            for r in rows:
+                if r.content is not None:
+                    copy.write_row((r.position, r.content))
         self.rows(
             "SELECT setval(pg_get_serial_sequence('stored_events', 'notification_id'), ?)",
             (rows[-1].position,),
@@ -369,7 +437,7 @@ class _Session(LogSession):
         # In place of DELETE, which leaves everything in the files.
         self._cursor.execute(
             SQL("TRUNCATE {}").format(
-                SQL(", ").join(map(Identifier, ("stored_events", *READ_MODELS)))
+                SQL(", ").join(map(Identifier, ("stored_events", "contents", *READ_MODELS)))
             )
         )
 

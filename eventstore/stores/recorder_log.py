@@ -25,6 +25,7 @@ from eventstore.log.event_log import (
     SavedEventsFilter,
     SavedEventsPage,
     Snapshot,
+    StoredRecord,
     WaitingQueue,
     check_batch,
 )
@@ -135,6 +136,16 @@ class RecorderLog(EventLog):
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
         with self._reading() as session:
             return session.stored(stream, versions)
+
+    @override
+    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
+        with self._reading() as session:
+            return session.records(stream, versions)
+
+    @override
+    def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
+        with self._reading() as session:
+            return session.contents(after, until)
 
     @override
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from eventstore.log.codec import decode, encode, partition_stream
-from eventstore.log.errors import NotAsSealed, UnknownTopic
+from eventstore.log.codec import decode, decode_whole, encode, partition_stream
+from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
+from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed, Event
 from eventstore.log.seal import GENESIS, digest_by
@@ -112,7 +113,8 @@ TRANSACTION_ROWS: Final = 32_768
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
 _DEPTHS_AT_ONCE: Final = 10_000
 _FOLDED: Final = {TOPIC_BY_TYPE[kind] for kind in FOLDED}
-_INDEXED: Final = {TOPIC_BY_TYPE[kind] for kind in INDEXED}
+_WRITTEN: Final = {TOPIC_BY_TYPE[kind] for kind in (*INDEXED, *ERASING)}
+_DECODED: Final = _FOLDED | _WRITTEN
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called after each transaction with the position reached and the rows stored so far."""
@@ -198,6 +200,16 @@ def restore(
     return Restored(sealed.position, sealed.rows, sealed.seals, sealed.streams, identities)
 
 
+def _whole(row: LogRow) -> Event:
+    """The event of a row, whose content, if it is there, is its own."""
+    try:
+        return decode_whole(row.topic, row.state, row.content)
+    except CorruptRow as error:
+        if row.content is None:
+            raise
+        raise NotAsSealed(row.position, str(error)) from error
+
+
 class _Writer:
     """Gathers rows for the next transaction, and folds them."""
 
@@ -215,14 +227,17 @@ class _Writer:
     def take(self, rows: Sequence[LogRow]) -> None:
         self._rows += rows
         for row in rows:
-            self._bytes += len(row.state)
+            self._bytes += len(row.state) + len(row.content or b"")
             topic = row.topic
-            if topic in _FOLDED:
-                self.fold.take(row.stream, decode(topic, row.state))
-            elif topic in _INDEXED:
-                self._events.append((row, decode(topic, row.state)))
-            elif topic not in TYPE_BY_TOPIC:
+            if topic not in TYPE_BY_TOPIC:
                 raise UnknownTopic(topic)
+            if row.content is None and topic not in _DECODED:
+                continue
+            event = _whole(row)
+            if topic in _FOLDED:
+                self.fold.take(row.stream, event)
+            if topic in _WRITTEN:
+                self._events.append((row, event))
 
     def flush(self) -> None:
         if self._rows:

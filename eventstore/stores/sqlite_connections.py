@@ -30,6 +30,7 @@ from typing import Final
 from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.log.errors import UnsafeLog
+from eventstore.stores.sqlite_erasure import WITHIN_S, Erasure
 
 BUSY_TIMEOUT_S: Final = 10
 CHECKPOINT_BYTES: Final = 32 * 1024 * 1024
@@ -57,6 +58,7 @@ def create_file(path: Path) -> None:
     """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as draft:
         with closing(sqlite3.connect(draft.name)) as connection:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
         with contextlib.suppress(FileExistsError):
             path.hardlink_to(draft.name)
@@ -80,6 +82,8 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        # On in some builds. What is to be overwritten is (``eventstore.stores.sqlite_contents``).
+        connection.execute("PRAGMA secure_delete = OFF")
         (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
         if (journal_mode, synchronous) != ("wal", 2):
@@ -187,7 +191,13 @@ class SqliteWriter:
     2 MiB of cache one append in a hundred waits 8 ms for the disk, so 2 ms.
     """
 
-    def __init__(self, path: Path, *, checkpoint_bytes: int = CHECKPOINT_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+        erased_within_s: float = WITHIN_S,
+    ) -> None:
         self.connection = connect(path)
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}")
         self.connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
@@ -196,6 +206,11 @@ class SqliteWriter:
         self._checkpoints = Checkpointer(
             partial(connect, path), self.connection, bytes_min=checkpoint_bytes
         )
+        self._erasure = Erasure(partial(connect, path), self._turn, within_s=erased_within_s)
+
+    def erased(self) -> None:
+        """Let what the last transaction erased leave the files, some time later."""
+        self._erasure.wanted()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:
@@ -223,6 +238,7 @@ class SqliteWriter:
     def close(self) -> None:
         """Close the connection, after the transaction and the checkpoint that are under way."""
         self._checkpoints.stop()
+        self._erasure.stop()
         with self._turn:
             self.connection.close()
 

@@ -2,7 +2,7 @@
 
 A commit that returned survives a power cut (``eventstore.stores.sqlite_connections``). Several
 processes may have the same file open. Rows are never removed and the file is never rebuilt, because
-positions are bare rowids.
+positions are bare rowids; contents beside them are erased (``eventstore.stores.sqlite_erasure``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from eventsourcing.persistence import OperationalError, StoredEvent
 from typing_extensions import override
 
 from eventstore.log.errors import CorruptRow, LogUnavailable, ReadModelsMissing
-from eventstore.log.event_log import LogRow, QueueDepth
+from eventstore.log.event_contents import content_of, erased_by
+from eventstore.log.event_log import LogRow, QueueDepth, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import INSERT
 from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
+from eventstore.stores import sqlite_contents
 from eventstore.stores.sql_recorder import SqlRecorder
 from eventstore.stores.sqlite_connections import (
     CHECKPOINT_BYTES,
@@ -34,6 +36,8 @@ from eventstore.stores.sqlite_connections import (
     create_file,
     library_errors,
 )
+from eventstore.stores.sqlite_contents import JOINED, KEY, KEYS, opened
+from eventstore.stores.sqlite_erasure import WITHIN_S
 
 _TABLES: Final = (
     # As the library's recorder makes it, so that logs of all releases are alike.
@@ -43,6 +47,7 @@ _TABLES: Final = (
         PRIMARY KEY (originator_id, originator_version)
     )
     """,
+    *sqlite_contents.TABLES,
     """
     CREATE TABLE IF NOT EXISTS postings (
         list BLOB NOT NULL, timestamp_s REAL NOT NULL, version INTEGER NOT NULL,
@@ -122,12 +127,17 @@ class SqliteStore(Store):
         path: Path,
         *,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
+        erased_within_s: float = WITHIN_S,
         makes_missing: bool = False,
     ) -> None:
         if not makes_missing:
             _require_read_models(path)
         self._path = path
-        self.writer = SqliteWriter(path, checkpoint_bytes=checkpoint_bytes)
+        left = path.with_name(f"{path.name}-wal")
+        is_left = left.exists() and left.stat().st_size > 0
+        self.writer = SqliteWriter(
+            path, checkpoint_bytes=checkpoint_bytes, erased_within_s=erased_within_s
+        )
         self._readers = SqliteReaders(path)
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writing() as session:
@@ -138,6 +148,9 @@ class SqliteStore(Store):
                 if name not in known:
                     session.rows(statement)
             session.rows(_OUTBOUND_INDEX)
+        if is_left:
+            # By a process that was killed, perhaps, and erased something in its last moments.
+            self.writer.erased()
 
     @override
     @contextmanager
@@ -192,6 +205,7 @@ class SqliteRecorder(SqlRecorder):
         depths: Sequence[QueueDepth] = (),
         **_: Any,
     ) -> Sequence[int]:
+        gone = erased_by(stored_events, events) if events else []
         with self._writer.transaction() as cursor:
             cursor.executemany(
                 "INSERT INTO stored_events VALUES (?, ?, ?, ?)",
@@ -203,11 +217,23 @@ class SqliteRecorder(SqlRecorder):
             # New rowids follow the greatest one, and no other transaction writes now.
             newest = cursor.execute("SELECT MAX(rowid) FROM stored_events").fetchone()[0] or 0
             session = _Session(cursor)
+            first = newest - len(stored_events) + 1
+            kept = [
+                (position, content.stored)
+                for position, event in enumerate(events, first)
+                if (content := content_of(event)) is not None and content.stored is not None
+            ]
+            if kept:
+                sqlite_contents.keep(cursor, kept)
+            if gone:
+                session.erase(gone)
             if events:
                 update_read_models(session, stored_events, events)
             if depths:
                 queue_depths.save(session, depths)
-        return list(range(newest - len(stored_events) + 1, newest + 1))
+        if gone:
+            self._writer.erased()
+        return list(range(first, newest + 1))
 
     @override
     def _rows(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
@@ -254,23 +280,57 @@ class _Session(LogSession):
         return {row[0]: StoredEvent(stream, *row) for row in found}
 
     @override
+    def records(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredRecord]:
+        found = self.rows(
+            f"SELECT content, {KEY}, originator_version, topic, state"  # noqa: S608 - own text
+            f" FROM stored_events AS e {JOINED}"
+            " WHERE originator_id = ? AND originator_version IN (SELECT value FROM json_each(?))",
+            (stream.hex, json.dumps(list(versions))),
+        )
+        return {
+            row[0]: StoredRecord(StoredEvent(stream, *row), opened(content, key))
+            for content, key, *row in found
+        }
+
+    @override
+    def contents(self, after: int, until: int) -> dict[int, bytes]:
+        found = self.rows(
+            f"SELECT c.position, content, {KEY} FROM contents AS c"  # noqa: S608 - own text
+            f" LEFT JOIN content_keys ON page = c.position / {KEYS}"
+            " WHERE c.position > ? AND c.position <= ?",
+            (after, until),
+        )
+        return {position: opened(content, key) or b"" for position, content, key in found}
+
+    @override
+    def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
+        find = "SELECT rowid FROM stored_events WHERE originator_id = ? AND originator_version = ?"
+        found = [
+            position
+            for stream, version in gone
+            for (position,) in self._cursor.execute(find, (stream.hex, version))
+        ]
+        sqlite_contents.erase(self._cursor, found)
+
+    @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         self._cursor.execute(
-            "SELECT rowid, originator_id, originator_version, topic, state FROM stored_events"
-            " WHERE rowid > ? ORDER BY rowid LIMIT ?",
+            f"SELECT e.rowid, originator_id, originator_version, topic, state, content, {KEY}"  # noqa: S608 - own text
+            f" FROM stored_events AS e {JOINED}"
+            " WHERE e.rowid > ? ORDER BY e.rowid LIMIT ?",
             (after, rows_max),
         )
         found: list[LogRow] = []
         size_bytes = 0
-        for position, stream, version, topic, state in self._cursor:
+        for position, stream, version, topic, state, content, content_key in self._cursor:
             try:
                 key = bytes.fromhex(stream)
-                size_bytes += len(state)
+                size_bytes += len(state) + len(content or b"")
             except (TypeError, ValueError) as error:
                 raise CorruptRow(f"position {position}", str(error)) from error
             if key.hex() != stream:
                 raise CorruptRow(f"position {position}", "the stream is not written as it is here")
-            found.append(LogRow(position, key, version, topic, state))
+            found.append(LogRow(position, key, version, topic, state, opened(content, content_key)))
             if size_bytes > bytes_max:
                 return found[:-1] or found
         return found
@@ -294,6 +354,8 @@ class _Session(LogSession):
             " VALUES (?, ?, ?, ?, ?)",
             [(r.position, r.stream.hex(), r.version, r.topic, r.state) for r in rows],
         )
+        kept = [(r.position, r.content) for r in rows if r.content is not None]
+        sqlite_contents.keep(self._cursor, kept)
 
     @override
     def import_postings(self, postings: Collection[StoredPosting]) -> None:
@@ -302,7 +364,7 @@ class _Session(LogSession):
 
     @override
     def clear(self) -> None:
-        for table in ("stored_events", *READ_MODELS):
+        for table in ("stored_events", "contents", "content_keys", *READ_MODELS):
             self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
 
     @override

@@ -87,8 +87,7 @@ class Limits(Section):
     """Messages waiting for one identity; the next is refused with RECIPIENT_QUEUE_FULL, none is
     dropped."""
     queue_bytes_max: int = Field(default=64 * MIB, ge=KIB)
-    """Payload bytes waiting for one identity. They stay in the log; one page of them is the most
-    that is read at once."""
+    """Payload bytes waiting for one identity. One page of them is the most that is read at once."""
     queue_sender_share_max: float = Field(default=0.5, gt=0, le=1)
     """Part of a queue, in number and in bytes, that one sender fills, and of the places for
     contract requests; a DIDComm sender is anonymous, so there it is one recipient key. One contact
@@ -109,7 +108,7 @@ class Limits(Section):
     saved_events_bytes_max: int = Field(default=4_096 * MIB, ge=MIB)
     """Bytes of the saved events of one identity and of all tags that they ever got, with 256 for
     the row of each event and for the index rows of each tag: saved_events_max of them with 600
-    bytes of text. Nothing of it is ever erased."""
+    bytes of text. Nothing of it is erased."""
     identity_bytes_max: int = Field(default=5_120 * MIB, ge=MIB)
     """Bytes of everything that one identity stores, what waits for it included; beyond, it stores
     no more itself. What others send it has the caps of its kind alone, so that a full history

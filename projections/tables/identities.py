@@ -84,7 +84,7 @@ IDENTITIES: Final = Projection(
         "refusing": "its queue refused a message since it last changed",
         "dedicated": "it is a partition of its own instead of belonging to its shard",
     },
-    tuple(type_name(kind) for kind in TOPIC_BY_TYPE if kind is not BatchSealed),
+    tuple(dict.fromkeys(type_name(kind) for kind in TOPIC_BY_TYPE if kind is not BatchSealed)),
     _identities,
     LiveRows(),
 )

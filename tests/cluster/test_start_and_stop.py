@@ -127,7 +127,7 @@ async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
         server.wait_until_gone()
         assert not folder.exists()
         stored = [row.topic for row in server.log().read_log() if "message" in row.topic]
-        assert stored == ["message-queued.1"] * 20
+        assert stored == ["message-queued.2"] * 20
         the_log_tells_the_life(server, but_not=writer.identity.did)
 
 

@@ -195,18 +195,20 @@ def test_a_version_below_the_first_is_refused(log: EventLog) -> None:
 def test_rows_and_batches_over_their_size_are_refused(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = encode(OWNER, 1, message(bytes(1000)))
-    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", len(row.state) - 1)
+    event = message(bytes(1000))
+    row = encode(OWNER, 1, event)
+    size_bytes = len(row.state) + 1000
+    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", size_bytes - 1)
     with pytest.raises(AppendRefused):
-        log.append([row], [message()])
-    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", len(row.state))
-    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * len(row.state) - 1)
+        log.append([row], [event])
+    monkeypatch.setattr(event_log, "ROW_BYTES_MAX", size_bytes)
+    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * size_bytes - 1)
     second = replace(row, originator_version=2)
     with pytest.raises(AppendRefused):
-        log.append([row, second], [message()] * 2)
+        log.append([row, second], [event] * 2)
     assert log.position() == 0
-    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * len(row.state))
-    log.append([row, second], [message()] * 2)
+    monkeypatch.setattr(event_log, "BATCH_BYTES_MAX", 2 * size_bytes)
+    log.append([row, second], [event] * 2)
     assert list(log.read_stream(OWNER)) == [row, second]
 
 

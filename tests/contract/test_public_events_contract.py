@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventstore.log.codec import encode, identity_stream
+from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, PublicEvent, PublicEventsFilter
 from eventstore.log.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
@@ -28,7 +29,9 @@ def test_an_event_comes_back_with_all_that_its_signature_covers(log: EventLog) -
     event = published("id", 7, channel="c\x00", tags=["b", "a", "b"])
     append(log, OWNER, message(), event)
     page = log.query_public_events(OWNER, ALL, offset=0, limit=1)
-    expected = PublicEvent("id", "c\x00", event.event, ["b", "a", "b"], 7, event.event_signature)
+    expected = PublicEvent(
+        "id", "c\x00", text_of(event.event), ["b", "a", "b"], 7, event.event_signature
+    )
     assert (page.events, page.total) == ([expected], 1)
 
 

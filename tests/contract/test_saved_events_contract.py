@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventstore.log.codec import encode, identity_stream
+from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
@@ -29,7 +30,7 @@ def test_an_event_comes_back_as_it_was_saved(log: EventLog) -> None:
     event = saved("id", 1.5, tags=["b", "a", "b"])
     append(log, OWNER, message(), event)
     page = log.query_saved_events(OWNER, ALL, offset=0, limit=10)
-    assert page.events == [SavedEvent("id", event.payload, ["b", "a", "b"], 1.5)]
+    assert page.events == [SavedEvent("id", text_of(event.payload), ["b", "a", "b"], 1.5)]
     assert page.total == 1
 
 
@@ -255,7 +256,8 @@ class _Model:
         found = [event for event in self._events.values() if self._matches(event, where)]
         found.sort(key=lambda event: event.timestamp_s)
         return [
-            SavedEvent(e.event_id, e.payload, self._tags[e.event_id], e.timestamp_s) for e in found
+            SavedEvent(e.event_id, text_of(e.payload), self._tags[e.event_id], e.timestamp_s)
+            for e in found
         ]
 
     def _matches(self, event: EventSaved, where: SavedEventsFilter) -> bool:

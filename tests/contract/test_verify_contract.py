@@ -42,8 +42,8 @@ def test_a_log_with_failed_appends_in_between_verifies(sealed: EventLog) -> None
     [
         pytest.param(
             """
-            UPDATE stored_events SET topic = 'event-saved.2'
-            WHERE topic = 'event-saved.1' AND originator_version = 10
+            UPDATE stored_events SET topic = 'event-saved.3'
+            WHERE topic = 'event-saved.2' AND originator_version = 10
             """,
             Fault.UNKNOWN_TOPIC,
             id="topic",
@@ -51,7 +51,7 @@ def test_a_log_with_failed_appends_in_between_verifies(sealed: EventLog) -> None
         pytest.param(
             """
             DELETE FROM stored_events
-            WHERE topic = 'event-saved.1' AND originator_version = 40
+            WHERE topic = 'event-saved.2' AND originator_version = 40
             """,
             Fault.MISSING_ROWS,
             id="deleted",
@@ -59,7 +59,7 @@ def test_a_log_with_failed_appends_in_between_verifies(sealed: EventLog) -> None
         pytest.param(
             """
             UPDATE stored_events SET originator_version = 99
-            WHERE topic = 'event-saved.1' AND originator_version = 40
+            WHERE topic = 'event-saved.2' AND originator_version = 40
             """,
             Fault.VERSION_BREAK,
             id="version",
@@ -68,9 +68,9 @@ def test_a_log_with_failed_appends_in_between_verifies(sealed: EventLog) -> None
             """
             UPDATE stored_events SET state = (
                 SELECT state FROM stored_events
-                WHERE topic = 'message-queued.1' AND originator_version = 3 LIMIT 1
+                WHERE topic = 'message-queued.2' AND originator_version = 3 LIMIT 1
             )
-            WHERE topic = 'message-queued.1' AND originator_version = 5
+            WHERE topic = 'message-queued.2' AND originator_version = 5
             """,
             Fault.BROKEN_SEAL,
             id="state",

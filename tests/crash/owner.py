@@ -1,7 +1,7 @@
 """A host in a process of its own, without Ray: batches come in on stdin, answers go out on stdout.
 
-``python -m tests.crash.owner LOG [SYNCHRONOUS [CHECKPOINT_BYTES]]`` is that process; ``Owner``
-starts it and asks it.
+``python -m tests.crash.owner LOG [SYNCHRONOUS [CHECKPOINT_BYTES [ERASED_WITHIN_S]]]`` is that
+process; ``Owner`` starts it and asks it.
 What has left its stdout is known outside, so whatever happens to it later, it has to hold.
 """
 
@@ -27,6 +27,7 @@ from actors.host.identity_host import HostOptions, IdentityHost
 from eventstore.log.event_log import EventLog
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import CHECKPOINT_BYTES
+from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_log import SqliteStore
 
 PARTITION: Final = "shard-0"
@@ -146,19 +147,25 @@ def _read(pipe: IO[bytes]) -> bytes | None:
     return message
 
 
-def _log_with(dsn: str, synchronous: str, checkpoint_bytes: int) -> EventLog:
+def _log_with(
+    dsn: str, synchronous: str, checkpoint_bytes: int, erased_within_s: float
+) -> EventLog:
     """The log with another setting than the one that it sets on each connection."""
     path = Path(dsn.removeprefix("sqlite:"))
-    store = SqliteStore(path, checkpoint_bytes=checkpoint_bytes)
+    store = SqliteStore(path, checkpoint_bytes=checkpoint_bytes, erased_within_s=erased_within_s)
     store.writer.connection.execute(f"PRAGMA synchronous = {synchronous}")
     return RecorderLog(store)
 
 
 def main(
-    dsn: str, synchronous: str | None = None, checkpoint_bytes: str = f"{CHECKPOINT_BYTES}"
+    dsn: str,
+    synchronous: str | None = None,
+    checkpoint_bytes: str = f"{CHECKPOINT_BYTES}",
+    erased_within_s: str = f"{WITHIN_S}",
 ) -> None:
     """Answer until stdin ends."""
-    log = _log_with(dsn, synchronous, int(checkpoint_bytes)) if synchronous else None
+    settings = int(checkpoint_bytes), float(erased_within_s)
+    log = _log_with(dsn, synchronous, *settings) if synchronous else None
     with here(dsn, log) as host:
         request = os.fdopen(0, "rb", buffering=0)
         while (batch := _read(request)) is not None:

@@ -52,6 +52,8 @@ class Sent:
     key: str
     text: str
     envelope: bytes
+    command: bytes
+    """The digest of what was sent, as it stands in the log."""
     fate: Fate = Fate.UNKNOWN
 
 
@@ -169,7 +171,8 @@ class Kept:
     """What the log says of one message."""
 
     key: str
-    payload: bytes
+    command: bytes
+    """What the envelope came by, see ``Sent``. Its content may be erased."""
     channels: list[str] = field(default_factory=list)
     """How it was handed out, each time."""
     removals: list[str] = field(default_factory=list)
@@ -180,8 +183,8 @@ def kept_in(log: EventLog) -> list[Kept]:
     kept: dict[str, Kept] = {}
     for event in _events(log):
         match event:
-            case MessageQueued(message_id=message_id, recipient_key=key, payload=payload):
-                kept[message_id] = Kept(key, payload)
+            case MessageQueued(message_id=message_id, recipient_key=key, command=command):
+                kept[message_id] = Kept(key, command)
             case MessagesDelivered(message_ids=message_ids, channel=channel):
                 for message_id in message_ids:
                     kept[message_id].channels.append(channel)
@@ -251,22 +254,22 @@ def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
     """Hold the mediator to its promises, after every queue was drained."""
     by_bytes: dict[tuple[str, bytes], list[Kept]] = defaultdict(list)
     for one in kept:
-        by_bytes[one.key, one.payload].append(one)
+        by_bytes[one.key, one.command].append(one)
     sent = {(one.wallet, one.text): one for one in ledger.sent}
     offered = {(offer.wallet, offer.text) for offer in ledger.offers}
     absent = {Fate.REFUSED, Fate.UNSENT}
-    known = {(one.key, one.envelope) for one in ledger.sent if one.fate not in absent}
+    known = {(one.key, one.command) for one in ledger.sent if one.fate not in absent}
     strange = [text for wallet, text in offered if _never_sent(sent.get((wallet, text)))]
-    strange += [payload.decode() for key, payload in by_bytes.keys() - known]
-    doubled = [ones[0].payload.decode() for ones in by_bytes.values() if len(ones) > 1]
-    doubled += [one.payload.decode() for one in kept if len(one.removals) > 1]
+    strange += [command.hex() for key, command in by_bytes.keys() - known]
+    doubled = [ones[0].command.hex() for ones in by_bytes.values() if len(ones) > 1]
+    doubled += [one.command.hex() for one in kept if len(one.removals) > 1]
     disordered = list(_disordered(ledger, sent, by_bytes))
     unknown = {one.text for one in ledger.sent if one.fate is Fate.UNKNOWN}
     late = unknown if ledger.unknown_may_come_late else set[str]()
     return PickupResult(
         lost=dict(
             Counter(
-                _trace(by_bytes.get((one.key, one.envelope), []))
+                _trace(by_bytes.get((one.key, one.command), []))
                 for message, one in sent.items()
                 if one.fate is Fate.ACCEPTED and message not in offered
             )
@@ -307,7 +310,7 @@ def _disordered(
         one = sent.get(message)
         if one is None:
             continue
-        kept = by_bytes.get((one.key, one.envelope), [])
+        kept = by_bytes.get((one.key, one.command), [])
         channels = [channel for copy in kept for channel in copy.channels]
         if len(channels) == 1 == offers[message] and not offer.session.shared:
             way = one.sender, one.wallet, channels == [_LIVE]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_whole
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import MessageQueued
 from eventstore.log.verify import Summary, verify
@@ -19,9 +20,11 @@ from tests.crash.commands import (
 )
 from tests.crash.owner import ask, here
 
+BYTES_MAX: Final = 1_000_000_000
+
 
 def stored_texts(log: EventLog) -> list[str]:
-    """The messages of a log in its order, after a check that nothing is wrong with it.
+    """The messages of a log that were not removed, in its order, after a check of all of it.
 
     Raises:
         AssertionError: a row is missing, changed or without its seal.
@@ -29,9 +32,10 @@ def stored_texts(log: EventLog) -> list[str]:
     *findings, summary = verify(log)
     assert findings == []
     assert isinstance(summary, Summary)
-    rows = log.read_log(limit=max(1, summary.position))
-    events = [decode(row.topic, row.state) for row in rows]
-    return [event.payload.decode() for event in events if isinstance(event, MessageQueued)]
+    rows = log.read_rows(after=0, rows_max=max(1, summary.position), bytes_max=BYTES_MAX)
+    events = [decode_whole(row.topic, row.state, row.content) for row in rows]
+    queued = [event.payload for event in events if isinstance(event, MessageQueued)]
+    return [payload.data.decode() for payload in queued if payload.stored is not None]
 
 
 def assert_kept(dsn: str, request: Sequence[str], accepted: Sequence[str]) -> None:

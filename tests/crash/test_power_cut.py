@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 import pytest
 
-from actors.core.replies import MessageAccepted
+from actors.core.commands import AcknowledgeMessages
+from actors.core.replies import Done, MessageAccepted
 from eventstore.log.codec import decode
 from eventstore.log.errors import LogError
-from eventstore.log.events import MessageQueued
+from eventstore.log.events import MessageQueued, MessagesRemoved
 from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
 from tests.crash import disk
-from tests.crash.commands import UNAVAILABLE, introduced, introduction, message
+from tests.crash.commands import introduced, introduction, message, submission
 from tests.crash.conftest import Report
 from tests.crash.disk import Operation, Said, Sync, Unsynced
 from tests.crash.owner import Owner, replies_in
@@ -51,7 +52,7 @@ class Found(NamedTuple):
 
 
 def write(directory: Path, *options: str) -> Written:
-    """Accept messages in a process of its own, which is traced."""
+    """Accept messages, of which some are acknowledged, in a process that is traced."""
     directory.mkdir()
     dsn, trace = f"sqlite:{directory / 'log.db'}", directory.parent / f"{directory.name}.trace"
     with closing(open_log(dsn)):
@@ -59,8 +60,16 @@ def write(directory: Path, *options: str) -> Written:
     base = {path.name: path.read_bytes() for path in directory.iterdir()}
     with Owner(dsn, *options, prefix=[*disk.STRACE_WRITES, f"-o{trace}"]) as owner:
         assert introduced(owner.ask(*introduction()))
+        waiting: list[str] = []
         for number in range(MESSAGES):
-            assert owner.ask(message(f"{number} ".ljust(TEXT_BYTES, "."))) != [UNAVAILABLE]
+            replies = owner.ask(message(f"{number} ".ljust(TEXT_BYTES, ".")))
+            assert replies is not None
+            (reply,) = replies
+            assert isinstance(reply, MessageAccepted)
+            waiting.append(reply.message_id)
+            if number % 3 == 2:
+                acknowledged = AcknowledgeMessages([waiting.pop(0)])
+                assert owner.ask(submission(f"acknowledge {number}", acknowledged)) == [Done()]
         assert owner.stop() == 0
     return Written(base, list(disk.operations(trace, directory)))
 
@@ -72,20 +81,21 @@ def cut_everywhere(written: Written, directory: Path, fates: Sequence[Unsynced])
     lost = damaged = 0
     for cut in range(len(written.done) + 1):
         done = written.done[:cut]
-        known = frozenset(accepted(done))
+        known, gone = frozenset(accepted(done)), frozenset(acknowledged(done))
         for fate in fates:
             image = disk.after(written.base, done, fate, chance)
-            state = frozenset((name, bytes(content)) for name, content in image.items()), known
+            files = frozenset((name, bytes(content)) for name, content in image.items())
+            state = files, known | gone
             if state not in seen:
                 seen.add(state)
                 stored = stored_ids(image, directory / f"{len(seen)}")
                 damaged += stored is None
-                lost += stored is not None and not known <= stored
+                lost += stored is not None and not (known <= stored[0] and gone <= stored[1])
     return Found(len(seen), lost, damaged)
 
 
 def accepted(done: Sequence[Operation]) -> Iterator[str]:
-    """The ids of the messages that the process has said are durable."""
+    """The ids of the messages that the process has said are durable, in their order."""
     for operation in done:
         if isinstance(operation, Said):
             for reply in replies_in(operation.data):
@@ -93,8 +103,17 @@ def accepted(done: Sequence[Operation]) -> Iterator[str]:
                     yield reply.message_id
 
 
-def stored_ids(image: disk.Image, directory: Path) -> set[str] | None:
-    """The ids of the messages in a log after the power came back; None when it is damaged."""
+def acknowledged(done: Sequence[Operation]) -> list[str]:
+    """The ids of the messages that the process has said are removed: the oldest."""
+    said = [operation for operation in done if isinstance(operation, Said)]
+    return list(accepted(done))[: sum(replies_in(one.data) == [Done()] for one in said)]
+
+
+def stored_ids(image: disk.Image, directory: Path) -> tuple[set[str], set[str]] | None:
+    """The ids of the messages that came into a log and left it after the power came back.
+
+    None when it is damaged; it is, too, where a content is missing or was not erased.
+    """
     directory.mkdir(parents=True)
     for name, content in image.items():
         (directory / name).write_bytes(content)
@@ -110,7 +129,9 @@ def stored_ids(image: disk.Image, directory: Path) -> set[str] | None:
         return None
     finally:
         shutil.rmtree(directory)
-    return {event.message_id for event in events if isinstance(event, MessageQueued)}
+    removed = [event.message_ids for event in events if isinstance(event, MessagesRemoved)]
+    queued = {event.message_id for event in events if isinstance(event, MessageQueued)}
+    return queued, {message_id for ids in removed for message_id in ids}
 
 
 def test_a_power_cut_at_any_time_loses_nothing_that_was_accepted(
@@ -127,7 +148,7 @@ def test_a_power_cut_at_any_time_loses_nothing_that_was_accepted(
 def test_a_power_cut_during_checkpoints_beside_the_writer_loses_nothing_either(
     tmp_path: Path, report: Report
 ) -> None:
-    written = write(tmp_path / "log", "FULL", f"{CHECKPOINT_BYTES}")
+    written = write(tmp_path / "log", "FULL", f"{CHECKPOINT_BYTES}", "0")
     answered = max(n for n, done in enumerate(written.done) if isinstance(done, Said))
     checkpoints = [d for d in written.done[:answered] if isinstance(d, Sync) and d.name == "log.db"]
     found = cut_everywhere(written, tmp_path / "cut", list(Unsynced))

@@ -12,12 +12,14 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import aiohttp
 import orjson
 
+from eventstore.log.seal import COMMAND_KEY_BYTES
 from http_edge.clients.didcomm import (
     MediatorRefused,
     MediatorUnreachable,
@@ -108,8 +110,9 @@ class WalletLoad:
             media_type = MEDIA_TYPE_2
         elif len(to) == 1:
             body = forward(envelope, keys[0], mediation.routing_keys)
+        command = blake2b(body, digest_size=COMMAND_KEY_BYTES).digest()
         intents = [
-            self.ledger.intend(Sent(name, box.wallet, base58(key), text, envelope))
+            self.ledger.intend(Sent(name, box.wallet, base58(key), text, envelope, command))
             for box, key in zip(to, keys, strict=True)
         ]
         sent_at = time.monotonic()

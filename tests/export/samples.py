@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode, identity_stream
+from eventstore.log.content import without_content
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, IdentityRegistered
 from eventstore.log.public_key import PublicKey
@@ -107,7 +108,7 @@ def exported_log(place: ExportPlace) -> list[LogRow]:
             row["stream"],
             row["version"],
             f"{row['type']}.{row['type_version']}",
-            row["state"],
+            *without_content(row["state"]),
         )
         for row in exported_rows(place)
     ]

@@ -371,7 +371,9 @@ def test_what_is_no_source_is_named(run: Run, original: Original, tmp_path: Path
 def answers(log: EventLog, now_ms: int) -> list[Any]:
     """The answers to every question of every identity, and to what changes things."""
     ids = (f"new-{number}" for number in range(10_000))
-    host = Host("host-0", log, LIMITS, clock=lambda: now_ms, new_id=lambda: next(ids))
+    host = Host(
+        "host-0", log, LIMITS, secret=b"secret", clock=lambda: now_ms, new_id=lambda: next(ids)
+    )
     host.assign(PARTITIONS)
     questions: list[tuple[str, c.Command]] = [
         (did, question) for did in IDENTITIES for question in QUESTIONS
@@ -394,7 +396,7 @@ def answers(log: EventLog, now_ms: int) -> list[Any]:
 
 def replays(log: EventLog, now_ms: int) -> set[Any]:
     """What the nonces are answered that are in force."""
-    host = Host("host-0", log, LIMITS, clock=lambda: now_ms, new_id=lambda: "id")
+    host = Host("host-0", log, LIMITS, secret=b"secret", clock=lambda: now_ms, new_id=lambda: "id")
     host.assign(PARTITIONS)
     claims = [
         NonceClaim(event.partition, key, now_ms)

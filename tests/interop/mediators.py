@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_whole
 from eventstore.log.events import Event, MessageQueued
 from tests.cluster.server import Server
 from tests.interop.acapy import MEDIATOR, AcaPyAgent
@@ -32,6 +32,7 @@ POSTE_LOG: Final = Path("poste/stderr")
 """Where Poste's words are, from the directory of its scenario."""
 _PARAMETERS: Final = ("oob", "c_i")
 _PAGE: Final = 1_000
+_PAGE_BYTES: Final = 1_000_000_000
 
 
 class Mediator(Protocol):
@@ -90,17 +91,19 @@ class Poste:
     def queued(self, *, after: int) -> list[str]:
         """Digests of the forwarded envelopes queued since this position, oldest first."""
         return [
-            digest(event.payload)
+            digest(event.payload.data)
             for event in self._events(after)
-            if isinstance(event, MessageQueued) and event.recipient_key
+            if isinstance(event, MessageQueued)
+            and event.recipient_key
+            and event.payload.stored is not None
         ]
 
     def _events(self, after: int) -> Sequence[Event]:
         found: list[Event] = []
         with closing(self._server.log()) as log:
-            while rows := log.read_log(after=after, limit=_PAGE):
-                found += [decode(row.topic, row.state) for row in rows]
-                after = rows[-1].id
+            while rows := log.read_rows(after=after, rows_max=_PAGE, bytes_max=_PAGE_BYTES):
+                found += [decode_whole(row.topic, row.state, row.content) for row in rows]
+                after = rows[-1].position
         return found
 
     async def __aenter__(self) -> Self:

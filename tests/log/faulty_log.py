@@ -24,6 +24,7 @@ from eventstore.log.event_log import (
     SavedEventsFilter,
     SavedEventsPage,
     Snapshot,
+    StoredRecord,
     WaitingQueue,
 )
 from eventstore.log.events import Event
@@ -123,6 +124,14 @@ class FaultyLog(EventLog):
     @override
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
         return self._log.read_versions(stream, versions)
+
+    @override
+    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
+        return self._log.read_records(stream, versions)
+
+    @override
+    def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
+        return self._log.read_contents(after=after, until=until)
 
     @override
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, MessagesDelivered, MessagesRemoved
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, MessagesDelivered
 from eventstore.log.merkle import Subtrees, consistency_proof, inclusion_proof
 from eventstore.log.proof import (
     CONSISTENCY_FORMAT,
@@ -29,6 +31,7 @@ from tests.log.samples import (
     OWNER_DID,
     SealedWriter,
     message,
+    removed,
 )
 
 ORIGIN = "did:web:mediator.test"
@@ -117,12 +120,10 @@ def filled(log: EventLog) -> Sealed:
         message_ids=["message-1", MESSAGE_ID],
         channel="pickup/2.0",
     )
-    removed = MessagesRemoved(
-        at_ms=AT_MS + 2, command=COMMAND, message_ids=[MESSAGE_ID], reason="acknowledged"
-    )
+    gone = replace(removed([2], MESSAGE_ID), at_ms=AT_MS + 2)
     shared = [(OWNER, message(b"\x00\xff", MESSAGE_ID)), (OTHER, message(b"of another", "other"))]
     for part in (shared, [], [(OWNER, delivered)], [(OTHER, message(b"later", "later"))]):
         writer.commit({"shard-0": part, "shard-1": [(OTHER, message(b"x", "elsewhere"))]})
-    writer.commit({"shard-0": [(OWNER, removed)]})
+    writer.commit({"shard-0": [(OWNER, gone)]})
     writer.commit({"shard-1": []})
     return Sealed(log)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from eventstore.log.codec import encode, identity_stream, partition_stream
+from eventstore.log.content import Content
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import (
     Event,
@@ -14,6 +15,7 @@ from eventstore.log.events import (
     IdentityDedicated,
     IdentityReleased,
     MessageQueued,
+    MessagesRemoved,
     PublicEventPublished,
     PublicEventsDeleted,
     Seconds,
@@ -22,6 +24,7 @@ from eventstore.log.seal import GENESIS, pack_nonces, seal
 
 AT_MS = 1_700_000_000_000
 COMMAND = bytes(range(16))
+SALT = bytes(range(16, 32))
 OWNER_DID = "did:example:owner"
 OWNER = identity_stream(OWNER_DID)
 OTHER_DID = "did:example:other"
@@ -36,7 +39,13 @@ def released(did: str) -> IdentityReleased:
     return IdentityReleased(at_ms=AT_MS, command=COMMAND, did=did, reason="operator")
 
 
-def message(payload: bytes = b"opaque", message_id: str = "message") -> MessageQueued:
+def content(data: bytes, salt: bytes = SALT) -> Content:
+    return Content.of(data, salt)
+
+
+def message(
+    payload: bytes = b"opaque", message_id: str = "message", salt: bytes = SALT
+) -> MessageQueued:
     return MessageQueued(
         at_ms=AT_MS,
         command=COMMAND,
@@ -44,7 +53,7 @@ def message(payload: bytes = b"opaque", message_id: str = "message") -> MessageQ
         protocol="decentrl",
         sender_did=OTHER_DID,
         recipient_key="",
-        payload=payload,
+        payload=content(payload, salt),
     )
 
 
@@ -65,7 +74,7 @@ def saved(
         recipient_did=recipient,
         contract_id=None,
         timestamp_s=timestamp_s,
-        payload=f"payload of {event_id}",
+        payload=content(f"payload of {event_id}".encode()),
         encrypted_tags=list(tags),
         processed=processed,
     )
@@ -85,16 +94,32 @@ def published(
         command=COMMAND,
         event_id=event_id,
         channel_id=channel,
-        event=f"event {event_id}",
+        event=content(f"event {event_id}".encode()),
         tags=list(tags),
         timestamp_s=timestamp_s,
         event_signature=f"signature of {event_id}",
     )
 
 
-def withdrawn(*event_ids: str, channel: str | None = None) -> PublicEventsDeleted:
+def withdrawn(
+    *event_ids: str, channel: str | None = None, versions: Sequence[int] = ()
+) -> PublicEventsDeleted:
     return PublicEventsDeleted(
-        at_ms=AT_MS, command=COMMAND, event_ids=list(event_ids), channel_id=channel
+        at_ms=AT_MS,
+        command=COMMAND,
+        event_ids=list(event_ids),
+        channel_id=channel,
+        versions=list(versions),
+    )
+
+
+def removed(versions: Sequence[int], *message_ids: str) -> MessagesRemoved:
+    return MessagesRemoved(
+        at_ms=AT_MS,
+        command=COMMAND,
+        message_ids=list(message_ids),
+        reason="acknowledged",
+        versions=list(versions),
     )
 
 

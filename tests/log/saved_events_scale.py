@@ -25,6 +25,7 @@ from eventstore.log.codec import encode, identity_stream
 from eventstore.log.event_log import EventLog, SavedEventsFilter
 from eventstore.log.events import EventSaved
 from eventstore.stores.open_log import open_log
+from tests.log.samples import content
 from tests.postgres import running_postgres
 
 OWNER_DID = "did:example:owner"
@@ -75,7 +76,7 @@ def _events(first: int, end: int) -> Iterator[EventSaved]:
             recipient_did=contact if outgoing else OWNER_DID,
             contract_id=None,
             timestamp_s=1_700_000_000 + version // 3,
-            payload="p" * 400,
+            payload=content(b"p" * 400),
             encrypted_tags=tags,
             processed=chance.random() < 0.9,
         )

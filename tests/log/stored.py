@@ -40,7 +40,7 @@ def copy_log(source: str, target: str, *, entries_max: int = 1_000_000) -> Resto
 
 def row_at(position: int, row: LogRow) -> LogRow:
     """The row at another position."""
-    return LogRow(position, row.stream, row.version, row.topic, row.state)
+    return LogRow(position, row.stream, row.version, row.topic, row.state, row.content)
 
 
 def _plain(value: Any) -> Any:

@@ -20,6 +20,7 @@ from eventstore.log.events import BatchSealed, Event
 from eventstore.log.seal import GENESIS
 from eventstore.log.verify import Fault, Finding, Head, Summary, verify
 from eventstore.stores.open_log import open_log
+from eventstore.stores.sqlite_contents import keep
 from tests.log.samples import OWNER, SealedWriter, append, message, published, saved, tagged
 
 PARTITIONS = ("shard-0", "shard-1", "did:example:dedicated")
@@ -33,6 +34,7 @@ class Row:
     version: Any
     topic: Any
     state: Any
+    content: Any = None
 
     @property
     def sealed(self) -> BatchSealed | None:
@@ -51,14 +53,21 @@ class TamperedLog:
         _fill(self.log)
         self._raw = sqlite3.connect(path)
         self._raw.execute("PRAGMA synchronous = OFF")
+        contents = self.log.read_contents(after=0, until=10_000)
         self.rows: Rows = [
-            Row(*row) for row in self._raw.execute("SELECT * FROM stored_events ORDER BY rowid")
+            Row(stream, version, topic, state, contents.get(position))
+            for position, stream, version, topic, state in self._raw.execute(
+                "SELECT rowid, * FROM stored_events ORDER BY rowid"
+            )
         ]
 
     def rewrite(self, rows: Iterable[Row], positions: Iterable[int] | None = None) -> None:
         """Put these rows in the place of all that are there."""
-        numbered = zip(positions or range(1, 10_000), rows, strict=False)
+        numbered = list(zip(positions or range(1, 10_000), rows, strict=False))
         with self._raw:
+            self._raw.execute("DELETE FROM contents")
+            self._raw.execute("DELETE FROM content_keys")
+            keep(self._raw.cursor(), [(p, r.content) for p, r in numbered if r.content is not None])
             self._raw.execute("DELETE FROM stored_events")
             self._raw.executemany(
                 "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"

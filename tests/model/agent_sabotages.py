@@ -208,7 +208,11 @@ def record_ids_that_are_not_there(patch: pytest.MonkeyPatch) -> None:
         decision = remove(state, command, context)
         if not decision.events:
             nothing = MessagesRemoved(
-                at_ms=context.now_ms, command=context.command, message_ids=[], reason=command.reason
+                at_ms=context.now_ms,
+                command=context.command,
+                message_ids=[],
+                reason=command.reason,
+                versions=[],
             )
             return _replace(decision, events=[nothing])
         return decision

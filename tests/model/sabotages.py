@@ -34,6 +34,7 @@ from actors.host.transaction import Outcome, Transaction
 from eventstore.log import seal
 from eventstore.log.events import ContractStored, Event, MessagesRemoved
 from eventstore.read_models import queue_depths, saved_events
+from eventstore.stores import sqlite_contents, sqlite_log
 from tests.model import systems
 
 Sabotage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -256,6 +257,24 @@ def leave_the_depths_of_queues_as_they_were(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queue_depths, "save", lambda *_: None)
 
 
+def leave_contents_of_removed_messages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_log, "erased_by", lambda *_: [])
+
+
+def keep_no_contents(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_contents, "keep", lambda *_: None)
+
+
+def erase_what_still_waits(patch: pytest.MonkeyPatch) -> None:
+    removal = message_queue.removal
+
+    def all_of_it(state: Identity, *of_some: Any) -> MessagesRemoved:
+        versions = [message.version for message in state.messages.values()]
+        return msgspec.structs.replace(removal(state, *of_some), versions=versions)
+
+    patch.setattr(message_queue, "removal", all_of_it)
+
+
 def withdraw_from_every_channel(patch: pytest.MonkeyPatch) -> None:
     delete = archive.delete_public_events
 
@@ -296,4 +315,7 @@ IN_THE_HOST: Final[Sequence[Sabotage]] = (
     seal_nothing,
     leave_tags_as_they_were,
     leave_the_depths_of_queues_as_they_were,
+    leave_contents_of_removed_messages,
+    keep_no_contents,
+    erase_what_still_waits,
 )

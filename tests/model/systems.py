@@ -138,7 +138,8 @@ class CoreSystem(System):
     def execute(
         self, batch: Sequence[Submission], ids: Sequence[str], fault: Plan | None = None
     ) -> list[Reply]:
-        before = deepcopy((self._events, self._nonces)) if fault is not None else None
+        events = {did: [*stored] for did, stored in self._events.items()}
+        before = (events, deepcopy(self._nonces)) if fault is not None else None
         self._leases.expire(self.now_ms)
         self._granted.clear()
         fresh = iter(ids)
@@ -171,6 +172,7 @@ class CoreSystem(System):
             self.now_ms,
             request.command_key,
             next(ids),
+            b"secret",
             LIMITS,
             self._leases.of(did),
             bool(self._sessions.edges_of(did)),
@@ -245,14 +247,16 @@ class CoreSystem(System):
         match reply:
             case MessageRefs():
                 queued = [e for e in events if isinstance(e, MessageQueued)]
-                messages = [WaitingMessage(e.message_id, e.sender_did, e.payload) for e in queued]
+                messages = [
+                    WaitingMessage(e.message_id, e.sender_did, e.payload.data) for e in queued
+                ]
                 return MessagesPage(messages, reply.total)
             case RequestRefs():
                 requests = [
                     WaitingContractRequest(
                         e.request_id,
                         e.sender_did,
-                        e.encrypted_contract_request,
+                        e.encrypted_contract_request.data.decode(),
                         e.requestor_ephemeral_public_key,
                     )
                     for e in events
@@ -266,7 +270,7 @@ class CoreSystem(System):
             case DeliveryRefs():
                 queued = [e for e in events if isinstance(e, MessageQueued)]
                 envelopes = [
-                    DeliveredMessage(e.message_id, e.recipient_key, e.payload, e.at_ms)
+                    DeliveredMessage(e.message_id, e.recipient_key, e.payload.data, e.at_ms)
                     for e in queued
                 ]
                 return Delivery(envelopes, reply.state)
@@ -427,6 +431,7 @@ class HostSystem(System):
             "host-0",
             self._log,
             HOST_LIMITS,
+            secret=b"secret",
             clock=lambda: self.now_ms,
             new_id=lambda: next(self._ids),
         )

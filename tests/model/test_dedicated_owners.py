@@ -82,8 +82,8 @@ class Owners:
         self.log = FaultyLog(self.real)
         self._numbers = iter(range(1_000_000))
         self.hosts = [self._host(number) for number in range(HOSTS)]
-        self.accepted: list[str] = []
-        self.unknown: set[str] = set()
+        self.accepted: list[bytes] = []
+        self.unknown: set[bytes] = set()
         self.hosts[0].adopt([SHARD], None)
         contract = Contract(ME, FRIEND, UNTIL_S, bytes(32), b"")
         registration: tuple[Command, ...] = (Register(contract), StoreContract(contract))
@@ -96,6 +96,7 @@ class Owners:
             f"host-{number}",
             self.log,
             HostLimits(snapshot_after_events=3),
+            secret=b"secret",
             clock=lambda: NOW_MS,
             new_id=lambda: f"id-{next(self._numbers)}",
             is_placed=True,
@@ -118,11 +119,10 @@ class Owners:
         command = submission.command
         assert reply != Refused(Refusal.DUPLICATE_NONCE)
         if isinstance(command, QueueMessage):
-            text = command.payload.decode()
             if isinstance(reply, MessageAccepted):
-                self.accepted.append(text)
+                self.accepted.append(submission.command_key)
             elif reply == UNAVAILABLE:
-                self.unknown.add(text)
+                self.unknown.add(submission.command_key)
             else:
                 assert reply == NOT_OWNER
         elif isinstance(reply, MessagesPage):
@@ -191,9 +191,9 @@ class Owners:
         """Everything that was accepted was stored once, in its order."""
         rows = self.real.read_stream(identity_stream(ME))
         events = [decode(row.topic, row.state) for row in rows]
-        texts = [event.payload.decode() for event in events if isinstance(event, MessageQueued)]
-        assert len(set(texts)) == len(texts)
-        assert [text for text in texts if text not in self.unknown] == self.accepted
+        stored = [event.command for event in events if isinstance(event, MessageQueued)]
+        assert len(set(stored)) == len(stored)
+        assert [command for command in stored if command not in self.unknown] == self.accepted
         *findings, summary = verify(self.real)
         assert isinstance(summary, Summary)
         assert findings == []

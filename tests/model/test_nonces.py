@@ -73,6 +73,7 @@ class NonceMachine(RuleBasedStateMachine):
             f"host-{which}",
             self.log,
             LIMITS,
+            secret=b"secret",
             clock=lambda: self.host_ms[which],
             new_id=lambda: next(self.ids),
         )

@@ -69,7 +69,7 @@ class Counted:
                     self._names[stream],
                     event.protocol,
                     event.sender_did,
-                    len(event.payload),
+                    event.payload.size_bytes,
                     at_ms,
                 )
             case e.MessagesDelivered():

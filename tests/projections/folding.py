@@ -154,7 +154,7 @@ def _of_contracts(known: Described, at: dict[int, Stored]) -> Iterable[tuple[str
     for row in known["contract_requests"]:
         event = at[row["version"]].event
         assert isinstance(event, ContractRequested)
-        size_bytes = len(event.encrypted_contract_request.encode())
+        size_bytes = event.encrypted_contract_request.size_bytes
         place = at[row["version"]].place
         requests.append((*place, row["request_id"], row["sender_did"], size_bytes))
     yield "contract_requests", requests

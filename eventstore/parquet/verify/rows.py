@@ -22,7 +22,8 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import content_fault, decode
+from eventstore.log.content import without_content
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
@@ -74,13 +75,15 @@ class NumberedRows:
         )
         encoded = topics.combine_chunks().dictionary_encode()
         names = encoded.dictionary.to_pylist()
+        facts, contents = zip(*map(without_content, page["state"].to_pylist()), strict=True)
         rows = map(
             LogRow,
             range(start, start + page.num_rows),
             page["stream"].to_pylist(),
             page["version"].to_pylist(),
             map(names.__getitem__, encoded.indices.to_pylist()),
-            page["state"].to_pylist(),
+            facts,
+            contents,
         )
         return page, list(rows)
 
@@ -227,6 +230,7 @@ class _PartCheck:
             page, rows = self._rows.page(start, PAGE_ROWS)
             self._keep(check_columns(page, rows))
             self._keep(self._check_identities(page, rows))
+            self._keep(_check_contents(rows))
             if is_complete:
                 self._keep(self._check.follow(rows))
                 self._sections += _sections(rows)
@@ -386,6 +390,13 @@ def check_columns(page: pa.Table, rows: Sequence[LogRow]) -> Iterator[Finding]:
     for index, names in sorted(wrong.items()):
         why = f"{', '.join(names)}: not what the state of the row says"
         yield finding(Fault.WRONG_COLUMN, rows[index], why)
+
+
+def _check_contents(rows: Sequence[LogRow]) -> Iterator[Finding]:
+    """Every content is its row's. One that is not there was erased before its row was exported."""
+    for row in rows:
+        if (wrong := content_fault(row)) is not None:
+            yield finding(Fault.WRONG_CONTENT, row, wrong)
 
 
 def _not_understood(row: LogRow) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """One step of an export: the next rows of the log, up to a seal, as one table.
 
 A step ends at the first seal where it has enough rows or bytes, or at the last seal of the log.
-Where it ends depends on nothing but where it began and these bounds, so that the same log gives
-the same steps. Rows that no seal covers yet are never taken.
+Where it ends depends on nothing but where it began, these bounds and what lives, so that the same
+log gives the same steps. Rows that no seal covers yet are never taken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from eventstore.log.codec import decode, partition_stream
+from eventstore.log.codec import content_fault, decode, partition_stream
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.seal import GENESIS
@@ -185,7 +185,7 @@ class _Collected:
             taken += 1
             if type(row.state) is not bytes:  # in SQLite a column takes any type
                 raise LogNotAsSealed(row.position, "its state was changed: it is not of bytes")
-            self._unsealed_bytes += len(row.state)
+            self._unsealed_bytes += len(row.state) + len(row.content or b"")
             if row.topic == SEAL_TOPIC:
                 self._take_seal(row)
                 if self.is_full:
@@ -214,6 +214,9 @@ class _Collected:
             first = covered[0].position if covered else row.position
             why = f"not the seal of the {len(covered)} rows from position {first} on before it"
             raise LogNotAsSealed(row.position, f"{why}: one of them, or it, was changed")
+        for one in covered:
+            if (wrong := content_fault(one)) is not None:
+                raise LogNotAsSealed(one.position, wrong)
         self.heads[name] = Head(row.version, sealed.digest)
         self.leaves.append(seal_leaf(row.position, row.version, sealed))
         self.sections.append((name, len(covered) + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 from actors.core.commands import (
@@ -178,6 +179,12 @@ def removal(*ids: str, reason: str = "acknowledged") -> RemoveMessages:
     return RemoveMessages([*ids], reason)
 
 
-def removed(*ids: str, reason: str = "acknowledged") -> MessagesRemoved:
-    """These were removed."""
-    return MessagesRemoved(at_ms=NOW_MS, command=b"c" * 16, message_ids=[*ids], reason=reason)
+def removed(versions: Sequence[int], *ids: str, reason: str = "acknowledged") -> MessagesRemoved:
+    """These, which were queued at these versions, were removed."""
+    return MessagesRemoved(
+        at_ms=NOW_MS,
+        command=b"c" * 16,
+        message_ids=[*ids],
+        reason=reason,
+        versions=[*versions],
+    )

@@ -25,6 +25,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Push, Reply
 from actors.core.sessions import LiveMode
 from actors.host.host import Host
+from eventstore.log.content import Content
 from eventstore.log.event_log import EventLog
 from eventstore.log.seal import command_key
 
@@ -33,6 +34,7 @@ NOW_S: Final = NOW_MS // 1000
 MEDIATOR: Final = "did:web:mediator.example"
 SHARDS: Final = 2
 EDGE: Final = "edge-0"
+SECRET: Final = b"secret"
 
 _nonces = itertools.count(1)
 
@@ -67,12 +69,18 @@ def context(  # noqa: PLR0913 - a context has many sides
         now_ms,
         command,
         fresh_id,
+        SECRET,
         bounds,
         leases or {},
         listening,
         mode,
         speaker=speaker,
     )
+
+
+def content(data: bytes, fresh_id: str = "fresh", number: int = 0) -> Content:
+    """The content that a command with this id brings."""
+    return context(fresh_id=fresh_id).content(data, number)
 
 
 def connection(endpoint: str = "", label: str = "Zoë phone 📱") -> Connection:
@@ -135,6 +143,7 @@ def host(
         name,
         log,
         limits or HostLimits(),
+        secret=SECRET,
         clock=clock or HandClock(),
         new_id=lambda: f"{name}-{next(ids)}",
     )

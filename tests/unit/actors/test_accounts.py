@@ -204,11 +204,12 @@ def test_the_end_of_a_relationship_ends_queue_keylist_and_connection() -> None:
     me = agent()
     waiting = me.queue(b"one", b"two", key=KEY)
     me.do(SetQueuePolicy(messages_max=5))
+    versions = [me.state.messages[message_id].version for message_id in waiting]
     accepted = me.do(EndAccount(ME, NOW_S))
     assert accepted == Accepted(
         AccountOver([ClaimedKey(KEY, 1)]),
         [
-            MessagesRemoved(**BASE, message_ids=waiting, reason="ended"),
+            MessagesRemoved(**BASE, message_ids=waiting, reason="ended", versions=versions),
             KeylistUpdated(**BASE, added=[], claims=[], removed=[KEY]),
             AccountEnded(**BASE, prior_did=ME, issued_at_s=NOW_S),
         ],

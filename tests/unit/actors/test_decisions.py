@@ -63,7 +63,15 @@ from eventstore.log.events import (
     PublicEventsDeleted,
 )
 from tests.unit.actors.didcomm import BY_AGENTS, ON_ACCOUNTS, ON_KEYS, ON_QUEUES
-from tests.unit.actors.given import MEDIATOR, NOW_MS, NOW_S, context, contract, registration
+from tests.unit.actors.given import (
+    MEDIATOR,
+    NOW_MS,
+    NOW_S,
+    content,
+    context,
+    contract,
+    registration,
+)
 
 ME, FRIEND, OTHER = "did:x:me", "did:x:friend", "did:x:other"
 ALL = Page(0, 100)
@@ -176,7 +184,7 @@ def test_a_request_is_recorded_and_updates_its_recipient(state: Identity) -> Non
                 command=b"c" * 16,
                 request_id="fresh",
                 sender_did=OTHER,
-                encrypted_contract_request="sealed",
+                encrypted_contract_request=content(b"sealed"),
                 requestor_ephemeral_public_key="key",
             )
         ],
@@ -192,7 +200,11 @@ def test_requests_wait_in_order_until_they_are_acknowledged(state: Identity) -> 
     accepted = do(state, AcknowledgeContractRequests(["b", "x", "b"]))
     assert accepted == Accepted(
         Done(),
-        [ContractRequestsAcknowledged(at_ms=NOW_MS, command=b"c" * 16, request_ids=["b"])],
+        [
+            ContractRequestsAcknowledged(
+                at_ms=NOW_MS, command=b"c" * 16, request_ids=["b"], versions=[4]
+            )
+        ],
     )
     assert do(state, QueryContractRequests(ALL)) == Accepted(RequestRefs([3, 5], 2))
     assert do(state, AcknowledgeContractRequests(["b"])) == Accepted(Done())
@@ -268,7 +280,7 @@ def test_a_message_is_recorded_and_arrives(state: Identity) -> None:
                 protocol="decentrl",
                 sender_did=FRIEND,
                 recipient_key="",
-                payload=b"sealed",
+                payload=content(b"sealed"),
             )
         ],
         MessageArrived(WaitingMessage("fresh", FRIEND, b"sealed")),
@@ -300,7 +312,11 @@ def test_messages_wait_in_order_until_they_are_acknowledged(state: Identity) -> 
         Done(),
         [
             MessagesRemoved(
-                at_ms=NOW_MS, command=b"c" * 16, message_ids=["c", "a"], reason="acknowledged"
+                at_ms=NOW_MS,
+                command=b"c" * 16,
+                message_ids=["c", "a"],
+                reason="acknowledged",
+                versions=[6, 4],
             )
         ],
     )
@@ -343,7 +359,7 @@ def test_a_public_event_is_published_if_its_own_signature_holds(state: Identity)
         command=b"c" * 16,
         event_id="fresh",
         channel_id="channel",
-        event="event",
+        event=content(b"event"),
         tags=["t"],
         timestamp_s=1,
         event_signature="signature",

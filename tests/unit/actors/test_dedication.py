@@ -71,6 +71,7 @@ class Owners:
             name,
             self.log,
             HostLimits(dedicate_above_commands_per_s=8),
+            secret=b"secret",
             clock=lambda: self.now_ms,
             new_id=lambda: f"id-{next(self.ids)}",
             is_placed=True,
@@ -127,7 +128,14 @@ def test_a_log_whose_identities_had_actors_of_their_own_is_served_by_shards_and_
     owners: Owners,
 ) -> None:
     """An earlier release owned partitions of identities without saying so in the log."""
-    former = Host("identity", owners.log, HostLimits(), clock=lambda: NOW_MS, new_id=lambda: "m")
+    former = Host(
+        "identity",
+        owners.log,
+        HostLimits(),
+        secret=b"secret",
+        clock=lambda: NOW_MS,
+        new_id=lambda: "m",
+    )
     former.assign([ALICE])
     owners.reply_to(former, ALICE, message("one"), ALICE)
     placed = owners.host("host")
@@ -298,7 +306,14 @@ def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_sha
 
 def test_where_no_placer_is_an_identity_is_served_where_it_is_asked(owners: Owners) -> None:
     owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
-    alone = Host("alone", owners.log, HostLimits(), clock=lambda: NOW_MS, new_id=lambda: "id")
+    alone = Host(
+        "alone",
+        owners.log,
+        HostLimits(),
+        secret=b"secret",
+        clock=lambda: NOW_MS,
+        new_id=lambda: "id",
+    )
     alone.adopt([SHARD], None)
     assert isinstance(owners.reply_to(alone, ALICE, message("one")), MessageAccepted)
 

@@ -91,7 +91,13 @@ def owner(log: EventLog, disk: Disk, clock: HandClock) -> Host:
     ids = itertools.count(1)
     limits = HostLimits(free_bytes_min=FLOOR)
     made = Host(
-        "host-0", log, limits, clock=clock, new_id=lambda: f"id-{next(ids)}", measure_disk=disk
+        "host-0",
+        log,
+        limits,
+        secret=b"secret",
+        clock=clock,
+        new_id=lambda: f"id-{next(ids)}",
+        measure_disk=disk,
     )
     made.assign(["shard-0", "shard-1"])
     first: list[Command] = [

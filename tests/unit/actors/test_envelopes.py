@@ -174,9 +174,10 @@ def test_a_message_that_is_handed_out_again_keeps_its_id_and_place() -> None:
 def test_a_removal_ignores_unknown_and_foreign_ids(reason: str) -> None:
     me = agent()
     one, two = me.queue(b"1", b"2")
+    version = me.state.messages[two].version
     decision = me.do(removal("unknown", two, "m999", two, reason=reason))
     assert isinstance(decision, Accepted)
-    assert decision.events == [removed(two, reason=reason)]
+    assert decision.events == [removed([version], two, reason=reason)]
     again = me.do(removal("unknown", two))
     assert isinstance(again, Accepted)
     assert again.events == []

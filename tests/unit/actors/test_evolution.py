@@ -13,6 +13,7 @@ from actors.core.commands import Connection
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.replies import QueuePolicy
+from eventstore.log.content import Content
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
@@ -21,10 +22,13 @@ from eventstore.log.events import (
     BatchSealed,
     ConnectionEstablished,
     ContractRequested,
+    ContractRequested1,
     ContractRequestsAcknowledged,
+    ContractRequestsAcknowledged1,
     ContractStored,
     Event,
     EventSaved,
+    EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
     IdentityRegistered,
@@ -36,10 +40,14 @@ from eventstore.log.events import (
     MediationGranted,
     MessageExpirySet,
     MessageQueued,
+    MessageQueued1,
     MessagesDelivered,
     MessagesRemoved,
+    MessagesRemoved1,
     PublicEventPublished,
+    PublicEventPublished1,
     PublicEventsDeleted,
+    PublicEventsDeleted1,
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
@@ -57,6 +65,8 @@ def _events(kind: type[Event], **members: st.SearchStrategy[object]) -> st.Searc
     return st.builds(kind, **BASE, **members)
 
 
+CONTENTS = st.builds(Content.of, st.binary(max_size=5), st.just(bytes(16)))
+VERSIONS = st.lists(st.integers(1, 9))
 EVENTS = st.one_of(
     _events(IdentityRegistered, did=DIDS, expires_at_s=SECONDS, contract=st.just(b"c")),
     _events(
@@ -72,12 +82,28 @@ EVENTS = st.one_of(
         ContractRequested,
         request_id=IDS,
         sender_did=DIDS,
+        encrypted_contract_request=CONTENTS,
+        requestor_ephemeral_public_key=st.just("k"),
+    ),
+    _events(
+        ContractRequested1,
+        request_id=IDS,
+        sender_did=DIDS,
         encrypted_contract_request=st.just("x"),
         requestor_ephemeral_public_key=st.just("k"),
     ),
-    _events(ContractRequestsAcknowledged, request_ids=st.lists(IDS)),
+    _events(ContractRequestsAcknowledged1, request_ids=st.lists(IDS)),
+    _events(ContractRequestsAcknowledged, request_ids=st.lists(IDS), versions=VERSIONS),
     _events(
         MessageQueued,
+        message_id=MESSAGE_IDS,
+        protocol=st.sampled_from(["decentrl", "didcomm", "didcomm/v2"]),
+        sender_did=DIDS,
+        recipient_key=IDS,
+        payload=CONTENTS,
+    ),
+    _events(
+        MessageQueued1,
         message_id=MESSAGE_IDS,
         protocol=st.sampled_from(["decentrl", "didcomm", "didcomm/v2"]),
         sender_did=DIDS,
@@ -85,7 +111,13 @@ EVENTS = st.one_of(
         payload=st.binary(max_size=5),
     ),
     _events(MessagesDelivered, message_ids=st.lists(MESSAGE_IDS), channel=st.just("pickup/2.0")),
-    _events(MessagesRemoved, message_ids=st.lists(MESSAGE_IDS), reason=st.just("acknowledged")),
+    _events(
+        MessagesRemoved,
+        message_ids=st.lists(MESSAGE_IDS),
+        reason=st.just("acknowledged"),
+        versions=VERSIONS,
+    ),
+    _events(MessagesRemoved1, message_ids=st.lists(MESSAGE_IDS), reason=st.just("acknowledged")),
     _events(QueueRefused, recipient_key=IDS, reason=st.just("NOT_QUEUING")),
     _events(
         QueuePolicySet,
@@ -134,6 +166,17 @@ EVENTS = st.one_of(
         recipient_did=DIDS,
         contract_id=st.none(),
         timestamp_s=SECONDS,
+        payload=CONTENTS,
+        encrypted_tags=st.just([]),
+        processed=st.booleans(),
+    ),
+    _events(
+        EventSaved1,
+        event_id=IDS,
+        sender_did=DIDS,
+        recipient_did=DIDS,
+        contract_id=st.none(),
+        timestamp_s=SECONDS,
         payload=st.just("p"),
         encrypted_tags=st.just([]),
         processed=st.booleans(),
@@ -143,12 +186,22 @@ EVENTS = st.one_of(
         PublicEventPublished,
         event_id=IDS,
         channel_id=IDS,
+        event=CONTENTS,
+        tags=st.just([]),
+        timestamp_s=SECONDS,
+        event_signature=st.just("s"),
+    ),
+    _events(
+        PublicEventPublished1,
+        event_id=IDS,
+        channel_id=IDS,
         event=st.just("e"),
         tags=st.just([]),
         timestamp_s=SECONDS,
         event_signature=st.just("s"),
     ),
-    _events(PublicEventsDeleted, event_ids=st.lists(IDS), channel_id=st.none()),
+    _events(PublicEventsDeleted, event_ids=st.lists(IDS), channel_id=st.none(), versions=VERSIONS),
+    _events(PublicEventsDeleted1, event_ids=st.lists(IDS), channel_id=st.none()),
 )
 
 
@@ -157,7 +210,7 @@ def _without_repeated_ids(history: list[Event]) -> list[Event]:
     seen: set[str] = set()
     kept: list[Event] = []
     for event in history:
-        if isinstance(event, MessageQueued):
+        if isinstance(event, MessageQueued | MessageQueued1):
             if event.message_id in seen:
                 continue
             seen.add(event.message_id)
@@ -231,7 +284,7 @@ def queued(message_id: str, protocol: str = "didcomm") -> Event:
         protocol=protocol,
         sender_did="",
         recipient_key="key",
-        payload=b"12345",
+        payload=Content.of(b"12345", bytes(16)),
     )
 
 
@@ -245,7 +298,12 @@ def test_a_delivery_changes_nothing_but_its_time() -> None:
 
 def test_a_removal_takes_what_is_there_and_counts_each_protocol() -> None:
     state = fold([queued("a"), queued("b", "decentrl"), queued("c")])
-    evolve(state, MessagesRemoved(**BASE_OF, message_ids=["a", "a", "x", "b"], reason="expired"))
+    evolve(
+        state,
+        MessagesRemoved(
+            **BASE_OF, message_ids=["a", "a", "x", "b"], reason="expired", versions=[1]
+        ),
+    )
     assert list(state.messages) == ["c"]
     assert (state.queue_bytes, state.envelopes, state.envelope_bytes) == (5, 1, 5)
     assert (state.last_added_ms, state.last_removed_ms) == (7, 7)
@@ -263,7 +321,9 @@ def test_a_refusal_is_remembered_until_the_queue_or_its_rules_change() -> None:
     )
     assert fold([refused]).refusing
     assert not fold([refused, policy]).refusing
-    assert not fold([refused, MessagesRemoved(**BASE_OF, message_ids=[], reason="x")]).refusing
+    assert not fold(
+        [refused, MessagesRemoved(**BASE_OF, message_ids=[], reason="x", versions=[])]
+    ).refusing
     assert fold([policy, refused]).policy == QueuePolicy(False, 1, 2, 3, 4)
 
 

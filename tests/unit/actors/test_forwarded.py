@@ -23,20 +23,21 @@ from eventstore.log.events import (
     QueueRefused,
 )
 from tests.unit.actors.didcomm import KEY, Agent, agent, removal
-from tests.unit.actors.given import NOW_MS, NOW_S, context
+from tests.unit.actors.given import NOW_MS, NOW_S, content, context
 
 BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
 FULL = Refusal.RECIPIENT_QUEUE_FULL
 
 
 def queued(message_id: str, payload: bytes, key: str = KEY) -> MessageQueued:
+    fresh_id, _, number = message_id.partition(".")
     return MessageQueued(
         **BASE,
         message_id=message_id,
         protocol="didcomm/v2",
         sender_did="",
         recipient_key=key,
-        payload=payload,
+        payload=content(payload, fresh_id, int(number or 0)),
     )
 
 

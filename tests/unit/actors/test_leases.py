@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from eventsourcing.persistence import StoredEvent
 
 from actors.core.commands import (
     CloseSession,
@@ -44,7 +43,7 @@ from actors.core.replies import (
 from actors.host.host import Host
 from eventstore.log.codec import identity_stream
 from eventstore.log.errors import LogUnavailable
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, StoredRecord
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.unit.actors.didcomm import KEY, ME, claimed
 from tests.unit.actors.given import (
@@ -306,10 +305,10 @@ class _Unreadable(FaultyLog):
 
     is_unreadable = False
 
-    def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
+    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
         if self.is_unreadable:
             raise LogUnavailable("planned")
-        return super().read_versions(stream, versions)
+        return super().read_records(stream, versions)
 
 
 def test_deliveries_that_are_too_large_together_are_not_leased(log: EventLog) -> None:
@@ -398,7 +397,7 @@ def test_what_waited_too_long_is_removed_by_the_next_command_and_recorded(
         Refused(Refusal.KEY_UNKNOWN)
     ]
     *_, last = log.read_stream(identity_stream(ME))
-    assert last.topic == "messages-removed.1"
+    assert last.topic == "messages-removed.2"
     assert log.figures().queue_messages == 0
     (state,) = run(host(log, name="host-1"), unclaimed(ME, QueryQueue()))
     assert isinstance(state, QueueState)

@@ -20,7 +20,7 @@ from actors.core.replies import (
 from actors.core.sessions import LiveMode
 from eventstore.log.events import MessageQueued, MessagesDelivered
 from tests.unit.actors.didcomm import KEY, Agent, agent, removal
-from tests.unit.actors.given import NOW_MS
+from tests.unit.actors.given import NOW_MS, content
 
 BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
 SINCE = agent().state.version
@@ -52,7 +52,7 @@ def test_a_live_session_gets_a_message_in_the_transaction_that_queues_it() -> No
             protocol="didcomm",
             sender_did="",
             recipient_key="",
-            payload=b"hello",
+            payload=content(b"hello", message_id),
         ),
         MessagesDelivered(**BASE, message_ids=[message_id], channel="live"),
     ]

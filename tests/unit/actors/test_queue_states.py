@@ -79,7 +79,7 @@ def recounted(me: Agent, history: list[Event], key: str | None) -> dict[str, int
     times: dict[type[Event], int] = {type(event): event.at_ms for event in history}
     return {
         "messages": len(waiting),
-        "bytes": sum(len(e.payload) for e in waiting),
+        "bytes": sum(e.payload.size_bytes for e in waiting),
         "available": sum(e.message_id not in me.leases for e in waiting),
         "oldest_ms": min((e.at_ms for e in waiting), default=0),
         "newest_ms": max((e.at_ms for e in waiting), default=0),

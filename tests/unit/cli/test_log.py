@@ -14,6 +14,7 @@ from eventstore.log.seal import GENESIS, seal
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
 from tests.log.raw_sql import run_sql
+from tests.log.samples import content
 from tests.unit.actors.given import host, registration, submission
 from tests.unit.actors.given import run as replies
 from tests.unit.cli.conftest import Run
@@ -35,7 +36,7 @@ def path(tmp_path: Path) -> Path:
                 protocol="decentrl",
                 sender_did="did:key:b",
                 recipient_key="",
-                payload=b"opaque",
+                payload=content(b"opaque"),
             )
             row = encode(stream, version, event)
             sealed = seal(
@@ -66,8 +67,8 @@ def test_a_log_as_it_was_written_passes(run: Run, path: Path) -> None:
 def test_a_changed_row_is_named_and_is_exit_code_1(run: Run, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
-            "UPDATE stored_events SET state = CAST(replace(CAST(state AS TEXT), 'opaque', "
-            "'forged') AS BLOB) WHERE rowid = 3"
+            "UPDATE stored_events SET state = CAST(replace(CAST(state AS TEXT), 'decentrl', "
+            "'didcomm/') AS BLOB) WHERE rowid = 3"
         )
     ran = run("log", "verify", "--log", f"sqlite://{path}")
     assert ran.code == Exit.FINDING

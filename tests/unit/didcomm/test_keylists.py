@@ -41,7 +41,7 @@ class Stepped(Identities):
         """Ask at once."""
         state = self.states.setdefault(target, Identity())
         decision = decide(
-            state, command, DecisionContext(target, 1, COMMAND, "id", IdentityLimits())
+            state, command, DecisionContext(target, 1, COMMAND, "id", b"secret", IdentityLimits())
         )
         if isinstance(decision, Refusal):
             return decision

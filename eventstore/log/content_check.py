@@ -1,0 +1,86 @@
+"""The check that contents are there as long as their facts say so, and no longer.
+
+A content that is not in the log is erased if a later row says that it is not needed any more
+(``events.ERASING``), and missing otherwise.
+
+Memory: one entry for each content that is not there, until the row that erased it is read: as many
+as messages waited at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from uuid import UUID
+
+from eventstore.log.codec import decode
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.event_contents import ERASING, content_of
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.events import Event
+from eventstore.log.faults import Fault, Finding, finding
+
+_PAGE_ROWS = 256
+
+
+class ContentCheck:
+    """One pass over the rows of a log, from the first."""
+
+    def __init__(self, log: EventLog) -> None:
+        """A check of the contents of this log; others may append meanwhile."""
+        self._log = log
+        self._contents: dict[int, bytes] = {}
+        self._missing: dict[tuple[bytes, int], LogRow] = {}
+
+    def read_page(self, after: int, until: int) -> None:
+        """Read what is stored of the contents of the next rows, up to this position.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        self._contents = self._log.read_contents(after=after, until=until)
+
+    def take(self, row: LogRow, event: Event) -> Iterator[Finding]:
+        """Check what the next row says of contents.
+
+        Raises: as ``read_page``.
+        """
+        stored = self._contents.pop(row.position, None)
+        fact = content_of(event)
+        if fact is None:
+            if stored is not None:
+                yield finding(Fault.WRONG_CONTENT, row, "a content, of which the row says nothing")
+            if isinstance(event, ERASING):
+                yield from self._erased(row, event.versions)
+        elif stored is None:
+            place = LogRow(row.position, row.stream, row.version, row.topic, b"")
+            self._missing[row.stream, row.version] = place
+        elif not fact.is_of(stored):
+            yield finding(Fault.WRONG_CONTENT, row, "the content is not the one that was stored")
+
+    def end(self, reached: int) -> Iterator[Finding]:
+        """Report what is missing. What was erased since is found in the rows behind ``reached``.
+
+        Raises: as ``read_page``.
+        """
+        while self._missing and (page := self._log.read_log(after=reached, limit=_PAGE_ROWS)):
+            for row in page:
+                with suppress(UnknownTopic, CorruptRow):
+                    event = decode(row.topic, row.state)
+                    if isinstance(event, ERASING) and isinstance(row.originator_id, UUID):
+                        for version in event.versions:
+                            self._missing.pop((row.originator_id.bytes, version), None)
+            reached = page[-1].id
+        for place in self._missing.values():
+            yield finding(Fault.MISSING_CONTENT, place, "no row says that its content was erased")
+
+    def _erased(self, row: LogRow, versions: list[int]) -> Iterator[Finding]:
+        left = [v for v in versions if self._missing.pop((row.stream, v), None) is None]
+        if not left:
+            return
+        # There when their own rows were read, or in their rows as of old: are they gone now?
+        found = self._log.read_records(UUID(bytes=row.stream), left)
+        for version, (_, content) in found.items():
+            if content is not None:
+                why = f"the content of version {version} of its stream is still there"
+                yield finding(Fault.WRONG_CONTENT, row, why)

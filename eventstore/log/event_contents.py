@@ -1,0 +1,47 @@
+"""Which events have a content, and which ones end the life of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+from eventsourcing.persistence import StoredEvent
+
+from eventstore.log.content import Content
+from eventstore.log.events import (
+    ContractRequested,
+    ContractRequestsAcknowledged,
+    Event,
+    EventSaved,
+    MessageQueued,
+    MessagesRemoved,
+    PublicEventPublished,
+    PublicEventsDeleted,
+)
+
+CONTENT_FIELDS: Final[dict[type[Event], str]] = {
+    MessageQueued: "payload",
+    ContractRequested: "encrypted_contract_request",
+    EventSaved: "payload",
+    PublicEventPublished: "event",
+}
+"""The types of events with a content, and its field."""
+ERASING: Final = (MessagesRemoved, ContractRequestsAcknowledged, PublicEventsDeleted)
+"""The types of events with which contents of their stream leave: those at ``versions``."""
+
+
+def erased_by(rows: Iterable[StoredEvent], events: Iterable[Event]) -> list[tuple[UUID, int]]:
+    """The streams and versions of the contents that leave with these rows."""
+    return [
+        (row.originator_id, version)
+        for row, event in zip(rows, events, strict=True)
+        if isinstance(event, ERASING) and isinstance(row.originator_id, UUID)
+        for version in event.versions
+    ]
+
+
+def content_of(event: Event) -> Content | None:
+    """The content of an event, None if its type has none."""
+    field = CONTENT_FIELDS.get(type(event))
+    return None if field is None else getattr(event, field)

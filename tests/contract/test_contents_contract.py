@@ -1,0 +1,176 @@
+"""Contents stand apart from the facts about them, and leave when no fact needs them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from eventstore.log.codec import encode
+from eventstore.log.content import SALT_BYTES
+from eventstore.log.errors import AppendConflict, AppendRefused, CorruptRow
+from eventstore.log.event_log import (
+    ROW_BYTES_MAX,
+    EventLog,
+    PublicEventsFilter,
+    SavedEventsFilter,
+)
+from eventstore.log.events import Event
+from eventstore.log.verify import Fault, Finding, Summary, verify
+from tests.log.raw_sql import run_sql
+from tests.log.samples import (
+    OTHER,
+    OWNER,
+    SALT,
+    SealedWriter,
+    append,
+    message,
+    published,
+    removed,
+    saved,
+    withdrawn,
+)
+
+
+def contents(log: EventLog) -> dict[int, bytes]:
+    return {p: stored[SALT_BYTES:] for p, stored in log.read_contents(after=0, until=99).items()}
+
+
+def faults(log: EventLog) -> list[Fault]:
+    return [found.fault for found in verify(log) if isinstance(found, Finding)]
+
+
+def test_a_row_has_the_digest_and_the_content_stands_beside_it(log: EventLog) -> None:
+    append(log, OWNER, message(b"secret text"), message(b""), saved("x"))
+    rows = log.read_rows(after=0, rows_max=9, bytes_max=10_000)
+    assert [row.content for row in rows] == [
+        SALT + b"secret text", SALT, SALT + b"payload of x",
+    ]  # fmt: skip
+    assert not any(b"secret text" in row.state for row in rows)
+    records = log.read_records(OWNER, [1, 3, 9])
+    assert {v: record.content for v, record in records.items()} == {
+        1: SALT + b"secret text",
+        3: SALT + b"payload of x",
+    }
+    assert contents(log) == {1: b"secret text", 2: b"", 3: b"payload of x"}
+
+
+def test_a_removal_erases_what_it_names_of_its_stream_alone(log: EventLog) -> None:
+    append(log, OWNER, message(b"one"), message(b"two"), message(b"three"))
+    append(log, OTHER, message(b"of another"))
+    append(log, OWNER, removed([1, 3, 77], "a", "c"))
+    assert contents(log) == {2: b"two", 4: b"of another"}
+    assert len(log.read_stream(OWNER)) == 4
+
+
+def test_what_comes_and_goes_in_one_transaction_is_not_kept(log: EventLog) -> None:
+    append(log, OWNER, message(b"one"), removed([1], "a"), message(b"two"))
+    assert contents(log) == {3: b"two"}
+
+
+def test_an_append_that_fails_erases_nothing_and_keeps_nothing(log: EventLog) -> None:
+    append(log, OWNER, message(b"one"))
+    gone, new = removed([1], "a"), message(b"two")
+    with pytest.raises(AppendConflict):
+        log.append([encode(OWNER, 2, gone), encode(OWNER, 1, new)], [gone, new])
+    assert contents(log) == {1: b"one"}
+
+
+def test_contents_count_in_the_bounds_of_an_append(log: EventLog) -> None:
+    large = message(bytes(ROW_BYTES_MAX))
+    with pytest.raises(AppendRefused):
+        log.append([encode(OWNER, 1, large)], [large])
+
+
+def test_contents_count_in_the_bound_of_a_read(log: EventLog) -> None:
+    append(log, OWNER, *[message(bytes(1_000)) for _ in range(5)])
+    assert len(log.read_rows(after=0, rows_max=9, bytes_max=3_000)) == 2
+    assert len(log.read_rows(after=0, rows_max=9, bytes_max=1)) == 1
+
+
+def test_a_withdrawn_event_is_erased_and_a_saved_one_is_kept(log: EventLog) -> None:
+    append(log, OWNER, published("a"), published("b"), saved("c"))
+    append(log, OWNER, withdrawn("a", versions=[1]))
+    assert contents(log) == {2: b"event b", 3: b"payload of c"}
+    page = log.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=9)
+    assert [event.event for event in page.events] == ["event b"]
+
+
+def test_a_public_event_without_content_is_on_no_page(log: EventLog) -> None:
+    append(log, OWNER, published("a"), published("b"))
+    append(log, OWNER, removed([1]))
+    page = log.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=9)
+    assert [event.event for event in page.events] == ["event b"]
+
+
+def test_a_content_that_was_changed_is_not_handed_out(log: EventLog, log_url: str) -> None:
+    append(log, OWNER, saved("a"))
+    run_sql(log_url, "UPDATE contents SET content = substr(content, 2)")
+    with pytest.raises(CorruptRow):
+        log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=9)
+
+
+@pytest.fixture
+def sealed(log: EventLog) -> EventLog:
+    """Rows 1 to 8: three messages, of which the first two are removed, and their seals."""
+    writer = SealedWriter(log)
+    parts: list[list[Event]] = [
+        [message(b"one"), message(b"two")],
+        [message(b"three"), removed([1], "a")],
+        [removed([2], "b")],
+    ]
+    for part in parts:
+        writer.commit({"shard-0": [(OWNER, event) for event in part]})
+    return log
+
+
+def test_what_was_erased_is_verified_as_erased(sealed: EventLog) -> None:
+    *findings, summary = verify(sealed)
+    assert (findings, isinstance(summary, Summary)) == ([], True)
+    assert contents(sealed) == {4: b"three"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("DELETE FROM contents WHERE position = 4", Fault.MISSING_CONTENT),
+        ("UPDATE contents SET content = substr(content, 2)", Fault.WRONG_CONTENT),
+        (
+            "INSERT INTO contents SELECT 2, content FROM contents WHERE position = 4",
+            Fault.WRONG_CONTENT,
+        ),
+        (
+            "INSERT INTO contents SELECT 5, content FROM contents WHERE position = 4",
+            Fault.WRONG_CONTENT,
+        ),
+    ],
+    ids=["taken away", "changed", "put back", "of no fact"],
+)
+def test_nothing_else_is_accepted(
+    sealed: EventLog, log_url: str, statement: str, fault: Fault
+) -> None:
+    run_sql(log_url, statement)
+    assert fault in faults(sealed)
+
+
+def test_a_content_that_is_there_although_it_was_erased_is_found(
+    sealed: EventLog, log_url: str
+) -> None:
+    run_sql(log_url, "INSERT INTO contents SELECT 2, content FROM contents WHERE position = 4")
+    assert set(faults(sealed)) == {Fault.WRONG_CONTENT}
+
+
+def test_what_others_erase_while_a_log_is_verified_is_no_finding(
+    sealed: EventLog, open_another: Callable[[], EventLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal stands behind the end that the check began with."""
+    other, read = open_another(), type(sealed).read_contents
+
+    def erased_before(log: EventLog, *, after: int, until: int) -> dict[int, bytes]:
+        if len(log.read_stream(OWNER)) == 5:
+            append(other, OWNER, removed([3], "c"))
+        return read(log, after=after, until=until)
+
+    monkeypatch.setattr(type(sealed), "read_contents", erased_before)
+    assert faults(sealed) == []
+    assert contents(sealed) == {}
