@@ -11,7 +11,6 @@ as those of witnesses are.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -98,7 +97,7 @@ def _signature(line: str) -> NoteSignature:
     name, _, encoded = line.removeprefix(_SIGNED_BY).partition(" ")
     try:
         signed = base64.b64decode(encoded, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise NoteRefused("a signature is not base64") from error
     if (
         not line.startswith(_SIGNED_BY)

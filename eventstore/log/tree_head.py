@@ -14,7 +14,6 @@ head holds the mediator to all that was sealed before it: each later head is con
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import struct
 from collections.abc import Callable
@@ -107,7 +106,7 @@ def _head(text: str) -> TreeHead:
     size, root = rest[:2]
     try:
         decoded = base64.b64decode(root, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise NoteRefused("the root is not base64") from error
     if not _SIZE.fullmatch(size):
         raise NoteRefused("the size is not a number")

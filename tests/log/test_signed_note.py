@@ -72,6 +72,14 @@ def test_no_bit_of_a_head_can_be_changed() -> None:
                 verified_head(bytes(changed), KEY)
 
 
+def test_base64_beyond_ascii_is_refused() -> None:
+    root = base64.b64encode(HEAD.root)
+    signature = NOTE.rstrip().rpartition(b" ")[2]
+    for part in (root, signature):
+        with pytest.raises(NoteRefused):
+            read_head(NOTE.replace(part, "\x80".encode() + part))
+
+
 def test_signatures_of_others_are_passed_over_and_one_of_ours_that_is_wrong_is_not() -> None:
     witness = PublicKey(signatures.public_key(bytes(32)))
     text = read_note(NOTE).text
