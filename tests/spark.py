@@ -22,6 +22,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings.write_text(f"spark.driver.defaultJavaOptions {java}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(settings.parent))
-        with open_session("local[2]", memory_mib=1_024) as session:
-            session.conf.set("spark.sql.shuffle.partitions", "2")
+        with open_session("local[1]", memory_mib=1_024) as session:
+            session.conf.set("spark.sql.shuffle.partitions", "1")
+            # Code that runs over few rows takes longer to generate and compile than to interpret.
+            session.conf.set("spark.sql.codegen.wholeStage", "false")
+            session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
             yield session
