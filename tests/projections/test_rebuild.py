@@ -29,6 +29,7 @@ from tests.projections.folding import Rows, fold
 
 pytestmark = pytest.mark.spark
 
+
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_in_a_bucket() -> Iterator[None]:
     """So that tables of small logs have several buckets, too."""
