@@ -20,9 +20,10 @@ from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.inbound import Inbound, MessageRejection, ReceivedMessage, RejectionReason
+from http_edge.didcomm.inbound import Inbound, MessageRejection, ReceivedMessage
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request
+from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.outgoing import all_sent
 from http_edge.settings.settings import DidComm
 

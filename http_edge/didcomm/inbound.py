@@ -9,7 +9,6 @@ WebSocket both come through here, so a message means the same on both.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from time import perf_counter
@@ -48,6 +47,12 @@ from http_edge.didcomm.protocols.protocol import (
     refusal,
 )
 from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding, ToQueue
+from http_edge.didcomm.rejections import (
+    REPORTED,
+    UNPACK_REFUSALS,
+    RejectionReason,
+    reason_of,
+)
 from http_edge.listener.address_charge import charge_unproven
 from http_edge.listener.large_bodies import LARGE_BYTES, read_apart
 from http_edge.settings.settings import DidComm
@@ -56,29 +61,6 @@ from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
 _COMMAND_BYTES: Final = 16
 _DELIVERED: Final = "delivered"
-
-
-class RejectionReason(Enum):
-    """Why a message was not taken; the transport says so where the sender is unknown."""
-
-    NOT_AN_ENVELOPE = "not-an-envelope"
-    UNDECRYPTABLE = "undecryptable"
-    NOT_A_MESSAGE = "not-a-message"
-    ANONYMOUS = "anonymous"
-    """Only a forward may come without a proven sender."""
-    TOO_DEEP = "forward-too-deep"
-    UNKNOWN_RECIPIENT = "unknown-recipient"
-    """Only where the configuration says so; by default it looks like success."""
-    QUEUE_FULL = "queue-full"
-    MESSAGE_TOO_LARGE = "message-too-large"
-    NOT_QUEUING = "not-queuing"
-    EXPIRED = "expired"
-    """The time is over that it was of use for, by its own word (DIDComm v2, ``expires_time``)."""
-    RATE_LIMITED = "rate-limited"
-    INSUFFICIENT_STORAGE = "insufficient-storage"
-    """The mediator is short of disk: what is stored is refused until some is free."""
-    TRY_AGAIN = "try-again"
-    """The outcome is unknown, or there is too much to do."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -123,29 +105,6 @@ class _NotTaken(msgspec.Struct, frozen=True):
 
     reason: RejectionReason
     name: str = ""
-
-
-_REJECTION_REASONS: Final = {
-    Refusal.RECIPIENT_QUEUE_FULL: RejectionReason.QUEUE_FULL,
-    Refusal.MESSAGE_TOO_LARGE: RejectionReason.MESSAGE_TOO_LARGE,
-    Refusal.NOT_QUEUING: RejectionReason.NOT_QUEUING,
-    Refusal.INSUFFICIENT_STORAGE: RejectionReason.INSUFFICIENT_STORAGE,
-    Refusal.MESSAGE_EXPIRED: RejectionReason.EXPIRED,
-}
-_UNPACK_REFUSALS: Final = {
-    UnpackRefusal.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
-    UnpackRefusal.NOT_FOR_US: RejectionReason.NOT_AN_ENVELOPE,
-    UnpackRefusal.UNDECRYPTABLE: RejectionReason.UNDECRYPTABLE,
-}
-_REPORTED: Final = {
-    RejectionReason.QUEUE_FULL: Problem.QUEUE_FULL,
-    RejectionReason.MESSAGE_TOO_LARGE: Problem.MESSAGE_TOO_LARGE,
-    RejectionReason.NOT_QUEUING: Problem.NOT_QUEUING,
-    RejectionReason.INSUFFICIENT_STORAGE: Problem.INSUFFICIENT_STORAGE,
-    RejectionReason.RATE_LIMITED: Problem.RATE_LIMITED,
-    RejectionReason.EXPIRED: Problem.EXPIRED,
-}
-"""What a message that was not taken is answered with in an envelope, if its sender is proven."""
 
 
 class Inbound:
@@ -259,7 +218,7 @@ class Inbound:
             case UnknownSender():
                 return found
             case _:
-                return _NotTaken(_UNPACK_REFUSALS[found])
+                return _NotTaken(UNPACK_REFUSALS[found])
 
     def _to_queue(self, forward: Forward, message: Message) -> ToQueue:
         """What a forward asks for, as far as it gets it.
@@ -340,7 +299,7 @@ class Inbound:
         refusals = [reply for reply in replies if isinstance(reply, Refusal)]
         for each in refusals:
             if each is not Refusal.KEY_UNKNOWN:
-                return self.refused(_REJECTION_REASONS.get(each, RejectionReason.TRY_AGAIN), name)
+                return self.refused(reason_of(each), name)
         transport.took()
         if len(refusals) < len(replies):
             self._measures.commands.add(DIDCOMM, name, DONE)
@@ -376,7 +335,7 @@ class Inbound:
         if message.rotation is not None:
             rotated = await self._accounts.rotate(message.rotation, sender, message, command)
             if rotated in TO_RETRY:
-                return MessageRejection(self.refused(_reason(rotated), name), message, sender)
+                return MessageRejection(self.refused(reason_of(rotated), name), message, sender)
         return await self._answer_account(message, sender, command, transport, name)
 
     async def _end(
@@ -386,7 +345,7 @@ class Inbound:
         charge_unproven(0)
         ended = await self._accounts.end(rotation, command)
         if ended in TO_RETRY:
-            return MessageRejection(self.refused(_reason(ended), name))
+            return MessageRejection(self.refused(reason_of(ended), name))
         self._measures.commands.add(DIDCOMM, name or UNKNOWN, DONE)
         return ReceivedMessage()
 
@@ -404,7 +363,7 @@ class Inbound:
             # It turned out to speak for another's account: once more, for that one.
             handled = await self._handle(message, sender, command, transport)
         if isinstance(handled, Refusal):
-            return MessageRejection(self.refused(_reason(handled), name), message, sender)
+            return MessageRejection(self.refused(reason_of(handled), name), message, sender)
         request, outcome = handled
         account = request.sender
         outcome = acknowledged(message, outcome)
@@ -471,7 +430,7 @@ class Inbound:
         )
         if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
             return None
-        rejection = _REJECTION_REASONS.get(queued, RejectionReason.TRY_AGAIN)
+        rejection = reason_of(queued)
         return self.refused(
             rejection, self._table.name_of(request.message.type), request.sender.did
         )
@@ -485,15 +444,8 @@ class Inbound:
         message, sender = rejection.message, rejection.sender
         if message is None or sender is None or is_problem_report(message.type):
             return None
-        report, _ = report_of(_REPORTED.get(rejection.reason, Problem.TRY_AGAIN))
+        report, _ = report_of(REPORTED.get(rejection.reason, Problem.TRY_AGAIN))
         return self._pack(report, message, sender)
 
     def _pack(self, answer: Answer, question: Message, to: AgentAccount) -> bytes:
         return self._envelopes.answer(question, answer, to, self._new_id())
-
-
-def _reason(refusal: Refusal | None) -> RejectionReason:
-    """Why a message was not taken of which an identity refused a part."""
-    if refusal is None:
-        return RejectionReason.TRY_AGAIN
-    return _REJECTION_REASONS.get(refusal, RejectionReason.TRY_AGAIN)

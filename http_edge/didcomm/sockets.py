@@ -16,8 +16,8 @@ from typing import Final
 from aiohttp import WebSocketError, WSCloseCode, WSMessage, WSMsgType, web
 
 from actors.core.rate_limits import RateLimit
-from http_edge.didcomm.inbound import RejectionReason
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
+from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.connections import peer_of
 from http_edge.listener.outgoing import Outgoing
 
