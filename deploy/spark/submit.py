@@ -53,8 +53,9 @@ def pack(target: Path) -> None:
     """Write the modules of the packages as a zip file."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
-            for module in sorted((ROOT / package).rglob("*.py")):
-                archive.write(module, str(module.relative_to(ROOT)))
+            for kind in ("*.py", "*.jinja"):
+                for module in sorted((ROOT / package).rglob(kind)):
+                    archive.write(module, str(module.relative_to(ROOT)))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
 
+import projections
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import open_place
@@ -56,6 +60,35 @@ def test_a_store_that_is_gone_is_said_and_the_export_goes_on_later(
             assert exported_log(place) == list(whole_log(sqlite_log))
         finally:
             again.stop()
+
+
+def test_an_export_in_s3_is_opened_for_a_notebook(sqlite_log: EventLog, s3_uri: str) -> None:
+    Growing(sqlite_log).grow(6)
+    export_all(sqlite_log, open_place(s3_uri))
+    with projections.open(s3_uri) as opened:
+        positions = opened.sql("SELECT position FROM events ORDER BY position").fetchall()
+        assert opened.sql("SELECT * FROM volumes").fetchall()
+    assert [position for (position,) in positions] == [
+        row.position for row in whole_log(sqlite_log)
+    ]
+
+
+@pytest.mark.spark
+def test_a_cluster_without_a_connector_says_what_it_needs(
+    sqlite_log: EventLog, s3_uri: str, tmp_path: Path
+) -> None:
+    Growing(sqlite_log).grow()
+    export_all(sqlite_log, open_place(s3_uri))
+    program = [sys.executable, "-m", "projections", "rebuild", "--master", "local[1]"]
+    ran = subprocess.run(
+        [*program, "--memory-mib", "512", "--from", s3_uri, "--to", str(tmp_path / "tables")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 3, ran.stderr
+    assert "org.apache.hadoop:hadoop-aws" in ran.stderr
+    assert "An error occurred while calling" not in ran.stderr
 
 
 def test_an_address_with_a_password_is_not_repeated_in_errors() -> None:

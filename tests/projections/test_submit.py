@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,23 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
     said, document = done.stdout.split("\n{\n", 1)
     assert "/poste.zip/projections/audit/program.py" in said
     assert json.loads("{" + document)["position"] == position
+
+
+def test_the_zip_file_has_all_that_a_report_is_made_of(tmp_path: Path) -> None:
+    packed = tmp_path / "poste.zip"
+    runpy.run_path(str(ROOT / "deploy/spark/submit.py"))["pack"](packed)
+    program = f"""
+import sys
+sys.path.insert(0, {str(packed)!r})
+from projections.report import page
+from projections.report.numbers import NUMBERS
+assert page.__file__.startswith({str(packed)!r})
+print(page.page(None, {{number.name: [] for number in NUMBERS}}, []))
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "The export has no events yet." in ran.stdout
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

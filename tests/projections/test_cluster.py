@@ -1,0 +1,127 @@
+"""The way to a real cluster: a master and two workers of Spark's own, processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from eventstore.stores.open_log import open_log
+from projections.generations.generation import Generation
+from projections.rebuild.rebuild import rebuild
+from projections.spark.export import open_export
+from projections.spark.session import chosen_java
+from tests.projections.exports import export_log
+from tests.projections.logs import fill
+from tests.tidy.modules import ROOT
+
+HOME: Final = Path(pyspark.__file__).parent
+END_S: Final = 240
+WORKERS: Final = 2
+_MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED: Final = re.compile(r"Successfully registered with master")
+OPTIONS: Final = {
+    "spark.cores.max": str(WORKERS),
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Both work from the beginning.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+
+
+@contextmanager
+def daemon(name: str, said: re.Pattern[str], *arguments: str) -> Iterator[re.Match[str]]:
+    """One process of the cluster, once it says that it is ready."""
+    process = subprocess.Popen(
+        [HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
+        env=os.environ | {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    reading: threading.Thread | None = None
+    try:
+        for line in process.stderr:
+            lines.append(line)
+            if found := said.search(line):
+                break
+        else:
+            raise AssertionError("".join(lines))
+        # What it says later is read as well, or it would stop when the pipe is full.
+        reading = threading.Thread(target=process.stderr.read)
+        reading.start()
+        yield found
+    finally:
+        process.terminate()
+        process.wait()
+        if reading is not None:
+            reading.join()
+        process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cluster")
+    with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+        fill(log)
+        export_log(log, folder / "export", rows_max=300)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[str]:
+    """The address of the master; it ends with the module."""
+    quiet = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    with ExitStack() as running:
+        running.enter_context(chosen_java(folder))
+        master = running.enter_context(daemon("master.Master", _MASTER, *quiet))[1]
+        for number in range(WORKERS):
+            own = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"))
+            running.enter_context(daemon("worker.Worker", _REGISTERED, *quiet, *own, master))
+        yield master
+
+
+def submit(master: str, *arguments: str) -> str:
+    settings = [each for name, value in OPTIONS.items() for each in ("--conf", f"{name}={value}")]
+    program = [sys.executable, str(ROOT / "deploy/spark/submit.py"), "--master", master, *settings]
+    ran: subprocess.CompletedProcess[str] = subprocess.run(
+        [*program, "--", *arguments],
+        env=os.environ | {"SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=END_S,
+    )
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    return ran.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(2 * END_S)
+def test_two_workers_rebuild_the_tables_that_one_process_does(
+    cluster: str, folder: Path, spark: SparkSession
+) -> None:
+    places = ("--from", str(folder / "export"), "--to", str(folder / "by-cluster"))
+    said = submit(cluster, "rebuild", *places, "--json")
+    made = msgspec.json.decode(said[said.index('{"format"') :], type=Generation)
+    here = rebuild(spark, open_export(str(folder / "export")), str(folder / "here"))
+    assert {t.name: t.sha256 for t in made.tables} == {t.name: t.sha256 for t in here.tables}
+    for number in range(WORKERS):
+        assert list((folder / f"worker-{number}").glob("app-*/*")), "it had no part in it"
