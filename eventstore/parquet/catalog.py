@@ -14,9 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import UNSET
+
 from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import HEAD, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
+from eventstore.parquet.files import HEAD, INDEX, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
+from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     DataFile,
     ExportHead,
@@ -86,6 +89,12 @@ class Catalog:
     def link(self) -> str:
         """What the next manifest is chained to."""
         return self.statements[-1].link if self.statements else ""
+
+    @property
+    def index(self) -> ExportIndex | None:
+        """Where in its rows messages and identities are named; None if it has no index."""
+        said = self.version.index if self.version else UNSET
+        return None if said is UNSET else said
 
     @property
     def is_marked(self) -> bool:
@@ -260,8 +269,10 @@ class _Reading:
             sizes = self._place.data_sizes()
             strays = sorted(sizes.keys() - _checked_files(statements, sizes))
         if is_listed:
-            listed = {*self._place.sizes(MANIFESTS), *self._place.sizes(SUMMARIES)}
-            strays = sorted([*strays, *(listed - counting - {said.summary})])
+            folders = (MANIFESTS, SUMMARIES, INDEX)
+            listed = {path for folder in folders for path in self._place.sizes(folder)}
+            indexed = {file.path for file in said.index.files} if said.index else set()
+            strays = sorted([*strays, *(listed - counting - indexed - {said.summary})])
         return Catalog(self._head, statements, strays, heads, said, commit, mark)
 
     def is_outdated(self) -> bool:

@@ -71,6 +71,8 @@ class Damage(Enum):
     """Written in a format or a schema that this release does not know."""
     STRAY = "stray"
     """No manifest names the file: it does not count and is never read."""
+    WRONG_INDEX = "wrong index"
+    """The index is as it was signed, and leaves out rows or names others."""
     UNKNOWN_EVENT = "unknown event"
     """Holds an event type, or a version of one, that this release does not know."""
 

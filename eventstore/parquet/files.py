@@ -26,6 +26,7 @@ HEAD: Final = "export.json"
 EVENTS: Final = "events"
 MANIFESTS: Final = "manifests"
 SUMMARIES: Final = "summaries"
+INDEX: Final = "index"
 END: Final = "end.json"
 TABLE_LOG: Final = f"{EVENTS}/_delta_log"
 PART: Final = ".part"
@@ -108,6 +109,27 @@ class ExportPlace:
             except FileNotFoundError as error:
                 raise FileMissing(path) from error
         return content
+
+    def read_part(self, path: str, start: int, length: int) -> bytes:
+        """So many bytes of a file from an offset on, or up to its end. Raises as ``read``."""
+        with self.opened(path) as file:
+            content: bytes = file.read_at(length, start)
+        return content
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[pa.NativeFile]:
+        """A file to read parts of.
+
+        Raises:
+            FileMissing: there is none.
+        """
+        with _unavailable(path):
+            try:
+                file = self.filesystem.open_input_file(self.full_path(path))
+            except FileNotFoundError as error:
+                raise FileMissing(path) from error
+            with file:
+                yield file
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Make or replace a file, whole and durable when this returns."""

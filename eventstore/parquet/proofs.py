@@ -1,6 +1,6 @@
 """Makes proofs to hand over (``eventstore.log.proof``) from the files of an export.
 
-A proof is made of the rows of one manifest for each seal, and of a few tiles. It is checked before
+A proof is made of a group of rows for each seal, and of a few tiles. It is checked before
 it is handed out, so that damage of the export is found here and not by who gets it.
 """
 
@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from eventstore.log.codec import decode
 from eventstore.log.databases import databases_among, folder_of_database
-from eventstore.log.errors import CorruptRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
-from eventstore.log.merkle import Subtrees, inclusion_proof
 from eventstore.log.proof import (
     CONSISTENCY_FORMAT,
     MESSAGE_FORMAT,
@@ -30,21 +23,18 @@ from eventstore.log.proof import (
 )
 from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.log.tree_head import TreeHead, read_head, verified_head
+from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
-from eventstore.parquet.manifest import Manifest, parse_head
-from eventstore.parquet.rows import log_rows, manifest_table
+from eventstore.parquet.manifest import parse_head
 from eventstore.parquet.tree import (
     CHECKPOINT,
     head_in,
     proven_consistency,
     published_note,
-    tiles_in,
 )
-
-_SEAL_TYPE = type_name(BatchSealed)
 
 
 def message_proof(
@@ -74,14 +64,15 @@ def message_proof(
         why = "there is no signed head yet: the next poste export makes one"
         raise ExportUnavailable(CHECKPOINT, why)
     head = head_in(note, key)
-    subtree = tiles_in(place, head.size)
+    with SealedRows(place, catalog) as sealed:
+        proven = [_proven(sealed, one, head) for one in sorted({*seals})]
     proof = MessageProof(
         format=MESSAGE_FORMAT,
         message_id=message_id,
         identity=identity,
         public_key=key.verifier_key(head.origin),
         head=note.decode(),
-        seals=[_proven(place, catalog, one, head, subtree) for one in sorted({*seals})],
+        seals=proven,
     )
     _check(proof, key)
     return proof
@@ -146,44 +137,15 @@ def _own_key(place: ExportPlace) -> PublicKey:
         raise ExportDamaged(HEAD, Damage.MISSING, "every export has one") from error
 
 
-def _proven(
-    place: ExportPlace, catalog: Catalog, position: int, head: TreeHead, subtree: Subtrees
-) -> ProvenSeal:
-    manifest, seals_before = _manifest_at(catalog, position)
-    table = manifest_table(place, manifest)
-    number = pc.index(table["position"], position).as_py()
-    found = log_rows(table.slice(number, 1)) if number >= 0 else []
-    if not found or found[0].topic != SEAL_TOPIC:
-        raise ExportDamaged(manifest.path, Damage.CHANGED, f"no seal is at position {position}")
-    try:
-        sealed = decode(SEAL_TOPIC, found[0].state)
-    except CorruptRow as error:
-        raise ExportDamaged(manifest.path, Damage.CHANGED, str(error)) from error
-    assert isinstance(sealed, BatchSealed)
-    index = seals_before + _seals_in(table.slice(0, number))
-    if index >= head.size:
+def _proven(sealed: SealedRows, position: int, head: TreeHead) -> ProvenSeal:
+    found = sealed.at(position)
+    if found.seal.position != position:
+        raise ExportDamaged(found.path, Damage.CHANGED, f"no seal is at position {position}")
+    if found.leaf >= head.size:
         why = f"has {head.size} seals yet, and the message is behind them: try again soon"
         raise ExportUnavailable(CHECKPOINT, why)
-    if not 0 <= sealed.rows <= number:
-        why = f"the seal at position {position} covers more rows than stand before it"
-        raise ExportDamaged(manifest.path, Damage.CHANGED, why)
-    covered = log_rows(table.slice(number - sealed.rows, sealed.rows))
-    return proven_seal(found[0], covered, index, inclusion_proof(index, head.size, subtree))
-
-
-def _manifest_at(catalog: Catalog, position: int) -> tuple[Manifest, int]:
-    """The manifest with this position, and how many seals stand before it."""
-    seals = 0
-    for statement in catalog.statements:
-        if position <= statement.manifest.last:
-            return statement.manifest, seals
-        seals += sum(file.types.get(SEAL_TOPIC, 0) for file in statement.manifest.files)
-    raise ValueError(f"the export ends before position {position}")
-
-
-def _seals_in(table: pa.Table) -> int:
-    count: int = pc.sum(pc.equal(table["type"], _SEAL_TYPE)).as_py() or 0
-    return count
+    inclusion = sealed.inclusion(found.leaf, head.size)
+    return proven_seal(found.seal, found.rows, found.leaf, inclusion)
 
 
 def _check(proof: MessageProof, key: PublicKey) -> None:

@@ -71,7 +71,8 @@ def read_table(place: ExportPlace, version: int | None = None) -> ReadTable:
 def files_of(place: ExportPlace, table: DeltaTable) -> dict[str, TableFile]:
     """The files of an opened table. Raises as ``open_table``."""
     with table_errors(place):
-        actions = pa.table(table.get_add_actions(flatten=False))
+        # pa.table would import pandas, where it is installed, to see that this is none of it.
+        actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
     columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
     return {
         f"{EVENTS}/{path}": TableFile(size, rows) for path, size, rows in zip(*columns, strict=True)

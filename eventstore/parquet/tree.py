@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow
@@ -24,7 +25,7 @@ from eventstore.log.tiles import TILE_HASHES, Tile, partial_folder, subtrees_of,
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
-from eventstore.parquet.manifest import Manifest
+from eventstore.parquet.manifest import Manifest, ManifestTree
 from eventstore.parquet.rows import read_table
 
 TREE: Final = "tree"
@@ -126,6 +127,22 @@ def head_in(note: bytes, key: PublicKey) -> TreeHead:
         return verified_head(note, key)
     except NoteRefused as error:
         raise ExportDamaged(CHECKPOINT, Damage.BAD_SIGNATURE, str(error)) from error
+
+
+def check_not_cut(note: bytes, key: PublicKey, newest: Manifest | None) -> None:
+    """Refuse an export whose published head stands for more seals than its newest manifest.
+
+    The exporter signs a head after the version that has its seals. A tree of earlier releases is
+    not compared.
+
+    Raises:
+        ExportDamaged: the export was put back to an earlier state, or the head is not the key's.
+    """
+    head = head_in(note, key)
+    said = ManifestTree(0, "") if newest is None else newest.tree
+    if said is not UNSET and head.size > said.size:
+        why = f"a head of {head.size} seals was signed, and the export ends with {said.size}"
+        raise ExportDamaged(CHECKPOINT, Damage.ROLLED_BACK, why)
 
 
 def proven_consistency(place: ExportPlace, old: TreeHead, new: TreeHead) -> Sequence[bytes] | None:

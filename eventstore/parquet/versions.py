@@ -21,6 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
@@ -43,7 +44,8 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ``manifest`` is the newest one in the order of the log, empty in an empty export. ``since`` has
     the SHA-256 of each manifest that counts and is not in ``summary``; ``files`` is the number of
     all data files. ``previous`` is the SHA-256 of the commit before, empty for the first.
-    ``checkpoint`` has the SHA-256 of the files of the newest checkpoint before, by name.
+    ``checkpoint`` has the SHA-256 of the files of the newest checkpoint before, by name. ``index``
+    is the index of its rows (``eventstore.parquet.index``); earlier releases made none.
     """
 
     format: int
@@ -58,6 +60,7 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     previous: str
     checkpoint: dict[str, str]
     signed_by: str
+    index: ExportIndex | UnsetType = UNSET
     signature: str = ""
 
 

@@ -32,6 +32,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "export": "Write the event log as Parquet files, each once, and sign what was written.",
     "proof": "Check proofs of what the log has, offline; show that one head continues another.",
     "restore": "Build a log anew from its export, or move it to another store.",
+    "audit": "Show from an export what happened to a message or an identity.",
     **projections_program.SUMMARIES,
     "config": "Show the settings in force and all that could be set.",
 }

@@ -1,4 +1,4 @@
-"""``poste rebuild``, ``audit``, ``report``: the program ``projections``, run as ``poste``.
+"""``poste rebuild``, ``report``, and of ``audit`` what reads much: the program ``projections``.
 
 It is a program of its own, so that the mediator needs neither Spark nor Java. It understands the
 arguments itself and calls itself by the name that was typed.
@@ -18,7 +18,6 @@ from http_edge.server.exits import Exit, Stop
 
 SUMMARIES: Final = {
     "rebuild": "Rebuild every table from an export alone, as of now or of any time.",
-    "audit": "Show from an export what happened to a message or an identity.",
     "report": "Write a page of figures and plots from an export.",
 }
 _RUN: Final = "from projections.__main__ import projections; projections(prog_name='poste')"
@@ -27,16 +26,21 @@ _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells hav
 
 def projections_command(name: str) -> click.Command:
     """The command of this name; it takes all arguments, ``--help`` too, as they are."""
+    return program_command(name, SUMMARIES[name])
+
+
+def program_command(name: str, summary: str, *groups: str) -> click.Command:
+    """A command of the program, in these groups of it; see ``projections_command``."""
 
     def run(arguments: Sequence[str]) -> None:
-        run_program([name, *arguments])
+        run_program([*groups, name, *arguments])
 
     return click.Command(
         name,
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
         add_help_option=False,
         callback=run,
-        help=SUMMARIES[name],
+        help=summary,
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
     )
 

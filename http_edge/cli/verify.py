@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -23,15 +24,18 @@ from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import EVENTS, MANIFESTS, open_place
+from eventstore.parquet.manifest import Signer
 from eventstore.parquet.verify.beside import compare_end
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
+from eventstore.parquet.verify.mark import VerifiedMarks
 from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
 from http_edge.cli.log import heads_of_each
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import with_settings
+from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.export_status import time_text
@@ -43,7 +47,12 @@ _MS: Final = 1_000
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
 _COLUMNS: Final = ("table", "identity", "key", "column", "live", "rebuilt")
-_NAMED: Final = {"known_to": "earlier_check_up_to", "asleep": "not_in_memory"}
+_MARKS: Final = "verified"
+_NAMED: Final = {
+    "verified_to": "verified_before_up_to",
+    "known_to": "earlier_check_up_to",
+    "asleep": "not_in_memory",
+}
 """Figures whose names in the JSON say too little beside their number."""
 _FIGURES: Final = ("position", "manifests", "files", "rows", "seals", "streams", "findings")
 _FINDING: Final = ("fault", "file", "row", "positions", "shard", "explanation")
@@ -64,6 +73,8 @@ class _Expected(NamedTuple):
     known: Path | None
     notes: Mapping[str, bytes]
     """Signed heads that others hold, by the name of their file."""
+    marks: VerifiedMarks | None
+    """What was verified before; None where all is to be verified, or nothing says it."""
 
     def witnessed_of(self, name: str) -> dict[str, bytes]:
         """Those that the export of this name has to continue.
@@ -110,6 +121,9 @@ class _Found(NamedTuple):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A signed head that a witness holds (GET /log/head): the export must continue it.",
 )
+@click.option(
+    "--all", "all_rows", is_flag=True, help="Read all rows, also those that were verified before."
+)
 @public_key_option
 @url_option
 @click.option("--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine.")
@@ -123,6 +137,7 @@ def verify(  # noqa: PLR0913 - one for each option
     live: bool,
     known: Path | None,
     witnessed: tuple[Path, ...],
+    all_rows: bool,
     public_key: PublicKey | None,
     url: str | None,
     master: str | None,
@@ -136,18 +151,17 @@ def verify(  # noqa: PLR0913 - one for each option
     --live also whether each identity in the memory of the running mediator is as the export says.
     What is not exported yet is exported first; the mediator serves meanwhile.
 
+    With the mediator's key (--data-dir) a check that finds nothing leaves a signed mark there: the
+    next one reads the rows that came since. --all reads all; so does --known.
+
     Exit code 1 when anything is wrong or differs, also an export that another key has signed than
     the one of --public-key or of the data directory, and one that ends before a head of --witnessed
-    or differs from it. Without either key exit code 0 says that the export is as its own key has
-    signed it, and not whose key that is.
+    or differs from it. Without either key exit code 0 does not say whose key has signed the export.
 
-    Where the log has several databases, name the place of all their exports: each is checked, that
-    they are all of one log, and the memory against all of them together.
+    Of a log of several databases name the place of all exports: each is checked, and all together.
     """
     settings = loaded.settings
-    target = source or settings.export.to
-    if target is None:
-        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
+    target = _target(settings, source)
     spark = ["--master", master] if master else []
     spark += ["--memory-mib", str(memory_mib)] if memory_mib else []
     compared = None
@@ -155,7 +169,9 @@ def verify(  # noqa: PLR0913 - one for each option
         each = _databases(settings, target) if live else []
         if live:
             export_rest(each)
-        expected = _Expected(_key(settings, public_key), known, _notes(witnessed))
+        key = _key(settings, public_key)
+        marks = _marks(settings, key, forgotten=all_rows)
+        expected = _Expected(key, known, _notes(witnessed), marks)
         found = _check_all(settings, target, expected)
         if live and found.is_sound:
             options = LiveOptions(url, spark)
@@ -174,6 +190,18 @@ def verify(  # noqa: PLR0913 - one for each option
             _print_live(compared)
     differs = compared is not None and compared["differences"]
     return Exit.OK if found.is_sound and not differs else Exit.FINDING
+
+
+def _target(settings: Settings, source: str | None) -> str:
+    """The place of the export.
+
+    Raises:
+        Stop: none is named.
+    """
+    target = source or settings.export.to
+    if target is None:
+        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
+    return target
 
 
 def _databases(settings: Settings, target: str) -> list[Settings]:
@@ -202,6 +230,20 @@ def _key(settings: Settings, named: PublicKey | None) -> PublicKey | None:
     if named is not None or not settings.keys_path.exists():
         return named
     return PublicKey(load(settings.keys_path).signing_public)
+
+
+def _marks(settings: Settings, key: PublicKey | None, *, forgotten: bool) -> VerifiedMarks | None:
+    """The marks in the data directory whose key it is; None for another key, or without one."""
+    if key is None or not settings.keys_path.exists():
+        return None
+    keys = load(settings.keys_path)
+    if key.raw != keys.signing_public:
+        return None
+    signer = Signer(key.text, partial(signatures.sign, keys.signing_seed))
+    marks = VerifiedMarks(open_place(str(settings.data_dir / _MARKS)), signer, key)
+    if forgotten:
+        marks.forget()
+    return marks
 
 
 def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
@@ -263,12 +305,15 @@ def _check(
             witnessed=expected.witnessed_of(name),
             known_heads=known_heads,
             progress=progress,
+            marks=expected.marks,
         ):
             if isinstance(item, ExportSummary):
                 summary = item
             elif len(findings) < _KEPT_MAX:
                 findings.append(item)
     assert summary is not None
+    if expected.marks is not None and (why := expected.marks.take_ignored()):
+        click.echo(f"poste: all was verified, for a mark is not used: {why}", err=True)
     return _Checked(name, summary, findings)
 
 

@@ -1,7 +1,8 @@
 """The benchmark of the export and of what Spark makes of it, on a log of the tests' histories.
 
-In one run on one machine: export, serving beside it, rebuilding with one and two cores, and
-continuing a rebuild. Times are those of whole programs, the start of Python and Java included. That
+In one run on one machine: export, looking up, verifying, serving beside it, rebuilding with one and
+two cores, and continuing a rebuild. Times are those of whole programs, the start of Python and Java
+included. That
 rebuilt tables are right is what ``tests/projections`` compares with the mediator's own core.
 """
 
@@ -15,16 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median_low
 from typing import Final, NamedTuple
 
 import msgspec
+import pyarrow.compute as pc
 
 from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.files import open_place
+from eventstore.parquet.rows import read_table
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from tests.bench.agents import decentrl_agents
@@ -86,7 +89,7 @@ async def run(wanted: Plan, folder: Path, bar: ProgressBar) -> Report:
     """
     lines = [line async for line in _served(wanted, bar)] if wanted.rounds else []
     made = _History(folder, wanted)
-    lines += [made.write(bar), made.exported()]
+    lines += [made.write(bar), made.exported(), *made.looked_up(), *made.verified()]
     nothing = made.rebuilt(0, 2)
     small = made.rebuilt(wanted.events // 10, 2)
     one_core = made.rebuilt(wanted.events, 1)
@@ -173,6 +176,26 @@ class _History:
         said = msgspec.json.decode(ran.output)
         figures = {"bytes": said["bytes_written"], "with_the_start_s": ran.seconds}
         return self._line("export", said["events_written"], ran, said["seconds"], **figures)
+
+    def looked_up(self) -> Iterator[Measurement]:
+        """Look one message and one identity up, from the middle of the log: whole programs."""
+        place = open_place(self._export)
+        files = read_catalog(place).files
+        rows = read_table(place, files[len(files) // 2], ("message_id", "identity", "sender_did"))
+        sent = rows.filter(pc.greater(rows["sender_did"], "")).slice(0, 1).to_pylist()[0]
+        for what, name in (("message", sent["message_id"]), ("identity", sent["identity"])):
+            ran = self._run(*_POSTE, "audit", what, name, "--from", self._export, "--json")
+            said = msgspec.json.decode(ran.output)
+            shown = len(said["events"] if what == "message" else said["history"])
+            yield self._line(f"audit one {what}", shown, ran, ran.seconds)
+
+    def verified(self) -> Iterator[Measurement]:
+        """Verify all of the export, and once more what is new: nothing."""
+        settings = (f"--set=data_dir={self._folder}", f"--set=log={self._log}", "--json")
+        for what in ("all", "nothing new"):
+            ran = self._run(*_POSTE, "verify", "--from", self._export, *settings)
+            rows = msgspec.json.decode(ran.output)["summary"]["rows"]
+            yield self._line(f"verify {what}", rows, ran, ran.seconds)
 
     def rebuilt(self, events: int, cores: int) -> Measurement:
         """Rebuild all tables as of a position."""

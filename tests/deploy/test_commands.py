@@ -14,6 +14,7 @@ import pytest
 from actors.ray.cluster import OBJECT_STORE_BYTES
 from actors.ray.environment import INLINE_BYTES
 from http_edge.cli.main import poste
+from http_edge.cli.projections_program import SUMMARIES
 from http_edge.settings.reference import PREFIX, every_setting
 from http_edge.settings.sources import CONFIG_VARIABLE
 from projections.__main__ import projections
@@ -88,7 +89,7 @@ def _check(arguments: Sequence[str], *, shown: bool = False) -> None:
     while isinstance(command, click.Group) and words:
         found = command.get_command(click.Context(command), words[0])
         assert found is not None, arguments
-        if command is poste and words[0] in projections.commands:
+        if command is poste and words[0] in SUMMARIES and words[0] in projections.commands:
             found = projections.commands[words[0]]
         command, words = found, words[1:]
     if not words and shown:

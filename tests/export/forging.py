@@ -19,7 +19,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.log.verify import Head
 from eventstore.parquet.catalog import Catalog, catalog_of
-from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, open_place
+from eventstore.parquet.files import END, INDEX, SUMMARIES, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
@@ -134,7 +134,7 @@ class SampleExport:
     def commit(self, statements: Sequence[Statement]) -> None:
         """Let a table of one version have the files of these manifests, with all that is signed."""
         for path in self.place.sizes(""):
-            if path.startswith((TABLE_LOG, SUMMARIES)) or path == END:
+            if path.startswith((TABLE_LOG, SUMMARIES, INDEX)) or path == END:
                 self.remove(path)
         writer = TableWriter(self.place, SIGNER, lambda: START_MS, versions_kept_s=60)
         writer.mark(writer.create(Catalog(None, statements)))

@@ -20,7 +20,7 @@ from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, IdentityRegist
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import seal_leaf
 from eventstore.parquet.catalog import Catalog, read_catalog
-from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG, ExportPlace
+from eventstore.parquet.files import END, HEAD, INDEX, SUMMARIES, TABLE_LOG, ExportPlace
 from eventstore.parquet.manifest import Signer, parse_head, signed
 from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.tree import CHECKPOINT, TREE
@@ -138,7 +138,7 @@ def findings(place: ExportPlace) -> list[ExportFinding]:
 def without_table(place: ExportPlace) -> None:
     """Make an export what an earlier release would have written: manifests alone."""
     for path in place.sizes(""):
-        if path.startswith((TABLE_LOG, SUMMARIES, TREE)) or path == END:
+        if path.startswith((TABLE_LOG, SUMMARIES, TREE, INDEX)) or path == END:
             place.remove(path)
     head = parse_head(HEAD, place.read(HEAD), VERIFY)
     place.write(HEAD, signed(replace(head, format=FORMAT, signature=""), SIGNER.sign)[1])

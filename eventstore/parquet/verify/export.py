@@ -33,27 +33,40 @@ from multiprocessing import get_context
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.signed_note import NoteRefused
-from eventstore.log.tree_head import verified_head
+from eventstore.log.tree_head import TreeHead, verified_head
 from eventstore.log.verify import Fault, Finding, Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
-from eventstore.parquet.files import MANIFESTS, ExportPlace
+from eventstore.parquet.files import END, MANIFESTS, ExportPlace
 from eventstore.parquet.manifest import Verify
+from eventstore.parquet.tree import TREE
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
+from eventstore.parquet.verify.index import IndexCheck
 from eventstore.parquet.verify.manifests import Claims, ManifestPart, read_claims
-from eventstore.parquet.verify.rows import FINDINGS_MAX, CheckedPart, Streams, check_part
+from eventstore.parquet.verify.mark import STREAM_ENDS, Verified, VerifiedMarks
+from eventstore.parquet.verify.rows import (
+    FINDINGS_MAX,
+    CheckedPart,
+    Streams,
+    check_part,
+    require_part,
+)
 from eventstore.parquet.verify.tree import TreeCheck
 
 __all__ = ["ExportFinding", "ExportSummary", "Progress", "verify_export"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the rows checked and the rows in all."""
+_MARK: Final = "the mark of what was verified"
 ROWS_PER_PROCESS: Final = 200_000
 """With fewer, a process takes longer to start than to check."""
 
 
-def verify_export(
+def verify_export(  # noqa: PLR0913 - what is held against what
     place: ExportPlace,
     key: PublicKey | None,
     *,
@@ -61,6 +74,7 @@ def verify_export(
     witnessed: Mapping[str, bytes] | None = None,
     progress: Progress | None = None,
     processes: int | None = None,
+    marks: VerifiedMarks | None = None,
 ) -> Iterator[ExportFinding | ExportSummary]:
     """Check an export; the last item is the ``ExportSummary``. May run beside an exporter.
 
@@ -74,6 +88,8 @@ def verify_export(
         progress: called when the rows of a manifest were checked.
         processes: how many check at the same time; None: as many as there are cores. They are
             started only for large exports, and import the main module of the program.
+        marks: what was verified before; with ``key`` alone. Of that the rows are not read again,
+            but where ``known_heads`` have to be found; what is sound at the end is marked.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
@@ -81,7 +97,10 @@ def verify_export(
     tree = TreeCheck(place)
     verify = None if key is None else key.verify
     claims = read_claims(place, verify, _key_of)
-    check = _ExportCheck(place, claims, known_heads or {}, tree)
+    verified = None
+    if marks and claims.head and not (claims.findings or known_heads):
+        verified = marks.read(place, claims.head)
+    check = _ExportCheck(place, claims, known_heads or {}, tree, verified)
     wanted = len(os.sched_getaffinity(0)) if processes is None else processes
     yield from claims.findings
     findings = len(claims.findings)
@@ -92,7 +111,15 @@ def verify_export(
     ):
         findings += 1
         yield found
-    yield check.summary(findings, key_is_trusted=key is not None)
+    summary = check.summary(findings, key_is_trusted=key is not None)
+    if marks and claims.head and summary.tree and not summary.findings:
+        ended = check.streams.table()
+        marks.write(place, claims.head, Verified(summary.position, summary.tree, ended))
+    yield summary
+
+
+def _reaches(parts: Sequence[ManifestPart], position: int) -> bool:
+    return bool(parts) and parts[-1].manifest.last >= position
 
 
 def _key_of(text: str) -> Verify:
@@ -103,30 +130,49 @@ class _ExportCheck:
     """One pass over the rows of an export."""
 
     def __init__(
-        self, place: ExportPlace, claims: Claims, known: Mapping[str, Head], tree: TreeCheck
+        self,
+        place: ExportPlace,
+        claims: Claims,
+        known: Mapping[str, Head],
+        tree: TreeCheck,
+        verified: Verified | None = None,
     ) -> None:
         self._place = place
         self._tree = tree
         self._claims = claims
+        self._index = IndexCheck(place, claims.row_index)
         self._known = dict(known)
-        self._streams = StreamEnds()
+        parts = claims.parts
+        self._verified = verified if verified and _reaches(parts, verified.position) else None
+        self._is_cut = verified is not None and self._verified is None
+        self._verified_to = self._verified.position if self._verified else 0
+        self._skipped = [part for part in parts if part.manifest.last <= self._verified_to]
+        self._parts = parts[len(self._skipped) :]
+        self.streams = StreamEnds(self._verified.streams if self._verified else None)
         self._rows = self._seals = self._left_out = self._known_to = 0
-        self.rows_in_all = sum(part.manifest.rows for part in claims.parts)
+        self.rows_in_all = sum(part.manifest.rows for part in self._parts)
 
     def run(self, processes: int, progress: Progress | None) -> Iterator[ExportFinding]:
         reached = 0
-        jobs = [(part, self._known_in(part)) for part in self._claims.parts]
+        if self._is_cut:
+            why = "more of it was verified before than it has now"
+            yield finding_of(ExportDamaged(END, Damage.ROLLED_BACK, why))
+        yield from self._skip()
+        jobs = [(part, self._known_in(part)) for part in self._parts]
         for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
             yield from checked.findings
             yield from self._join(part, checked)
             # What is wrong with rows or before them is reported; so is no tree that follows of it.
             is_known = part.before is not None and not checked.findings
             yield from self._tree.join(part.manifest, checked.leaves if is_known else None)
+            entries = None if checked.findings else checked.entries
+            yield from self._index.join(part.manifest, entries)
             for name, head in checked.missing.items():
                 yield _missing(name, head, part.manifest.path)
             reached += part.manifest.rows
             if progress:
                 progress(reached, self.rows_in_all)
+        yield from self._index.end()
         for name, head in self._known.items():
             yield _missing(name, head, MANIFESTS)
 
@@ -141,6 +187,10 @@ class _ExportCheck:
             signer = None  # no signature holds then, which is reported
         if head is None or signer is None:
             return
+        if self._verified is not None:
+            before = self._verified.tree
+            held = TreeHead(head.mediator_did, before.size, bytes.fromhex(before.root))
+            yield from self._tree.check_head(_MARK, held, head.mediator_did)
         if not self._claims.findings:  # else the last seals may be those that are lost
             yield from self._tree.end(signer, head.mediator_did)
         for name, note in witnessed.items():
@@ -159,15 +209,35 @@ class _ExportCheck:
             files=sum(len(part.manifest.files) for part in parts),
             rows=self._rows,
             seals=self._seals,
-            streams=len(self._streams),
-            findings=findings + self._left_out + self._streams.left_out,
+            streams=len(self.streams),
+            findings=findings + self._left_out + self.streams.left_out,
             signed_by=head.public_key if head else "",
             key_is_trusted=key_is_trusted,
             complete_until_ms=self._claims.complete_until_ms,
+            verified_to=self._skipped[-1].manifest.last if self._skipped else 0,
             known_to=self._known_to,
             heads=dict(parts[-1].heads) if parts else {},
             tree=self._tree.tree,
         )
+
+    def _skip(self) -> Iterator[ExportFinding]:
+        """Go on behind what was verified: its files have to be there, as large as they were."""
+        if not self._skipped:
+            return
+        sizes = self._place.data_sizes()
+        for part in self._skipped:
+            for file in part.manifest.files:
+                if sizes.get(file.path) != file.bytes:
+                    require_part(self._place, part)
+                    fault = Damage.TRUNCATED if file.path in sizes else Damage.MISSING
+                    why = f"{sizes.get(file.path, 0)} bytes, {file.bytes} when it was written"
+                    yield finding_of(ExportDamaged(file.path, fault, why))
+        newest = self._skipped[-1].manifest
+        yield from self._tree.join(newest, None)
+        if self._tree.tree is None:
+            why = "a part of the tree that is not what was signed: poste verify --all names it"
+            yield finding_of(ExportDamaged(TREE, Damage.CHANGED, why))
+        self._index.skip(newest.last)
 
     def _known_in(self, part: ManifestPart) -> dict[str, Head]:
         """The known heads that the rows of this manifest must have, if it is not too late."""
@@ -181,11 +251,12 @@ class _ExportCheck:
         self._left_out += checked.left_out
         self._known_to = max(self._known_to, checked.known_to)
         if part.before is None:
-            self._streams.lose()
+            self.streams.lose()
         if checked.streams is not None:
-            yield from self._streams.join(checked.streams)
+            is_known = part.manifest.first <= self._verified_to
+            yield from self.streams.join(checked.streams, is_partly_known=is_known)
         if checked.streams is None or not checked.is_whole:
-            self._streams.lose()
+            self.streams.lose()
 
 
 def _checked(
@@ -250,7 +321,9 @@ class StreamEnds:
     Memory: about 300 bytes for each stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, verified: pa.Table | None = None) -> None:
+        """``verified`` are the ends (``STREAM_ENDS``) that an earlier check has found."""
+        self._verified = STREAM_ENDS.empty_table() if verified is None else verified
         self._ends: dict[bytes, _End] = {}
         self._before_loss: dict[bytes, _End] = {}
         self._is_lossy = False
@@ -258,7 +331,16 @@ class StreamEnds:
 
     def __len__(self) -> int:
         """How many streams there are."""
-        return len(self._ends.keys() | self._before_loss.keys())
+        count: int = self.table().num_rows
+        return count
+
+    def table(self) -> pa.Table:
+        """The end of each stream."""
+        ends = self._before_loss | self._ends
+        columns = [list(ends), [e[0] for e in ends.values()], [e[1] for e in ends.values()]]
+        new = pa.table(list(map(pa.array, columns, STREAM_ENDS.types)), schema=STREAM_ENDS)
+        is_newer = pc.is_in(self._verified["stream"], value_set=new["stream"].combine_chunks())
+        return pa.concat_tables([self._verified.filter(pc.invert(is_newer)), new])
 
     def lose(self) -> None:
         """Rows are missing here: each stream may go on with any later version."""
@@ -266,15 +348,30 @@ class StreamEnds:
         self._ends = {}
         self._is_lossy = True
 
-    def join(self, streams: Streams) -> Iterator[ExportFinding]:
-        """Let the streams of the next manifest go on; at most ``FINDINGS_MAX`` findings."""
-        for reported, (index, fault, why) in enumerate(self._breaks(streams)):
+    def join(self, streams: Streams, *, is_partly_known: bool = False) -> Iterator[ExportFinding]:
+        """Let the streams of the next manifest go on; at most ``FINDINGS_MAX`` findings.
+
+        ``is_partly_known``: its first rows are some that an earlier check has seen.
+        """
+        self._recall(streams)
+        breaks = self._breaks(streams, is_partly_known=is_partly_known)
+        for reported, (index, fault, why) in enumerate(breaks):
             if reported < FINDINGS_MAX:
                 yield _finding(streams, index, fault, why)
             else:
                 self.left_out += 1
 
-    def _breaks(self, streams: Streams) -> Iterator[tuple[int, Fault, str]]:
+    def _recall(self, streams: Streams) -> None:
+        """Take what an earlier check has found of these streams."""
+        named = streams.table["stream"].cast(pa.binary())
+        found = pc.index_in(named, value_set=self._verified["stream"].combine_chunks())
+        known = self._verified.take(found.drop_null())
+        for stream, last, identity in zip(*(c.to_pylist() for c in known.columns), strict=True):
+            self._ends.setdefault(stream, (last, identity))
+
+    def _breaks(
+        self, streams: Streams, *, is_partly_known: bool
+    ) -> Iterator[tuple[int, Fault, str]]:
         columns = [streams.table[name] for name in ("stream", "first", "last", "identity")]
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         for index, (stream, first, last, identity) in enumerate(rows):
@@ -282,7 +379,8 @@ class StreamEnds:
             lost = self._before_loss.get(stream) if end is None else None
             version, known = end or lost or (0, identity)
             may_skip = self._is_lossy and end is None
-            if first <= version or (first > version + 1 and not may_skip):
+            is_seen = first <= version and not (is_partly_known and last >= version)
+            if is_seen or (first > version + 1 and not may_skip):
                 yield index, Fault.VERSION_BREAK, f"version {version + 1} should stand here"
             if identity != known:
                 yield index, Fault.WRONG_COLUMN, "identity: not the one of its stream"

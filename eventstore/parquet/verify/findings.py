@@ -53,6 +53,9 @@ class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     names itself: then nothing proves who wrote it."""
     complete_until_ms: int | None
     """All that was recorded until then (Unix milliseconds) is here; None where nothing says it."""
+    verified_to: int
+    """The position up to which rows were not read again, for a signed mark says that they were
+    verified; 0 where all were read."""
     known_to: int
     """The position of the newest of the known heads: the export is not cut before it."""
     heads: dict[str, Head]

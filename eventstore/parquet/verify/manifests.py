@@ -23,12 +23,14 @@ from eventstore.parquet.catalog import check_continues, table_damage
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import (
     HEAD,
+    INDEX,
     MANIFESTS,
     SUMMARIES,
     TABLE_LOG,
     ExportPlace,
     FileMissing,
 )
+from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     DataFile,
     ExportHead,
@@ -171,6 +173,8 @@ class Claims(NamedTuple):
     """Files that no manifest explains."""
     mark: EndMark | None
     """The end of the export, if it can be believed."""
+    row_index: ExportIndex | None = None
+    """The index of its rows, if it has one."""
 
     @property
     def complete_until_ms(self) -> int | None:
@@ -226,8 +230,9 @@ class _Reading:
         self._check_files(table, [read.statement for read in counting])
         leftovers = Leftovers(self._place, found, counting, self._unreadable)
         self._findings += leftovers.findings
-        listed = {*self._listed, *self._place.sizes(SUMMARIES)} - table.explained
-        return Claims(head, parts, self._findings, leftovers.strays(listed), table.mark)
+        beside = {*self._place.sizes(SUMMARIES), *self._place.sizes(INDEX)} - table.explained
+        strays = leftovers.strays({*self._listed, *beside})
+        return Claims(head, parts, self._findings, strays, table.mark, table.row_index)
 
     def _table(self, head: ExportHead | None, verify: Verify, key: str) -> TableClaims:
         """What the table says, also where ``export.json`` says nothing that can be believed."""

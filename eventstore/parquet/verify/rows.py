@@ -31,6 +31,7 @@ from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
 from eventstore.parquet.columns import event_columns, identity_of, to_array
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.index import entries_of
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.tree import leaf_of
 from eventstore.parquet.verify.file import ReadFile, read_file
@@ -141,6 +142,8 @@ class CheckedPart(NamedTuple):
     leaves: bytes | None
     """The leaf hashes of its seals (``eventstore.log.tree_head``), one after the other; None if
     some of its rows are not those of the log."""
+    entries: pa.UInt64Array | None
+    """What the index has of its rows, counted from its first position; None as ``leaves``."""
 
 
 def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]) -> CheckedPart:
@@ -160,7 +163,7 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
         try:
             files.append((file.path, read_file(place, file)))
         except FileMissing:
-            _require(place, part)
+            require_part(place, part)
             why = f"named by {part.manifest.path}"
             findings.append(ExportFinding(fault=Damage.MISSING, path=file.path, explanation=why))
     findings += [found for _, read in files for found in read.findings]
@@ -168,7 +171,7 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
     is_complete = len(tables) == len(part.manifest.files)
     is_whole = is_complete and all(read.is_whole for _, read in files)
     if not any(table.num_rows for _, table in tables):
-        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole, None)
+        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole, None, None)
     rows = NumberedRows([path for path, _ in tables], [table for _, table in tables])
     check = _PartCheck(part, rows, known)
     found, left_out = check.run(is_complete=is_complete)
@@ -182,11 +185,16 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
         check.streams() if is_complete else None,
         is_whole,
         check.leaves() if is_whole else None,
+        entries_of(rows.table, part.manifest.first) if is_whole else None,
     )
 
 
-def _require(place: ExportPlace, part: ManifestPart) -> None:
-    """A file is not damaged if a compaction took it away with its manifest meanwhile."""
+def require_part(place: ExportPlace, part: ManifestPart) -> None:
+    """A file is not damaged if a compaction took it away with its manifest meanwhile.
+
+    Raises:
+        ExportUnavailable: it did.
+    """
     try:
         place.read(part.manifest.path)
     except FileMissing:

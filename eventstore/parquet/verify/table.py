@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 from eventstore.parquet.catalog import counting_in
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.files import END, INDEX, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.index import ExportIndex, is_explained
 from eventstore.parquet.manifest import Verify
 from eventstore.parquet.table import TableFile, read_table
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
@@ -44,7 +45,9 @@ class TableClaims(NamedTuple):
     mark: EndMark | None
     findings: list[ExportFinding]
     explained: frozenset[str]
-    """Summaries that are what was signed, or reported."""
+    """Summaries that are what was signed, or reported, and files of the index that were named."""
+    row_index: ExportIndex | None = None
+    """The index that the newest version names."""
 
 
 def check_table_log(place: ExportPlace, verify: Verify | None, key: str) -> TableClaims:
@@ -92,7 +95,16 @@ class _TableCheck:
                 files = read_table(self._place, self._newest).files
             except ExportDamaged as error:
                 self._findings.append(finding_of(error))
-        return TableClaims(manifests, files, self._mark, self._findings, frozenset(explained))
+        said = self._versions.get(self._newest)
+        index = (said.index or None) if said else None
+        explained |= {
+            path
+            for path in self._place.sizes(INDEX)
+            if said is None or (index is not None and is_explained(path, index))
+        }
+        return TableClaims(
+            manifests, files, self._mark, self._findings, frozenset(explained), index
+        )
 
     def _report(self, path: str, damage: Damage, why: str) -> None:
         self._findings.append(ExportFinding(fault=damage, path=path, explanation=why))

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eventstore.parquet.catalog import Catalog
-from eventstore.parquet.files import PART, SUMMARIES, ExportPlace
+from eventstore.parquet.files import INDEX, PART, SUMMARIES, ExportPlace
 from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
@@ -83,12 +83,13 @@ def removable(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 
     Raises:
         ExportUnavailable: the place cannot be read now.
     """
-    summaries = [path for path in catalog.strays if path.startswith(f"{SUMMARIES}/")]
+    folders = (f"{SUMMARIES}/", f"{INDEX}/")
+    beside = [path for path in catalog.strays if path.startswith(folders)]
     manifests = [path for path in catalog.strays if is_manifest(path)]
     data = [path for path in catalog.strays if is_data(path)]
     kept = _replaced_lately(place, catalog, manifests + data, replaced_kept_s)
     parts = [path for path in catalog.strays if path.endswith(PART)]
-    return [*_old(place, catalog, summaries, replaced_kept_s),
+    return [*_old(place, catalog, beside, replaced_kept_s),
             *(path for path in manifests + data if not _is_inside(path, kept)), *parts]  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from eventstore.parquet.table import files_of, open_table
 from eventstore.parquet.versions import read_mark, read_version
 from eventstore.parquet.write.commit import by_day, removable, write_data, write_manifest
 from eventstore.parquet.write.compaction import compact, runs
+from eventstore.parquet.write.index import IndexWriter
 from eventstore.parquet.write.step import Bounds, ExportSteps
 from eventstore.parquet.write.table import Clock, TableWriter
 from eventstore.parquet.write.tree import TreeWriter
@@ -139,6 +140,7 @@ class Exporter:
         self._has_committed = False
         self._steps = ExportSteps(log, bounds, clock)
         self._tree = TreeWriter(place, origin_of(owner.mediator_did, owner.database), signer)
+        self._index = IndexWriter(place)
         self._is_certain = False
         self._recover(kept.replaced_s)
 
@@ -178,6 +180,8 @@ class Exporter:
         self._is_certain = False
         files = [write_data(self._place, day, rows) for day, rows in by_day(step.table)]
         tree = self._tree.extended(step.leaves)
+        assert before.index is not None
+        index = self._index.extended(before.index, step.table, step.last)
         manifest = Manifest(
             format=FORMAT,
             schema=SCHEMA_VERSION,
@@ -193,7 +197,8 @@ class Exporter:
             tree=tree_said(tree),
         )
         statement = write_manifest(self._place, manifest, self._signer)
-        catalog = self._table.commit(before, [*before.statements, statement], added=files)
+        statements = [*before.statements, statement]
+        catalog = self._table.commit(before, statements, added=files, index=index)
         self._take(replace(catalog, heads=step.heads), tree, is_at_end=not step.is_full)
         return Exported(
             manifest.first,
@@ -273,6 +278,9 @@ class Exporter:
         for path in paths:
             self._place.remove(path)
         self._tree.resume(catalog)
+        if catalog.index is None or catalog.index.last < catalog.last:
+            index = self._index.complete(catalog)
+            catalog = self._table.mark(self._table.commit(catalog, catalog.statements, index=index))
         self._catalog = catalog
         self._is_certain = True
 

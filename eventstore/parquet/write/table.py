@@ -29,10 +29,12 @@ from deltalake.transaction import (
     Transaction,
     create_table_with_add_actions,
 )
+from msgspec import UNSET
 
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import END, EVENTS, TABLE_LOG, ExportPlace
+from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import DataFile, Signer, Statement, day_of, signed
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
 from eventstore.parquet.table import DATE, DELTA_SCHEMA, open_table, table_errors
@@ -113,6 +115,7 @@ class TableWriter:
         *,
         added: Iterable[DataFile] = (),
         removed: Mapping[str, int] = _NOTHING,
+        index: ExportIndex | None = None,
     ) -> Catalog:
         """Make the version that follows the one of ``before``; what then counts.
 
@@ -122,6 +125,7 @@ class TableWriter:
             added: files that they name and those before did not.
             removed: files that they do not name any more, with their bytes. Where there are some,
                 the rows stay the same and are only put together in other files.
+            index: that of all rows; None for the one before.
 
         Raises:
             ExportRefused: another process committed this version.
@@ -130,7 +134,7 @@ class TableWriter:
         """
         assert before.version is not None
         version = before.version.version + 1
-        said, text = self._version(version, statements, before)
+        said, text = self._version(version, statements, before, index)
         actions: list[AddAction | RemoveAction] = [
             _removed(path, size, self._clock()) for path, size in removed.items()
         ]
@@ -200,7 +204,11 @@ class TableWriter:
             self._place.remove(path)
 
     def _version(
-        self, version: int, statements: Sequence[Statement], before: Catalog | None = None
+        self,
+        version: int,
+        statements: Sequence[Statement],
+        before: Catalog | None = None,
+        index: ExportIndex | None = None,
     ) -> tuple[TableVersion, str]:
         """What is signed about a version, and its text; writes a summary first if one is due."""
         since, summary, checkpoint = _carried(statements, before)
@@ -222,6 +230,7 @@ class TableWriter:
             previous=before.commit if before else "",
             checkpoint=checkpoint,
             signed_by=self._signer.signed_by,
+            index=index or (before.index if before else None) or UNSET,
         )
         complete, content = signed(said, self._signer.sign)
         return complete, content.decode()

@@ -1,0 +1,1 @@
+"""What the log proves of one message or one identity, looked up without Spark."""

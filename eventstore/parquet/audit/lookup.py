@@ -1,0 +1,256 @@
+"""Finds the rows that name a message or an identity, and proves each before it is handed on.
+
+Where they are says the index (``eventstore.parquet.index``); where an export of an earlier release
+has none, all its files are read, and each has to have the SHA-256 that was signed. What is handed
+on is decoded from states that their seals prove (``eventstore.parquet.audit.sealed``): no column of
+a file is believed. A file that was changed, or an index that was, is an error and never an answer
+without these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.log.codec import decode, identity_stream
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.event_log import LogRow
+from eventstore.log.events import BatchSealed, type_name
+from eventstore.log.pseudonyms import pseudonym_of
+from eventstore.parquet.audit.sealed import SealedRows, Transaction
+from eventstore.parquet.columns import event_columns, identity_of
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.index import (
+    OF_ENTRIES,
+    OFFSET_BITS,
+    entries_of,
+    identity_key,
+    message_key,
+    positions_in,
+    stream_key,
+)
+from eventstore.parquet.manifest import DataFile, Manifest, day_of
+from eventstore.parquet.opening import AsOf, OpenedExport
+from eventstore.parquet.rows import read_table
+from eventstore.parquet.schema import SCHEMA
+
+Row = Mapping[str, Any]
+"""A row by the columns of the export, without ``state`` and ``command``."""
+_SEAL_TYPE: Final = type_name(BatchSealed)
+_MS: Final = 1_000
+_NAMED_BY: Final = ("sender_did", "by_did", "owner_did")
+_OF_NAMES: Final = ("identity", *_NAMED_BY, "refusals")
+
+
+class FoundRow(NamedTuple):
+    """A row that was looked up, and the transaction that proves it."""
+
+    row: Row
+    transaction: Transaction
+
+
+class Lookup:
+    """Rows of one export up to a position; a context manager."""
+
+    def __init__(self, export: OpenedExport, until: int) -> None:
+        """Nothing behind the position ``until`` is found."""
+        self._place: ExportPlace = export.place
+        self._catalog = export.catalog
+        self._until = until
+        self.sealed = SealedRows(export.place, export.catalog)
+        self._named = lru_cache(maxsize=None)(self._name_by_first_row)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the files."""
+        self.sealed.__exit__(*error)
+
+    def of_message(self, message_id: str) -> list[FoundRow]:
+        """The rows that name a message, in their order.
+
+        Raises:
+            ExportDamaged: names the file that is not as it was signed, so that there is no answer.
+            ExportUnavailable: the place cannot be read now.
+        """
+        found = self._at({message_key(message_id)})
+        return [one for one in found if message_id in _messages_of(one.row)]
+
+    def of_identities(self, names: Collection[str]) -> list[FoundRow]:
+        """The rows of identities, and those that name one, in their order.
+
+        Raises as ``of_message``. A name is a DID, or ``key:…``, ``invitation:…``, ``edge:…``.
+        """
+        found = self._at({identity_key(name) for name in names})
+        wanted = set(names)
+        return [one for one in found if not wanted.isdisjoint(_names_of(one.row))]
+
+    def _at(self, keys: Collection[int]) -> list[FoundRow]:
+        rows: list[LogRow] = []
+        transactions: list[Transaction] = []
+        for position in self._positions(keys):
+            transaction = self.sealed.at(position)
+            row = next((one for one in transaction.rows if one.position == position), None)
+            if row is None:
+                why = f"names position {position}, where a seal is"
+                raise ExportDamaged(self._index_path(position), Damage.CHANGED, why)
+            rows.append(row)
+            transactions.append(transaction)
+        decoded = list(self._decoded(rows, transactions))
+        for one in decoded:
+            if _keys_of(one).isdisjoint(keys):
+                why = f"names position {one['position']}, whose row is of something else"
+                raise ExportDamaged(self._index_path(one["position"]), Damage.CHANGED, why)
+        return list(map(FoundRow, decoded, transactions))
+
+    def _positions(self, keys: Collection[int]) -> list[int]:
+        index = self._catalog.index
+        found = set(positions_in(self._place, index, sorted(keys)) if index else ())
+        reached = index.last if index else 0
+        wanted = pa.array(sorted(keys), pa.uint32())
+        for statement in self._catalog.statements:
+            if reached < statement.manifest.first <= self._until:
+                found.update(self._scanned(statement.manifest, wanted))
+        return sorted(position for position in found if position <= self._until)
+
+    def _scanned(self, manifest: Manifest, keys: pa.Array) -> Iterator[int]:
+        """The same of rows that have no index, by what it would say."""
+        for file in manifest.files:
+            entries = entries_of(read_table(self._place, file, OF_ENTRIES), manifest.first)
+            found = pc.cast(pc.shift_right(entries, pa.scalar(OFFSET_BITS, pa.uint64())), "uint32")
+            for entry in entries.filter(pc.is_in(found, keys)).to_pylist():
+                yield manifest.first + (entry & ((1 << OFFSET_BITS) - 1))
+
+    def _decoded(
+        self, rows: Sequence[LogRow], transactions: Sequence[Transaction]
+    ) -> Iterator[dict[str, Any]]:
+        """Rows by the columns of the export, made from what is proven of them."""
+        try:
+            typed = event_columns([row.topic for row in rows], [row.state for row in rows])
+        except (UnknownTopic, CorruptRow) as error:
+            path = transactions[0].path
+            raise ExportDamaged(path, Damage.UNKNOWN_EVENT, str(error)) from error
+        schema = [field for field in SCHEMA if field.name in typed and field.name != "command"]
+        columns = {f.name: pa.array(typed[f.name], f.type).to_pylist() for f in schema}
+        for number, (row, transaction) in enumerate(zip(rows, transactions, strict=True)):
+            name, _, version = row.topic.rpartition(".")
+            yield {
+                **{column: values[number] for column, values in columns.items()},
+                "position": row.position,
+                "shard": transaction.sealed.partition,
+                "stream": row.stream,
+                "identity": self._identity(row, transaction),
+                "version": row.version,
+                "type": name,
+                "type_version": int(version),
+            }
+
+    def _identity(self, row: LogRow, transaction: Transaction) -> str | None:
+        named = transaction.identities[row.position]
+        if named is None:
+            return self._named(row.stream)
+        if identity_stream(named).bytes != row.stream:
+            why = f"identity of the row at position {row.position} is not that of its stream"
+            raise ExportDamaged(transaction.path, Damage.CHANGED, why)
+        return named
+
+    def _name_by_first_row(self, stream: bytes) -> str | None:
+        """What the first row of a stream calls it; None where that names nothing."""
+        for position in self._positions({stream_key(stream)}):
+            for row in self.sealed.at(position).rows:
+                if (row.stream, row.version) == (stream, 1):
+                    return identity_of(decode(row.topic, row.state))
+        return None
+
+    def _index_path(self, position: int) -> str:
+        index = self._catalog.index
+        files = index.files if index else []
+        found = [file.path for file in files if file.first <= position <= file.last]
+        return found[0] if found else self._catalog.files[0].path
+
+    def name_behind(self, pseudonym: str, key: bytes) -> str | None:
+        """The name that has this pseudonym, None for none: every row is read, for no index has it.
+
+        Raises as ``of_message``.
+        """
+        for file in self._catalog.files:
+            rows = read_table(self._place, file, _OF_NAMES)
+            names: set[str | None] = {
+                name
+                for column in ("identity", *_NAMED_BY)
+                for name in rows[column].unique().to_pylist()
+            }
+            names |= {
+                one["sender_did"]
+                for some in rows["refusals"].drop_null().to_pylist()
+                for one in some
+            }
+            for name in names:
+                if name is not None and pseudonym_of(name, key) == pseudonym:
+                    return name
+        return None
+
+
+def position_at(export: OpenedExport, as_of: AsOf) -> int:
+    """The position that a log had reached then: of a time, the last seal that was made until then.
+
+    Raises:
+        ExportDamaged: a file that was read is not the one that was signed.
+        ExportUnavailable: the place cannot be read now.
+    """
+    if as_of is None:
+        return export.catalog.last
+    if isinstance(as_of, int):
+        return as_of
+    day, reached = as_of.astimezone(UTC).date().isoformat(), 0
+    for file in sorted(export.catalog.files, key=lambda file: -file.last):
+        if file.last > reached and day_of(file.path) <= day:
+            reached = max(reached, _reached_in(export.place, file, as_of))
+    return reached
+
+
+def recorded_ms(export: OpenedExport, position: int) -> int:
+    """When the events just before a position were recorded, Unix milliseconds; 0 for none.
+
+    The latest time in the one file that holds it. Raises as ``position_at``.
+    """
+    files = [file for file in export.catalog.files if file.first <= position]
+    if not files:
+        return 0
+    rows = read_table(
+        export.place, max(files, key=lambda file: file.first), ("position", "recorded_at")
+    )
+    latest = pc.max(rows.filter(pc.less_equal(rows["position"], position))["recorded_at"]).as_py()
+    return 0 if latest is None else round(latest.timestamp() * _MS)
+
+
+def _reached_in(place: ExportPlace, file: DataFile, at: datetime) -> int:
+    rows = read_table(place, file, ("position", "type", "recorded_at"))
+    until = pa.scalar(at, SCHEMA.field("recorded_at").type)
+    wanted = pc.and_(pc.equal(rows["type"], _SEAL_TYPE), pc.less_equal(rows["recorded_at"], until))
+    return pc.max(rows.filter(wanted)["position"]).as_py() or 0
+
+
+def _messages_of(row: Row) -> Iterable[str]:
+    return [row.get("message_id"), *(row.get("message_ids") or ())]
+
+
+def _names_of(row: Row) -> Iterator[str | None]:
+    """The names that a row is found by; see ``eventstore.parquet.index``."""
+    yield row["identity"]
+    yield from (row.get(column) for column in _NAMED_BY)
+    yield from (refused["sender_did"] for refused in row.get("refusals") or ())
+
+
+def _keys_of(row: Row) -> set[int]:
+    names = [name for name in _names_of(row) if name]
+    messages = [message for message in _messages_of(row) if message]
+    keys = {*map(identity_key, names), *map(message_key, messages)}
+    return keys | {stream_key(row["stream"])}

@@ -1,0 +1,219 @@
+"""What is shown of a message or an identity: plain records of the rows that were found.
+
+The same, row by row and in the same order, as the queries of ``projections.audit``, which read much
+with Spark; a test holds both to it. Times are ISO 8601 in UTC with milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from eventstore.parquet.audit.events import DETAILS, LIFE, OF_ITS_STREAM, TRAFFIC
+from eventstore.parquet.audit.lookup import FoundRow, Lookup, Row
+from eventstore.parquet.schema import SIZE
+
+Record: TypeAlias = dict[str, Any]
+FROM_QUEUED: Final = ("identity", "protocol", "sender_did", "recipient_key", SIZE)
+"""What the first event of a message says of it."""
+_MS: Final = 1_000
+_COUNTED_BY: Final = ("protocol", "command", "reason", "sender_did")
+
+
+class PlacedRow(NamedTuple):
+    """A row that was found, and the number of its database where the log has several."""
+
+    database: int | None
+    found: FoundRow
+
+    @property
+    def row(self) -> Row:
+        """The row itself."""
+        return self.found.row
+
+    def place(self) -> Record:
+        """What says where it stands."""
+        named = {} if self.database is None else {"database": self.database}
+        return named | {"position": self.row["position"]}
+
+
+class IdentityRecords(NamedTuple):
+    """What is shown of an identity."""
+
+    history: list[Record]
+    """What it did and was sent, apart from messages and saved events; newest first."""
+    traffic: list[Record]
+    """What it sent, received, fetched and kept, by day (UTC), newest first."""
+    refused: list[Record]
+    """Its refused commands; most refusals first."""
+
+
+def message_records(lookups: Sequence[Lookup], message_id: str, until: int | None) -> list[Record]:
+    """What happened to one message, in order, each with the seal that proves it.
+
+    Args:
+        lookups: one for each database of the log.
+        message_id: of the message.
+        until: of one database, the position up to which seals are shown; None for all.
+
+    Raises:
+        ExportDamaged: names the file that is not as it was signed, so that there is no answer.
+        ExportUnavailable: the place cannot be read now.
+    """
+    return [
+        _event(placed, until)
+        for placed in _placed([lookup.of_message(message_id) for lookup in lookups])
+        if placed.row["type"] in LIFE
+    ]
+
+
+def _event(placed: PlacedRow, until: int | None) -> Record:
+    row, transaction = placed.row, placed.found.transaction
+    seal = transaction.seal
+    is_sealed = until is None or seal.position <= until
+    return {
+        **placed.place(),
+        "recorded_at": time_text(row["recorded_at"]),
+        "event": _last_word(row["type"]),
+        "by": row.get("channel") or row.get("reason"),
+        "version": row["version"],
+        **{name: row.get(name) for name in FROM_QUEUED},
+        "seal_partition": row["shard"],
+        "seal_position": seal.position if is_sealed else None,
+        "seal_version": seal.version if is_sealed else None,
+        "seal_digest": transaction.sealed.digest.hex() if is_sealed else None,
+    }
+
+
+def identity_records(lookups: Sequence[Lookup], did: str) -> IdentityRecords:
+    """What the log has of an identity. Args and errors as ``message_records``."""
+    placed = list(_placed([lookup.of_identities([did]) for lookup in lookups]))
+    claimed = {p.row["identity"] for p in placed
+               if (p.row["type"], p.row.get("owner_did")) == ("key-claimed", did)}  # fmt: skip
+    keys = _placed([lookup.of_identities(claimed) for lookup in lookups] if claimed else [])
+    history = [p for p in placed if _is_history(p.row, did)] + _of_keys(keys, did)
+    return IdentityRecords(
+        [_happened(one) for one in sorted(history, key=_order, reverse=True)],
+        _by_day([one.row for one in placed], did),
+        _refused([one.row for one in placed], did),
+    )
+
+
+def _placed(found: Sequence[Sequence[FoundRow]]) -> Iterable[PlacedRow]:
+    for number, rows in enumerate(found):
+        yield from (PlacedRow(number if len(found) > 1 else None, row) for row in rows)
+
+
+def _order(placed: PlacedRow) -> tuple[Any, ...]:
+    position = placed.row["position"]
+    return (position,) if placed.database is None else (placed.row["recorded_at"], position)
+
+
+def _is_history(row: Row, did: str) -> bool:
+    kind, is_by = row["type"], row.get("by_did") == did
+    if kind in OF_ITS_STREAM:
+        return is_by or row["identity"] == did
+    return is_by and kind == "invitation-used"
+
+
+def _of_keys(keys: Iterable[PlacedRow], did: str) -> list[PlacedRow]:
+    """Claims of keys by the identity, and releases, which name no owner, of what it had claimed."""
+    owners: dict[str, str] = {}
+    found = []
+    for placed in keys:  # of one key all are in one database, in their order
+        row = placed.row
+        if row["type"] == "key-claimed":
+            owners[row["identity"]] = row["owner_did"]
+        elif row["type"] != "key-released":
+            continue
+        if owners.get(row["identity"]) == did:
+            found.append(placed)
+    return found
+
+
+def _happened(placed: PlacedRow) -> Record:
+    row = placed.row
+    return {
+        **placed.place(),
+        "recorded_at": time_text(row["recorded_at"]),
+        "type": row["type"],
+        "version": row["version"],
+        "identity": row["identity"],
+        "details": {name: row[name] for name in DETAILS if row.get(name) is not None},
+    }
+
+
+def _by_day(rows: Iterable[Row], did: str) -> list[Record]:
+    counts: dict[tuple[str, str, str], int] = defaultdict(int)
+    sizes: dict[tuple[str, str, str], int | None] = {}
+    for row in rows:
+        if row["type"] not in TRAFFIC:
+            continue
+        day = row["recorded_at"].astimezone(UTC).date().isoformat()
+        by = row.get("protocol") or row.get("channel") or row.get("reason") or ""
+        own = [_last_word(row["type"])] if row["identity"] == did else []
+        is_sent = row["type"] == "message-queued" and row.get("sender_did") == did
+        ids, size = row.get("message_ids"), row.get(SIZE)
+        for what in [*own, *(["sent"] if is_sent else [])]:
+            key = day, what, by
+            counts[key] += 1 if ids is None else len(ids)
+            known = [one for one in (sizes.get(key), size) if one is not None]
+            sizes[key] = sum(known) if known else None
+    order = sorted(sorted(counts, key=lambda key: key[1:]), key=lambda key: key[0], reverse=True)
+    return [
+        {"day": key[0], "what": key[1], "by": key[2], "count": counts[key], SIZE: sizes[key]}
+        for key in order
+    ]
+
+
+def _refused(rows: Iterable[Row], did: str) -> list[Record]:
+    found: dict[tuple[str, ...], Record] = {}
+    edges: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for row in rows:
+        for one in row.get("refusals") or ():
+            if one["sender_did"] != did:
+                continue
+            key = tuple(one[name] for name in _COUNTED_BY)
+            first, last = one["first_at"], one["last_at"]
+            before = found.get(key, {"count": 0, "first_at": first, "last_at": last})
+            edges[key].add(row["edge"])
+            found[key] = dict(zip(_COUNTED_BY, key, strict=True)) | {
+                "count": before["count"] + one["count"],
+                "first_at": min(before["first_at"], first),
+                "last_at": max(before["last_at"], last),
+                "edges": len(edges[key]),
+            }
+    order = sorted(found, key=lambda key: (-found[key]["count"], key))
+    return [
+        found[key] | {name: time_text(found[key][name]) for name in ("first_at", "last_at")}
+        for key in order
+    ]
+
+
+def _last_word(kind: str) -> str:
+    return kind.rpartition("-")[2]
+
+
+def time_text(at: datetime) -> str:
+    """A time as it is shown."""
+    text = at.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def message_summary(events: Sequence[Record], at_ms: int) -> Record:
+    """What became of a message; ``waited_s`` until it was removed, or until ``at_ms``."""
+    queued, last = events[0], events[-1]
+    is_gone = last["event"] == "removed"
+    until = (
+        datetime.fromisoformat(last["recorded_at"])
+        if is_gone
+        else datetime.fromtimestamp(at_ms / _MS, UTC)
+    )
+    return {
+        **{name: queued[name] for name in FROM_QUEUED},
+        "state": f"removed: {last['by']}" if is_gone else "waits",
+        "deliveries": sum(event["event"] == "delivered" for event in events),
+        "waited_s": (until - datetime.fromisoformat(queued["recorded_at"])).total_seconds(),
+    }

@@ -1,0 +1,325 @@
+"""Single transactions of an export, each proven by its seal and by the tree over all seals.
+
+Of a data file the groups of rows are read that have the wanted positions, and of these the columns
+of the log alone. Nothing in them is believed: rows have to give the digest of the seal behind them,
+and the seal has to be a leaf, with its position, of the tree whose root the newest manifest signs.
+An export of an earlier release has no such tree: there each file that is read has to have the
+SHA-256 that its manifest signs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from itertools import accumulate
+from typing import Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import UNSET
+
+from eventstore.log.codec import decode
+from eventstore.log.errors import CorruptRow
+from eventstore.log.event_log import LogRow
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
+from eventstore.log.merkle import Subtrees, inclusion_proof, is_included
+from eventstore.log.tree_head import seal_leaf
+from eventstore.log.verify import is_seal_of
+from eventstore.parquet.catalog import Catalog, read_data
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import HEAD, ExportPlace, FileMissing
+from eventstore.parquet.manifest import DataFile, Manifest, ManifestTree
+from eventstore.parquet.rows import log_rows
+from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.tree import tiles_in
+
+_COLUMNS: Final = ("position", "stream", "identity", "version", "type", "type_version", "state")
+_SEAL_TYPE: Final = type_name(BatchSealed)
+_OF_SEALS_ALONE: Final = "epoch"
+"""Every seal has one and no other row has: what a group does not count as null are its seals."""
+_OPEN_MAX: Final = 4
+"""Manifests whose files are open."""
+_GROUPS_KEPT: Final = 2
+"""Groups of rows of each that are kept, some 20 MB each."""
+
+
+class Transaction(NamedTuple):
+    """A seal and the rows that it covers, proven."""
+
+    seal: LogRow
+    sealed: BatchSealed
+    rows: Sequence[LogRow]
+    identities: Mapping[int, str | None]
+    """What the export calls the stream of each row, by position: this no seal proves."""
+    leaf: int
+    """Its number in the tree."""
+    path: str
+    """The data file with the seal."""
+
+
+class SealedRows:
+    """Transactions of one export by position; a context manager."""
+
+    def __init__(self, place: ExportPlace, catalog: Catalog) -> None:
+        """``catalog`` is what the export held when it was opened."""
+        self._place = place
+        self._manifests = [statement.manifest for statement in catalog.statements]
+        self._lasts = [manifest.last for manifest in self._manifests]
+        self._seals = [0, *accumulate(map(_seals_in, self._manifests))]
+        said = self._manifests[-1].tree if self._manifests else UNSET
+        self._tree = said if isinstance(said, ManifestTree) else None
+        self._subtree: Subtrees = cache(tiles_in(place, self._tree.size if self._tree else 0))
+        self._opened: OrderedDict[int, _ManifestRows] = OrderedDict()
+        self._found: dict[int, Transaction] = {}
+
+    def at(self, position: int) -> Transaction:
+        """The transaction with the row at a position, which the export has.
+
+        Raises:
+            ExportDamaged: its rows are not those that were sealed, or not there.
+            ExportUnavailable: the place cannot be read now.
+        """
+        number = bisect_left(self._lasts, position)
+        with self._rows_of(number) as rows, _readable(self._place, self._manifests[number]):
+            window = rows.around(position)
+            found = self._found.get(window.seal_position)
+            if found is None:
+                found = self._proven(window, self._seals[number])
+                self._found[window.seal_position] = found
+        if position != found.seal.position and position not in found.identities:
+            why = f"position {position} is not there, between others of its transaction"
+            raise ExportDamaged(found.path, Damage.CHANGED, why)
+        return found
+
+    def inclusion(self, index: int, size: int) -> list[bytes]:
+        """The path from a seal's leaf to the root of the tree of this size. Raises as ``at``."""
+        return inclusion_proof(index, size, cache(tiles_in(self._place, size)))
+
+    @contextmanager
+    def _rows_of(self, number: int) -> Iterator[_ManifestRows]:
+        """The rows of a manifest; those that were wanted last stay open."""
+        rows = self._opened.pop(number, None)
+        if rows is None:
+            manifest = self._manifests[number]
+            with _readable(self._place, manifest):
+                rows = _ManifestRows(self._place, manifest, is_hashed=self._tree is None)
+            while len(self._opened) >= _OPEN_MAX:
+                self._opened.popitem(last=False)[1].close()
+        self._opened[number] = rows
+        yield rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the files."""
+        for rows in self._opened.values():
+            rows.close()
+
+    def _proven(self, window: _Window, seals_before: int) -> Transaction:
+        path, table = window.path, window.table
+        [seal] = log_rows(table.slice(window.seal, 1))
+        try:
+            sealed = decode(SEAL_TOPIC, seal.state)
+        except CorruptRow as error:
+            raise _changed(path, seal, str(error)) from error
+        assert isinstance(sealed, BatchSealed)
+        covered = table.slice(window.begin, window.seal - window.begin)
+        rows = log_rows(covered) if covered.num_rows else []
+        if sealed.rows != len(rows):
+            why = f"covers {sealed.rows} rows, and {len(rows)} stand before it"
+            raise _changed(path, seal, why)
+        if not is_seal_of(rows, seal, sealed):
+            why = f"is not that of the {len(rows)} rows before it: one of them, or it, was changed"
+            raise _changed(path, seal, why)
+        positions = [row.position for row in rows]
+        if positions != sorted({*positions, seal.position})[:-1] or None in positions:
+            raise _changed(path, seal, "covers rows whose positions are not in order")
+        index = seals_before + window.seals_before
+        self._check_leaf(path, seal, sealed, index)
+        names = dict(zip(positions, covered["identity"].to_pylist(), strict=True))
+        return Transaction(seal, sealed, rows, names, index, path)
+
+    def _check_leaf(self, path: str, seal: LogRow, sealed: BatchSealed, index: int) -> None:
+        tree = self._tree
+        if tree is None:
+            return  # the file is the one that was signed
+        try:
+            leaf = seal_leaf(seal.position, seal.version, sealed)
+            proof = inclusion_proof(index, tree.size, self._subtree)
+        except ValueError as error:
+            raise _changed(path, seal, str(error)) from error
+        if not is_included(leaf, index, tree.size, proof, bytes.fromhex(tree.root)):
+            why = f"is not leaf {index} of the tree that the newest manifest names"
+            raise _changed(path, seal, why)
+
+
+class _Group(NamedTuple):
+    """A group of rows of a data file, as its footer says; none of it is believed."""
+
+    first: int
+    last: int
+    seals: int
+    file: int
+    number: int
+
+
+class _Window(NamedTuple):
+    """Rows that follow one another, with one whole transaction among them.
+
+    ``begin`` and ``seal`` are the numbers of its first row and of its seal; ``seals_before`` are
+    the seals of the manifest before it.
+    """
+
+    table: pa.Table
+    begin: int
+    seal: int
+    seal_position: int
+    seals_before: int
+    path: str
+
+
+class _Chunk(NamedTuple):
+    """Rows of a manifest between two positions, in their order."""
+
+    table: pa.Table
+    positions: memoryview
+    seals: memoryview
+    """The numbers of the rows that are seals."""
+
+
+class _ManifestRows:
+    """The rows of one manifest, of which parts are read."""
+
+    def __init__(self, place: ExportPlace, manifest: Manifest, *, is_hashed: bool) -> None:
+        self._manifest = manifest
+        self._close = ExitStack()
+        self._files = [self._open(place, file, is_hashed=is_hashed) for file in manifest.files]
+        groups = [
+            group
+            for number, file in enumerate(self._files)
+            for group in _groups(number, file.metadata)
+        ]
+        # Files of two days may have rows between those of each other.
+        self._chunks: list[list[_Group]] = []
+        for group in sorted(groups):
+            if self._chunks and group.first <= max(one.last for one in self._chunks[-1]):
+                self._chunks[-1].append(group)
+            else:
+                self._chunks.append([group])
+        self._firsts = [chunk[0].first for chunk in self._chunks]
+        self._seals = [0, *accumulate(sum(g.seals for g in chunk) for chunk in self._chunks)]
+        self._read: OrderedDict[int, _Chunk] = OrderedDict()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._close.close()
+
+    def around(self, position: int) -> _Window:
+        """The transaction around a position, not proven yet."""
+        first = last = max(0, bisect_right(self._firsts, position) - 1)
+        chunk = self._chunk(first)
+        while True:
+            row = bisect_left(chunk.positions, position)
+            found = bisect_left(chunk.seals, row)
+            if found == len(chunk.seals):
+                last += 1
+                if last == len(self._chunks):
+                    raise ValueError(f"no seal follows position {position}")
+                chunk = _joined([chunk, self._chunk(last)])
+            elif found == 0 and first > 0:
+                first -= 1
+                chunk = _joined([self._chunk(first), chunk])
+            else:
+                break
+        seal = chunk.seals[found]
+        begin = chunk.seals[found - 1] + 1 if found else 0
+        at = chunk.positions[seal]
+        file = next((f for f in self._manifest.files if f.first <= at <= f.last), None)
+        path = file.path if file else self._manifest.path
+        return _Window(chunk.table, begin, seal, at, self._seals[first] + found, path)
+
+    def _chunk(self, number: int) -> _Chunk:
+        found = self._read.pop(number, None)
+        if found is None:
+            tables = [
+                self._files[group.file].read_row_group(group.number, columns=list(_COLUMNS))
+                for group in self._chunks[number]
+            ]
+            table = pa.concat_tables(tables)
+            wanted = pa.schema(map(SCHEMA.field, _COLUMNS))
+            table = table.replace_schema_metadata().cast(wanted).combine_chunks()
+            found = _chunk_of(table if len(tables) == 1 else table.sort_by("position"))
+            while len(self._read) >= _GROUPS_KEPT:
+                self._read.popitem(last=False)
+        self._read[number] = found
+        return found
+
+    def _open(self, place: ExportPlace, file: DataFile, *, is_hashed: bool) -> pq.ParquetFile:
+        if is_hashed:
+            return pq.ParquetFile(pa.BufferReader(read_data(place, file)))
+        try:
+            opened = self._close.enter_context(place.opened(file.path))
+        except FileMissing as error:
+            why = f"{self._manifest.path} names it"
+            raise ExportDamaged(file.path, Damage.MISSING, why) from error
+        return pq.ParquetFile(opened, pre_buffer=True)
+
+
+def _groups(file: int, footer: pq.FileMetaData) -> Iterator[_Group]:
+    names = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    of_positions, of_seals = names.index("position"), names.index(_OF_SEALS_ALONE)
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        positions = group.column(of_positions).statistics
+        seals = group.column(of_seals).statistics
+        if positions is None or seals is None or not positions.has_min_max:
+            raise ValueError("a group of rows says nothing about its positions or seals")
+        count = group.num_rows - seals.null_count
+        yield _Group(positions.min, positions.max, count, file, number)
+
+
+def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
+    return _chunk_of(pa.concat_tables([chunk.table for chunk in chunks]).combine_chunks())
+
+
+def _chunk_of(table: pa.Table) -> _Chunk:
+    seals = pc.indices_nonzero(pc.equal(table["type"], _SEAL_TYPE))
+    return _Chunk(table, _numbers(table["position"], "q"), _numbers(seals, "Q"))
+
+
+def _numbers(column: pa.ChunkedArray | pa.Array, kind: Any) -> memoryview:
+    """Integers of 64 bits, none of them null, as they stand in memory."""
+    array = pa.concat_arrays(getattr(column, "chunks", [column]))
+    if array.null_count:
+        raise ValueError("a row has no position")
+    if not len(array):
+        return memoryview(b"").cast(kind)
+    numbers = memoryview(array.buffers()[1]).cast("B").cast(kind)
+    return numbers[array.offset : array.offset + len(array)]
+
+
+def _seals_in(manifest: Manifest) -> int:
+    return sum(file.types.get(SEAL_TOPIC, 0) for file in manifest.files)
+
+
+def _changed(path: str, seal: LogRow, why: str) -> ExportDamaged:
+    return ExportDamaged(path, Damage.CHANGED, f"the seal at position {seal.position} {why}")
+
+
+@contextmanager
+def _readable(place: ExportPlace, manifest: Manifest) -> Iterator[None]:
+    """What cannot be read as it was written is damaged, unless nothing can be read there."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError, LookupError, OverflowError, OSError) as error:
+        path = manifest.files[0].path if len(manifest.files) == 1 else manifest.path
+        if isinstance(error, OSError):
+            with suppress(FileMissing):
+                place.read(HEAD)
+        why = f"cannot be read as it was written: {(str(error) or repr(error)).splitlines()[0]}"
+        raise ExportDamaged(path, Damage.CHANGED, why) from error

@@ -1,0 +1,360 @@
+"""The index of an export: where in the log a message or an identity is named.
+
+An entry is a number of 64 bits: above, 32 bits of a hash of what is looked up; below, the position
+of a row that names it, counted from the first one of the file. Files hold sorted entries in blocks,
+and above them a tree of the blocks' SHA-256. The root of each tree stands in the signed statement
+of the table's version, so a few blocks are read and proven, however large a file is.
+
+Nothing that the index says is shown: it says where to look. Two names may share a hash, which costs
+a look at a row; ``poste verify`` makes every file again from the rows, so none leaves out a row.
+
+What is looked up is the DID of an identity, or ``key:…``, ``invitation:…``, ``edge:…``: rows of its
+own stream, and of others that name it as sender, owner, giver or refused sender; and the id of a
+message. Files are merged as they grow (``eventstore.parquet.write.index``): their number grows with
+the logarithm of the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.log.codec import NAMESPACE
+from eventstore.log.events import BatchSealed, type_name
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import INDEX, ExportPlace, FileMissing
+
+BLOCK_ENTRIES: Final = 8_192
+"""64 KiB: what is read at least."""
+NODE_CHILDREN: Final = 1_024
+KEY_BITS: Final = 32
+OFFSET_BITS: Final = 32
+OF_ENTRIES: Final = (
+    *("position", "stream", "type", "sender_did", "by_did", "owner_did"),
+    *("message_id", "message_ids", "refusals"),
+)
+"""The columns that entries are made of."""
+_ENTRY_BYTES: Final = 8
+_CHILD: Final = struct.Struct("<Q32s")
+_KEY: Final = struct.Struct("<I")
+_STREAM_WORDS: Final = 4
+_SEAL: Final = type_name(BatchSealed)
+_NAME: Final = re.compile(rf"{INDEX}/(\d{{20}})-(\d{{20}})-[0-9a-f]{{16}}")
+
+
+class IndexFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file with the entries of the rows from ``first`` to ``last``.
+
+    Where there are several of the same rows, each has the keys from ``low`` on, up to that of the
+    next one. ``root`` is the SHA-256 of the root of its blocks, in hexadecimal.
+    """
+
+    path: str
+    first: int
+    last: int
+    low: int
+    entries: int
+    root: str
+
+
+class ExportIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The files that together have the entries of all rows up to ``last``, in their order."""
+
+    last: int
+    files: list[IndexFile]
+
+
+def identity_key(name: str) -> int:
+    """The key of an identity, the same as that of its stream."""
+    hashed = hashlib.sha1(NAMESPACE.bytes + b"identity:" + name.encode(), usedforsecurity=False)
+    return stream_key(hashed.digest())
+
+
+def stream_key(stream: bytes) -> int:
+    """The key of a stream."""
+    key: int = _KEY.unpack_from(stream)[0]
+    return key
+
+
+def message_key(message_id: str) -> int:
+    """The key of the id of a message."""
+    return stream_key(_message_hash(message_id))
+
+
+def entries_of(rows: pa.Table, first: int) -> pa.UInt64Array:
+    """The sorted entries of rows, in a file that begins with the position ``first``.
+
+    Args:
+        rows: with the columns ``OF_ENTRIES``.
+        first: at most the position of the first row.
+    """
+    named = rows.select(list(OF_ENTRIES)).filter(pc.not_equal(rows["type"], _SEAL))
+    named = named.combine_chunks()
+    offsets = pc.subtract(named["position"], first)
+    found = [(_stream_keys(named["stream"]), offsets)]
+    is_message = pc.equal(named["type"], "message-queued")
+    found += [
+        _keys_of_names(pc.if_else(is_message, named["sender_did"], None), offsets),
+        _keys_of_names(named["by_did"], offsets),
+        _keys_of_names(named["owner_did"], offsets),
+        _keys_of_texts(named["message_id"], offsets),
+        _keys_of_texts(*_flattened(named["message_ids"], offsets)),
+        _keys_of_names(*_refused(named["refusals"], offsets)),
+    ]
+    return sorted_entries([_entries(keys, at) for keys, at in found])
+
+
+def sorted_entries(parts: Sequence[pa.UInt64Array]) -> pa.UInt64Array:
+    """Entries of several arrays as one that is sorted."""
+    entries = pa.concat_arrays([pa.array([], pa.uint64()), *parts])
+    return entries.take(pc.array_sort_indices(entries))
+
+
+def entries_in(entries: pa.UInt64Array, low: int, high: int) -> pa.UInt64Array:
+    """Of sorted entries those with ``low <= key < high``."""
+    words = _words(entries)
+    start, end = (bisect_left(words, bound << OFFSET_BITS) for bound in (low, high))
+    return entries.slice(start, end - start)
+
+
+def _words(entries: pa.UInt64Array) -> memoryview:
+    """Entries as they stand in memory."""
+    if not len(entries):
+        return memoryview(b"").cast("Q")
+    start = entries.offset * _ENTRY_BYTES
+    content = memoryview(entries.buffers()[1]).cast("B")
+    return content[start : start + len(entries) * _ENTRY_BYTES].cast("Q")
+
+
+def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _stream_keys(streams: pa.ChunkedArray) -> pa.Array:
+    """The first four bytes of each."""
+    array = _flat(streams)
+    words = pa.Array.from_buffers(
+        pa.uint32(),
+        _STREAM_WORDS * len(array),
+        [None, array.buffers()[1]],
+        offset=_STREAM_WORDS * array.offset,
+    )
+    return pc.list_element(pa.FixedSizeListArray.from_arrays(words, _STREAM_WORDS), 0)
+
+
+def _keys_of_names(names: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Keys of identities: most names are there many times."""
+    is_there = pc.and_(pc.is_valid(names), pc.not_equal(names, ""))
+    encoded = _flat(names).filter(_flat(is_there)).dictionary_encode()
+    keys = pa.array(map(identity_key, encoded.dictionary.to_pylist()), pa.uint32())
+    return keys.take(encoded.indices), _flat(offsets).filter(_flat(is_there))
+
+
+def _message_hash(message_id: str) -> bytes:
+    return blake2b(message_id.encode(), digest_size=_KEY.size).digest()
+
+
+def _keys_of_texts(texts: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
+    is_there = _flat(pc.is_valid(texts))
+    found = _flat(texts).filter(is_there).to_pylist()
+    hashes = b"".join([_message_hash(text) for text in found])
+    keys = pa.Array.from_buffers(pa.uint32(), len(found), [None, pa.py_buffer(hashes)])
+    return keys, _flat(offsets).filter(is_there)
+
+
+def _flattened(lists: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
+    array = _flat(lists)
+    return pc.list_flatten(array), _flat(offsets).take(pc.list_parent_indices(array))
+
+
+def _refused(refusals: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
+    each, at = _flattened(refusals, offsets)
+    return pc.struct_field(each, "sender_did"), at
+
+
+def _entries(keys: pa.Array, offsets: pa.Array) -> pa.Array:
+    high = pc.shift_left(pc.cast(keys, pa.uint64()), pa.scalar(OFFSET_BITS, pa.uint64()))
+    return pc.bit_wise_or(high, pc.cast(_flat(offsets), pa.uint64()))
+
+
+class EncodedIndex(NamedTuple):
+    """The content of a file of the index, and its root in hexadecimal."""
+
+    content: bytes
+    root: str
+
+
+def encoded_index(entries: pa.UInt64Array) -> EncodedIndex:
+    """The file of sorted entries, of which there is at least one."""
+    blocks = _words(entries).cast("B")
+    size = BLOCK_ENTRIES * _ENTRY_BYTES
+    children = [
+        _CHILD.pack(
+            int.from_bytes(blocks[start : start + _ENTRY_BYTES], "little"),
+            hashlib.sha256(blocks[start : start + size]).digest(),
+        )
+        for start in range(0, len(blocks), size)
+    ]
+    parts: list[bytes | memoryview] = [blocks]
+    while True:
+        nodes = [
+            b"".join(children[start : start + NODE_CHILDREN])
+            for start in range(0, len(children), NODE_CHILDREN)
+        ]
+        parts += nodes
+        digests = [hashlib.sha256(node).digest() for node in nodes]
+        if len(nodes) == 1:
+            return EncodedIndex(b"".join(parts), digests[0].hex())
+        children = [
+            node[:_ENTRY_BYTES] + digest for node, digest in zip(nodes, digests, strict=True)
+        ]
+
+
+def index_path(first: int, last: int, root: str) -> str:
+    """The path of a file of the index."""
+    return f"{INDEX}/{first:020d}-{last:020d}-{root[:16]}"
+
+
+def is_explained(path: str, index: ExportIndex) -> bool:
+    """Whether an index names the file at a path, or one that took its place."""
+    found = _NAME.fullmatch(path)
+    return found is not None and any(
+        path == file.path
+        or (file.first <= int(found[1]) and int(found[2]) <= file.last
+            and (file.first, file.last) != (int(found[1]), int(found[2])))
+        for file in index.files
+    )  # fmt: skip
+
+
+class _Level(NamedTuple):
+    """Where the nodes of one level stand in a file; level 0 are the blocks of entries."""
+
+    start: int
+    node_bytes: int
+    bytes: int
+
+
+class IndexReader:
+    """One file of an index; each block that is read is the one that was signed."""
+
+    def __init__(self, place: ExportPlace, file: IndexFile) -> None:
+        """Nothing is read yet."""
+        self._place = place
+        self._file = file
+        self._levels = _levels(file.entries)
+        self._read: dict[tuple[int, int], bytes] = {}
+
+    def positions(self, key: int) -> list[int]:
+        """The positions of the rows that name what has this key, or another of the same hash.
+
+        Raises:
+            ExportDamaged: the file is missing, or not the one that was signed.
+            ExportUnavailable: it cannot be read now.
+        """
+        mask = (1 << OFFSET_BITS) - 1
+        return [
+            self._file.first + (entry & mask)
+            for entries in self._blocks(key << OFFSET_BITS, (key + 1) << OFFSET_BITS)
+            for entry in entries
+        ]
+
+    def entries(self, low: int, high: int) -> Iterator[pa.UInt64Array]:
+        """The entries with ``low <= key < high``, in their order. Raises as ``positions``."""
+        for entries in self._blocks(low << OFFSET_BITS, high << OFFSET_BITS):
+            size = len(entries)
+            yield pa.Array.from_buffers(pa.uint64(), size, [None, pa.py_buffer(entries)])
+        self._read = {key: node for key, node in self._read.items() if key[0]}
+
+    def _blocks(self, low: int, high: int) -> Iterator[memoryview]:
+        """The entries from ``low`` to before ``high``, of each block that has some."""
+        root = (len(self._levels) - 1, 0)
+        for number in self._descend(*root, bytes.fromhex(self._file.root), low, high):
+            entries = memoryview(self._read[0, number]).cast("Q")
+            found = entries[bisect_left(entries, low) : bisect_left(entries, high)]
+            if len(found):
+                yield found
+
+    def _descend(
+        self, level: int, number: int, digest: bytes, low: int, high: int
+    ) -> Iterator[int]:
+        """The numbers of the blocks below a node that may have these entries; each was read."""
+        node = self._node(level, number, digest)
+        if level == 0:
+            yield number
+            return
+        children = list(_CHILD.iter_unpack(node))
+        firsts = [first for first, _ in children]
+        # Entries that are equal may stand in two blocks.
+        for index in range(max(0, bisect_left(firsts, low) - 1), len(children)):
+            if firsts[index] >= high:
+                return
+            below = number * NODE_CHILDREN + index
+            yield from self._descend(level - 1, below, children[index][1], low, high)
+
+    def _node(self, level: int, number: int, digest: bytes) -> bytes:
+        found = self._read.get((level, number))
+        if found is not None:
+            return found
+        path, where = self._file.path, self._levels[level]
+        offset = number * where.node_bytes
+        length = min(where.node_bytes, where.bytes - offset)
+        try:
+            found = self._place.read_part(path, where.start + offset, length)
+        except FileMissing as error:
+            why = "a version of the table names it"
+            raise ExportDamaged(path, Damage.MISSING, why) from error
+        if hashlib.sha256(found).digest() != digest:
+            why = f"block {number} of level {level} is not the one that was signed"
+            raise ExportDamaged(path, Damage.CHANGED, why)
+        self._read[level, number] = found
+        return found
+
+
+def positions_in(place: ExportPlace, index: ExportIndex, keys: Sequence[int]) -> list[int]:
+    """The positions of all rows that name what has one of these keys, sorted.
+
+    Raises:
+        ExportDamaged: a file is missing, or not the one that was signed.
+        ExportUnavailable: one cannot be read now.
+    """
+    found: set[int] = set()
+    for files in runs_of(index):
+        lows = [file.low for file in files]
+        readers = [IndexReader(place, file) for file in files]
+        for key in keys:
+            number = bisect_left(lows, key + 1) - 1
+            if number >= 0:
+                found.update(readers[number].positions(key))
+    return sorted(found)
+
+
+def runs_of(index: ExportIndex) -> list[list[IndexFile]]:
+    """The files of an index, those of the same rows together."""
+    runs: list[list[IndexFile]] = []
+    for file in index.files:
+        if runs and runs[-1][0].first == file.first:
+            runs[-1].append(file)
+        else:
+            runs.append([file])
+    return runs
+
+
+def _levels(entries: int) -> list[_Level]:
+    count = -(-entries // BLOCK_ENTRIES)
+    levels = [_Level(0, BLOCK_ENTRIES * _ENTRY_BYTES, entries * _ENTRY_BYTES)]
+    while True:
+        below = levels[-1]
+        size = NODE_CHILDREN * _CHILD.size
+        levels.append(_Level(below.start + below.bytes, size, count * _CHILD.size))
+        count = -(-count // NODE_CHILDREN)
+        if count == 1:
+            return levels

@@ -1,0 +1,149 @@
+"""Holds the index of an export against the entries that its rows give.
+
+Every file of it is made again from the rows and compared to the byte: so the index names all rows,
+and no others. Where rows are damaged, which is reported, a file is compared with its root alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.index import (
+    OFFSET_BITS,
+    ExportIndex,
+    IndexFile,
+    encoded_index,
+    entries_in,
+    runs_of,
+    sorted_entries,
+)
+from eventstore.parquet.manifest import Manifest
+from eventstore.parquet.verify.findings import ExportFinding, finding_of
+
+
+class IndexCheck:
+    """The check of one index. Manifests are joined in the order of the log.
+
+    Memory: the entries of the rows of one run of files.
+    """
+
+    def __init__(self, place: ExportPlace, index: ExportIndex | None) -> None:
+        """``index`` is the one that the newest version names, None for none."""
+        self._place = place
+        self._last = 0 if index is None else index.last
+        self._runs = deque([] if index is None else runs_of(index))
+        self._entries: list[pa.UInt64Array] = []
+        self._is_known = True
+        self._reached = 0
+        self._known_from = 0
+
+    def join(self, manifest: Manifest, entries: pa.UInt64Array | None) -> Iterator[ExportFinding]:
+        """Go on with the entries of a manifest, counted from its first position; None: not known.
+
+        Raises:
+            ExportUnavailable: a file cannot be read now.
+        """
+        first = manifest.first
+        if first != self._reached + 1:
+            yield from self._lose(first)
+        self._reached = manifest.last
+        while first <= min(manifest.last, self._last):
+            files = self._runs[0] if self._runs else []
+            start = files[0].first if files else self._last + 1
+            if first < start:  # rows in no file: such as have no entries
+                yield from self._check_none(manifest, entries, first, start - 1)
+                first = start
+                continue
+            if entries is None:
+                self._is_known = False
+            else:
+                unseen = max(first, self._known_from)
+                part = _between(entries, manifest.first, unseen, files[0].last)
+                self._entries.append(_moved(part, manifest.first - files[0].first))
+            first = files[0].last + 1
+            if manifest.last >= files[0].last:
+                yield from self._check(self._runs.popleft())
+
+    def skip(self, last: int) -> None:
+        """Rows up to this position were verified before: their files are not read for them."""
+        self._known_from = last + 1
+        self._reached = last
+        while self._runs and self._runs[0][0].last <= last:
+            self._runs.popleft()
+
+    def end(self) -> Iterator[ExportFinding]:
+        """Check what is left: files behind rows that are lost. Raises as ``join``."""
+        yield from self._lose(self._last + 1)
+
+    def _lose(self, until: int) -> Iterator[ExportFinding]:
+        """Rows before ``until`` are missing."""
+        self._is_known = False
+        while self._runs and self._runs[0][0].last < until:
+            yield from self._check(self._runs.popleft())
+            self._is_known = False
+        self._is_known = bool(self._runs) and self._runs[0][0].first >= until
+
+    def _check(self, files: list[IndexFile]) -> Iterator[ExportFinding]:
+        entries = sorted_entries(self._entries) if self._is_known else None
+        self._entries, self._is_known = [], True
+        bounds = [file.low for file in files[1:]] + [1 << OFFSET_BITS]
+        for file, end in zip(files, bounds, strict=True):
+            content, damage = self._read(file)
+            if damage is None and entries is not None:
+                wanted = entries_in(entries, file.low, end)
+                if not self._newer(content, file).equals(wanted):
+                    why = "leaves out rows that name what it is asked for, or names others"
+                    damage = ExportDamaged(file.path, Damage.WRONG_INDEX, why)
+            if damage is not None:
+                yield finding_of(damage)
+
+    def _check_none(
+        self, manifest: Manifest, entries: pa.UInt64Array | None, first: int, last: int
+    ) -> Iterator[ExportFinding]:
+        if entries is not None and len(_between(entries, manifest.first, first, last)):
+            why = f"no file of the index has the rows between positions {first} and {last}"
+            yield finding_of(ExportDamaged(manifest.path, Damage.WRONG_INDEX, why))
+
+    def _newer(self, entries: pa.UInt64Array, file: IndexFile) -> pa.UInt64Array:
+        """Of the entries of a file those of rows that were not verified before."""
+        if file.first >= self._known_from:
+            return entries
+        return _between(entries, file.first, self._known_from, file.last)
+
+    def _read(self, file: IndexFile) -> tuple[pa.UInt64Array, ExportDamaged | None]:
+        """The entries of a file, and what is wrong with its bytes."""
+        nothing = pa.array([], pa.uint64())
+        try:
+            content = self._place.read(file.path)
+        except FileMissing:
+            return nothing, ExportDamaged(file.path, Damage.MISSING, "the newest version names it")
+        entries = pa.Array.from_buffers(
+            pa.uint64(), min(file.entries, len(content) // 8), [None, pa.py_buffer(content)]
+        )
+        if len(entries) == file.entries > 0:
+            made = encoded_index(entries)
+            if (made.content, made.root) == (content, file.root):
+                return entries, None
+        return nothing, ExportDamaged(file.path, Damage.CHANGED, "not the file that was signed")
+
+
+def _between(entries: pa.UInt64Array, start: int, first: int, last: int) -> pa.UInt64Array:
+    """The entries, counted from ``start``, of positions from ``first`` to ``last``."""
+    offsets = pc.bit_wise_and(entries, pa.scalar((1 << OFFSET_BITS) - 1, pa.uint64()))
+    is_in = pc.and_(
+        pc.greater_equal(offsets, pa.scalar(first - start, pa.uint64())),
+        pc.less_equal(offsets, pa.scalar(max(0, last - start), pa.uint64())),
+    )
+    return entries.filter(is_in)
+
+
+def _moved(entries: pa.UInt64Array, by: int) -> pa.UInt64Array:
+    """The entries, counted from so many positions earlier."""
+    move = pc.add if by >= 0 else pc.subtract
+    return move(entries, pa.scalar(abs(by), pa.uint64()))

@@ -1,0 +1,162 @@
+"""The mark of what was verified: how far an export was found as it was written, and by whom.
+
+It lies with who verifies, in a folder of the mediator's data directory, and never in the export;
+the mediator's key signs it, so that only who has that key can say that something was verified. It
+binds the export by its place, its mediator and its key, and what was verified by the tree over all
+seals and the SHA-256 of a file with the end of each stream. The next check holds the export to both
+and reads the rows behind them.
+
+What is no such mark is not used: then all is verified. One that was put back to an earlier state
+costs the work of verifying what followed once more. One that reaches beyond the end of the export
+is a finding, because the export was put back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from eventstore.log.public_key import PublicKey
+from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.manifest import (
+    ExportHead,
+    ManifestTree,
+    Signer,
+    parse_statement,
+    signature_damage,
+    signed,
+)
+from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
+
+STREAM_ENDS: Final = pa.schema(
+    [
+        pa.field("stream", pa.binary()),
+        pa.field("last", pa.int64()),
+        pa.field("identity", pa.string()),
+    ]
+)
+"""Where each stream ends: its last version, and the identity that it is of."""
+RULES: Final = 1
+"""Of what is compared: a release that compares more verifies all once again."""
+
+
+class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was verified of an export; ``streams`` is the SHA-256 of the file of ``STREAM_ENDS``."""
+
+    format: int
+    schema: int
+    rules: int
+    address: str
+    mediator_did: str
+    public_key: str
+    position: int
+    tree: ManifestTree
+    streams: str
+    signed_by: str
+    signature: str = ""
+
+
+class Verified(NamedTuple):
+    """A mark that holds, with the ends of the streams."""
+
+    position: int
+    tree: ManifestTree
+    streams: pa.Table
+
+
+class VerifiedMarks:
+    """The marks in a folder, one for each place that was verified."""
+
+    def __init__(self, folder: ExportPlace, signer: Signer, key: PublicKey) -> None:
+        """``signer`` and ``key`` are the halves of the mediator's key."""
+        self._ignored = ""
+        self._is_forgotten = False
+        self._folder = folder
+        self._signer = signer
+        self._key = key
+
+    def forget(self) -> None:
+        """From now on nothing is known of any place; what is verified is marked all the same."""
+        self._is_forgotten = True
+
+    def take_ignored(self) -> str:
+        """Why the mark that was read last is not used; empty where it is, or there is none."""
+        said, self._ignored = self._ignored, ""
+        return said
+
+    def read(self, place: ExportPlace, head: ExportHead) -> Verified | None:
+        """What was verified of the export at a place; None where nothing is known of it.
+
+        Raises:
+            ExportUnavailable: the folder cannot be read now.
+        """
+        path, streams_path = _paths(place)
+        if self._is_forgotten:
+            return None
+        try:
+            mark = self._read_mark(path)
+            content = self._folder.read(streams_path)
+        except FileMissing:
+            return None
+        except ExportDamaged as error:
+            self._ignored = str(error)
+            return None
+        if (mark.address, mark.mediator_did, mark.public_key) != _whose(place, head):
+            self._ignored = f"{path}: it is of {mark.address}, the export of {mark.mediator_did}"
+            return None
+        if mark.rules != RULES:
+            self._ignored = f"{path}: it was made by other rules, of another release"
+            return None
+        if hashlib.sha256(content).hexdigest() != mark.streams:
+            self._ignored = f"{streams_path}: not the file that the mark names"
+            return None
+        with pa.ipc.open_file(pa.BufferReader(content)) as file:
+            return Verified(mark.position, mark.tree, file.read_all())
+
+    def write(self, place: ExportPlace, head: ExportHead, verified: Verified) -> None:
+        """Say that this was verified; only of an export in which nothing is wrong.
+
+        Raises:
+            ExportUnavailable: the folder cannot be written now.
+        """
+        path, streams_path = _paths(place)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, STREAM_ENDS) as file:
+            file.write_table(verified.streams)
+        content = sink.getvalue()
+        address, mediator_did, public_key = _whose(place, head)
+        mark = VerifiedMark(
+            format=FORMAT,
+            schema=SCHEMA_VERSION,
+            rules=RULES,
+            address=address,
+            mediator_did=mediator_did,
+            public_key=public_key,
+            position=verified.position,
+            tree=verified.tree,
+            streams=hashlib.sha256(content).hexdigest(),
+            signed_by=self._signer.signed_by,
+        )
+        # Between the two no mark fits its streams, and all is verified.
+        self._folder.write(streams_path, content)
+        self._folder.write(path, signed(mark, self._signer.sign)[1])
+
+    def _read_mark(self, path: str) -> VerifiedMark:
+        content = self._folder.read(path)
+        mark = parse_statement(path, content, VerifiedMark)
+        for damage in signature_damage(path, mark, content, self._key.verify):
+            raise damage
+        return mark
+
+
+def _whose(place: ExportPlace, head: ExportHead) -> tuple[str, str, str]:
+    return place.address(), head.mediator_did, head.public_key
+
+
+def _paths(place: ExportPlace) -> tuple[str, str]:
+    name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
+    return f"{name}.json", f"{name}.streams"

@@ -1,0 +1,293 @@
+"""A look-up shows what the log has, proven; what was tampered with is never an answer."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eventstore.log.proof import ProvenMessage, check_proof
+from eventstore.log.public_key import PublicKey
+from eventstore.parquet.audit.lookup import Lookup
+from eventstore.parquet.audit.records import (
+    IdentityRecords,
+    Record,
+    identity_records,
+    message_records,
+)
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import END, TABLE_LOG, open_place
+from eventstore.parquet.manifest import Signer
+from eventstore.parquet.opening import open_exports
+from eventstore.parquet.schema import PARQUET_OPTIONS
+from eventstore.parquet.tree import TREE
+from eventstore.parquet.write.exporter import Exporter, ExportOwner
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
+from http_edge.server.exits import Exit
+from tests.export.forging import TRUSTED, SampleExport, with_value
+from tests.export.samples import without_table
+from tests.export.test_earlier_release import golden
+from tests.export.test_proofs import lives_in
+from tests.histories import AGENTS, IDENTITIES, MEDIATOR
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
+WHO = (*IDENTITIES, *AGENTS)
+OTHER = PublicKey(bytes(range(1, 33)))
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleExport:
+    return SampleExport(tmp_path_factory.mktemp("audit"))
+
+
+@contextmanager
+def lookups(place: str, until: int | None = None) -> Iterator[list[Lookup]]:
+    exports = open_exports(place, TRUSTED)
+    with ExitStack() as stack:
+        yield [stack.enter_context(Lookup(one, until or one.catalog.last)) for one in exports]
+
+
+def life_of(place: str, message_id: str) -> list[Record]:
+    with lookups(place) as found:
+        return message_records(found, message_id, None)
+
+
+def records_of(place: str, did: str) -> IdentityRecords:
+    with lookups(place) as found:
+        return identity_records(found, did)
+
+
+def test_every_message_is_shown_as_the_log_has_it(sample: SampleExport) -> None:
+    for message_id, (_, events, seals) in lives_in(sample).items():
+        found = life_of(sample.place.root, message_id)
+        assert [event["event"] for event in found] == events
+        assert [event["seal_position"] for event in found] == seals
+        with lookups(sample.place.root, seals[0]) as until_then:
+            early = message_records(until_then, message_id, seals[0])
+        assert early == [event for event in found if event["position"] <= seals[0]]
+    assert life_of(sample.place.root, "unknown") == []
+
+
+def test_what_an_earlier_release_exported_is_looked_up_as_it_is(tmp_path: Path) -> None:
+    old = golden(tmp_path / "old")
+    assert open_exports(old.root)[0].catalog.index is None
+    exports = open_exports(old.root)
+    with Lookup(exports[0], exports[0].catalog.last) as found:
+        [event] = message_records([found], "message-3", None)
+        assert (event["event"], event["identity"]) == ("queued", "did:example:3")
+        assert identity_records([found], "did:example:3").history
+
+
+def test_without_an_index_the_same_is_found_in_all_files(
+    sample: SampleExport, tmp_path: Path
+) -> None:
+    old = shutil.copytree(sample.place.root, tmp_path / "old")
+    without_table(open_place(str(old)))
+    shutil.copytree(Path(sample.place.root) / TREE, old / TREE, dirs_exist_ok=True)
+    message_id = next(iter(lives_in(sample)))
+    assert life_of(str(old), message_id) == life_of(sample.place.root, message_id)
+    for did in WHO:
+        shown = records_of(sample.place.root, did)
+        assert records_of(str(old), did) == shown
+        assert shown.history
+        assert shown.traffic
+    path = min(sample.files)
+    content = bytearray((old / path).read_bytes())
+    content[len(content) // 2] ^= 1
+    (old / path).write_bytes(bytes(content))
+    with pytest.raises(ExportDamaged, match="SHA-256"):
+        life_of(str(old), message_id)
+
+
+def test_a_flipped_bit_in_a_data_file_is_no_other_answer(sample: SampleExport) -> None:
+    chance = random.Random(7)  # noqa: S311 - not for secrets
+    answers = {did: records_of(sample.place.root, did) for did in WHO}
+    refused = 0
+    for path in sorted(sample.files):
+        for _ in range(12):
+            content = bytearray(sample.contents[path])
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            with sample.tampered():
+                sample.put(path, bytes(content))
+                for did, answer in answers.items():
+                    try:
+                        assert records_of(sample.place.root, did) == answer
+                    except ExportDamaged:
+                        refused += 1
+    assert refused > 10
+
+
+def rewritten(sample: SampleExport, change: Callable[[pa.Table, int], pa.Table]) -> tuple[str, str]:
+    """Change the row of a message in its data file; the message and the file."""
+    for message_id in lives_in(sample):
+        for path, table in sample.tables.items():
+            ids = table["message_id"].to_pylist()
+            if message_id in ids and table["sender_did"][ids.index(message_id)].as_py():
+                sink = pa.BufferOutputStream()
+                pq.write_table(change(table, ids.index(message_id)), sink, **PARQUET_OPTIONS)
+                sample.put(path, sink.getvalue().to_pybytes())
+                return message_id, path
+    raise AssertionError
+
+
+def test_an_edited_column_is_not_believed(sample: SampleExport) -> None:
+    with sample.tampered(), size_unseen():
+        edit = partial(_with, column="sender_did", value="did:example:mallory")
+        message_id, _ = rewritten(sample, edit)
+        edited = life_of(sample.place.root, message_id)
+    assert edited == life_of(sample.place.root, message_id)
+
+
+@contextmanager
+def size_unseen() -> Iterator[None]:
+    """The size of a file is not what gives a change away: an attacker can keep it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eventstore.parquet.catalog.LISTED_FILES_MAX", 0)
+        yield
+
+
+def _with(table: pa.Table, row: int, *, column: str, value: object) -> pa.Table:
+    return with_value(table, row, column, value)
+
+
+@pytest.mark.parametrize("column", ["state", "identity", "stream", "position"])
+def test_an_edited_row_is_a_finding(sample: SampleExport, column: str) -> None:
+    value = {"state": b"\x80", "identity": "did:example:mallory", "stream": bytes(16)}
+    with sample.tampered(), size_unseen():
+        edited = partial(_with, column=column, value=value.get(column, 100_000))
+        message_id, path = rewritten(sample, edited)
+        with pytest.raises(ExportDamaged) as raised:
+            life_of(sample.place.root, message_id)
+        assert raised.value.path == path
+
+
+def test_a_forged_index_is_a_finding(sample: SampleExport) -> None:
+    index = open_exports(sample.place.root)[0].catalog.index
+    assert index is not None
+    counting = {file.path for file in index.files}
+    with sample.tampered():
+        for path in counting:
+            sample.put(path, bytes(len(sample.contents[path])))
+        with pytest.raises(ExportDamaged) as raised:
+            life_of(sample.place.root, "any")
+        assert raised.value.path in counting
+        for did in WHO:
+            with pytest.raises(ExportDamaged) as raised:
+                records_of(sample.place.root, did)
+            assert raised.value.path in counting
+
+
+def test_a_statement_that_was_edited_or_put_back_is_a_finding(sample: SampleExport) -> None:
+    message_id = next(iter(lives_in(sample)))
+    commits = [path for path in sample.paths if path.startswith(TABLE_LOG) and "." in path]
+    newest = max(path for path in commits if path.endswith(".json"))
+    with sample.tampered():
+        content = sample.contents[newest].replace(b'\\"entries\\":', b'\\"entries\\":1')
+        assert content != sample.contents[newest]
+        sample.put(newest, content)
+        with pytest.raises(ExportDamaged, match="not signed by"):
+            life_of(sample.place.root, message_id)
+    with sample.tampered():
+        sample.remove(newest)
+        with pytest.raises(ExportDamaged, match=r"end\.json names version") as raised:
+            life_of(sample.place.root, message_id)
+        assert raised.value.damage is Damage.ROLLED_BACK
+        sample.remove(END)  # with the mark the signed head of the tree still says it
+        with pytest.raises(ExportDamaged, match="a head of") as raised:
+            life_of(sample.place.root, message_id)
+        assert raised.value.damage is Damage.ROLLED_BACK
+
+
+def test_an_export_of_another_key_is_refused(sample: SampleExport, tmp_path: Path) -> None:
+    with closing(open_log(sample.log_url)) as log:
+        seed = bytes(range(1, 33))
+        key = signatures.public_key(seed)
+        export = Exporter(
+            log,
+            open_place(str(tmp_path / "resigned")),
+            ExportOwner(MEDIATOR, 3),
+            Signer(PublicKey(key).text, partial(signatures.sign, seed)),
+            partial(signatures.verify, key),
+            Bounds(),
+            clock=lambda: 1,
+        )
+        while export.step():
+            pass
+    with pytest.raises(ExportDamaged, match="not signed by"):
+        open_exports(str(tmp_path / "resigned"), TRUSTED)
+    assert open_exports(str(tmp_path / "resigned"))[0].catalog.last == sample.manifests[-1].last
+
+
+def test_the_program_shows_it_and_ends_as_it_is_documented(
+    run: Run, sample: SampleExport, tmp_path: Path
+) -> None:
+    message_id, (_, events, _) = next(iter(lives_in(sample).items()))
+    where = ("--from", sample.place.root)
+    shown = run("audit", "message", message_id, *where, "--public-key", TRUSTED.text, "--json")
+    assert (shown.code, shown.err) == (Exit.OK, "")
+    assert [event["event"] for event in json.loads(shown.out)["events"]] == events
+    assert "the key that was expected" in shown.out
+    text = run("audit", "message", message_id, *where, "--proof", "proof")
+    assert (text.code, json.loads(shown.out)["events"][0]["seal_digest"] in text.out) == (0, True)
+    proven = check_proof((tmp_path / "proof").read_bytes(), TRUSTED)
+    assert isinstance(proven, ProvenMessage)
+    listed = run("audit", "identity", WHO[0], *where, "--limit", "1")
+    assert (listed.code, "only 1 are shown" in listed.out) == (Exit.OK, True)
+    for command in (("message", "unknown"), ("identity", "did:example:unknown")):
+        unknown = run("audit", *command, *where)
+        assert (unknown.code, f"no such {command[0]}" in unknown.err) == (Exit.FINDING, True)
+    nowhere = run("audit", "message", message_id, "--from", "nowhere")
+    assert (nowhere.code, "no such folder" in nowhere.err) == (Exit.UNREACHABLE, True)
+    beyond = run("audit", "message", message_id, *where, "--as-of", "1000000")
+    assert (beyond.code, "the export ends at" in beyond.err) == (Exit.USAGE, True)
+    other = run("audit", "message", message_id, *where, "--public-key", OTHER.text)
+    assert (other.code, "bad signature" in other.err) == (Exit.UNSAFE, True)
+    with sample.tampered():
+        for path in sample.files:
+            sample.put(path, bytes(len(sample.contents[path])))
+        damaged = run("audit", "message", message_id, *where)
+        assert (damaged.code, damaged.out) == (Exit.UNSAFE, "")
+        assert "so there is no answer" in damaged.err
+
+
+def test_pseudonyms_hide_every_name_and_find_the_same(
+    run: Run, sample: SampleExport, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_bytes(bytes(range(40)))
+    (tmp_path / "key").chmod(0o600)
+    options = ("--from", sample.place.root, "--pseudonymise", "key", "--json")
+    for did in WHO:
+        hidden = run("audit", "identity", did, *options)
+        assert (hidden.code, "did:" in hidden.out) == (Exit.OK, False)
+        name = json.loads(hidden.out)["identity"]
+        assert run("audit", "identity", name, *options) == hidden
+    for message_id in lives_in(sample):
+        assert "did:" not in run("audit", "message", message_id, *options).out
+    without = run("audit", "identity", "p:00", "--from", sample.place.root)
+    assert (without.code, "--pseudonymise" in without.err) == (Exit.USAGE, True)
+
+
+def test_a_look_up_needs_no_spark(sample: SampleExport) -> None:
+    program = (
+        "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
+        "from http_edge.cli.main import main; main()"
+    )
+    arguments = ["audit", "identity", WHO[0], "--from", sample.place.root, "--json"]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert json.loads(ran.stdout)["history"] == records_of(sample.place.root, WHO[0]).history[:100]

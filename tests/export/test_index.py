@@ -1,0 +1,243 @@
+"""The index of an export names every row, in files whose number grows with the logarithm."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.log.codec import decode
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import BatchSealed
+from eventstore.parquet.catalog import catalog_of
+from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.files import INDEX, ExportPlace, open_place
+from eventstore.parquet.index import (
+    BLOCK_ENTRIES,
+    ExportIndex,
+    IndexFile,
+    IndexReader,
+    encoded_index,
+    entries_in,
+    identity_key,
+    index_path,
+    message_key,
+    positions_in,
+    runs_of,
+    stream_key,
+)
+from eventstore.parquet.write.table import TableWriter
+from eventstore.stores.open_log import open_log
+from tests.export.forging import SIGNER, SampleExport
+from tests.export.samples import (
+    VERIFY,
+    Growing,
+    export_all,
+    exporter,
+    findings,
+    whole_log,
+    without_table,
+)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleExport:
+    return SampleExport(tmp_path_factory.mktemp("index"))
+
+
+def index_of(place: ExportPlace) -> ExportIndex:
+    index = catalog_of(place, VERIFY).index
+    assert index is not None
+    return index
+
+
+def named_in(log: EventLog) -> Mapping[int, set[int]]:
+    """The positions of the rows that name what has a key, by the events of the log."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for row in whole_log(log):
+        event = decode(row.topic, row.state)
+        if isinstance(event, BatchSealed):
+            continue
+        found[stream_key(row.stream)].add(row.position)
+        kind = type(event).__name__
+        for field in ("by_did", "owner_did", "account_did", "prior_did"):
+            found[identity_key(getattr(event, field, None) or "")].add(row.position)
+        if kind == "MessageQueued":
+            found[identity_key(event.sender_did)].add(row.position)  # type: ignore[attr-defined]
+        ids = [getattr(event, "message_id", None), *getattr(event, "message_ids", [])]
+        for message_id in filter(None, ids):
+            found[message_key(message_id)].add(row.position)
+        for refused in getattr(event, "refusals", []):
+            found[identity_key(refused.sender_did)].add(row.position)
+    del found[identity_key("")]
+    return found
+
+
+def test_every_row_is_found_by_all_that_it_names(sample: SampleExport) -> None:
+    with closing(open_log_of(sample)) as log:
+        expected = named_in(log)
+    index = index_of(sample.place)
+    assert len(expected) > 30
+    for key, positions in expected.items():
+        assert positions_in(sample.place, index, [key]) == sorted(positions)
+    assert positions_in(sample.place, index, [identity_key("did:example:unknown")]) == []
+
+
+def open_log_of(sample: SampleExport) -> EventLog:
+    return open_log(sample.log_url)
+
+
+@given(
+    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40), st.sampled_from((1, 2, 3, 1_024))
+)
+def test_a_file_gives_back_its_entries_whatever_its_blocks(
+    entries: list[int], children: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eventstore.parquet.index.BLOCK_ENTRIES", 3)
+        patch.setattr("eventstore.parquet.index.NODE_CHILDREN", max(children, 2))
+        array = pa.array(sorted(entries), pa.uint64())
+        content, root = encoded_index(array)
+        place = MemoryPlace(content)
+        file = IndexFile(path="one", first=1, last=9, low=0, entries=len(entries), root=root)
+        for key in {entry >> 32 for entry in entries} | {0, 2**32 - 1}:
+            found = IndexReader(place, file).positions(key)  # type: ignore[arg-type]
+            assert found == [1 + (e & 0xFFFFFFFF) for e in sorted(entries) if e >> 32 == key]
+        parts = list(IndexReader(place, file).entries(0, 2**32))  # type: ignore[arg-type]
+        assert pa.concat_arrays(parts).equals(array)
+        halves = entries_in(array, 0, 2**31), entries_in(array, 2**31, 2**32)
+        assert pa.concat_arrays(halves).equals(array)
+
+
+class MemoryPlace:
+    """One file."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read_part(self, _path: str, start: int, length: int) -> bytes:
+        return self._content[start : start + length]
+
+
+def test_files_are_merged_and_split_by_key(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.parquet.write.index.FILE_ENTRIES", 40)
+    monkeypatch.setattr("eventstore.parquet.write.index.MERGED_AT_ONCE", 16)
+    growing = Growing(sqlite_log)
+    most = 0
+    with closing(exporter(sqlite_log, place)) as export:
+        for _ in range(80):
+            growing.grow()
+            assert export.step()
+            most = max(most, len(runs_of(index_of(place))))
+    assert most <= 7 + 7 + 7
+    index = index_of(place)
+    assert max(len(files) for files in runs_of(index)) > 1
+    for key, positions in named_in(sqlite_log).items():
+        assert positions_in(place, index, [key]) == sorted(positions)
+    assert findings(place) == []
+    # What was merged away is removed by the next exporter, and nothing that counts.
+    with closing(exporter(sqlite_log, place)):
+        assert {*place.sizes(INDEX)} == {file.path for file in index_of(place).files}
+
+
+def test_an_export_without_an_index_gets_one_with_the_next_export(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(12)
+    export_all(sqlite_log, place)
+    made = index_of(place)
+    without_table(place)
+    assert catalog_of(place, VERIFY).index is None
+    export_all(sqlite_log, place)
+    again = index_of(place)
+    assert again.last == made.last
+    for key, positions in named_in(sqlite_log).items():
+        assert positions_in(place, again, [key]) == sorted(positions)
+    assert findings(place) == []
+
+
+@pytest.mark.parametrize("where", [0, 0.5, -1])
+def test_a_flipped_bit_is_named_and_never_hides_a_row(sample: SampleExport, where: float) -> None:
+    with closing(open_log_of(sample)) as log:
+        expected = named_in(log)
+    index = index_of(sample.place)
+    for file in index.files:
+        content = bytearray(sample.contents[file.path])
+        content[int(where * len(content)) if where >= 0 else -1] ^= 1
+        with sample.tampered():
+            sample.put(file.path, bytes(content))
+            found, _ = sample.check()
+            assert [(one.path, one.fault) for one in found] == [(file.path, Damage.CHANGED)]
+            for key, positions in expected.items():
+                with suppress(ExportDamaged):
+                    assert positions_in(sample.place, index, [key]) == sorted(positions)
+            sample.remove(file.path)
+            found, _ = sample.check()
+            assert [(one.path, one.fault) for one in found] == [(file.path, Damage.MISSING)]
+
+
+@pytest.mark.parametrize("change", ["leaves out", "adds", "names none"])
+def test_an_index_that_was_signed_and_is_wrong_is_found(sample: SampleExport, change: str) -> None:
+    catalog = catalog_of(sample.place, VERIFY)
+    assert catalog.index is not None
+    file, *others = catalog.index.files
+    entries = pa.concat_arrays(list(IndexReader(sample.place, file).entries(0, 2**32)))
+    if change == "leaves out":
+        entries = entries.slice(1)
+    elif change == "adds":
+        entries = pa.concat_arrays([entries, entries.slice(len(entries) - 1)])
+    content, root = encoded_index(entries)
+    forged = replace_file(file, entries=len(entries), root=root)
+    files = others if change == "names none" else [forged, *others]
+    with sample.tampered():
+        if change != "names none":
+            sample.put(forged.path, content)
+        writer = TableWriter(sample.place, SIGNER, lambda: 0, versions_kept_s=60)
+        index = ExportIndex(last=catalog.index.last, files=files)
+        writer.mark(writer.commit(catalog, catalog.statements, index=index))
+        found, _ = sample.check()
+        assert Damage.WRONG_INDEX in {one.fault for one in found}
+
+
+def replace_file(file: IndexFile, *, entries: int, root: str) -> IndexFile:
+    return IndexFile(
+        path=index_path(file.first, file.last, root),
+        first=file.first,
+        last=file.last,
+        low=file.low,
+        entries=entries,
+        root=root,
+    )
+
+
+def test_a_stray_file_is_named(sample: SampleExport) -> None:
+    with sample.tampered():
+        sample.put(f"{INDEX}/another", b"x")
+        found, _ = sample.check()
+        assert [(one.path, one.fault) for one in found] == [(f"{INDEX}/another", Damage.STRAY)]
+
+
+def test_a_block_is_what_is_read_of_a_large_file(tmp_path: Path) -> None:
+    entries = pa.array(range(0, 2**40, 2**20), pa.uint64())
+    content, root = encoded_index(entries)
+    place = open_place(str(tmp_path))
+    place.write("one", content)
+    file = IndexFile(path="one", first=1, last=2**32, low=0, entries=len(entries), root=root)
+    read: list[int] = []
+
+    class Counting(ExportPlace):
+        def read_part(self, path: str, start: int, length: int) -> bytes:
+            read.append(length)
+            return super().read_part(path, start, length)
+
+    counting = Counting(place.filesystem, place.root)
+    assert IndexReader(counting, file).positions(200) == [1 + n for n in range(0, 2**32, 2**20)]
+    assert sum(read) < 4 * BLOCK_ENTRIES * 8 < len(content) / 20

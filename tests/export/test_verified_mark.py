@@ -1,0 +1,214 @@
+"""What was verified is marked and not read again; what is no such mark is not believed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from eventstore.log.event_log import EventLog
+from eventstore.log.public_key import PublicKey
+from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.manifest import Signer
+from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
+from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.write.step import Bounds
+from http_edge.crypto import signatures
+from http_edge.server.exits import Exit
+from tests.export.samples import (
+    SEED,
+    SIGNED_BY,
+    Growing,
+    catalog_of,
+    contents,
+    export_all,
+    exporter,
+)
+from tests.export.test_cli import _mediator
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
+
+
+class Verifying(NamedTuple):
+    """An export that grows, and the folder of who verifies it."""
+
+    growing: Growing
+    log: EventLog
+    place: ExportPlace
+    folder: ExportPlace
+
+    def marks(self, seed: bytes = SEED) -> VerifiedMarks:
+        key = PublicKey(signatures.public_key(seed))
+        return VerifiedMarks(self.folder, Signer(key.text, partial(signatures.sign, seed)), key)
+
+    def grow(self, transactions: int) -> None:
+        self.growing.grow(transactions)
+        export_all(self.log, self.place)
+
+    def check(
+        self, marks: VerifiedMarks | None = None
+    ) -> tuple[list[ExportFinding], ExportSummary, str]:
+        used = marks or self.marks()
+        *found, summary = verify_export(self.place, SIGNED_BY, processes=1, marks=used)
+        assert isinstance(summary, ExportSummary)
+        findings = [one for one in found if isinstance(one, ExportFinding)]
+        return findings, summary, used.take_ignored()
+
+
+@pytest.fixture
+def verifying(sqlite_log: EventLog, place: ExportPlace, tmp_path: Path) -> Verifying:
+    made = Verifying(Growing(sqlite_log), sqlite_log, place, open_place(str(tmp_path / "marks")))
+    made.grow(9)
+    return made
+
+
+def test_what_was_verified_is_not_read_again_and_the_end_is_the_same(
+    verifying: Verifying,
+) -> None:
+    _, first, _ = verifying.check()
+    assert (first.verified_to, first.rows) == (0, first.position)
+    for transactions in (0, 1, 7):
+        before = verifying.check()[1].position
+        verifying.grow(transactions)
+        findings, summary, ignored = verifying.check()
+        assert (findings, ignored, summary.verified_to) == ([], "", before)
+        assert summary.rows == summary.position - before
+        everything = verify_all(verifying)
+        assert (summary.tree, summary.heads, summary.streams) == (
+            everything.tree,
+            everything.heads,
+            everything.streams,
+        )
+
+
+def verify_all(verifying: Verifying) -> ExportSummary:
+    *found, summary = verify_export(verifying.place, SIGNED_BY, processes=1)
+    assert not found
+    assert isinstance(summary, ExportSummary)
+    return summary
+
+
+def test_steps_that_were_put_together_since_are_verified_once_more(verifying: Verifying) -> None:
+    verifying.check()
+    verifying.grow(4)
+    with closing(exporter(verifying.log, verifying.place, Bounds(rows_max=10_000))) as export:
+        assert export.compact(files_min=2)
+    findings, summary, ignored = verifying.check()
+    assert (findings, ignored) == ([], "")
+    assert summary.position == catalog_of(verifying.place).last
+    assert verifying.check()[1].rows == 0
+
+
+def test_damage_in_what_is_new_is_found_and_not_marked(verifying: Verifying) -> None:
+    verifying.check()
+    marked = contents(verifying.folder)
+    verifying.grow(6)
+    newest = catalog_of(verifying.place).files[-1]
+    content = bytearray(verifying.place.read(newest.path))
+    content[len(content) // 2] ^= 1
+    verifying.place.write(newest.path, bytes(content))
+    findings, _, _ = verifying.check()
+    assert newest.path in {one.path for one in findings}
+    assert contents(verifying.folder) == marked
+
+
+def test_a_file_that_is_missing_or_cut_is_found_though_it_was_verified(
+    verifying: Verifying,
+) -> None:
+    oldest = catalog_of(verifying.place).files[0].path
+    verifying.check()
+    content = verifying.place.read(oldest)
+    verifying.place.write(oldest, content[:-1])
+    assert [(one.path, one.fault) for one in verifying.check()[0]] == [(oldest, Damage.TRUNCATED)]
+    verifying.place.remove(oldest)
+    assert [(one.path, one.fault) for one in verifying.check()[0]] == [(oldest, Damage.MISSING)]
+
+
+def test_a_flipped_bit_in_what_was_verified_is_found_by_verifying_all(
+    verifying: Verifying,
+) -> None:
+    oldest = catalog_of(verifying.place).files[0].path
+    verifying.check()
+    content = bytearray(verifying.place.read(oldest))
+    content[len(content) // 2] ^= 1
+    verifying.place.write(oldest, bytes(content))
+    assert verifying.check()[0] == []  # as it is documented
+    marks = verifying.marks()
+    marks.forget()
+    assert oldest in {one.path for one in verifying.check(marks)[0]}
+
+
+def test_a_mark_that_was_forged_or_is_of_another_key_or_export_is_not_used(
+    verifying: Verifying, tmp_path: Path
+) -> None:
+    verifying.check()
+    marked = contents(verifying.folder)
+    [mark] = [path for path in marked if path.endswith(".json")]
+    [streams] = [path for path in marked if path.endswith(".streams")]
+    said = json.loads(marked[mark])
+    forged = json.dumps(said | {"position": said["position"] - 1}, separators=(",", ":")).encode()
+    for path, content, why in (
+        (mark, forged, "bad signature"),
+        (mark, b"{", "broken manifest"),
+        (streams, marked[streams] + b"x", "not the file that the mark names"),
+    ):
+        verifying.folder.write(path, content)
+        findings, summary, ignored = verifying.check()
+        assert (findings, summary.verified_to, why in ignored) == ([], 0, True)
+    assert contents(verifying.folder) == marked  # what was verified is marked again
+    other = bytes(range(1, 33))
+    assert "bad signature" in verifying.check(verifying.marks(other))[2]
+    elsewhere = open_place(str(shutil.copytree(verifying.place.root, tmp_path / "elsewhere")))
+    last = list(verify_export(elsewhere, SIGNED_BY, marks=verifying.marks()))[-1]
+    assert isinstance(last, ExportSummary)
+    assert last.verified_to == 0
+
+
+def test_a_mark_that_was_put_back_costs_work_alone(verifying: Verifying) -> None:
+    verifying.check()
+    early = contents(verifying.folder)
+    position = catalog_of(verifying.place).last
+    verifying.grow(5)
+    verifying.check()
+    for path, content in early.items():
+        verifying.folder.write(path, content)
+    findings, summary, ignored = verifying.check()
+    assert (findings, ignored, summary.verified_to) == ([], "", position)
+
+
+def test_an_export_that_was_put_back_behind_the_mark_is_a_finding(
+    verifying: Verifying,
+) -> None:
+    early = contents(verifying.place)
+    verifying.grow(5)
+    verifying.check()
+    for path in contents(verifying.place):
+        verifying.place.remove(path)
+    for path, content in early.items():
+        verifying.place.write(path, content)
+    findings, _, _ = verifying.check()
+    assert [one.fault for one in findings] == [Damage.ROLLED_BACK]
+
+
+def test_the_program_marks_and_says_what_it_did_not_read(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        verify = ("verify", "--data-dir", "data", "--from", "out", "--json")
+        rows = []
+        for options in ((), (), ("--all",)):
+            ran = run(*verify, *options)
+            assert (ran.code, ran.err) == (Exit.OK, "")
+            summary = json.loads(ran.out)["summary"]
+            rows.append((summary["rows"], summary["verified_to"]))
+        assert rows == [(50, 0), (0, 50), (50, 0)]
+        [mark] = (tmp_path / "data" / "verified").glob("*.json")
+        mark.write_text("{}")
+        ran = run(*verify)
+        assert (ran.code, "a mark is not used" in ran.err) == (Exit.OK, True)
