@@ -5,42 +5,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from eventstore.log.databases import folder_name
-from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
-from eventstore.parquet.catalog import Catalog, DataFile, catalog_of
-from eventstore.parquet.databases import check_one_log, exports_in
-from eventstore.parquet.errors import ExportDamaged
-from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
-from eventstore.parquet.manifest import ExportHead, Verify, read_head
+from eventstore.log.public_key import PublicKey
+from eventstore.parquet.catalog import Catalog, DataFile
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.hashes import FileHashes
+from eventstore.parquet.manifest import ExportHead
+from eventstore.parquet.opening import AsOf, NoExport, NotExported, open_exports, require
 from eventstore.parquet.schema import SCHEMA
-from projections.errors import UNREACHABLE, USAGE, ProjectionError
 
-AsOf: TypeAlias = datetime | int | None
-"""A time (with its zone) or a position of the log; None for all that is exported."""
+__all__ = [
+    "READ",
+    "AsOf",
+    "DatabaseExport",
+    "NoExport",
+    "NotExported",
+    "OpenedExport",
+    "Position",
+    "open_parts",
+    "position_text",
+]
 Position: TypeAlias = tuple[int, ...]
 """How far a log is: the position of a row in each of its databases, in their order."""
-_MS: Final = 1_000
 _NOT_READ: Final = {"type_version", "command", "state", "previous"}
 READ: Final = pa.schema([field for field in SCHEMA if field.name not in _NOT_READ])
 """The columns of the exported files that projections read: nothing that was said to others."""
-
-
-class NoExport(ProjectionError):
-    """There is no export in the place that was named."""
-
-    exit_code = UNREACHABLE
-
-
-class NotExported(ProjectionError):
-    """The export does not reach the position that was named."""
-
-    exit_code = USAGE
 
 
 @dataclass(frozen=True)
@@ -50,13 +44,20 @@ class DatabaseExport:
     target: str
     place: ExportPlace
     catalog: Catalog
+    hashes: FileHashes = field(default_factory=FileHashes, repr=False, compare=False)
 
     def files(self, after: int, until: int) -> list[DataFile]:
         """Those with rows at ``after < position <= until``."""
         return [f for f in self.catalog.files if f.last > after and f.first <= until]
 
     def rows(self, until: int) -> ds.Dataset:
-        """The rows up to a position, or some more, for programs that read Arrow."""
+        """The rows up to a position, or some more, for programs that read Arrow.
+
+        Raises:
+            ExportDamaged: a file is missing, or not the one that its manifest names.
+            ExportUnavailable: a file cannot be read now.
+        """
+        self.hashes.check(self.place, self.files(0, until))
         paths = [self.place.full_path(file.path) for file in self.files(0, until)]
         return ds.dataset(paths, schema=READ, filesystem=self.place.filesystem)
 
@@ -135,40 +136,17 @@ class OpenedExport:
         Raises:
             NotExported: as ``position``.
         """
-        if as_of is None:
-            return
-        if isinstance(as_of, datetime):
-            self._check_complete(as_of)
-        elif len(self.parts) > 1:
-            raise NotExported(
-                f"position {as_of}: the log has {len(self.parts)} databases, each with positions of"
-                " its own: name a time, or the export of one database"
-            )
-        elif as_of > self.last[0]:
-            raise NotExported(f"position {as_of}: the export ends at {self.last[0]}")
-
-    def _check_complete(self, at: datetime) -> None:
-        for number, part in enumerate(self.parts):
-            until_ms = part.catalog.complete_until_ms
-            name = f"{folder_name(number)}: " if len(self.parts) > 1 else ""
-            if until_ms is None:
-                raise NotExported(
-                    f"{name}the export does not say until when it is complete, for it is not done"
-                    " or of an earlier release: export once more, or name a position"
-                )
-            if at.timestamp() * _MS > until_ms:
-                until = datetime.fromtimestamp(until_ms / _MS, UTC).isoformat(timespec="seconds")
-                raise NotExported(
-                    f"{name}{at.isoformat()}: the export is complete until {until}, position"
-                    f" {part.catalog.last}: name an earlier time, or wait for what is exported next"
-                )
+        require([part.catalog for part in self.parts], as_of)
 
 
-def open_parts(target: str, signer: PublicKey | None = None) -> list[DatabaseExport]:
+def open_parts(
+    target: str, signer: PublicKey | None = None, *, skip_hashes: bool = False
+) -> list[DatabaseExport]:
     """The exports of all databases at a path of this machine or a URI.
 
     Everything in them that is signed has to be signed by ``signer``; without one by the key that
-    the export names itself, and whose that is, nothing says.
+    the export names itself, and whose that is, nothing says. With ``skip_hashes`` data files are
+    read as they are, and not compared with what was signed.
 
     Raises:
         NoExport: there is no export.
@@ -176,34 +154,8 @@ def open_parts(target: str, signer: PublicKey | None = None) -> list[DatabaseExp
             also if an export of several is missing.
         ExportUnavailable: the place cannot be read now.
     """
-    targets = exports_in(target)
-    parts = [_opened(one, signer) for one in targets or [target]]
-    if targets not in ([], [target]):
-        check_one_log([part.catalog for part in parts])
-    return parts
-
-
-def _opened(target: str, signer: PublicKey | None) -> DatabaseExport:
-    place = open_place(target)
-    catalog = catalog_of(place, _verify_of(place, signer), is_listed=False)
-    if catalog.head is None:
-        why = "no export is here" if place.exists() else "there is no such folder"
-        raise NoExport(f"{place.address()}: {why}")
-    return DatabaseExport(target, place, catalog)
-
-
-def _verify_of(place: ExportPlace, signer: PublicKey | None) -> Verify | None:
-    """The check of signatures; None where there is no export, or none that can be read."""
-    if signer is not None:
-        return signer.verify
-    try:
-        named = read_head(HEAD, place.read(HEAD)).public_key
-    except (FileMissing, ExportDamaged):
-        return None
-    try:
-        return read_public_key(named).verify
-    except PublicKeyRefused:
-        return lambda _message, _signature: False
+    hashes = FileHashes(is_skipped=skip_hashes)
+    return [DatabaseExport(*part, hashes) for part in open_exports(target, signer)]
 
 
 def position_text(position: Position) -> str:

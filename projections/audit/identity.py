@@ -5,44 +5,11 @@ See ``projections.audit.messages`` for what these functions take and make.
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from eventstore.log.events import TOPIC_BY_TYPE, type_name
-from eventstore.parquet.schema import FILLING, SCHEMA, SIZE
+from eventstore.parquet.audit.events import DETAILS, OF_ITS_STREAM, TRAFFIC
 from projections.tables.projection import Step
-
-_TRAFFIC: Final = (
-    "message-queued",
-    "messages-delivered",
-    "messages-removed",
-    "event-saved",
-    "public-event-published",
-)
-"""Events whose last word says what was done."""
-_ELSEWHERE: Final = {
-    *("messages-delivered", "messages-removed", "event-tags-updated", "public-events-deleted"),
-    *("key-claimed", "key-released", "invitation-used", "refusals-counted", "batch-sealed"),
-}
-"""Events that are counted by day, or stand in the stream of a key, an invitation, an edge."""
-_OF_ITS_STREAM: Final = tuple(
-    name for kind in TOPIC_BY_TYPE if (name := type_name(kind)) not in {*_TRAFFIC, *_ELSEWHERE}
-)
-_WHOSE: Final = {"did", "owner_did", "by_did", "digest", "claims"}
-_IN_HISTORY: Final = {*_OF_ITS_STREAM, "key-claimed", "key-released", "invitation-used"}
-_DETAILS: Final = tuple(
-    name
-    for name in SCHEMA.names
-    if name not in _WHOSE
-    and any(
-        name in (*filling.columns, *([SIZE] if filling.content else []))
-        for kind, filling in FILLING.items()
-        if type_name(kind) in _IN_HISTORY
-    )
-)
-"""Columns that say more of an event; of each event those that it has."""
 
 
 def identity_history(step: Step, did: str) -> DataFrame:
@@ -51,8 +18,8 @@ def identity_history(step: Step, did: str) -> DataFrame:
     ``identity`` is the identity itself, or the key or invitation that it took; ``details`` is a
     struct of what the event says, null for what it does not say.
     """
-    is_own = F.col("type").isin(*_OF_ITS_STREAM) & (F.col("identity") == did)
-    own = step.of(*_OF_ITS_STREAM, "invitation-used").where(is_own | (F.col("by_did") == did))
+    is_own = F.col("type").isin(*OF_ITS_STREAM) & (F.col("identity") == did)
+    own = step.of(*OF_ITS_STREAM, "invitation-used").where(is_own | (F.col("by_did") == did))
     return (
         own.unionByName(_keys(step, did))
         .select(
@@ -61,7 +28,7 @@ def identity_history(step: Step, did: str) -> DataFrame:
             "type",
             "version",
             "identity",
-            F.struct(*_DETAILS).alias("details"),
+            F.struct(*DETAILS).alias("details"),
         )
         .orderBy(*[F.col(name).desc() for name in step.order])
     )
@@ -93,7 +60,7 @@ def identity_traffic(step: Step, did: str) -> DataFrame:
     what = F.array_compact(F.array(own, F.when(is_queued & is_sent, F.lit("sent"))))
     is_many = F.col("message_ids").isNotNull()
     return (
-        step.of(*_TRAFFIC)
+        step.of(*TRAFFIC)
         .where(is_own | is_sent)
         .select(
             F.to_date("recorded_at").alias("day"),

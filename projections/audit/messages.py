@@ -7,7 +7,8 @@ up to one position, in an order of its own. No row has content of a message.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -21,6 +22,7 @@ from projections.tables.queues import QUEUES
 REPLAYS: Final = ("DUPLICATE_NONCE", "TIMESTAMP_OUT_OF_RANGE")
 """Reasons of refused replays: while the nonce is remembered, and later. A client whose clock is
 wrong is refused for the second one, too."""
+_CLOCKS_DIFFER: Final = timedelta(hours=1)
 _SEAL: Final = ("position", "version", "digest")
 
 
@@ -152,7 +154,9 @@ def queue_refusals(step: Step, period: AuditPeriod = EVER) -> DataFrame:
     )
 
 
-def stuck_messages(step: Step, at_ms: int, *, older_than_s: int, deliveries_min: int) -> DataFrame:
+def stuck_messages(
+    step: Step, at_ms: int, *, older_than_s: int, deliveries_min: int, period: AuditPeriod = EVER
+) -> DataFrame:
     """Messages that wait for longer or were handed out more often than that; worst first.
 
     The worst is the one that is the most times over one of the two bounds.
@@ -162,11 +166,17 @@ def stuck_messages(step: Step, at_ms: int, *, older_than_s: int, deliveries_min:
         at_ms: when they still wait, Unix milliseconds.
         older_than_s: longest wait that is nothing unusual, in seconds; at least 1.
         deliveries_min: handed out and not acknowledged so often; at least 1.
+        period: when they were queued.
     """
+    if period.since is not None:
+        # What happened to them came later, by clocks that differ little: older files are not read.
+        since = F.lit(period.since - _CLOCKS_DIFFER)
+        step = replace(step, events=step.events.where(F.col("recorded_at") >= since))
     age_s = (F.lit(at_ms) - F.unix_millis("recorded_at")) / 1_000
     over = F.greatest(F.col("age_s") / older_than_s, F.col("deliveries") / deliveries_min)
     return (
         QUEUES.rebuild(step)
+        .where(period.overlaps("recorded_at", "recorded_at"))
         .withColumn("age_s", age_s)
         .where((F.col("age_s") > older_than_s) | (F.col("deliveries") >= deliveries_min))
         .orderBy(over.desc(), "position")

@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 import click
 
 from eventstore.log.proof import proof_bytes
+from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of
 from eventstore.log.public_key import PublicKey, read_public_key
+from eventstore.parquet.audit.records import FROM_QUEUED, message_summary
 from eventstore.parquet.proofs import message_proof
 from projections.audit.identity import identity_history, identity_traffic
 from projections.audit.listing import (
@@ -34,18 +36,18 @@ from projections.audit.messages import (
 )
 from projections.errors import FINDING, UNREACHABLE
 from projections.exported import AsOf, Position, position_text
-from projections.spark.export import DATABASE, ExportedLog, open_export
+from projections.spark.export import DATABASE, ExportedLog
 from projections.spark.program import (
     Ended,
     as_of_option,
     explaining,
+    open_named,
     point_in_log,
     pseudonymise_option,
     public_key_option,
     signer_said,
     spark_options,
 )
-from projections.spark.pseudonyms import PREFIX, fingerprint, pseudonym_of
 from projections.spark.session import open_session
 from projections.tables.projection import Step
 
@@ -55,7 +57,6 @@ _EVENTS_MAX: Final = 100_000
 _OLD_S: Final = 86_400
 _OFTEN: Final = 5
 _MS: Final = 1_000
-_FROM_QUEUED: Final = ("identity", "protocol", "sender_did", "recipient_key", "size_bytes")
 
 
 class _Query(NamedTuple):
@@ -145,10 +146,10 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> Non
             raise Ended(FINDING, f"no such message up to position {position_text(log.position)}")
     message = {
         "message_id": message_id,
-        **_summary(events, log.at_ms),
+        **message_summary(events, log.at_ms),
         "signed_by": signer_said(log.export, query.signer),
     }
-    kept = [{n: v for n, v in event.items() if n not in _FROM_QUEUED} for event in events]
+    kept = [{n: v for n, v in event.items() if n not in FROM_QUEUED} for event in events]
     if file is not None:
         message["proof"] = str(file)
         _write_proof(query, log.export, message, events, file)
@@ -259,16 +260,30 @@ def replays_command(
     show_default=True,
     help="Messages handed out so often and not acknowledged.",
 )
+@_period_options
 @_limit_option
 @_on_export
-def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limit: int) -> None:
+def stuck_command(
+    query: _Query,
+    *,
+    older_than_s: int,
+    deliveries_min: int,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+) -> None:
     """Show messages that wait for long or are handed out again and again, worst first.
 
-    The age is what it was at the time of --as-of, else when the newest event was recorded.
+    With --since and --until those that were queued then. The age is what it was at the time of
+    --as-of, else when the newest event was recorded.
     """
     with _opened(query) as log:
         rows = stuck_messages(
-            log.step, log.at_ms, older_than_s=older_than_s, deliveries_min=deliveries_min
+            log.step,
+            log.at_ms,
+            older_than_s=older_than_s,
+            deliveries_min=deliveries_min,
+            period=AuditPeriod(since, until),
         )
         found = {"messages": listed(rows, limit)}
     kept = f"Messages that wait for more than {older_than_s:,} s"
@@ -277,7 +292,7 @@ def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limi
 
 @contextmanager
 def _opened(query: _Query) -> Iterator[_Log]:
-    export = open_export(query.source, query.signer, query.key)
+    export = open_named(query.source, query.signer, query.key)
     export.require(query.as_of)
     with open_session(query.master, memory_mib=query.memory_mib) as spark:
         position = export.position(spark, query.as_of)
@@ -294,19 +309,6 @@ def _name(did: str, key: bytes | None) -> str:
     if key is None:
         raise click.UsageError("a pseudonym is understood with its key alone: --pseudonymise")
     return did
-
-
-def _summary(events: list[Record], at_ms: int) -> Record:
-    """What became of the message; ``waited_s`` until it was removed, or until now."""
-    queued, last = events[0], events[-1]
-    is_gone = last["event"] == "removed"
-    until = datetime.fromisoformat(last["recorded_at"]) if is_gone else _time(at_ms)
-    return {
-        **{name: queued[name] for name in _FROM_QUEUED},
-        "state": f"removed: {last['by']}" if is_gone else "waits",
-        "deliveries": sum(event["event"] == "delivered" for event in events),
-        "waited_s": (until - datetime.fromisoformat(queued["recorded_at"])).total_seconds(),
-    }
 
 
 def _show(

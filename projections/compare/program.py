@@ -10,11 +10,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from eventstore.parquet.errors import ExportDamaged
 from projections.compare.compare import Comparison, compare
 from projections.errors import FINDING
 from projections.exported import position_text
-from projections.spark.export import open_export
-from projections.spark.program import explaining, spark_options
+from projections.spark.program import explaining, open_named, spark_options
 from projections.spark.session import open_session
 
 _TRIES: Final = 3
@@ -47,14 +47,14 @@ def compare_command(
 def _compared(spark: SparkSession, source: str, folder: str) -> Comparison:
     """Once more if a compaction removed files meanwhile: the dump does not change."""
     for _ in range(_TRIES - 1):
-        export = open_export(source)
+        export = open_named(source)
         try:
             return compare(spark, export, folder)
-        except (PySparkException, Py4JError):
-            later = open_export(source).files
+        except (PySparkException, Py4JError, ExportDamaged):
+            later = open_named(source).files
             if all(new[: len(old)] == old for old, new in zip(export.files, later, strict=True)):
                 raise
-    return compare(spark, open_export(source), folder)
+    return compare(spark, open_named(source), folder)
 
 
 def _text(found: Comparison) -> str:

@@ -14,11 +14,11 @@ from projections.generations.generation import Generation
 from projections.generations.lock import only_rebuild
 from projections.generations.place import Kept
 from projections.rebuild.rebuild import KEPT, rebuild
-from projections.spark.export import open_export
 from projections.spark.program import (
     ProgressSteps,
     as_of_option,
     explaining,
+    open_named,
     pseudonymise_option,
     public_key_option,
     signer_said,
@@ -70,7 +70,7 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     The tables are a generation: one version of each, as they belong together. Earlier generations
     stay as they are until they are not kept any longer. With --json its description is printed.
     """
-    export = open_export(source, signer, key)
+    export = open_named(source, signer, key)
     export.require(as_of)
     with only_rebuild(open_place(target)):
         pass  # refused before Spark is started, where another rebuild runs already

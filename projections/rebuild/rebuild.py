@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 from pyspark.sql.types import StructField, StructType
 
+from eventstore.log.pseudonyms import fingerprint
 from eventstore.parquet.errors import ExportError
 from projections.errors import USAGE, ProjectionError
 from projections.exported import AsOf, Position, position_text
@@ -34,7 +35,6 @@ from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import read_files
 from projections.rebuild.writing import buckets_for, buckets_of, slots_by_type, write_rows
 from projections.spark.export import ExportedLog, spark_path
-from projections.spark.pseudonyms import fingerprint
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.registry import PROJECTIONS
 

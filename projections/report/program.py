@@ -12,10 +12,10 @@ import msgspec
 from eventstore.log.public_key import PublicKey
 from projections.report.numbers import FOLDER
 from projections.report.writing import STEPS, Report, write_report
-from projections.spark.export import open_export
 from projections.spark.program import (
     ProgressSteps,
     explaining,
+    open_named,
     point_in_log,
     pseudonymise_option,
     public_key_option,
@@ -100,7 +100,7 @@ def report_command(  # noqa: PLR0913 - one for each option
     report.html needs nothing else to be shown. Messages that were queued before that time and
     waited count as waiting. Nothing has content of messages.
     """
-    export = open_export(source, signer)
+    export = open_named(source, signer)
     with ProgressSteps("Writing the report", STEPS + 1) as steps:
         steps.begin("Spark")
         with open_session(master, memory_mib=memory_mib) as spark:

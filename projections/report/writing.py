@@ -10,13 +10,14 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from eventstore.log.pseudonyms import NAMING
 from eventstore.parquet.files import open_place
 from projections.exported import position_text
 from projections.report import units
 from projections.report.numbers import NUMBERS, compute, plain, write
 from projections.report.page import Note, page
 from projections.spark.export import ExportedLog
-from projections.spark.pseudonyms import NAMING, pseudonymised
+from projections.spark.pseudonyms import pseudonymised
 from projections.views.on_spark import recorded_ms, views_in_spark
 from projections.views.registry import VIEWS
 from projections.views.span import WITHIN_MS, Span

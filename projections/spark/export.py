@@ -83,10 +83,17 @@ class ExportedLog(OpenedExport):
     ) -> DataFrame:
         """The rows with ``after < position <= until``, seals included, in no order.
 
-        Rows of several databases have the column ``database``, the number of theirs.
+        Rows of several databases have the column ``database``, the number of theirs. Before Spark
+        gets a file it is compared with the SHA-256 that was signed (``eventstore.parquet.hashes``).
+
+        Raises:
+            ExportDamaged: a file is missing, or not the one that its manifest names.
+            ExportUnavailable: a file cannot be read now.
         """
         after, until = after or self.start, until or self.last
         ends = list(zip(self.parts, after, until, strict=True))
+        for part, first, last in ends:
+            part.hashes.check(part.place, part.files(first, last))
         rows = _rows(
             spark, [path for part, first, last in ends for path in _paths(part, first, last)]
         )
@@ -167,7 +174,11 @@ def _at_ms(spark: SparkSession, export: ExportedLog, position: int) -> int:
 
 
 def open_export(
-    target: str, signer: PublicKey | None = None, key: bytes | None = None
+    target: str,
+    signer: PublicKey | None = None,
+    key: bytes | None = None,
+    *,
+    skip_hashes: bool = False,
 ) -> ExportedLog:
     """The export at a path of this machine or a URI; with pseudonyms by a key, if one is given.
 
@@ -175,13 +186,15 @@ def open_export(
     export names itself, and whose that is, nothing says. Where the exports of several databases are
     there, all of them as one.
 
+    With ``skip_hashes`` data files are read as they are, and not compared with what was signed.
+
     Raises:
         NoExport: there is no export.
         ExportDamaged: names the file and says what is wrong with it, a wrong signature included;
             also if an export of several is missing.
         ExportUnavailable: the place cannot be read now.
     """
-    return ExportedLog(open_parts(target, signer), key)
+    return ExportedLog(open_parts(target, signer, skip_hashes=skip_hashes), key)
 
 
 def spark_path(target: str) -> str:

@@ -11,21 +11,23 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import IO, Any, Final, NoReturn, Self
 
 import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from eventstore.log.pseudonyms import KeyRefused, read_key
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+from eventstore.parquet import opening
 from eventstore.parquet.errors import ExportError, ExportUnavailable
-from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, ProjectionError
+from eventstore.parquet.opening import NoExport, NotExported
+from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, USAGE, ProjectionError
 from projections.exported import AsOf
-from projections.spark.export import ExportedLog
-from projections.spark.pseudonyms import KeyRefused, read_key
+from projections.spark.export import ExportedLog, open_export
 from projections.spark.session import MEMORY_MIB
 
+_SKIP_HASHES: Final = "projections.skip_hashes"
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _CAUSE: Final = re.compile(r"\[[A-Z_.]+\] [^\n]*")
 _JAVA_CAUSE: Final = re.compile(r"^\s*Caused by: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
@@ -39,20 +41,15 @@ _HINTS: Final = {
 
 
 def point_in_log(text: str) -> AsOf:
-    """A position of the log, or a time in ISO 8601; in UTC if it names no zone.
+    """See ``opening.point_in_log``.
 
     Raises:
         BadParameter: the text is neither.
     """
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
-        at = datetime.fromisoformat(text)
+        return opening.point_in_log(text)
     except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is neither a position nor a time like 2030-12-31T23:59:59Z"
-        ) from error
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+        raise click.BadParameter(str(error)) from error
 
 
 def pseudonym_key(path: str) -> bytes:
@@ -104,9 +101,31 @@ pseudonymise_option: Final = click.option(
 )
 
 
+def _take_skip_hashes(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001
+    if value:
+        context.meta[_SKIP_HASHES] = True
+        click.echo("The data files are not compared with what was signed.", err=True)
+
+
+def open_named(
+    source: str, signer: PublicKey | None = None, key: bytes | None = None
+) -> ExportedLog:
+    """The export that a command names, with its ``--skip-hashes``; see ``open_export``."""
+    context = click.get_current_context(silent=True)
+    skips = context is not None and _SKIP_HASHES in context.meta
+    return open_export(source, signer, key, skip_hashes=skips)
+
+
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command with the options of all: ``source``, ``master``, ``memory_mib``, ``as_json``."""
     for option in (
+        click.option(
+            "--skip-hashes",
+            is_flag=True,
+            expose_value=False,
+            callback=_take_skip_hashes,
+            help="Read data files as they are: what was changed in them goes unseen.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables."),
         click.option(
             "--memory-mib", default=MEMORY_MIB, show_default=True, help="Heap of local Java."
@@ -158,6 +177,10 @@ def explaining() -> Iterator[None]:
         yield
     except ProjectionError as error:
         raise Ended(error.exit_code, str(error)) from error
+    except NoExport as error:
+        raise Ended(UNREACHABLE, str(error)) from error
+    except NotExported as error:
+        raise Ended(USAGE, str(error)) from error
     except ExportUnavailable as error:
         raise Ended(UNREACHABLE, f"cannot be read or written now: {error}") from error
     except ExportError as error:
@@ -169,10 +192,7 @@ def explaining() -> Iterator[None]:
 
 def signer_said(export: ExportedLog, signer: PublicKey | None) -> str:
     """Who has signed an export, and whether that is the mediator that was named."""
-    key = export.head.public_key
-    if signer is None:
-        return f"{key}, and whose key that is, is not known: none was named (--public-key)"
-    return f"{key}, the key that was expected"
+    return opening.signer_said(export.head.public_key, signer)
 
 
 class Ended(click.ClickException):

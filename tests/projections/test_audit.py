@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,8 +19,14 @@ from pyspark.sql import SparkSession
 from actors.core import commands as c
 from eventstore.log import events as e
 from eventstore.log.proof import ProvenMessage, check_proof
+from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.public_key import PublicKey
+from eventstore.parquet.audit.lookup import Lookup
+from eventstore.parquet.audit.records import identity_records, message_records
+from eventstore.parquet.opening import open_exports
 from eventstore.stores.open_log import open_log
+from http_edge.cli.main import poste
+from http_edge.server.exits import Stop
 from projections.__main__ import projections
 from projections.audit.identity import identity_history, identity_traffic
 from projections.audit.listing import Listing, listed, print_listing
@@ -33,7 +40,6 @@ from projections.audit.messages import (
     stuck_messages,
 )
 from projections.spark.export import open_export
-from projections.spark.pseudonyms import pseudonym_of
 from projections.tables.projection import Step
 from tests.histories import AGENTS, IDENTITIES, START_MS, History, random_script
 from tests.projections.exports import SIGNER, export_log
@@ -278,6 +284,80 @@ def test_messages_that_are_stuck_are_listed_worst_first(step: Step, sample: Samp
             expected[message_id] = (-over, position)
     assert len(expected) > 2
     assert [row["message_id"] for row in rows] == sorted(expected, key=lambda i: expected[i])
+    times = sorted(datetime.fromisoformat(row["queued_at"]) for row in rows)
+    since = times[len(times) // 2]
+    for period in (AuditPeriod(since), AuditPeriod(None, since), AuditPeriod(since, since)):
+        found = stuck_messages(
+            step, at_ms, older_than_s=PATIENT_S, deliveries_min=OFTEN, period=period
+        )
+        expected_rows = [
+            row
+            for row in rows
+            if (period.since is None or datetime.fromisoformat(row["queued_at"]) >= since)
+            and (period.until is None or datetime.fromisoformat(row["queued_at"]) < since)
+        ]
+        assert listed(found, ALL).records == expected_rows
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_look_up_without_spark_shows_the_rows_that_spark_shows(
+    spark: SparkSession, sample: SampleLog, part: int
+) -> None:
+    export = open_export(str(sample.export))
+    until = export.last[0] // part
+    step = events_until(spark, export, (until,))
+    ids = {i for stored in sample.events for i in ids_in(stored.event)}
+    [opened] = open_exports(str(sample.export))
+    with Lookup(opened, until) as lookup:
+        for message_id in sorted(ids)[:: 1 + len(ids) // 12]:
+            expected = listed(message_life(step, message_id), ALL).records
+            assert message_records([lookup], message_id, until) == expected
+        for did in (*IDENTITIES, *AGENTS):
+            found = identity_records([lookup], did)
+            assert found.history == listed(identity_history(step, did), ALL).records
+            assert found.traffic == listed(identity_traffic(step, did), ALL).records
+            assert found.refused == listed(refused_commands(step, sender_did=did), ALL).records
+
+
+@pytest.mark.spark
+def test_both_programs_print_the_same_document(
+    runner: CliRunner, sample: SampleLog, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(KEY)
+    key.chmod(0o600)
+    message_id = next(i for s in sample.of(e.MessagesRemoved) for i in ids_in(s.event))
+    for command in (["message", message_id], ["identity", IDENTITIES[0]]):
+        for options in (
+            [],
+            ["--pseudonymise", str(key)],
+            ["--as-of", iso(round(START_MS + 60_000))],
+        ):
+            arguments = ["audit", *command, "--from", str(sample.export), "--json", *options]
+            by_spark = runner.invoke(projections, arguments)
+            looked_up = CliRunner().invoke(poste, arguments, standalone_mode=False)
+            if by_spark.exit_code:
+                assert isinstance(looked_up.exception, Stop)
+                assert looked_up.exception.exit_code == by_spark.exit_code
+            else:
+                assert json.loads(looked_up.stdout) == json.loads(by_spark.stdout)
+
+
+@pytest.mark.spark
+def test_what_much_is_read_of_is_compared_with_what_was_signed(
+    runner: CliRunner, sample: SampleLog, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(sample.export, tmp_path / "copy")
+    file = next(copy.glob("events/*/*.parquet"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1  # the mark of the format alone: Spark reads what stands before it
+    file.write_bytes(bytes(content))
+    refused = runner.invoke(projections, ["audit", "refused", "--from", str(copy)])
+    assert (refused.exit_code, "SHA-256 is not that of the manifest" in refused.stderr) == (4, True)
+    skipped = runner.invoke(projections, ["audit", "refused", "--from", str(copy), "--skip-hashes"])
+    assert "not compared with what was signed" in skipped.stderr
+    assert "SHA-256" not in skipped.stderr
 
 
 @pytest.mark.spark

@@ -213,7 +213,7 @@ def test_a_file_that_was_changed_is_named_in_one_line(spark: SparkSession, expor
     first, *_ = sorted(export.glob("events/*/*.parquet"))
     first.write_bytes(bytes(first.stat().st_size))
     with pytest.raises((PySparkException, Py4JError)) as caught:
-        open_export(str(export)).events(spark).count()
+        open_export(str(export), skip_hashes=True).events(spark).count()
     said = cause(str(caught.value))
     assert first.name in said
     assert "\n" not in said

@@ -19,20 +19,20 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.pseudonyms import (
+    KEY_BYTES_MAX,
+    NAMING,
+    KeyRefused,
+    fingerprint,
+    pseudonym_of,
+    read_key,
+)
 from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
 from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.spark.export import SCHEMA, open_export
-from projections.spark.pseudonyms import (
-    KEY_BYTES_MAX,
-    NAMING,
-    KeyRefused,
-    fingerprint,
-    pseudonym,
-    pseudonym_of,
-    read_key,
-)
+from projections.spark.pseudonyms import pseudonym
 from projections.tables.registry import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, KEYS, History, random_script
 from tests.projections.exports import export_log, rows_of

@@ -19,6 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
@@ -29,7 +30,6 @@ from projections.report.page import Note, page
 from projections.report.plots import time_locator
 from projections.report.writing import PAGE, write_report
 from projections.spark.export import open_export
-from projections.spark.pseudonyms import pseudonym_of
 from projections.views.span import DAY_MS, NoSuchTime, Span
 from tests import histories
 from tests.projections.counting import Counted
