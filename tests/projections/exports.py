@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
 from pyspark.sql import DataFrame
 
 from actors.core.partitioning import Placement
 from actors.host.clock import system_clock
-from eventstore.log.codec import decode
-from eventstore.log.event_log import EventLog
-from eventstore.log.events import BatchSealed
+from eventstore.log.codec import decode_whole
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.events import BatchSealed, Event
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
 from eventstore.parquet.manifest import Signer
@@ -56,12 +57,9 @@ def export_log(log: EventLog, target: Path, rows_max: int = 100_000) -> None:
 
 def prefix_of(log: EventLog, position: int, path: Path) -> EventLog:
     """A log of its own with the rows up to a position."""
-    rows = [row for row in log.read_log(limit=1_000_000) if row.id <= position]
-    stored = [
-        StoredEvent(row.originator_id, row.originator_version, row.topic, row.state) for row in rows
-    ]
+    rows = [row for row in _rows(log) if row.position <= position]
     prefix = open_log(f"sqlite:{path}")
-    prefix.append(stored, [decode(row.topic, row.state) for row in rows])
+    prefix.append(list(map(_stored, rows)), list(map(_event, rows)))
     return prefix
 
 
@@ -69,14 +67,26 @@ def share_out(
     log: EventLog, databases: Sequence[EventLog], placement: Placement, *, after: int = 0
 ) -> None:
     """Append what follows a position to the databases, each what its own partitions sealed."""
-    section: list[StoredEvent] = []
-    for row in log.read_log(after=after, limit=1_000_000):
-        section.append(StoredEvent(row.originator_id, row.originator_version, row.topic, row.state))
-        events = [decode(stored.topic, stored.state) for stored in section]
-        if isinstance(events[-1], BatchSealed):
-            number = placement.database_of_partition(events[-1].partition)
-            databases[number].append(section, events)
+    section: list[LogRow] = []
+    for row in _rows(log, after):
+        section.append(row)
+        sealed = _event(row)
+        if isinstance(sealed, BatchSealed):
+            number = placement.database_of_partition(sealed.partition)
+            databases[number].append(list(map(_stored, section)), list(map(_event, section)))
             section = []
+
+
+def _rows(log: EventLog, after: int = 0) -> Sequence[LogRow]:
+    return log.read_rows(after=after, rows_max=1_000_000, bytes_max=1_000_000_000)
+
+
+def _stored(row: LogRow) -> StoredEvent:
+    return StoredEvent(UUID(bytes=row.stream), row.version, row.topic, row.state)
+
+
+def _event(row: LogRow) -> Event:
+    return decode_whole(row.topic, row.state, row.content)
 
 
 def rows_of(
