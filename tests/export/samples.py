@@ -28,7 +28,14 @@ from eventstore.parquet.verify.export import ExportFinding, verify_export
 from eventstore.parquet.write.exporter import Exporter, ExportOwner, Kept
 from eventstore.parquet.write.step import Bounds
 from http_edge.crypto import signatures
-from tests.log.samples import AT_MS, COMMAND, SealedWriter, message, saved
+from tests.log.samples import (
+    AT_MS,
+    COMMAND,
+    SealedWriter,
+    message,
+    saved,
+    with_content_in_row,
+)
 
 SEED = bytes(range(32))
 KEY = signatures.public_key(SEED)
@@ -53,10 +60,14 @@ def registered(number: int, at_ms: int = AT_MS) -> tuple[UUID, Event]:
 
 
 class Growing:
-    """A log that grows by whole transactions, two partitions each."""
+    """A log that grows by whole transactions, two partitions each.
 
-    def __init__(self, log: EventLog) -> None:
+    ``as_earlier``: as releases wrote it that kept contents in the rows.
+    """
+
+    def __init__(self, log: EventLog, *, as_earlier: bool = False) -> None:
         self._writer = SealedWriter(log)
+        self._written = with_content_in_row if as_earlier else lambda event: event
         self._identities = 0
 
     def grow(self, transactions: int = 1) -> None:
@@ -68,9 +79,12 @@ class Growing:
                 {
                     "shard-0": [
                         registered(number),
-                        (stream, message(b"\x00\xff" * number, f"message-{number}")),
+                        (
+                            stream,
+                            self._written(message(b"\x00\xff" * number, f"message-{number}")),
+                        ),
                     ],
-                    "shard-1": [(identity_stream(did(1)), saved(f"event-{number}"))],
+                    "shard-1": [(identity_stream(did(1)), self._written(saved(f"event-{number}")))],
                 }
             )
 

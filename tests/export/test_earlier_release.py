@@ -48,7 +48,7 @@ def golden(folder: Path) -> ExportPlace:
 def growing(tmp_path: Path) -> Iterator[tuple[EventLog, Growing]]:
     """The log that was exported then."""
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
-        growing = Growing(log)
+        growing = Growing(log, as_earlier=True)
         growing.grow(8)
         yield log, growing
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from eventstore.log.content import with_content
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.files import ExportPlace
@@ -126,7 +127,9 @@ def test_duckdb_pandas_and_spark_read_the_same_rows(
         rows = in_duckdb(uri)
         assert rows == in_pandas(uri)
         assert [row[0] for row in rows] == [row.position for row in whole_log(sqlite_log)]
-        assert [row[-1] for row in rows] == [row.state for row in whole_log(sqlite_log)]
+        assert [row[-1] for row in rows] == [
+            with_content(row.state, row.content) for row in whole_log(sqlite_log)
+        ]
         with Beside(export, growing).running():
             for _ in range(3):
                 found = spark.read.parquet(*(f"file://{path}" for path in pinned.file_uris()))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from eventstore.log.content import with_content
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
@@ -52,7 +53,7 @@ def test_other_programs_read_exactly_the_rows_of_the_log(
     export_all(sqlite_log, place)
     rows = table_of(place).to_pyarrow_table()
     assert set(rows.column_names) == {*SCHEMA.names, "date"}
-    states = {row.position: row.state for row in whole_log(sqlite_log)}
+    states = {r.position: with_content(r.state, r.content) for r in whole_log(sqlite_log)}
     assert dict(zip(rows["position"].to_pylist(), rows["state"].to_pylist(), strict=True)) == states
 
 

@@ -11,10 +11,12 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import (
     Event,
     EventSaved,
+    EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
     IdentityReleased,
     MessageQueued,
+    MessageQueued1,
     MessagesRemoved,
     PublicEventPublished,
     PublicEventsDeleted,
@@ -99,6 +101,18 @@ def published(
         timestamp_s=timestamp_s,
         event_signature=f"signature of {event_id}",
     )
+
+
+def with_content_in_row(event: Event) -> Event:
+    """A message or a saved event as its first type has it."""
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    match event:
+        case MessageQueued(payload=payload):
+            return MessageQueued1(**fields | {"payload": payload.data})
+        case EventSaved(payload=payload):
+            return EventSaved1(**fields | {"payload": payload.data.decode()})
+        case _:
+            return event
 
 
 def withdrawn(
