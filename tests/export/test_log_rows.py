@@ -10,8 +10,17 @@ from tests.log.samples import OTHER, OWNER, append, message
 
 def test_rows_read_in_bulk_are_those_of_the_log(log: EventLog) -> None:
     Growing(log).grow(5)
+    contents = log.read_contents(after=0, until=log.position())
+    assert contents
     expected = [
-        LogRow(row.id, row.originator_id.bytes, row.originator_version, row.topic, row.state)
+        LogRow(
+            row.id,
+            row.originator_id.bytes,
+            row.originator_version,
+            row.topic,
+            row.state,
+            contents.get(row.id),
+        )
         for row in log.read_log(limit=1_000)
         if not isinstance(row.originator_id, str)
     ]
