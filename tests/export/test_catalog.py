@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Do, Damage, Callable[[Export], str]]] = {
         lambda x: x.sign(x.manifests[3], schema=2), Damage.UNKNOWN_FORMAT, lambda x: x.named[3]
     ),
     "an event version of a later release": (
-        lambda x: x.sign_file(x.manifests[3], types={"message-queued.2": x.manifests[3].rows}),
+        lambda x: x.sign_file(x.manifests[3], types={"message-queued.9": x.manifests[3].rows}),
         Damage.UNKNOWN_EVENT,
         lambda x: x.data[3],
     ),

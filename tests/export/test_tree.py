@@ -105,7 +105,7 @@ def test_an_export_of_an_earlier_release_gets_its_tree(
     sqlite_log: EventLog, tmp_path: Path
 ) -> None:
     place = golden(tmp_path / "export")
-    growing = Growing(sqlite_log)
+    growing = Growing(sqlite_log, as_earlier=True)
     growing.grow(8)
     assert sound(place)
     export_all(sqlite_log, place)
