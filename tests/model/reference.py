@@ -65,6 +65,19 @@ class Box(Agent):
     public: list[PublicEvent] = field(default_factory=list)
 
 
+OF_OTHERS = (
+    c.Register,
+    c.CheckRegistered,
+    c.RequestContract,
+    c.StoreContract,
+    c.QueueMessage,
+    c.UseInvitation,
+    c.QueueEnvelope,
+    c.QueueEnvelopes,
+)
+"""What others ask of an identity, also those who are made for one command."""
+
+
 class Reference:
     def __init__(self) -> None:
         self.nonces: set[bytes] = set()
@@ -120,8 +133,9 @@ class Reference:
         box.lapse(now_ms)
         said = self._decide(did, box, request, now_ms, next(ids))
         if claim is not None:
-            is_unknown = isinstance(said, Refusal) and not box.version
-            (self.without_effect if is_unknown else self.nonces).add(claim.key)
+            is_stranger = not box.version or isinstance(request.command, OF_OTHERS)
+            is_forgotten = isinstance(said, Refusal) and is_stranger
+            (self.without_effect if is_forgotten else self.nonces).add(claim.key)
         return r.Refused(said) if isinstance(said, Refusal) else said
 
     def _decide(
