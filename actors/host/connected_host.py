@@ -29,6 +29,9 @@ from eventstore.log.host_leases import HostLease
 _CONNECT_S_MAX: Final = 1.0
 """On one network a connection takes a millisecond; who waits longer waits for a lost machine."""
 _AGAIN_S: Final = 0.1
+_PATIENCE_S_MAX: Final = 15.0
+"""A host starts again within some seconds. One that cannot, because the disk is full, is refused
+before clients give up, which they do after 30 s."""
 
 
 class Caller(NamedTuple):
@@ -98,7 +101,8 @@ class ConnectedHostPort:
             async with asyncio.timeout(self._caller.call_s_max):
                 client = self._client
                 if client is None or not client.is_open:
-                    client = await self._connected()
+                    async with asyncio.timeout(_PATIENCE_S_MAX):
+                        client = await self._connected()
                 return await ask(client)
         except (HostConnectionLost, QuestionFailed, OSError) as error:  # a time-out is an OSError
             raise HostUnavailable(self._name) from error
