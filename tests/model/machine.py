@@ -329,8 +329,10 @@ class IdentityMachine(RuleBasedStateMachine):
     @rule(fault=faults, who=identities)
     def fail_an_append(self, fault: Plan, who: str) -> None:
         """The outcome is unknown to all, and the log holds all of the batch or none."""
-        self.room += 2
+        self.room += 3
         self.ask(who, who, c.RequestContract(who, f"request {len(self.requests)}", "key"))
+        # Of a request that is refused nothing is stored, but of what an identity asks itself.
+        self.ask(who, who, c.QueryContractRequests(c.Page(0, 1)))
         self.commit(fault)
 
     # What holds after every step ------------------------------------------------------------
