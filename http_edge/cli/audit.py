@@ -186,7 +186,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
     """Show the life of one message, and the seals that prove it.
 
     A proof holds all rows of the transactions in which something happened to the message, those of
-    other messages too: who wrote to whom, and payloads as they were encrypted.
+    other messages too: who wrote to whom, and in rows of earlier releases their encrypted payloads.
     """
     if file is not None and query.key is not None:
         raise click.UsageError("a proof has names as they are: --proof or --pseudonymise")
