@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from functools import partial
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -28,14 +29,14 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that stand elsewhere."""
     for source, page in PAGES.items():
-        text = LINK.sub(
-            lambda link, source=source, page=page: (
-                f"]({_target(link[1], source, page, config)}{link[2] or ''})"
-            ),
-            (ROOT / source).read_text("utf-8"),
-        )
+        moved = partial(_moved, source=source, page=page, config=config)
+        text = LINK.sub(moved, (ROOT / source).read_text("utf-8"))
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def _moved(link: re.Match[str], *, source: str, page: str, config: MkDocsConfig) -> str:
+    return f"]({_target(link[1], source, page, config)}{link[2] or ''})"
 
 
 def _target(link: str, source: str, page: str, config: MkDocsConfig) -> str:

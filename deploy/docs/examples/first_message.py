@@ -23,7 +23,7 @@ async def main(url: str) -> None:
         contract = await bob.answer_contract(request)
 
         # Bob is offline; the mediator holds what it cannot read.
-        hello = {"type": "chat", "data": {"text": "hello, Bob"}}
+        hello: dict[str, object] = {"type": "chat", "data": {"text": "hello, Bob"}}
         await alice.send(bob.identity.did, alice.encrypt(hello, contract))
 
         # Taking acknowledges, and acknowledgement alone removes.

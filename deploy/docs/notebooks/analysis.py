@@ -9,7 +9,7 @@ import sys
 
 import projections
 
-export, tables = [*sys.argv[1:], None, None][:2]  # in a notebook write your places here
+export, tables = sys.argv[1], "".join(sys.argv[2:3]) or None  # in a notebook write your places here
 log = projections.open(export, tables, within_s=300)
 print(log.span)
 
