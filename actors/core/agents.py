@@ -68,7 +68,7 @@ def query_connection(
 ) -> Accepted:
     """What is known of the agent."""
     assert state.connection is not None
-    return Accepted(Connected(state.connection, state.mediated))
+    return Accepted(Connected(state.connection, state.mediated, state.prior_dids))
 
 
 def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> Decision:

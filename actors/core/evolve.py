@@ -14,6 +14,7 @@ import msgspec
 
 from actors.core.commands import Connection
 from actors.core.identity import (
+    PRIOR_DIDS_MAX,
     RECENT_COUNTS_MAX,
     RECENT_MAX,
     ContractRecord,
@@ -275,14 +276,23 @@ def _evolve_account(state: Identity, event: Event, version: int) -> None:
         case SpeakerNamed():
             state.account_did = event.account_did
         case AccountRotated():
+            _give_up_did(state)
             state.speaker_did = event.speaker_did
             state.rotated_at_s = event.issued_at_s
         case AccountEnded():
             state.connection = state.policy = None
             state.mediated = state.refusing = False
             state.ended_at_s = event.issued_at_s
+            state.prior_dids = []
         case _:
             raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
+
+
+def _give_up_did(state: Identity) -> None:
+    """The DID that the agent has stated is given up: it is known for some rotations more."""
+    stated = "" if state.connection is None else state.connection.peer_did
+    known = [did for did in state.prior_dids if did != stated]
+    state.prior_dids = [*known, *([stated] if stated else [])][-PRIOR_DIDS_MAX:]
 
 
 def _keep_contract(state: Identity, event: ContractStored, version: int) -> None:

@@ -14,7 +14,7 @@ from actors.core.commands import Connection
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 6
+FOLD = 7
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -28,6 +28,9 @@ _RECENT_BYTES = 200
 RECENT_MAX = 256
 """Envelopes whose retry is known. Senders retry within seconds, mostly after a restart of ours,
 when every one of them repeats what was under way."""
+PRIOR_DIDS_MAX = 4
+"""DIDs that were given up and are still known by their hash, up to 4 KiB each. A wallet that was
+restored from a backup speaks by its last one or two."""
 RECENT_COUNTS_MAX = 8
 """Counts of an edge whose retry is known. An edge sends one at a time, once in a period; more than
 one, because a call that was given up may arrive late."""
@@ -110,8 +113,9 @@ class Identity(msgspec.Struct):
     Of an account of DIDComm v2: ``expiring`` are the messages that are of no use after a time in
     Unix seconds, ``expires_first_s`` the first of these times, 0 for none; ``speaker_did`` is who
     speaks for it instead of its own DID, ``rotated_at_s`` and ``ended_at_s`` are when its owner
-    rotated and ended it last, by its own word. ``account_did`` is the account that this DID speaks
-    for where it is another's.
+    rotated and ended it last, by its own word. ``prior_dids`` are those that were given up last,
+    as the agent stated them, the newest at the end. ``account_did`` is the account that this DID
+    speaks for where it is another's.
 
     ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key, and
     ``former_did`` is who lost it to its holder; ``used_by`` is that of a single-use invitation.
@@ -150,6 +154,7 @@ class Identity(msgspec.Struct):
     speaker_did: str = ""
     rotated_at_s: Seconds = 0
     ended_at_s: Seconds = 0
+    prior_dids: list[str] = []
     account_did: str = ""
     owner_did: str = ""
     claim: int = 0
@@ -185,6 +190,7 @@ class Identity(msgspec.Struct):
             + _SENDER_BYTES * (len(self.by_sender) + len(self.requests_by_sender))
             + _RECENT_BYTES * (len(self.recent) + len(self.expiring))
             + _text_bytes(self.connection)
+            + sum(map(len, self.prior_dids))
         )
 
     def live_records(self) -> int:

@@ -100,10 +100,14 @@ class ReadAllowed(_Reply, frozen=True):
 
 
 class Connected(_Reply, frozen=True):
-    """The target as a DIDComm agent; see ``actors.core.commands.Connection``."""
+    """The target as a DIDComm agent; see ``actors.core.commands.Connection``.
+
+    ``prior_dids`` are those that it has given up last, as it stated them.
+    """
 
     connection: Connection
     mediated: bool
+    prior_dids: list[str] = []
 
 
 class KeyOwner(_Reply, frozen=True):

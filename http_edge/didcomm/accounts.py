@@ -9,7 +9,7 @@ account with every command (``actors.core.accounts``), so what is remembered can
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -19,23 +19,22 @@ from actors.core.commands import (
     Connection,
     EndAccount,
     FindAccount,
-    FindKeyOwner,
     NameSpeaker,
     QueryConnection,
     RotateAccount,
 )
 from actors.core.refusals import Refusal
-from actors.core.replies import AccountFound, AccountOver, Connected, Done, KeyOwner
+from actors.core.replies import AccountFound, AccountOver, Connected, Done
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.keylists import Keylists
 
 TO_RETRY: Final = frozenset(
     {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
 )
 """The same message may have another end later."""
-Reach: TypeAlias = Callable[[Message], tuple[str, list[str]]]
+Reach: TypeAlias = Callable[[Message], Awaitable[tuple[str, list[str]]]]
 """The endpoint of a sender and its routing keys; an empty one for an agent that fetches."""
 
 
@@ -129,20 +128,6 @@ class Accounts:
         await self._keylists.release(account, command, ended.keys)
         return None
 
-    async def whole_did(self, did: str, command: bytes) -> str:
-        """The DID that ``did`` is the hash of, as the account has stored it; empty if none has.
-
-        The owner of the name knows it: every account registers its own DID.
-        """
-        owner = await self._identities.ask(key_target(did), FindKeyOwner(), command, KeyOwner)
-        if isinstance(owner, Refusal):
-            return ""
-        known = await self._identities.ask(
-            owner.owner_did, QueryConnection(), command, Connected, by_mediator=True
-        )
-        stored = "" if isinstance(known, Refusal) else known.connection.peer_did
-        return stored if canonical_name(stored) == did else ""
-
     async def _prior(
         self, rotation: DidRotation, names: list[str], command: bytes
     ) -> tuple[str, str, AccountFound] | Refusal:
@@ -166,7 +151,7 @@ class Accounts:
         )
         if isinstance(known, Refusal):
             return known
-        endpoint, routing_keys = self._reach(message)
+        endpoint, routing_keys = await self._reach(message)
         return msgspec.structs.replace(
             known.connection,
             peer_did=message.whole_did or message.sender_did,

@@ -49,7 +49,9 @@ from http_edge.didcomm.protocols.protocol import ProtocolTable
 from http_edge.didcomm.protocols.queue_1 import Queue1
 from http_edge.didcomm.protocols.routing import FAMILIES as ROUTING
 from http_edge.didcomm.protocols.routing import Forwarding
+from http_edge.didcomm.reading import MessageReader
 from http_edge.didcomm.sockets import DidCommSockets
+from http_edge.didcomm.unknown_dids import AgentDids, UnknownDids
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.routes import BodyRoute, PlainRoute, RouteGroup, SocketRoute
 from http_edge.settings.settings import Settings
@@ -76,6 +78,8 @@ class DidCommDependencies(msgspec.Struct, frozen=True):
     new_id: NewId
     refusals: RefusalCounts
     measures: EdgeMeasures
+    fetched: AgentDids | None = None
+    """What fetches the documents of agents, where the operator allows it."""
 
 
 def pseudonym(keys: MediatorKeys) -> str:
@@ -111,9 +115,8 @@ class DidCommMediator:
         """Mediation under the DIDComm key that follows from ``keys``."""
         settings, didcomm = dependencies.settings, dependencies.settings.didcomm
         key = service_key(keys)
-        clock = dependencies.clock
         self.own_dids = own_dids_of(settings, keys)
-        envelopes = Envelopes(key, self.own_dids, lambda: clock() // 1000)
+        envelopes = _envelopes(key, self.own_dids, dependencies)
         waiting = Waiting(
             dependencies.hub,
             dependencies.identities,
@@ -125,10 +128,12 @@ class DidCommMediator:
             didcomm, invitations, dependencies.identities, clock=dependencies.clock
         )
         own_names = self.own_dids.names | {base58(key.public)}
-        enrolment = _enrolment(admission, envelopes, own_names, dependencies)
+        unknown_dids = UnknownDids(dependencies.identities, envelopes, dependencies.fetched)
+        enrolment = _enrolment(admission, unknown_dids, own_names, dependencies)
         inbound = Inbound(
             didcomm,
             envelopes,
+            MessageReader(didcomm, envelopes, unknown_dids),
             _table(key, self.own_dids, admission, enrolment, waiting, dependencies),
             dependencies.identities,
             Forwarding(
@@ -136,7 +141,7 @@ class DidCommMediator:
                 owners_remembered_max=didcomm.owners_remembered_max,
                 outbound=dependencies.workers.wake,
             ),
-            _accounts(enrolment, dependencies),
+            accounts=_accounts(enrolment, dependencies),
             clock=dependencies.clock,
             new_id=dependencies.new_id,
             senders=dependencies.senders,
@@ -203,9 +208,15 @@ class DidCommMediator:
         return any(self._pseudonym in via for via in request.headers.getall(hdrs.VIA))
 
 
+def _envelopes(key: KeyPair, own_dids: OwnDids, dependencies: DidCommDependencies) -> Envelopes:
+    clock, fetched = dependencies.clock, dependencies.fetched
+    known = None if fetched is None else fetched.known
+    return Envelopes(key, own_dids, lambda: clock() // 1000, known)
+
+
 def _enrolment(
     admission: Admission,
-    envelopes: Envelopes,
+    unknown_dids: UnknownDids,
     own_names: frozenset[str],
     dependencies: DidCommDependencies,
 ) -> Enrolment:
@@ -215,7 +226,7 @@ def _enrolment(
         identities,
         admission,
         keylists,
-        envelopes.service_of,
+        unknown_dids.service_of,
         own_url=settings.url + PATH,
         own_names=own_names,
     )

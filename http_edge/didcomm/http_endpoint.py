@@ -18,6 +18,7 @@ from actors.core.commands import DeliverMessages, ReleaseLeases
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
+from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection, ReceivedMessage
@@ -59,9 +60,13 @@ def close_code(what: RejectionReason) -> int:
     return _CLOSE_CODES_FROM + STATUS[what]
 
 
-def rejection(what: RejectionReason) -> web.Response:
-    """The answer to a message that was not taken."""
+def rejection(what: RejectionReason, report: OpenReport | None = None) -> web.Response:
+    """The answer to a message that was not taken, with a problem report if there is one."""
     response = refusal(STATUS[what], what.value)
+    if report is not None:
+        response = web.Response(
+            status=STATUS[what], body=report.body, content_type=report.media_type
+        )
     if what in _RETRY_AFTER_S:
         response.headers[hdrs.RETRY_AFTER] = str(_RETRY_AFTER_S[what])
     return response
@@ -98,7 +103,7 @@ class DidCommEndpoint:
         transport = InboundTransport(self._new_id)
         received = await self._inbound.receive(body, transport)
         if isinstance(received, MessageRejection):
-            return rejection(received.reason)
+            return rejection(received.reason, received.open_report)
         back, handed_over = received.back, []
         if received.outcome is not None:
             handed_over = list(received.outcome.handed_over)

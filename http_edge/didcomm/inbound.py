@@ -8,10 +8,9 @@ WebSocket both come through here, so a message means the same on both.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from hashlib import blake2b
-from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -19,19 +18,16 @@ import msgspec
 from actors.core.commands import RemoveMessages
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
-from actors.core.replies import EnvelopeQueued, QueueState
+from actors.core.replies import QueueState
 from actors.host.clock import Clock, NewId
 from http_edge.didcomm.accounts import TO_RETRY, Accounts
+from http_edge.didcomm.answer_times import AnswerTimes
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
     DidRotation,
-    ForOthers,
-    Forward,
     Message,
-    UnknownSender,
-    Unpacked,
-    UnpackRefusal,
+    OpenReport,
 )
 from http_edge.didcomm.envelopes.recipient_names import ED25519, NO_NAME, name_form
 from http_edge.didcomm.envelopes.versions import Envelopes
@@ -47,14 +43,9 @@ from http_edge.didcomm.protocols.protocol import (
     refusal,
 )
 from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding, ToQueue
-from http_edge.didcomm.rejections import (
-    REPORTED,
-    UNPACK_REFUSALS,
-    RejectionReason,
-    reason_of,
-)
+from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
+from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of
 from http_edge.listener.address_charge import charge_unproven
-from http_edge.listener.large_bodies import LARGE_BYTES, read_apart
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
@@ -79,32 +70,13 @@ class MessageRejection(msgspec.Struct, frozen=True):
     """A message that was not taken, and why.
 
     ``message`` and ``sender`` are given when its envelope proved who sent it: it can be answered.
+    ``open_report`` is a problem report for a sender that it did not prove, where there is one.
     """
 
     reason: RejectionReason
     message: Message | None = None
     sender: AgentAccount | None = None
-
-
-class _ForUs(msgspec.Struct, frozen=True):
-    """A message for the mediator itself, and the account that packed it if that is proven."""
-
-    message: Message
-    sender: AgentAccount | None
-
-
-class _ToForward(msgspec.Struct, frozen=True):
-    """Envelopes for the owners of these names."""
-
-    recipients: Sequence[str]
-    envelopes: ToQueue
-
-
-class _NotTaken(msgspec.Struct, frozen=True):
-    """A message that could not be opened or read; ``name`` is ``forward`` if it got that far."""
-
-    reason: RejectionReason
-    name: str = ""
+    open_report: OpenReport | None = None
 
 
 class Inbound:
@@ -114,11 +86,12 @@ class Inbound:
         self,
         settings: DidComm,
         envelopes: Envelopes,
+        reader: MessageReader,
         table: ProtocolTable,
         identities: Identities,
         forwarding: Forwarding,
-        accounts: Accounts,
         *,
+        accounts: Accounts,
         clock: Clock,
         new_id: NewId,
         senders: RateLimit,
@@ -137,6 +110,8 @@ class Inbound:
         self._identities = identities
         self._forwarding = forwarding
         self._accounts = accounts
+        self._reader = reader
+        self._times = AnswerTimes()
         self._clock = clock
         self._new_id = new_id
         self._senders = senders
@@ -148,90 +123,21 @@ class Inbound:
         self, body: bytes, transport: InboundTransport
     ) -> ReceivedMessage | MessageRejection:
         """Take one message, whatever it holds."""
-        started_s = perf_counter()
+        arrived_s = self._times.now_s()
         command = blake2b(body, digest_size=_COMMAND_BYTES).digest()
-        is_large = len(body) > LARGE_BYTES
-        opened = await read_apart(partial(self._open, body)) if is_large else self._open(body)
-        if isinstance(opened, UnknownSender):
-            opened = await self._learned(opened, body, command)
-        self._measures.decode.observe(perf_counter() - started_s)
-        match opened:
-            case _NotTaken(reason, name):
-                charge_unproven(len(body))
-                return MessageRejection(self.refused(reason, name))
-            case _ToForward(recipients, envelopes):
-                queued = await self._forward(recipients, envelopes, command, transport)
-                return MessageRejection(queued) if isinstance(queued, RejectionReason) else queued
-            case _ForUs(message, sender):
-                return await self._answer(message, sender, command, transport)
-
-    async def _learned(
-        self, sender: UnknownSender, body: bytes, command: bytes
-    ) -> _ForUs | _ToForward | _NotTaken:
-        """What is in a message of a sender whose DID its account has stored, if one has."""
-        whole = await self._accounts.whole_did(sender.did, command)
-        if whole:
-            self._envelopes.learn(whole)
-            opened = await read_apart(partial(self._open, body))
-            if not isinstance(opened, UnknownSender):
-                return opened
-        return _NotTaken(RejectionReason.UNDECRYPTABLE)
-
-    def _open(self, body: bytes) -> _ForUs | _ToForward | _NotTaken | UnknownSender:
-        """What is in a message, and whom it is for; counts nothing, for it may run in a thread."""
-        depth_max = self._settings.forward_depth_max
-        name = ""
-        for depth in range(depth_max + 1):
-            unpacked = self._envelopes.unpack(body)
-            if not isinstance(unpacked, Unpacked):
-                return self._unopened(unpacked, body)
-            message = self._envelopes.read(unpacked)
-            if message is None:
-                return _NotTaken(RejectionReason.NOT_A_MESSAGE)
-            if not message.is_forward:
-                return _ForUs(message, unpacked.sender)
-            name = FORWARDS[self._envelopes.generation(message.version)]
-            if depth == depth_max:
-                break
-            forward = self._envelopes.read_forward(
-                message, recipients_max=self._settings.forward_recipients_max
-            )
-            if forward is None:
-                return _NotTaken(RejectionReason.NOT_A_MESSAGE, name)
-            if not any(self._envelopes.is_own(name, message) for name in forward.recipients):
-                return _ToForward(forward.recipients, self._to_queue(forward, message))
-            # Each that is opened costs key agreements: one message makes us open one.
-            if len(forward.recipients) > 1 or len(forward.payloads) > 1:
-                return _NotTaken(RejectionReason.NOT_A_MESSAGE, name)
-            (body,) = forward.payloads
-        return _NotTaken(RejectionReason.TOO_DEEP, name)
-
-    def _unopened(
-        self, found: ForOthers | UnknownSender | UnpackRefusal, body: bytes
-    ) -> _ToForward | _NotTaken | UnknownSender:
-        """What becomes of an envelope that was not opened."""
+        found = await self._reader.read(body, command)
+        self._measures.decode.observe(self._times.now_s() - arrived_s)
         match found:
-            case ForOthers():
-                # Not sealed to us but to those that we hold messages for, one or several.
-                generation = self._envelopes.generation(found.version)
-                return _ToForward(found.recipients, ToQueue([body], generation))
-            case UnknownSender():
-                return found
-            case _:
-                return _NotTaken(UNPACK_REFUSALS[found])
-
-    def _to_queue(self, forward: Forward, message: Message) -> ToQueue:
-        """What a forward asks for, as far as it gets it.
-
-        Of a negative delay any part is right (routing 2.0): it is half of it here.
-        """
-        wanted_ms = forward.delay_ms if forward.delay_ms >= 0 else -forward.delay_ms // 2
-        return ToQueue(
-            forward.payloads,
-            self._envelopes.generation(message.version),
-            forward.expires_at_s or 0,
-            min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),
-        )
+            case NotTaken(reason, name):
+                if reason is not RejectionReason.TRY_AGAIN:
+                    charge_unproven(len(body))
+                if reason is RejectionReason.UNDECRYPTABLE:
+                    await asyncio.sleep(self._times.left_unopened_s(arrived_s))
+                return MessageRejection(self.refused(reason, name))
+            case ToForward():
+                return await self._forward(found, command, transport, arrived_s)
+            case ForUs(message, sender):
+                return await self._answer(message, sender, command, transport)
 
     def refused(
         self,
@@ -265,50 +171,54 @@ class Inbound:
         )
 
     async def _forward(
-        self,
-        recipients: Sequence[str],
-        envelopes: ToQueue,
-        command: bytes,
-        transport: InboundTransport,
-    ) -> ReceivedMessage | RejectionReason:
+        self, found: ToForward, command: bytes, transport: InboundTransport, arrived_s: float
+    ) -> ReceivedMessage | MessageRejection:
         """Queue envelopes for each owner among their recipients, independently of one another."""
+        recipients, envelopes = found.recipients, found.envelopes
         size_bytes = len(envelopes.payloads[0])
+        name = FORWARDS[envelopes.generation]
         if len(recipients) > self._settings.forward_recipients_max:
             charge_unproven(size_bytes)
-            return self.refused(RejectionReason.NOT_A_MESSAGE, FORWARDS[envelopes.generation])
+            return MessageRejection(self.refused(RejectionReason.NOT_A_MESSAGE, name))
         if len(recipients) == 1:
             replies = [await self._forwarding.forward(recipients[0], envelopes, command)]
         else:
             for _ in recipients[1:]:
                 charge_unproven(size_bytes)
             replies = await self._forwarding.forward_to_all(recipients, envelopes, command)
-        form = name_form(recipients[0]) if recipients else NO_NAME
-        return self._forwarded(replies, FORWARDS[envelopes.generation], form, transport)
-
-    def _forwarded(
-        self,
-        replies: Sequence[EnvelopeQueued | Refusal],
-        name: str,
-        form: str,
-        transport: InboundTransport,
-    ) -> ReceivedMessage | RejectionReason:
-        """The worst that happened decides: a sender that tries again loses nothing.
-
-        ``form`` is that of the first name that it was for, by which unknown ones are counted.
-        """
+        # The worst that happened decides: a sender that tries again loses nothing.
         refusals = [reply for reply in replies if isinstance(reply, Refusal)]
         for each in refusals:
             if each is not Refusal.KEY_UNKNOWN:
-                return self.refused(reason_of(each), name)
+                return MessageRejection(self.refused(reason_of(each), name))
         transport.took()
         if len(refusals) < len(replies):
+            self._times.stored(arrived_s)
             self._measures.commands.add(DIDCOMM, name, DONE)
             return ReceivedMessage()
+        return await self._unknown_recipient(found, name, arrived_s)
+
+    async def _unknown_recipient(
+        self, found: ToForward, name: str, arrived_s: float
+    ) -> ReceivedMessage | MessageRejection:
+        """Answer a forward to an unknown name as the operator wants it, who learns of it.
+
+        It is counted by the form of the first name that it was for.
+        """
         charge_unproven(0)
-        # The operator learns of it, whatever the sender is answered.
+        form = name_form(found.recipients[0]) if found.recipients else NO_NAME
         shown = "" if form in {ED25519, NO_NAME} else form
         unknown = self.refused(RejectionReason.UNKNOWN_RECIPIENT, name, form=shown)
-        return ReceivedMessage() if self._settings.unknown_recipient == "accept" else unknown
+        match self._settings.unknown_recipient:
+            case "accept":
+                await asyncio.sleep(self._times.left_as_stored_s(arrived_s))
+                return ReceivedMessage()
+            case "report" if found.forward is not None:
+                report, _ = report_of(Problem.UNKNOWN_RECIPIENT)
+                written = self._envelopes.report_openly(found.forward, report, self._new_id())
+                return MessageRejection(unknown, open_report=written)
+            case _:
+                return MessageRejection(unknown)
 
     async def _answer(
         self,

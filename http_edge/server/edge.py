@@ -42,9 +42,11 @@ from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import DeliveryQueue
+from http_edge.didcomm.unknown_dids import AgentDids, methods
 from http_edge.dids.document import mediator_document
+from http_edge.dids.fetched import WebLimits
 from http_edge.dids.resolver import Resolver
-from http_edge.dids.web import WebDids, WebLimits
+from http_edge.dids.web import WebDids
 from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub
 from http_edge.dispatch.outbox import GatewayLimits
@@ -92,6 +94,7 @@ class Edge:
         self._settings = settings
         self._incarnation = new_id()
         self._web = _web_dids(settings.did_web)
+        self._agent_dids = _agent_dids(settings.did_web, clock)
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
         self._measures = EdgeMeasures()
         self._gateway = Gateway(
@@ -106,11 +109,7 @@ class Edge:
         self._refusals = RefusalLog(name, self._incarnation, counts, self._gateway)
         self._hub = Hub(name, self._gateway)
         identities = Identities(self._gateway)
-        self._delivery_workers = DeliveryWorkers(
-            DeliveryQueue(
-                name, settings.outbound, identities, _destinations(settings, keys), clock, new_id
-            )
-        )
+        self._delivery_workers = self._workers(name, keys, identities, clock)
         self._placer = placer or FixedPlaces(self._gateway.routes)
         self._in_flight = InFlight(limits)
         self._mediation = self._didcomm(keys, identities, clock)
@@ -191,6 +190,15 @@ class Edge:
         placement = PlacementEndpoint(access, self._placer)
         return [*self._health.operator_routes(access), *queues.routes(), *placement.routes()]
 
+    def _workers(
+        self, name: str, keys: MediatorKeys, identities: Identities, clock: Clock
+    ) -> DeliveryWorkers:
+        destinations, outbound = _destinations(self._settings, keys), self._settings.outbound
+        fetched = self._agent_dids
+        return DeliveryWorkers(
+            DeliveryQueue(name, outbound, identities, destinations, clock, new_id, fetched)
+        )
+
     def _didcomm(
         self, keys: MediatorKeys, identities: Identities, clock: Clock
     ) -> DidCommMediator | None:
@@ -207,6 +215,7 @@ class Edge:
             new_id,
             self._refusals.counts,
             self._measures,
+            self._agent_dids,
         )
         return DidCommMediator(keys, didcomm)
 
@@ -246,8 +255,9 @@ class Edge:
                     await self._refusals.record()
         await self._listener.stop()
         await self._operators.stop()
-        if self._web is not None:
-            await self._web.close()
+        for fetched in (self._web, self._agent_dids):
+            if fetched is not None:
+                await fetched.close()
 
     def report(self) -> list[MetricFamily]:
         """What this edge has measured, and what it holds now."""
@@ -376,15 +386,19 @@ def _senders(rates: Rates) -> RateLimit:
 
 
 def _web_dids(settings: DidWeb) -> WebDids | None:
-    if not settings.enabled:
-        return None
-    return WebDids(
-        WebLimits(
-            timeout_s=settings.seconds_max,
-            body_bytes_max=settings.bytes_max,
-            entries_max=settings.cache_entries_max,
-            found_ttl_s=settings.cache_s,
-            missing_ttl_s=min(settings.cache_s, _MISSING_S_MAX),
-            allowed_hosts=frozenset(settings.allowed_hosts),
-        )
+    return WebDids(_web_limits(settings)) if settings.enabled else None
+
+
+def _agent_dids(settings: DidWeb, clock: Clock) -> AgentDids | None:
+    return AgentDids(methods(clock), _web_limits(settings)) if settings.enabled else None
+
+
+def _web_limits(settings: DidWeb) -> WebLimits:
+    return WebLimits(
+        timeout_s=settings.seconds_max,
+        body_bytes_max=settings.bytes_max,
+        entries_max=settings.cache_entries_max,
+        found_ttl_s=settings.cache_s,
+        missing_ttl_s=min(settings.cache_s, _MISSING_S_MAX),
+        allowed_hosts=frozenset(settings.allowed_hosts),
     )

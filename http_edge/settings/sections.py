@@ -101,10 +101,11 @@ class Rates(Section):
 
 
 class DidWeb(Section):
-    """Resolution of did:web, which makes this server fetch what a stranger names."""
+    """Resolution of did:web and did:webvh, which makes this server fetch what a stranger names."""
 
     enabled: bool = False
-    """Fetch did:web documents. Off: such senders and recipients are not found."""
+    """Fetch documents of did:web, and of did:webvh for DIDComm v2. Off: such senders are not
+    found, nor such recipients of Decentrl."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts to fetch from, with :port where it is not 443. Empty: any host."""
     bytes_max: int = Field(default=64 * KIB, ge=KIB, le=16 * MIB)
@@ -147,10 +148,11 @@ class DidComm(Section):
     forward_delay_s_max: float = Field(default=60, ge=0, le=600)
     """Longest that the messages of a forward are held back for its sender (delay_milli of routing
     2.0). A restart of their host ends it earlier: they are stored, the delay is not."""
-    unknown_recipient: Literal["accept", "refuse"] = "accept"
+    unknown_recipient: Literal["accept", "refuse", "report"] = "accept"
     """A forward to a key or DID that no agent registered, in either generation of DIDComm. accept:
-    answered like any other, so that no sender learns which are registered. refuse: 404, for
-    debugging. It is counted by the form of its name and charged to the address it came from."""
+    answered like any other and as late, so that no sender learns which are registered. refuse: 404
+    with its code. report: 404 with a problem report, signed in DIDComm v2 (e.p.req.not_enroll).
+    It is counted by the form of its name and charged to the address it came from."""
     keylist_keys_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """Keys that one agent registers; a wallet makes one for each of its connections."""
     keylist_updates_max: int = Field(default=200, ge=1, le=10_000)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from actors.core import accounts, agents, forwarded
+from actors.core import accounts, agents, evolve, forwarded
 from actors.core.commands import ClaimKey, EndAccount, QueueEnvelopes, RotateAccount
 from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
@@ -35,6 +35,10 @@ def follow_old_rotations(patch: pytest.MonkeyPatch) -> None:
         return accounts.rotate(state, _replace(command, issued_at_s=context.now_s), context)
 
     decide_by(patch, RotateAccount, rotate)
+
+
+def forget_the_dids_that_were_given_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(evolve, "_give_up_did", lambda _state: None)
 
 
 def end_again_what_began_anew(patch: pytest.MonkeyPatch) -> None:
@@ -89,6 +93,7 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     let_any_did_speak_for_an_account,
     rotate_by_the_word_of_any_did,
     follow_old_rotations,
+    forget_the_dids_that_were_given_up,
     end_again_what_began_anew,
     keep_the_queue_of_an_ended_account,
     give_a_key_to_who_does_not_hold_it,

@@ -64,6 +64,8 @@ def _rotate(did: str, agent: Agent, command: c.RotateAccount) -> r.Reply | Refus
     if moves:
         agent.speaker, agent.rotated_s = command.speaker_did, command.issued_at_s
         agent.version += 1
+        prior = agent.connection.peer_did
+        agent.given_up = [*(did for did in agent.given_up if did != prior), prior]
     _state(agent, command.connection)
     _take_in(agent, command.own)
     return r.Done()
@@ -79,6 +81,7 @@ def _end(did: str, agent: Agent, command: c.EndAccount, now_ms: int) -> r.Reply 
     agent.version += 1 + bool(over)
     agent.keylist, agent.connection, agent.mediated = {}, None, False
     agent.own_rules, agent.refusing, agent.ended_s = NO_RULES, False, command.issued_at_s
+    agent.given_up = []
     return r.AccountOver(over)
 
 

@@ -85,9 +85,9 @@ queue_commands = st.one_of(
 )
 
 
-def connection(endpoint: str) -> c.Connection:
+def connection(endpoint: str, peer_did: str = "did:peer:2.agent") -> c.Connection:
     """What an agent says of itself."""
-    return c.Connection("did:peer:2.agent", "Zoë", endpoint, [], "didexchange/1.1", "")
+    return c.Connection(peer_did, "Zoë", endpoint, [], "didexchange/1.1", "")
 
 
 class AgentMachine(IdentityMachine):
@@ -290,11 +290,11 @@ class AgentMachine(IdentityMachine):
         prior, new = prior or who, new or who
         if new != who and is_named:
             self.put(new, c.NameSpeaker(who), c.FindAccount())
-        stated = None if endpoint is None else connection(endpoint)
+        stated = None if endpoint is None else connection(endpoint, new)
         at_s = self.system.now_ms // 1000 + off_s
         rotation = c.RotateAccount(prior, new, at_s, stated, own)
         older = c.RotateAccount(new, prior, at_s - 1, None, [])  # comes late and changes nothing
-        self.put(who, rotation, rotation, older, c.FindAccount([*KEYS]))
+        self.put(who, rotation, rotation, older, c.FindAccount([*KEYS]), c.QueryConnection())
 
     @rule(who=identities, speaker=speakers, command=queue_commands, picked=picks)
     def speak_for_an_account(

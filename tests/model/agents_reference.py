@@ -80,6 +80,7 @@ class Agent:
     account: str = ""
     rotated_s: float = 0
     ended_s: float = 0
+    given_up: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     version: int = 0
     added_ms: int = 0
@@ -274,7 +275,7 @@ def on_an_agent(  # noqa: C901 - one arm per command
         return Refusal.KEY_UNKNOWN if is_forward else Refusal.NOT_CONNECTED
     match command:
         case c.QueryConnection():
-            return r.Connected(agent.connection, agent.mediated)
+            return r.Connected(agent.connection, agent.mediated, list(agent.given_up[-4:]))
         case c.UpdateKeylist() | c.QueryKeylist() | c.CheckKeys():
             return _keylist(agent, command) if agent.mediated else Refusal.NOT_MEDIATED
         case c.QueueEnvelope(key, payload):

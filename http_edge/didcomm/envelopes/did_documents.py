@@ -1,9 +1,9 @@
 """DIDs that say their own document, and what DIDComm v2 takes from a document: keys and services.
 
 Nothing is fetched: an envelope of a stranger must not make this server ask others. did:key,
-did:peer:0, did:peer:2 and the long form of did:peer:4 say their document themselves; did:web and
-did:webvh are names that prove nothing here. A did:peer:3 and the short form of a did:peer:4 are the
-hash of one that was seen before.
+did:peer:0, did:peer:2 and the long form of did:peer:4 say their document themselves. A did:peer:3
+and the short form of a did:peer:4 are the hash of one that was seen before. did:web and did:webvh
+are names that prove nothing, unless what was fetched elsewhere is handed in.
 
 Keys go by the fragment of their id, because agents write an id with the DID and without, with the
 long form of a DID and with the short one.
@@ -12,11 +12,11 @@ long form of a DID and with the short one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from threading import Lock
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from cachetools import LRUCache
@@ -25,6 +25,7 @@ from http_edge.didcomm.envelopes.keys import curve_public, did_key, read_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import (
     DID_CHARS_MAX,
+    PEER_0,
     PEER_2,
     PEER_4,
     peer2_document,
@@ -39,6 +40,7 @@ from http_edge.didcomm.envelopes.public_keys import (
     write_multibase,
 )
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.dids.document import Fetch
 
 METHODS_MAX: Final = 64
 """Keys of one document that are looked at; those of a did:peer:2 count threefold."""
@@ -51,12 +53,13 @@ ROUTING_KEYS_MAX: Final = 8
 """Each is one more envelope around every message; a service with more is not used."""
 ENDPOINT_CHARS_MAX: Final = 2048
 _DID_KEY: Final = "did:key:"
-_PEER_0: Final = "did:peer:0"
 _REMEMBERED_MAX: Final = 2048
 """DIDs whose keys are remembered, 12 KiB each at most and most of them 2 KiB."""
 _SEEN_MAX: Final = 8192
 """Agents whose short DID is known here, some 2 KiB each."""
 _SHORT: Final = ("did:peer:3", PEER_4)
+FETCHED: Final = ("did:web:", "did:webvh:")
+"""Begins a DID whose document only the network has."""
 _RELATIONS: Final = ("verificationMethod", "authentication", "keyAgreement")
 _MESSAGING: Final = "DIDCommMessaging"
 _URL: Final = re.compile(r"(?:https?|wss?)://[!-~]+\Z", re.IGNORECASE)
@@ -101,11 +104,15 @@ def own_document(did: str) -> Json | None:
         return None
     if did.startswith(_DID_KEY):
         return _key_document(did, did.removeprefix(_DID_KEY))
-    if did.startswith(_PEER_0):
-        return _key_document(did, did.removeprefix(_PEER_0))
+    if did.startswith(PEER_0):
+        return _key_document(did, did.removeprefix(PEER_0))
     if did.startswith(PEER_2):
         return peer2_document(did)
     return peer4_document(did) if did.startswith(PEER_4) else None
+
+
+Fetched: TypeAlias = Callable[[str], AgentDocument | Fetch | None]
+"""What was fetched of a DID; ``Fetch.NEEDED`` where that is still to be done. Threads ask it."""
 
 
 @lru_cache(_REMEMBERED_MAX)
@@ -121,17 +128,27 @@ class SeenDids:
     A bounded memory of the agents that have proven themselves. Threads may share it.
     """
 
-    def __init__(self, dids_max: int = _SEEN_MAX) -> None:
-        """No DID seen yet, and never more than so many."""
+    def __init__(self, dids_max: int = _SEEN_MAX, fetched: Fetched | None = None) -> None:
+        """No DID seen yet, and never more than so many; ``fetched`` where that is permitted."""
         self._seen: LRUCache[str, AgentDocument] = LRUCache(dids_max)
         self._lock = Lock()
+        self._fetched = fetched
 
     def resolve(self, did: str) -> AgentDocument | None:
         """The keys of a DID, or None where it is not known without asking others."""
+        if did.startswith(FETCHED):
+            found = None if self._fetched is None else self._fetched(did)
+            return None if isinstance(found, Fetch) else found
         if not is_short(did):
             return resolve_document(did) if len(did) <= DID_CHARS_MAX else None
         with self._lock:
             return self._seen.get(did)
+
+    def is_to_learn(self, did: str) -> bool:
+        """Is it unknown, and others can be asked: who stored a DID of this hash, or its host?"""
+        if did.startswith(FETCHED):
+            return self._fetched is not None and self._fetched(did) is Fetch.NEEDED
+        return is_short(did) and canonical_name(did) == did and self.resolve(did) is None
 
     def service_of(self, did: str) -> MessagingService | None:
         """Where an agent takes messages: its first service with a URL, or None.
@@ -142,6 +159,16 @@ class SeenDids:
         document = self.resolve(did)
         services = () if document is None else document.services
         return next((found for each in services if (found := self._reached(each))), None)
+
+    def mediator_to_learn(self, did: str) -> str:
+        """The DID of a mediator that has to be learned before the agent is reached; or empty."""
+        document = self.resolve(did)
+        for service in () if document is None else document.services:
+            if self._reached(service) is not None:
+                return ""
+            if service.uri.startswith(FETCHED) and self.is_to_learn(service.uri):
+                return service.uri
+        return ""
 
     def _reached(self, service: MessagingService) -> MessagingService | None:
         if _URL.match(service.uri):

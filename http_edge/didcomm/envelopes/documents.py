@@ -24,6 +24,7 @@ from http_edge.didcomm.envelopes.keys import curve_public, read_key
 from http_edge.didcomm.envelopes.messages import AgentAccount, Json
 from http_edge.didcomm.envelopes.peer_dids import (
     DID_CHARS_MAX,
+    PEER_0,
     PEER_2,
     PEER_4,
     peer2_document,
@@ -82,9 +83,9 @@ def read_document(did: str, document: object) -> PeerDocument | None:
 
 
 def resolve(did: str) -> PeerDocument | None:
-    """What a DID says of itself: did:peer:2, did:peer:4 in its long form, did:key; else None."""
-    if did.startswith(_DID_KEY):
-        key = _usable(read_key(did))
+    """What a DID says of itself: did:peer:0, 2, and 4 in its long form, did:key; else None."""
+    if did.startswith((_DID_KEY, PEER_0)):
+        key = _usable(read_key(_DID_KEY + did.removeprefix(_DID_KEY).removeprefix(PEER_0)))
         return None if key is None else PeerDocument(did, (key,), (), "")
     if did.startswith(PEER_2):
         return read_document(did, peer2_document(did))

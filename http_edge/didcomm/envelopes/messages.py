@@ -127,7 +127,8 @@ class Message(msgspec.Struct, frozen=True):
     the sender says it is, both as spelled there; empty where the version names none. ``whole_did``
     is the latter in the form that carries its document, where that is another. After
     ``expires_at_s``, Unix seconds, the message is not to be handled. ``rotation``: the sender has
-    changed its DID. ``acknowledges`` are the ids of messages of ours that it confirms.
+    changed its DID; ``unknown_prior`` is the prior one where it has to be learned before that can
+    be verified. ``acknowledges`` are the ids of messages of ours that it confirms.
     """
 
     version: str
@@ -147,6 +148,7 @@ class Message(msgspec.Struct, frozen=True):
     whole_did: str = ""
     expires_at_s: int | None = None
     rotation: DidRotation | None = None
+    unknown_prior: str = ""
     acknowledges: Sequence[str] = ()
 
     def text(self, name: str) -> str | None:
@@ -251,6 +253,13 @@ class ProblemReport(msgspec.Struct, frozen=True):
         return self.code_2.replace(QUESTION_TYPE, question.type.sibling(question.type.name))
 
 
+class OpenReport(msgspec.Struct, frozen=True):
+    """A problem report for a sender that is not proven, which anyone can read."""
+
+    body: bytes
+    media_type: str
+
+
 class Acknowledgement(msgspec.Struct, frozen=True):
     """The question was received and handled (RFC 0015)."""
 
@@ -311,7 +320,7 @@ class ForOthers(msgspec.Struct, frozen=True):
 
 
 class UnknownSender(msgspec.Struct, frozen=True):
-    """An envelope that can be opened once the DID is learned that ``did`` is the hash of."""
+    """An envelope that can be opened once ``did`` is learned: a hash, or one to be fetched."""
 
     did: str
 

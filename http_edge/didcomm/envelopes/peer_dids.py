@@ -26,6 +26,8 @@ from http_edge.crypto.encoding import (
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.messages import Json
 
+PEER_0: Final = "did:peer:0"
+"""A key and nothing else, like did:key."""
 PEER_2: Final = "did:peer:2"
 PEER_4: Final = "did:peer:4"
 DID_CHARS_MAX: Final = 4096

@@ -33,7 +33,7 @@ from http_edge.crypto.encoding import (
     multibase_encode,
 )
 from http_edge.didcomm.envelopes.keys import base58, curve_public, read_key
-from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, PEER_2, PEER_4, multihash
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, PEER_0, PEER_2, PEER_4, multihash
 
 NAME_CHARS_MAX: Final = 255
 """A longer name is none; the DIDs that carry a document have a short form."""
@@ -45,7 +45,6 @@ _FRAGMENT_CHARS_MAX: Final = 256
 _REMEMBERED_MAX: Final = 8_192
 """Spellings of at most ``NAME_CHARS_MAX`` characters whose name is remembered."""
 _DID_KEY: Final = "did:key:"
-_PEER_0: Final = "did:peer:0"
 _PEER_3: Final = "did:peer:3"
 _ED25519: Final = "did:key:z6Mk"
 _X25519: Final = "did:key:z6LS"
@@ -108,8 +107,8 @@ def _remembered(text: str) -> str | None:
 def _name(text: str) -> str | None:
     """The name, by the form of the DID before the fragment."""
     did = text.partition("#")[0]
-    if did.startswith(_PEER_0):
-        did = _DID_KEY + did.removeprefix(_PEER_0)
+    if did.startswith(PEER_0):
+        did = _DID_KEY + did.removeprefix(PEER_0)
     key = read_key(did)
     if key is not None:
         return base58(key)

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.did_documents import MessagingService
+from http_edge.didcomm.envelopes.did_documents import Fetched, MessagingService
 from http_edge.didcomm.envelopes.keys import KeyPair, read_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
@@ -25,6 +25,8 @@ from http_edge.didcomm.envelopes.messages import (
     Json,
     Message,
     NewMessage,
+    OpenReport,
+    ProblemReport,
     UnknownSender,
     Unpacked,
     UnpackRefusal,
@@ -73,21 +75,32 @@ class MessageVersion(Protocol):
     ) -> bytes:
         """An answer for an agent, in the form of its question."""
 
+    def report_openly(
+        self, question: Message, report: ProblemReport, message_id: str
+    ) -> OpenReport:
+        """A problem report on a message whose sender is not proven."""
+
     def learn(self, did: str) -> None:
         """Know a DID from now on by its hash too."""
 
     def service_of(self, did: str) -> MessagingService | None:
         """Where an agent takes messages, if its DID says so by itself and is of this version."""
 
+    def unknown_mediator(self, did: str) -> str:
+        """The DID that has to be learned before that is known; empty for none."""
+
     def media_type(self, used: str) -> str:
         """The media type for an answer to an envelope that came with the type ``used``."""
 
 
 def _spoken(
-    key: KeyPair, own_dids: OwnDids, now_s: Callable[[], int] | None
+    key: KeyPair,
+    own_dids: OwnDids,
+    now_s: Callable[[], int] | None,
+    fetched: Fetched | None,
 ) -> tuple[MessageVersion, ...]:
     """The table: every message version, the one that knows its envelopes at a glance first."""
-    return (v2.V2(own_dids, now_s), v1.V1(key))
+    return (v2.V2(own_dids, now_s, fetched), v1.V1(key))
 
 
 MEDIA_TYPES: Final = (
@@ -111,15 +124,17 @@ class Envelopes:
         key: KeyPair,
         own_dids: OwnDids | None = None,
         now_s: Callable[[], int] | None = None,
+        fetched: Fetched | None = None,
     ) -> None:
         """Envelopes to and from the mediator's one key.
 
         ``own_dids`` are the names of this key, by default those that need no services; ``now_s``
-        is the time in Unix seconds for versions that write it into messages.
+        is the time in Unix seconds for versions that write it into messages; ``fetched`` says
+        what is known of DIDs that only the network has, None where nothing may be fetched.
         """
         self.own_dids = own_dids or OwnDids(key)
         self._versions: Mapping[str, MessageVersion] = {
-            version.name: version for version in _spoken(key, self.own_dids, now_s)
+            version.name: version for version in _spoken(key, self.own_dids, now_s, fetched)
         }
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:
@@ -164,6 +179,12 @@ class Envelopes:
         version = self._versions[question.version]
         return version.pack(version.write_answer(answer, question, to, message_id), to)
 
+    def report_openly(
+        self, question: Message, report: ProblemReport, message_id: str
+    ) -> OpenReport:
+        """A problem report on a message whose sender is not proven, in the form of the message."""
+        return self._versions[question.version].report_openly(question, report, message_id)
+
     def pack(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
         """A message of ours that answers none, packed for an agent."""
         version = self._versions[to.version]
@@ -180,6 +201,10 @@ class Envelopes:
         None where it names none, or one that says nothing.
         """
         return self._versions[message.version].service_of(message.sender_did)
+
+    def unknown_mediator(self, message: Message) -> str:
+        """The DID of a mediator of the sender that is to be learned first; empty for none."""
+        return self._versions[message.version].unknown_mediator(message.sender_did)
 
     def media_type(self, to: AgentAccount, used: str) -> str:
         """How to name an envelope to an agent whose own envelope came with the type ``used``."""
@@ -201,14 +226,16 @@ def wrap(
     peer_did: str,
     routing_keys: Sequence[str],
     new_id: Callable[[], str],
+    fetched: Fetched | None = None,
 ) -> bytes | None:
     """An envelope for the agent ``did`` behind mediators of its own, as the outermost takes it.
 
     ``peer_did`` is what the agent calls itself, which is what mediators of DIDComm v2 know it by.
-    ``routing_keys`` are in the order from the agent outwards. None when it cannot be wrapped.
+    ``routing_keys`` are in the order from the agent outwards, ``fetched`` what is known of those
+    that only the network has. None when it cannot be wrapped.
     """
     if _is_v2(envelope) or any(read_key(text) is None for text in routing_keys):
-        return forward_v2.wrap(envelope, peer4_short(peer_did), routing_keys, new_id)
+        return forward_v2.wrap(envelope, peer4_short(peer_did), routing_keys, new_id, fetched)
     return forward_v1.wrap(envelope, did, routing_keys, new_id)
 
 

@@ -36,6 +36,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, DeliveredMessage, Delivery, Done, QueueState, Reply
 from actors.host.clock import Clock, NewId
 from eventstore.log.seal import command_key
+from http_edge.didcomm.envelopes.did_documents import AgentDocument
 from http_edge.didcomm.envelopes.versions import wrap
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.outbound.destinations import (
@@ -45,6 +46,8 @@ from http_edge.didcomm.outbound.destinations import (
     host_of,
     read_endpoint,
 )
+from http_edge.dids.document import Fetch
+from http_edge.dids.fetched import FetchedDids
 from http_edge.settings.settings import Outbound
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +90,8 @@ class DeliveryQueue:
     destinations: Destinations
     clock: Clock
     new_id: NewId
+    fetched: FetchedDids[AgentDocument] | None = None
+    """What fetches the documents of mediators, where the operator allows it."""
     counts: Counter[str] = field(default_factory=Counter)
     paused: dict[DeliveryWorker, None] = field(default_factory=dict)
     """Those that wait for their next try, the longest paused first."""
@@ -106,6 +111,12 @@ class DeliveryQueue:
         )
         delivery = await self.ask(did, command, Delivery)
         return delivery if isinstance(delivery, Refusal) else delivery.messages
+
+    async def learn(self, routing_keys: Sequence[str]) -> None:
+        """Let the mediators be known whose documents only the network has."""
+        for did in {key.partition("#")[0] for key in routing_keys}:
+            if self.fetched is not None and self.fetched.known(did) is Fetch.NEEDED:
+                await self.fetched.resolve(did)
 
     async def release(self, did: str, session: str) -> None:
         """End the leases of a session. If this fails they end by themselves."""
@@ -234,6 +245,7 @@ class DeliveryWorker:
         endpoint = read_endpoint(connection.endpoint)
         if endpoint is None:
             return self._failed("", "no endpoint")
+        await self._queue.learn(connection.routing_keys)
         async with self._queue.destinations.to(endpoint, self.did) as destination:
             if destination is None:
                 return self._failed(host_of(endpoint), "no permitted address")
@@ -307,12 +319,14 @@ class DeliveryWorker:
     async def _send(
         self, destination: Destination, connection: Connection, message: DeliveredMessage
     ) -> DeliveryOutcome:
+        fetched = self._queue.fetched
         wrapped = wrap(
             message.payload,
             self.did,
             connection.peer_did,
             connection.routing_keys,
             self._queue.new_id,
+            None if fetched is None else fetched.known,
         )
         outcome = DeliveryOutcome.REFUSED if wrapped is None else await destination.send(wrapped)
         self._queue.counts["delivered" if outcome is DeliveryOutcome.ACCEPTED else "failed"] += 1

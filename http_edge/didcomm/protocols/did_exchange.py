@@ -1,6 +1,6 @@
 """DID exchange 1.0 and 1.1 (RFC 0023), role responder: how today's wallets connect.
 
-A DID that holds its document (did:peer:2, did:peer:4 in its long form, did:key) speaks for itself;
+A DID that holds its document (did:peer:0, 2, and 4 in its long form, did:key) speaks for itself;
 did:peer:1, did:sov and a DID without a method come with their document attached (``did_doc``). The
 mediator answers in kind, for that is what an agent is sure to read: a DID that holds its document,
 vouched for by the attachment ``did_rotate``, or a DID with its document attached. Both are signed
@@ -20,7 +20,7 @@ from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply
-from http_edge.didcomm.envelopes.peer_dids import PEER_2, PEER_4, peer4_document
+from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, peer4_document
 from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
 from http_edge.didcomm.protocols.handshake import (
     LEGACY_CONTEXT,
@@ -83,7 +83,7 @@ class DidExchange:
         """The mediator's DID in the form in which the agent wrote its own."""
         if did.startswith((PEER_4, _DID_KEY)):
             return self._peer4
-        if did.startswith(PEER_2):
+        if did.startswith((PEER_0, PEER_2)):
             return self._peer2
         return self._peer1 if did.startswith(_PEER_1) else self._legacy
 
@@ -95,7 +95,7 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
     (``HandshakeResponder.connect``), which says as much as the signature. For the same reason the
     hash in a did:peer:1 is not looked at; agents differ in what they hash.
     """
-    if did.startswith((PEER_2, PEER_4, _DID_KEY)):
+    if did.startswith((PEER_0, PEER_2, PEER_4, _DID_KEY)):
         return resolve(did) or HandshakeRejection.NO_DOCUMENT
     if did.startswith("did:") and not did.startswith((_PEER_1, _SOV)):
         return HandshakeRejection.UNKNOWN_DID

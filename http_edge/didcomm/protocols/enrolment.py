@@ -10,7 +10,7 @@ Everything here can be asked again, and the second time changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import msgspec
@@ -28,8 +28,8 @@ from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Request
 
-Services: TypeAlias = Callable[[Message], MessagingService | None]
-"""Where the sender of a message takes messages, if its DID says so by itself."""
+Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | None]]
+"""Where the sender of a message takes messages, as far as its document is known."""
 _TO_RETRY = frozenset(
     {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.INSUFFICIENT_STORAGE, Refusal.RATE_LIMITED}
 )
@@ -69,14 +69,14 @@ class Enrolment:
         granted = await (self._enrol(request, did) if did else self._grant(request))
         return _not_granted(granted) if isinstance(granted, Refusal) else granted
 
-    def reach(self, message: Message) -> tuple[str, list[str]]:
+    async def reach(self, message: Message) -> tuple[str, list[str]]:
         """Where the sender of a message is reached by its document: endpoint and routing keys.
 
         The keys are DIDs or ids of their keys, in the order from the agent outwards. Both are
         empty for an agent that fetches its messages, and for one whose document leads back to
         this mediator: a message sent there would be queued for it, for ever.
         """
-        service = self._services(message)
+        service = await self._services(message)
         if service is None or host_of(service.uri) == self._own_host:
             return "", []
         if any(canonical_name(key) in self._own_names for key in service.routing_keys):
@@ -102,7 +102,7 @@ class Enrolment:
             return Problem.RATE_LIMITED
         if isinstance(admitted, NotAdmitted):
             return NotEnrolled(admitted.name.lower().replace("_", "-"))
-        endpoint, routing_keys = self.reach(request.message)
+        endpoint, routing_keys = await self.reach(request.message)
         name = canonical_name(did)
         kind = request.message.type
         connection = Connection(

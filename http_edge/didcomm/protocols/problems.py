@@ -40,6 +40,8 @@ class Problem(Enum):
     """The sender's DID was given up for another one, which speaks for its account now."""
     NOT_MEDIATED = "mediation_not_granted"
     """The sender has not asked for mediation."""
+    UNKNOWN_RECIPIENT = "unknown-recipient"
+    """A forward is for a name that no agent has registered."""
     LIVE_MODE_NOT_SUPPORTED = "e.m.live-mode-not-supported"
     """Live mode was asked for over a transport that ends with its answer (RFC 0685)."""
     QUEUE_FULL = "queue-full"
@@ -94,6 +96,7 @@ _CODES_2: Final = {
     Problem.NOT_CONNECTED: "e.p.req.not_enroll",
     Problem.ROTATED: "e.p.did-rotated",
     Problem.NOT_MEDIATED: "e.p.req.not_enroll",
+    Problem.UNKNOWN_RECIPIENT: "e.p.req.not_enroll",
     Problem.LIVE_MODE_NOT_SUPPORTED: "e.m.live-mode-not-supported",
     Problem.QUEUE_FULL: "e.p.me.res.storage",
     Problem.MESSAGE_TOO_LARGE: "e.m.me.res.storage.message_too_big",
@@ -110,6 +113,7 @@ _SENTENCES: Final = {
     Problem.NOT_CONNECTED: "There is no connection with this key",
     Problem.ROTATED: "This DID was given up for another one",
     Problem.NOT_MEDIATED: "Mediation has not been granted",
+    Problem.UNKNOWN_RECIPIENT: "No agent has registered this recipient",
     Problem.LIVE_MODE_NOT_SUPPORTED: "Connection does not support Live Delivery",
     Problem.QUEUE_FULL: "The queue of the sender has no room for the answer",
     Problem.MESSAGE_TOO_LARGE: "The answer is too large for the queue of the sender",

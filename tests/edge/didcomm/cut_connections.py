@@ -17,14 +17,23 @@ class Cut(Enum):
 
     LOST = auto()
     """The message never arrives."""
+    CUT_OFF_IN_HEAD = auto()
+    """A part of its head arrives."""
     CUT_OFF = auto()
-    """A part of it arrives."""
+    """Its head and a part of it arrive."""
+    CUT_OFF_AT_LAST = auto()
+    """All but its last byte arrives."""
     UNANSWERED = auto()
     """It arrives, and its answer is lost."""
     ANSWER_CUT_OFF = auto()
     """A part of the answer arrives."""
+    ANSWER_CUT_OFF_AT_LAST = auto()
+    """All but the last byte of the answer arrives."""
     REPEATED = auto()
     """It arrives twice, and is answered once."""
+
+
+_ARRIVING: Final = frozenset({Cut.CUT_OFF_IN_HEAD, Cut.CUT_OFF, Cut.CUT_OFF_AT_LAST})
 
 
 class CuttingProxy:
@@ -36,10 +45,12 @@ class CuttingProxy:
         self._cut: tuple[int, Cut] | None = None
         self.passed = 0
         """Messages since the last order that could be cut."""
+        self.was_cut = False
+        """Was the message cut that the last order was about?"""
 
     def cut(self, number: int, how: Cut) -> None:
-        """Cut the message with this number, counted from 1 and from now."""
-        self.passed, self._cut = 0, (number, how)
+        """Cut the message with this number, counted from 1 and from now; 0 is none."""
+        self.passed, self._cut, self.was_cut = 0, (number, how), False
 
     def pass_all(self) -> None:
         """Cut and count nothing more."""
@@ -57,7 +68,9 @@ class CuttingProxy:
             message = await _message(client)
             number, how = self._cut or (0, None)
             self.passed += self._cut is not None
-            back = await self._through(message, how if number == self.passed else None)
+            is_meant = number > 0 and number == self.passed
+            self.was_cut |= is_meant
+            back = await self._through(message, how if is_meant else None)
             answer.write(back)
             await answer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -69,15 +82,22 @@ class CuttingProxy:
         """What comes back for a message."""
         if how is Cut.LOST:
             return b""
-        if how is Cut.CUT_OFF:
-            await self._exchange(message[: len(message) - 100], is_whole=False)
+        if how in _ARRIVING:
+            head = message.index(_HEAD_ENDS) + len(_HEAD_ENDS)
+            arriving = {
+                Cut.CUT_OFF_IN_HEAD: head // 2,
+                Cut.CUT_OFF: (head + len(message)) // 2,
+                Cut.CUT_OFF_AT_LAST: len(message) - 1,
+            }
+            await self._exchange(message[: arriving[how]], is_whole=False)
             return b""
         back = await self._exchange(message)
         if how is Cut.REPEATED:
             back = await self._exchange(message)
         if how is Cut.UNANSWERED:
             return b""
-        return back[: len(back) // 2] if how is Cut.ANSWER_CUT_OFF else back
+        kept = {Cut.ANSWER_CUT_OFF: len(back) // 2, Cut.ANSWER_CUT_OFF_AT_LAST: len(back) - 1}
+        return back if how is None else back[: kept.get(how)]
 
     async def _exchange(self, sent: bytes, *, is_whole: bool = True) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)

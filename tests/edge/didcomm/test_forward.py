@@ -220,6 +220,28 @@ async def test_a_forward_to_an_unknown_key_is_refused_where_the_operator_wants_i
     assert await bob.drained() == ["one", "two"]
 
 
+@pytest.mark.parametrize("settings", [{"didcomm": {"unknown_recipient": "report"}}])
+async def test_a_forward_to_an_unknown_key_is_reported_where_the_operator_wants_it(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    (unknown,) = keys(1)
+    envelope = envelope_of(unknown, "one")
+    answer = await network.post(nested(envelope, unknown, 1))
+    assert (answer.status, answer.headers["Content-Type"]) == (404, "application/json")
+    report = answer.json
+    assert report["@type"].endswith("/notification/1.0/problem-report")
+    assert report["description"]["code"] == "unknown-recipient"
+    assert report["~thread"]["thid"] == report["~thread"]["pthid"]
+    # Without a forward there is no message that a report could be about.
+    direct = await network.post(envelope)
+    assert (direct.status, direct.json) == (404, {"error": "unknown-recipient"})
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(nested(envelope, unknown, 1))
+        assert await socket.ended_because() == (4404, "unknown-recipient")
+    await network.write(bob, "one")
+    assert await bob.drained() == ["one"]
+
+
 @pytest.mark.parametrize(
     "settings", [{"limits": {"queue_messages_max": 2, "queue_sender_share_max": 1}}]
 )

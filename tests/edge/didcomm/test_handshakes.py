@@ -91,14 +91,19 @@ async def test_a_wallet_connects_whatever_it_speaks(
     assert await bob.drained() == ["one"]
 
 
-@pytest.mark.parametrize("form", ["did:key", "did:peer:1", "did:sov", "unqualified", "unsigned"])
+FORMS = ["did:key", "did:peer:0", "did:peer:1", "did:sov", "unqualified", "unsigned"]
+PREFIXES = {"did:key": "did:key:", "did:peer:0": "did:peer:0"}
+"""DIDs that are a key and nothing else."""
+
+
+@pytest.mark.parametrize("form", FORMS)
 async def test_an_exchange_takes_every_form_of_did(network: WalletNetwork, form: str) -> None:
     key, invitation = KeyPair.new(), await network.invitation()
     request = Handshake(invitation, key, did_method="legacy").request()
     document = OwnDocuments(key).legacy_document()
-    if form == "did:key":
+    if form in {"did:key", "did:peer:0"}:
         del request["did_doc~attach"]
-        request["did"] = did_key(key.public)
+        request["did"] = did_key(key.public).replace("did:key:", PREFIXES[form])
     elif form in {"did:peer:1", "did:sov"}:
         did = {"did:peer:1": "did:peer:1zQm", "did:sov": "did:sov:"}[form] + str(request["did"])
         text = orjson.dumps(document).replace(str(request["did"]).encode(), did.encode())
@@ -111,7 +116,7 @@ async def test_an_exchange_takes_every_form_of_did(network: WalletNetwork, form:
     assert response["@type"] == NEW_PREFIX + "didexchange/1.1/response"
     assert response["~thread"] == {"thid": request["@id"], "pthid": invitation.id}
     # Its own DID holds its document, or has it attached; the key of the invitation vouches.
-    assert ("did_rotate~attach" in response) is (form == "did:key")
+    assert ("did_rotate~attach" in response) is (form in PREFIXES)
 
 
 async def test_the_old_prefix_is_answered_in_kind(network: WalletNetwork) -> None:

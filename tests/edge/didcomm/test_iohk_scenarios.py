@@ -14,9 +14,12 @@ import orjson
 import pytest
 
 from http_edge.clients.didcomm import PICKUP_3, Live, Recipient2, Wallet2
+from http_edge.didcomm.envelopes.did_documents import SeenDids
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.envelopes.v2.signed import MEDIA_TYPE as SIGNED
+from http_edge.didcomm.envelopes.v2.signed import read_signed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, answer_to, ask_of, connected
 from tests.edge.didcomm.wallet_network import WalletNetwork
@@ -283,18 +286,25 @@ async def test_receive_pickup_message_with_not_enrolled_peer_did(
     )
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"unknown_recipient": "refuse"}}])
+@pytest.mark.parametrize("settings", [{"didcomm": {"unknown_recipient": "report"}}])
 async def test_send_forward_message_to_not_enrolled_peer_did(
     recipient: Wallet2, sender: Sender
 ) -> None:
     """Send forward message to not enrolled peer did.
 
-    The suite wants a signed problem report. Here an anonymous sender learns nothing by default, and
-    with ``didcomm.unknown_recipient`` the status of HTTP.
+    The suite wants a signed problem report, which ``didcomm.unknown_recipient`` gives; by default
+    an anonymous sender learns nothing. The status is 404: the message is not stored.
     """
     unknown = Recipient2(KeyPair.new(), recipient.routing_did, "peer2")
-    answer = await sender.forward(unknown.did, "message")
-    assert (answer.status, orjson.loads(answer.body)) == (404, {"error": "unknown-recipient"})
+    answer = await sender.forward(unknown.did, "message", routing_did=recipient.routing_did)
+    assert (answer.status, answer.headers["Content-Type"]) == (404, SIGNED)
+    signed = read_signed(orjson.loads(answer.body), SeenDids())
+    assert signed is not None
+    report = orjson.loads(signed.payload)
+    assert signed.did == report["from"] == recipient.routing_did
+    assert report["type"] == PROBLEM
+    assert report["body"]["code"] == "e.p.req.not_enroll"
+    assert report["pthid"] == report["thid"]
 
 
 async def test_sending_tampered_message(network: WalletNetwork, recipient: Wallet2) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from http_edge.clients.didcomm import PICKUP_4, Recipient2, Wallet2, forward_2
 from http_edge.clients.didcomm.connection_2 import agreement_key
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2 import envelope
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
@@ -193,6 +194,20 @@ async def test_a_forward_for_an_unknown_name_answers_like_any_other_or_is_none(
     expected = known.status if isinstance(named, str) else 400
     assert answer.status == expected
     assert (await bob.status()).message_count == 1
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"unknown_recipient": "refuse"}}])
+async def test_a_forward_for_an_unknown_name_is_refused_where_the_operator_wants_it(
+    network: WalletNetwork, bob: Wallet2, recipient: Recipient2, alice: Sender
+) -> None:
+    unknown = Recipient2(KeyPair.new(), bob.routing_did)
+    for named in (unknown.did, "did:web:unknown.example", "no DID"):
+        answer = await alice.forward(recipient.did, "known")
+        assert answer.status == 202
+        body = forward_2([alice.sealed("x", unknown.did)], named, bob.routing_did)
+        answer = await network.post(body, content_type=MEDIA_TYPE)
+        assert (answer.status, answer.json) == (404, {"error": "unknown-recipient"})
+    assert (await bob.status()).message_count == 3
 
 
 async def test_a_forward_with_a_wish_for_an_acknowledgement_is_not_acknowledged(

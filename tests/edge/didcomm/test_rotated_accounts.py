@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -131,9 +130,22 @@ async def test_a_rotation_outlives_a_restart_and_needs_no_proof_again(
     await network.mediator.restart()
     await sender.write(recipient, "after")
     assert await drained(new, sender, recipient) == ["after"]
-    # Of the prior DID the mediator has kept no document: it has to bring its own.
-    whole = Wallet2(replace(old.connection, is_known=False), session=network.session)
-    assert await refused(whole) == "e.p.did-rotated"
+    assert old.connection.is_known, "it calls itself by its short DID alone"
+    assert await refused(old) == "e.p.did-rotated"
+
+
+async def test_a_rotation_from_a_short_did_is_proven_after_a_restart(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    old = await connected(network)
+    recipient = await old.new_recipient()
+    await sender.write(recipient, "before")
+    new = successor(network, old)
+    proof = moved(old, new)
+    assert old.connection.did == old.connection.own.peer4_short
+    await network.mediator.restart()
+    await say(new, "trust-ping/2.0/ping", from_prior=proof)
+    assert await drained(new, sender, recipient) == ["before"]
 
 
 async def test_the_new_did_is_reached_from_its_first_message_on(
@@ -231,6 +243,22 @@ async def test_a_delayed_forward_is_handed_out_after_its_delay(
     assert await drained(wallet, sender, recipient) == ["now"]
     network.mediator.clock.advance(6)
     assert await drained(wallet, sender, recipient) == ["later"]
+
+
+@pytest.mark.parametrize(
+    ("wished_ms", "held_s"), [(10**9, 60), (-8_000, 4), (-(10**9), 60), (0, 0), (True, 0)]
+)
+async def test_a_delay_is_bounded_and_a_random_one_is_half_of_it(
+    network: WalletNetwork, sender: Sender, wished_ms: int, held_s: int
+) -> None:
+    wallet, clock = await connected(network), network.mediator.clock
+    recipient = await wallet.new_recipient()
+    assert (await sender.forward(recipient.did, "x", delay_milli=wished_ms)).status == 202
+    if held_s:
+        clock.advance(held_s - 1)
+        assert await drained(wallet, sender, recipient) == []
+        clock.advance(2)
+    assert await drained(wallet, sender, recipient) == ["x"]
 
 
 async def test_unknown_recipients_are_counted_by_the_form_of_their_name(

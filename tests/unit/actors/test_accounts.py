@@ -24,7 +24,7 @@ from actors.core.commands import (
     UpdateKeylist,
 )
 from actors.core.decision import Accepted
-from actors.core.identity import Identity
+from actors.core.identity import PRIOR_DIDS_MAX, Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, AccountOver, Connected, Done
@@ -162,6 +162,26 @@ def test_a_rotation_goes_on_from_the_last_one_and_back() -> None:
     assert me.do(QueryConnection(), speaker=NEW_DID) is Refusal.NOT_SPEAKING
     assert isinstance(me.do(RotateAccount(LATER_DID, ME, NOW_S + 1)), Accepted)
     assert isinstance(me.do(QueryConnection(), speaker=ME), Accepted)
+
+
+def test_the_dids_that_were_given_up_last_stay_known() -> None:
+    me = agent()
+    stated = [f"did:peer:4zQm{number}:z{number}" for number in range(7)]
+    spoke = ME
+    for number, did in enumerate(stated):
+        said = msgspec.structs.replace(connection(), peer_did=did)
+        speaker = f"did:key:z6Mk{number}"
+        accepted = me.do(RotateAccount(spoke, speaker, NOW_S + number, said))
+        assert isinstance(accepted, Accepted)
+        spoke = speaker
+    found = me.do(QueryConnection())
+    assert isinstance(found, Accepted)
+    assert isinstance(found.reply, Connected)
+    assert found.reply.connection.peer_did == stated[-1]
+    assert found.reply.prior_dids == stated[-1 - PRIOR_DIDS_MAX : -1]
+    me.do(EndAccount(spoke, NOW_S + 9))
+    me.do(GrantMediation(connection(), []))
+    assert me.do(QueryConnection()) == Accepted(Connected(connection(), mediated=True))
 
 
 def test_a_rotation_that_is_sent_again_later_does_not_rotate_back() -> None:

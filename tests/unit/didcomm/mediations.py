@@ -17,6 +17,7 @@ from http_edge.didcomm.protocols.enrolment import Enrolment
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.protocol import Family
+from http_edge.didcomm.unknown_dids import UnknownDids
 from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.requests import NOW_MS, Agents
 
@@ -41,7 +42,7 @@ def mediation_family(form: MediationForm, agents: Agents, **settings: object) ->
         agents,
         admission,
         keylists,
-        envelopes.service_of,
+        UnknownDids(agents, envelopes, None).service_of,
         own_url=ENDPOINT,
         own_names=TERMS.own_names,
     )

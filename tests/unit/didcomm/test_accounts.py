@@ -60,6 +60,11 @@ class Peer:
         return DidRotation(prior[0], self.long, at_s, prior)
 
 
+async def reach(message: Message) -> tuple[str, list[str]]:
+    """Where the sender of a message is reached, as if its document said so."""
+    return f"https://{message.sender_did[-4:]}.example", []
+
+
 NEW_PEER, NEWER, STRANGER = Peer(3_001), Peer(3_002), Peer(3_003)
 
 
@@ -77,7 +82,7 @@ class Mediator:
         return Accounts(
             self.agents,
             self.keylists,
-            lambda message: (f"https://{message.sender_did[-4:]}.example", []),
+            reach,
             accounts_remembered_max=10,
         )
 

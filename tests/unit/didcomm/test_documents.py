@@ -347,9 +347,12 @@ def test_what_others_could_make_grow_is_bounded() -> None:
     assert read(document) is None
 
 
-def test_did_key_resolves_to_its_key() -> None:
-    assert found_in(resolve(did_key(KEY))) == ((KEY,), (), "")
+def test_did_key_and_did_peer_0_resolve_to_their_key() -> None:
+    peer_0 = did_key(KEY).replace("did:key:", "did:peer:0")
+    for did in (did_key(KEY), peer_0):
+        assert found_in(resolve(did)) == ((KEY,), (), "")
     assert resolve("did:key:z6MkNothing") is None
+    assert resolve("did:peer:0z6MkNothing") is None
     assert resolve(did_key(LOW_ORDER[2])) is None
 
 

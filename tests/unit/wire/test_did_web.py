@@ -284,6 +284,19 @@ async def test_more_fetches_than_the_limit_are_not_started() -> None:
     assert web_dids.known("did:web:second.example") is None
 
 
+async def test_one_host_does_not_take_all_places() -> None:
+    names = HeldNames()
+    web_dids = WebDids(WebLimits(fetches_per_host_max=1), lookup=names)
+    first = asyncio.create_task(web_dids.resolve("did:web:slow.example:one"))
+    await names.queried.wait()
+    assert await web_dids.resolve("did:web:slow.example:two") is None
+    assert web_dids.known("did:web:slow.example:two") is Fetch.NEEDED
+    other = asyncio.create_task(web_dids.resolve("did:web:other.example"))
+    names.released.set()
+    assert (await first, await other) == (None, None)
+    assert web_dids.known("did:web:other.example") is None, "it was asked for"
+
+
 async def test_closing_ends_the_fetches_under_way() -> None:
     names = HeldNames()
     web_dids = WebDids(lookup=names)

@@ -15,6 +15,8 @@ from http_edge.didcomm.envelopes.messages import (
     Json,
     Message,
     NewMessage,
+    OpenReport,
+    ProblemReport,
     Unpacked,
     UnpackRefusal,
 )
@@ -87,12 +89,23 @@ class V1:
         """A plaintext, packed for an agent."""
         return envelope.pack(message, [to.address], self._key)
 
+    def report_openly(
+        self, question: Message, report: ProblemReport, message_id: str
+    ) -> OpenReport:
+        """A report in plaintext: agents of this version sign no whole messages."""
+        written = plaintext.write_answer(report, question, message_id)
+        return OpenReport(orjson.dumps(written), "application/json")
+
     def learn(self, did: str) -> None:
         """Nothing: agents of this version are known by their keys."""
 
     def service_of(self, did: str) -> MessagingService | None:  # noqa: ARG002 - it has a handshake
         """None: an agent of this version says it in its handshake."""
         return None
+
+    def unknown_mediator(self, did: str) -> str:  # noqa: ARG002 - its handshake said all
+        """None: an agent of this version lists the keys of its mediators itself."""
+        return ""
 
     def media_type(self, used: str) -> str:
         """How to name an envelope to a sender that ``used`` a name: old agents know no other."""

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.did_documents import SeenDids
+from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Json, Message
@@ -49,21 +49,26 @@ def read_forward(message: Message) -> Forward | None:
 
 
 def wrap(
-    envelope: bytes, did: str, routing_keys: Sequence[str], new_id: Callable[[], str]
+    envelope: bytes,
+    did: str,
+    routing_keys: Sequence[str],
+    new_id: Callable[[], str],
+    fetched: Fetched | None = None,
 ) -> bytes | None:
     """An envelope for the agent ``did`` as its outermost mediator takes it.
 
     ``routing_keys`` are DIDs or ids of their keys, in the order from the agent outwards; each
     envelope on the way names the next hop inwards. None when one of them cannot be resolved
-    without asking others, or the envelope is no JSON and so nothing that a forward can carry.
+    without asking others (``fetched`` is what they said before), or the envelope is no JSON and so
+    nothing that a forward can carry.
     """
     try:
         parse(envelope)
     except JsonRefused:
         return None
-    following = did
+    following, known = did, SeenDids(1, fetched)
     for text in routing_keys:
-        hop = _hop(text)
+        hop = _hop(text, known)
         if hop is None:
             return None
         forward: Json = {
@@ -81,11 +86,11 @@ def wrap(
     return envelope
 
 
-def _hop(text: str) -> Recipient | None:
+def _hop(text: str, known: SeenDids) -> Recipient | None:
     """The key that a mediator is written to with."""
     bare = read_key(text)
     did, _, fragment = (text if bare is None else did_key(bare)).partition("#")
-    keys = SeenDids(1).resolve(did)
+    keys = known.resolve(did)
     if keys is None or not keys.agreement:
         return None
     named = keys.agreement.get(fragment)

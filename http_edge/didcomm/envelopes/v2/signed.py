@@ -132,6 +132,17 @@ def read_from_prior(text: object, seen: SeenDids) -> DidRotation | None:
     return DidRotation(prior.iss, prior.sub, prior.iat, list(dict.fromkeys(accounts)))
 
 
+def signer_of(from_prior: object) -> str:
+    """The DID that a ``from_prior`` says it is signed by, which proves nothing; empty for none."""
+    if not isinstance(from_prior, str) or len(from_prior) > FROM_PRIOR_CHARS_MAX:
+        return ""
+    try:
+        header = msgspec.convert(parse(b64decode(from_prior.partition(".")[0])), _Protected)
+    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+        return ""
+    return (header.kid or "").partition("#")[0]
+
+
 def write_signed(payload: bytes, kid: str, key: KeyPair) -> Json:
     """A message signed with Ed25519: general form, one signature, ``kid`` unprotected."""
     protected = b64encode(orjson.dumps({"typ": MEDIA_TYPE, "alg": "EdDSA"}))

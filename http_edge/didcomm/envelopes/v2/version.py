@@ -12,10 +12,13 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
+import orjson
 
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.did_documents import (
+    FETCHED,
     AgentDocument,
+    Fetched,
     MessagingService,
     SeenDids,
     is_short,
@@ -31,6 +34,8 @@ from http_edge.didcomm.envelopes.messages import (
     Json,
     Message,
     NewMessage,
+    OpenReport,
+    ProblemReport,
     UnknownSender,
     Unpacked,
     UnpackRefusal,
@@ -39,8 +44,14 @@ from http_edge.didcomm.envelopes.own_dids import OwnDid, OwnDids
 from http_edge.didcomm.envelopes.public_keys import PublicKey, read_multibase, write_multibase
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v2 import envelope, plaintext
+from http_edge.didcomm.envelopes.v2 import signed as jws
 from http_edge.didcomm.envelopes.v2.forward import read_forward
-from http_edge.didcomm.envelopes.v2.signed import is_signed, read_from_prior, read_signed
+from http_edge.didcomm.envelopes.v2.signed import (
+    is_signed,
+    read_from_prior,
+    read_signed,
+    signer_of,
+)
 
 MEDIA_TYPE: Final = envelope.MEDIA_TYPE
 MEDIA_TYPES: Final = frozenset(
@@ -94,11 +105,19 @@ class V2:
     generation = 2
     """Of DIDComm: what the life of a message shows."""
 
-    def __init__(self, own: OwnDids, now_s: Callable[[], int] | None = None) -> None:
-        """Envelopes to and from ``own``; messages of ours say when they were made if ``now_s``."""
+    def __init__(
+        self,
+        own: OwnDids,
+        now_s: Callable[[], int] | None = None,
+        fetched: Fetched | None = None,
+    ) -> None:
+        """Envelopes to and from ``own``; messages of ours say when they were made if ``now_s``.
+
+        ``fetched`` is what is known of DIDs that the network has, where that is permitted.
+        """
         self._own = own
         self._secrets = StaticSecrets()
-        self._seen = SeenDids()
+        self._seen = SeenDids(fetched=fetched)
         self._now_s = now_s
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal | None:
@@ -133,10 +152,15 @@ class V2:
             return None
         # One that cannot be verified changes nothing: an agent repeats it until it is answered
         # under its new DID, and its messages are good all the same.
-        rotation = read_from_prior(value.get("from_prior"), self._seen)
+        from_prior = value.get("from_prior")
+        rotation = None if from_prior is None else read_from_prior(from_prior, self._seen)
         message = plaintext.read(value, unpacked.addressed_to, rotation)
         if message is None or not _is_consistent(message, unpacked.sender):
             return None
+        if from_prior is not None and rotation is None:
+            prior = signer_of(from_prior)
+            if self._seen.is_to_learn(prior):
+                message = msgspec.structs.replace(message, unknown_prior=prior)
         if not is_short(message.sender_did):
             return message
         return msgspec.structs.replace(message, whole_did=self._whole(message.sender_did))
@@ -170,6 +194,20 @@ class V2:
         recipient = envelope.Recipient(address.kid, key)
         return envelope.seal(message, [recipient], sender, self._secrets)
 
+    def report_openly(
+        self, question: Message, report: ProblemReport, message_id: str
+    ) -> OpenReport:
+        """A signed report: anyone can read it, and see that it is ours."""
+        own = self._own.named(question.addressed_to)
+        assert own is not None
+        kid = own.signing_kid
+        head: Json = {"typ": plaintext.MEDIA_TYPE, "from": kid.partition("#")[0]}
+        if question.sender_did:
+            head["to"] = [question.sender_did]
+        written = plaintext.write_answer(report, question, message_id)
+        signed = jws.write_signed(orjson.dumps({**head, **written}), kid, self._own.key)
+        return OpenReport(orjson.dumps(signed), jws.MEDIA_TYPE)
+
     def learn(self, did: str) -> None:
         """Know a DID that carries its document from now on by its hash too."""
         document = self._seen.resolve(did)
@@ -184,6 +222,10 @@ class V2:
     def service_of(self, did: str) -> MessagingService | None:
         """Where an agent takes messages, as its DID says by itself; None if it does not say."""
         return self._seen.service_of(did)
+
+    def unknown_mediator(self, did: str) -> str:
+        """The DID of the mediator behind which an agent is, if that has to be learned first."""
+        return self._seen.mediator_to_learn(did)
 
     def media_type(self, used: str) -> str:  # noqa: ARG002 - there is one
         """How to name an envelope to a sender that ``used`` a name."""
@@ -208,7 +250,7 @@ class V2:
         sender = self._sender(sealed.sender_kid) if sealed.sender_kid else None
         if sealed.sender_kid and sender is None:
             did = sealed.sender_kid.partition("#")[0]
-            unknown = is_short(did) and canonical_name(did) == did and not self._seen.resolve(did)
+            unknown = self._seen.is_to_learn(did)
             return UnknownSender(did) if unknown else UnpackRefusal.UNDECRYPTABLE
         key = None if sender is None else sender.key
         opened = envelope.open_sealed(sealed, number, own.agreement, key, self._secrets)
@@ -220,7 +262,7 @@ class V2:
     def _sender(self, kid: str) -> _Sender | None:
         """Who packs with a key: one that its DID names for key agreement, known without asking."""
         did = kid.partition("#")[0]
-        if not is_short(did):
+        if not did.startswith(FETCHED) and not is_short(did):
             return _carried(kid)
         keys = self._seen.resolve(did)
         return None if keys is None else _sender(kid, keys)

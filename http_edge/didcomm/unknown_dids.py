@@ -1,0 +1,130 @@
+"""DIDs that a message depends on and that do not say their document: learned, where one may.
+
+The short form of a DID is the hash of one that its account has stored: the owner of the name knows
+it. A did:web or did:webvh stands with its host, which is asked where the operator allows it
+(``settings.sections.DidWeb``), by fetches that belong to no request and are few at a time
+(``http_edge.dids.fetched``). A message waits for one of them, as long as few others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from actors.core.commands import FindKeyOwner, QueryConnection
+from actors.core.refusals import Refusal
+from actors.core.replies import Connected, KeyOwner
+from actors.host.clock import Clock
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.accounts import TO_RETRY
+from http_edge.didcomm.envelopes.did_documents import (
+    FETCHED,
+    AgentDocument,
+    MessagingService,
+    read_agent_document,
+)
+from http_edge.didcomm.envelopes.messages import Message
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.envelopes.versions import Envelopes
+from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.rejections import RejectionReason
+from http_edge.dids import web, webvh
+from http_edge.dids.document import Fetch
+from http_edge.dids.fetched import FetchedDids, FetchedMethod
+from http_edge.listener.address_charge import charge_unproven
+
+AgentDids: TypeAlias = FetchedDids[AgentDocument]
+"""Fetches the documents of agents."""
+_WAITING_MAX: Final = 64
+"""Messages of one edge that wait for fetches at once; each holds a request for some seconds."""
+
+
+def _of_web(did: str, body: bytes) -> AgentDocument | None:
+    """What the document of a did:web says, which has to be its own."""
+    try:
+        document = parse(body)
+    except JsonRefused:
+        return None
+    if not isinstance(document, dict) or document.get("id") != did:
+        return None
+    return read_agent_document(did, document)
+
+
+def methods(clock: Clock) -> Mapping[str, FetchedMethod[AgentDocument]]:
+    """How the documents of agents are found and read, by the prefix of their DIDs."""
+
+    def of_webvh(did: str, body: bytes) -> AgentDocument | None:
+        document = webvh.read_log(did, body, clock() / 1000)
+        return None if document is None else read_agent_document(did, document)
+
+    return {
+        web.PREFIX: FetchedMethod(web.document_url, _of_web),
+        webvh.PREFIX: FetchedMethod(webvh.log_url, of_webvh),
+    }
+
+
+class UnknownDids:
+    """Learns DIDs for the envelopes of one edge."""
+
+    def __init__(
+        self, identities: Identities, envelopes: Envelopes, fetched: AgentDids | None
+    ) -> None:
+        """Ask ``identities`` for hashes, and ``fetched`` for the network's, if not None."""
+        self._identities = identities
+        self._envelopes = envelopes
+        self._fetched = fetched
+        self._waiting = 0
+
+    async def learn(self, did: str, command: bytes) -> RejectionReason | None:
+        """Let a DID be known here; why it is not, or None. ``command`` is its message's key."""
+        if did.startswith(FETCHED):
+            return await self._fetch(did)
+        whole = await self._whole(did, command)
+        if isinstance(whole, Refusal):
+            is_over = whole not in TO_RETRY
+            return RejectionReason.UNDECRYPTABLE if is_over else RejectionReason.TRY_AGAIN
+        self._envelopes.learn(whole)
+        return None
+
+    async def service_of(self, message: Message) -> MessagingService | None:
+        """Where the sender of a message takes messages, as its document or its mediator's says."""
+        mediator = self._envelopes.unknown_mediator(message)
+        if mediator:
+            await self._fetch(mediator)
+        return self._envelopes.service_of(message)
+
+    async def _whole(self, did: str, command: bytes) -> str | Refusal:
+        """The DID that ``did`` is the hash of, as its account has stored it.
+
+        The owner of the name knows it: every account registers its own DID, and keeps those that
+        it gave up last, so that a sender is refused by name. ``KEY_UNKNOWN`` if none has.
+        """
+        owner = await self._identities.ask(key_target(did), FindKeyOwner(), command, KeyOwner)
+        if isinstance(owner, Refusal):
+            return owner
+        known = await self._identities.ask(
+            owner.owner_did, QueryConnection(), command, Connected, by_mediator=True
+        )
+        if isinstance(known, Refusal):
+            return known
+        stored = [known.connection.peer_did, *known.prior_dids]
+        whole = (each for each in stored if canonical_name(each) == did)
+        return next(whole, Refusal.KEY_UNKNOWN)
+
+    async def _fetch(self, did: str) -> RejectionReason | None:
+        """Wait for a document; a message that finds no room may be sent again."""
+        fetched = self._fetched
+        if fetched is None:
+            return RejectionReason.UNDECRYPTABLE
+        if self._waiting >= _WAITING_MAX:
+            return RejectionReason.TRY_AGAIN
+        charge_unproven(0)
+        self._waiting += 1
+        try:
+            found = await fetched.resolve(did)
+        finally:
+            self._waiting -= 1
+        if found is not None:
+            return None
+        is_early = fetched.known(did) is Fetch.NEEDED
+        return RejectionReason.TRY_AGAIN if is_early else RejectionReason.UNDECRYPTABLE

@@ -1,0 +1,195 @@
+"""Documents of DIDs that only the network has: fetched over HTTPS from whatever host a DID names.
+
+A stranger can thereby make this server open connections, so it is off by default, and when on it
+goes through every gate here: a strict name, one look-up of it, public addresses only, a
+connection to those very addresses, no redirect, a small answer in a short time, one fetch at a
+time for one DID, few for one host, and a bounded memory of successes and failures alike.
+
+A fetch is a task of its own: a request that stops waiting for it does not end it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import aiohttp
+from cachetools import TLRUCache
+from yarl import URL
+
+from http_edge.crypto.tls import trusted_by_this_machine
+from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
+from http_edge.dids.document import Fetch
+
+_HTTPS_PORT: Final = 443
+_LOOKUPS_MAX: Final = 8
+_Document = TypeVar("_Document")
+
+
+class FetchedMethod(NamedTuple, Generic[_Document]):
+    """A DID method whose documents are on the network.
+
+    ``url`` says where the document of a DID is, None for what is no DID of the method; ``read``
+    what a body from there says of the DID, None where it is not its document.
+    """
+
+    url: Callable[[str], URL | None]
+    read: Callable[[str, bytes], _Document | None]
+
+
+@dataclass(frozen=True, slots=True)
+class WebLimits:
+    """What fetching documents may cost."""
+
+    timeout_s: float = 5.0
+    body_bytes_max: int = 65_536
+    fetches_max: int = 32
+    """Fetches under way at once; beyond, a DID does not resolve until one has ended."""
+    fetches_per_host_max: int = 16
+    """Those to one host: no stranger makes this server flood another, nor one host take all."""
+    entries_max: int = 1_000
+    found_ttl_s: float = 300.0
+    missing_ttl_s: float = 30.0
+    allowed_hosts: frozenset[str] = frozenset()
+    """Hosts to fetch from, with ``:port`` where it is not 443; empty is any host."""
+
+    def allow(self, url: URL) -> bool:
+        """May this document be fetched at all?"""
+        host = url.host or ""
+        named = host if url.port == _HTTPS_PORT else f"{host}:{url.port}"
+        return not self.allowed_hosts or named in self.allowed_hosts
+
+
+class FetchedDids(Generic[_Document]):
+    """Resolves DIDs of some methods over the network; one for each event loop.
+
+    ``lookup``, ``permitted`` and ``tls`` are there so that the same gates can be driven against a
+    server on this machine; ``clock`` returns seconds and never goes backwards.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, FetchedMethod[_Document]],
+        limits: WebLimits | None = None,
+        *,
+        lookup: Lookup | None = None,
+        permitted: Callable[[str], bool] = is_public,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The DIDs of ``methods``, which are by the prefix of their DIDs."""
+        self._methods = methods
+        self._limits = limits or WebLimits()
+        self._lookup = lookup or lookup_in_threads("did-web-names", _LOOKUPS_MAX)
+        self._permitted = permitted
+        self._tls = tls or trusted_by_this_machine()
+        self._remembered: TLRUCache[str, _Document | None] = TLRUCache(
+            maxsize=self._limits.entries_max, ttu=self._forget_at, timer=clock
+        )
+        self._lock = Lock()
+        self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
+
+    def known(self, did: str) -> _Document | Fetch | None:
+        """What is remembered of ``did``; ``Fetch.NEEDED`` if only the network knows.
+
+        Threads may ask.
+        """
+        with self._lock:
+            found = self._remembered.get(did, Fetch.NEEDED)
+        if found is not Fetch.NEEDED:
+            return found
+        url = self._url(did)
+        return None if url is None or not self._limits.allow(url) else Fetch.NEEDED
+
+    async def resolve(self, did: str) -> _Document | None:
+        """The document of ``did``, or None for whatever reason it cannot be had."""
+        known = self.known(did)
+        if not isinstance(known, Fetch):
+            return known
+        fetch = self._under_way.get(did)
+        if fetch is None:
+            if not self._has_room(did):
+                return None
+            fetch = asyncio.create_task(self._fetch_and_remember(did))
+            fetch.add_done_callback(lambda _: self._under_way.pop(did))
+            self._under_way[did] = fetch
+        # Others wait for the same fetch: one who stops waiting must not end it for them.
+        return await asyncio.shield(fetch)
+
+    async def close(self) -> None:
+        """End the fetches under way."""
+        fetches = list(self._under_way.values())
+        for fetch in fetches:
+            fetch.cancel()
+        await asyncio.gather(*fetches, return_exceptions=True)
+
+    def _has_room(self, did: str) -> bool:
+        host = _host(self._url(did))
+        same = sum(_host(self._url(other)) == host for other in self._under_way)
+        return len(self._under_way) < self._limits.fetches_max and (
+            same < self._limits.fetches_per_host_max
+        )
+
+    def _method(self, did: str) -> FetchedMethod[_Document] | None:
+        return self._methods.get(":".join(did.split(":", 2)[:2]) + ":")
+
+    def _url(self, did: str) -> URL | None:
+        method = self._method(did)
+        return None if method is None else method.url(did)
+
+    async def _fetch_and_remember(self, did: str) -> _Document | None:
+        document = await self._fetch(did)
+        with self._lock:
+            self._remembered[did] = document
+        return document
+
+    async def _fetch(self, did: str) -> _Document | None:
+        method, url = self._method(did), self._url(did)
+        if method is None or url is None:
+            return None
+        try:
+            async with asyncio.timeout(self._limits.timeout_s):
+                body = await self._get(url)
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+        return None if body is None else method.read(did, body)
+
+    async def _get(self, url: URL) -> bytes | None:
+        """The body of a plain 200 answer of at most ``body_bytes_max``."""
+        connector = aiohttp.TCPConnector(
+            resolver=CheckedNames(self._lookup, self._permitted),
+            use_dns_cache=False,
+            ssl=self._tls,
+            force_close=True,
+        )
+        async with (
+            aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                # A compressed answer could unfold without bound: it stays folded, and no JSON.
+                auto_decompress=False,
+                headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+            ) as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            if response.status != 200:  # noqa: PLR2004 - "200 OK", and no other success
+                return None
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > self._limits.body_bytes_max:
+                    return None
+            return bytes(body)
+
+    def _forget_at(self, _did: str, document: _Document | None, now: float) -> float:
+        missing = document is None
+        return now + (self._limits.missing_ttl_s if missing else self._limits.found_ttl_s)
+
+
+def _host(url: URL | None) -> str | None:
+    return None if url is None else url.host

@@ -1,0 +1,251 @@
+"""Senders of DIDComm v2 whose DID only the network knows: off by default, and fetched aside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pytest
+from aiohttp import web
+
+from http_edge.clients.didcomm.connection_2 import agreement_key
+from http_edge.didcomm.envelopes.did_documents import resolve_document
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Unpacked
+from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
+from http_edge.didcomm.envelopes.v2.envelope import Recipient
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE, V2
+from tests.edge.didcomm.newer_wallets import ask_of, connected
+from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork
+from tests.edge.identities import Json
+from tests.edge.mediator import Answer, Mediator
+from tests.unit.didcomm.v2_agent import PING, V2Agent
+from tests.unit.outbound.agent_host import agent_host
+from tests.unit.wire.did_log import DidLog, multikey
+from tests.unit.wire.https_host import NAME, HttpsHost, https_host
+
+ENABLED: Final = {"did_web": {"enabled": True}}
+MEDIATOR: Final = OwnDids(SERVICE).did_key
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
+    async with https_host(tmp_path) as host:
+        yield host
+
+
+@pytest.fixture
+def mediator(mediator: Mediator, host: HttpsHost) -> Mediator:
+    reach(mediator, host)
+    return mediator
+
+
+def reach(mediator: Mediator, host: HttpsHost) -> None:
+    """Let the edge's fetches end at the host of this test, behind all their gates."""
+    fetched: Any = mediator.edges[0]._agent_dids
+    if fetched is not None:
+        fetched._lookup, fetched._tls = host.lookup, host.trust
+        fetched._permitted = lambda _address: True
+
+
+class NetworkAgent:
+    """An agent whose DID document stands with a host."""
+
+    def __init__(self, did: str) -> None:
+        self.did = did
+        self.pair = KeyPair.new()
+        self._agent = V2Agent(self.pair)
+
+    @property
+    def document(self) -> Json:
+        return OwnDids(self.pair, web_did=self.did).merged({"id": self.did})
+
+    def packed(self, kind: str = PING, *, to: str = MEDIATOR, **members: Any) -> bytes:
+        """A message of it, to the mediator as a rule."""
+        kid, key = agreement_key(to)
+        whole = self._agent.plaintext(self.did, type=kind, return_route="all", **members)
+        sender = self._agent.dids.did_key
+        return self._agent.pack(whole, Recipient(kid, key), sender, kid=f"{self.did}#key-2")
+
+    def opened(self, answer: Answer) -> Json:
+        assert answer.status == 200, answer
+        mediator = resolve_document(MEDIATOR)
+        assert mediator is not None
+        return self._agent.open(answer.body, mediator)
+
+
+def serve(host: HttpsHost, *agents: NetworkAgent) -> None:
+    """Let the host have the documents of did:web agents."""
+    documents = {agent.did: agent.document for agent in agents}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        parts = request.path.removesuffix("/did.json").removeprefix("/.well-known").split("/")
+        did = ":".join([host.did, *filter(None, parts)])
+        if did not in documents:
+            raise web.HTTPNotFound
+        return web.json_response(documents[did])
+
+    host.answer = answer
+
+
+async def say(network: WalletNetwork, body: bytes) -> Answer:
+    return await network.post(body, content_type=MEDIA_TYPE)
+
+
+async def test_a_sender_of_the_network_is_refused_by_default_and_nothing_is_fetched(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    agent = NetworkAgent(host.did)
+    serve(host, agent)
+    answer = await say(network, agent.packed())
+    assert (answer.status, answer.json) == (400, {"error": "undecryptable"})
+    assert (host.looked_up, host.requests) == ([], [])
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_where_it_is_allowed_a_did_web_is_an_agent_like_any_other(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    agent = NetworkAgent(host.did)
+    serve(host, agent)
+    pong = agent.opened(await say(network, agent.packed()))
+    assert (pong["type"], pong["to"]) == (NEW_PREFIX + "trust-ping/2.0/ping-response", [agent.did])
+    ask = "coordinate-mediation/3.0/mediate-request"
+    grant = agent.opened(await say(network, agent.packed(NEW_PREFIX + ask)))
+    assert grant["body"] == {"routing_did": [MEDIATOR]}
+    query = NEW_PREFIX + "coordinate-mediation/3.0/recipient-query"
+    listed = agent.opened(await say(network, agent.packed(query)))
+    assert listed["body"] == {"dids": [{"recipient_did": agent.did}]}
+    assert len(host.requests) == 1, "the document is remembered"
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_a_did_webvh_is_known_by_its_log(network: WalletNetwork, host: HttpsHost) -> None:
+    log = DidLog(f"{NAME}%3A{host.port}:alice")
+    agent = NetworkAgent("{DID}")
+    log.add(agent.document, agent.pair, updateKeys=[multikey(agent.pair)])
+    agent.did = log.did
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.path == "/alice/did.jsonl"
+        return web.Response(body=log.text)
+
+    host.answer = answer
+    assert agent.opened(await say(network, agent.packed()))["to"] == [log.did]
+    stranger = NetworkAgent(log.did)
+    refused = await say(network, stranger.packed())
+    assert (refused.status, refused.json) == (400, {"error": "undecryptable"})
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_a_document_that_is_missing_or_anothers_makes_no_sender(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    facts = network.mediator.facts()
+    agent = NetworkAgent(host.did + ":missing")
+    other = NetworkAgent(host.did + ":other")
+    serve(host, other)
+    liar = NetworkAgent(other.did)
+    for sender in (agent, liar):
+        for _ in range(2):
+            answer = await say(network, sender.packed())
+            assert (answer.status, answer.json) == (400, {"error": "undecryptable"})
+    assert len(host.requests) == 2, "what is missing is remembered too"
+    assert network.mediator.facts() == facts
+
+
+@pytest.mark.parametrize(
+    "settings", [{"did_web": {"enabled": True, "allowed_hosts": ["a.example"]}}]
+)
+async def test_only_allowed_hosts_are_asked(network: WalletNetwork, host: HttpsHost) -> None:
+    agent = NetworkAgent(host.did)
+    serve(host, agent)
+    assert (await say(network, agent.packed())).status == 400
+    assert (host.looked_up, host.requests) == ([], [])
+
+
+@pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "seconds_max": 60}}])
+async def test_messages_that_find_no_place_to_wait_for_a_document_may_come_again(
+    network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_MAX", 1)
+    agent, fetching, answered = NetworkAgent(host.did), asyncio.Event(), asyncio.Event()
+
+    async def held(_request: web.Request) -> web.StreamResponse:
+        fetching.set()
+        await answered.wait()
+        return web.json_response(agent.document)
+
+    host.answer = held
+    first = asyncio.create_task(say(network, agent.packed()))
+    await fetching.wait()
+    busy = await say(network, agent.packed())
+    assert (busy.status, busy.json) == (503, {"error": "try-again"})
+    assert busy.headers["Retry-After"] == "1"
+    answered.set()
+    assert (await first).status == (await say(network, agent.packed())).status == 200
+    assert len(host.requests) == 1
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_an_envelope_that_is_not_for_the_mediator_makes_it_fetch_nothing(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    agent = NetworkAgent(host.did)
+    serve(host, agent)
+    answer = await say(network, agent.packed(to=OwnDids(KeyPair.new()).did_key))
+    assert (answer.status, answer.body) == (202, b"")
+    assert (host.looked_up, host.requests) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{**ENABLED, "outbound": {"allowed_networks": ["127.0.0.0/8"], "retry_s_min": 0.1}}],
+)
+async def test_an_agent_behind_a_mediator_of_the_network_is_sent_to_it(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    key = KeyPair.new()
+    async with agent_host() as far:
+        services = own_services(far.url(host="127.0.0.1"))
+        mediator = OwnDids(key, services, web_did=host.did)
+
+        async def answer(_request: web.Request) -> web.StreamResponse:
+            return web.json_response(mediator.merged({"id": host.did}))
+
+        host.answer = answer
+        wallet = await connected(network, did_method="peer2", endpoint=host.did)
+        ping = ask_of("trust-ping/2.0/ping", response_requested=True)
+        assert (await say(network, wallet.connection.pack(ping))).status == 202
+        await far.has(1)
+        (wrapped,) = far.received
+    version = V2(mediator)
+    opened = version.unpack(orjson.loads(wrapped))
+    assert isinstance(opened, Unpacked)
+    assert opened.addressed_to == host.did
+    forward = version.read(opened)
+    assert forward is not None
+    assert forward.body == {"next": wallet.connection.did}
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_a_did_web_rotates_to_a_did_of_its_own(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    prior, agent = NetworkAgent(host.did), NetworkAgent(host.did + ":new")
+    serve(host, prior, agent)
+    ask = NEW_PREFIX + "coordinate-mediation/3.0/mediate-request"
+    assert (await say(network, prior.packed(ask))).status == 200
+    await network.mediator.restart()
+    reach(network.mediator, host)
+    proof = write_from_prior(
+        DidRotation(prior.did, agent.did, 1_000), f"{prior.did}#key-1", prior.pair
+    )
+    assert (await say(network, agent.packed(from_prior=proof))).status == 200
+    query = NEW_PREFIX + "coordinate-mediation/3.0/recipient-query"
+    listed = agent.opened(await say(network, agent.packed(query)))
+    assert {each["recipient_did"] for each in listed["body"]["dids"]} == {prior.did, agent.did}

@@ -1,0 +1,254 @@
+"""did:webvh: the last state of a log that proves itself, and of no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.dids.webvh import ENTRIES_MAX, log_url, read_log
+from tests.unit.wire.did_log import DidLog, multihash, multikey, proof_of
+
+ONE, TWO, THREE = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
+NOW_S = 1_790_000_000
+STATE: dict[str, Any] = {"service": [], "controller": "{DID}"}
+SCID = "QmP1perXqTHLPtd2XAXJbyfXm7VG4dA7ANRXAcfQWBEeUP"
+
+
+def log(**parameters: Any) -> DidLog:
+    made = DidLog("agent.example")
+    made.add(STATE, ONE, updateKeys=[multikey(ONE)], **parameters)
+    return made
+
+
+def document(made: DidLog, did: str = "") -> dict[str, Any] | None:
+    return read_log(did or made.did, made.text, NOW_S)
+
+
+def test_the_state_of_the_last_entry_is_the_document() -> None:
+    made = log()
+    found = document(made)
+    assert found == {"id": made.did, "service": [], "controller": made.did}
+    made.add({"service": [{"id": "#new"}]}, ONE, at="2026-01-02T00:00:00Z")
+    assert document(made) == {"id": made.did, "service": [{"id": "#new"}]}
+
+
+def test_keys_are_followed_by_those_that_they_authorize() -> None:
+    made = log()
+    made.add(STATE, ONE, updateKeys=[multikey(TWO), multikey(THREE)])
+    made.add(STATE, THREE)
+    assert document(made) is not None
+    made.add(STATE, ONE)
+    assert document(made) is None
+
+
+def test_keys_that_were_announced_sign_what_authorizes_them() -> None:
+    made = log(nextKeyHashes=[multihash(multikey(TWO).encode())])
+    made.add(STATE, TWO, updateKeys=[multikey(TWO)], nextKeyHashes=[])
+    made.add(STATE, TWO, updateKeys=[multikey(THREE)])
+    assert document(made) is not None
+
+
+@pytest.mark.parametrize(
+    ("signer", "keys"),
+    [(ONE, None), (ONE, [ONE]), (THREE, [THREE]), (TWO, [TWO, THREE]), (TWO, [])],
+)
+def test_keys_that_were_not_announced_sign_nothing(
+    signer: KeyPair, keys: list[KeyPair] | None
+) -> None:
+    made = log(nextKeyHashes=[multihash(multikey(TWO).encode())])
+    named: dict[str, Any] = {} if keys is None else {"updateKeys": list(map(multikey, keys))}
+    made.add(STATE, signer, **named)
+    assert document(made) is None
+
+
+def test_a_did_moves_where_its_first_entry_lets_it() -> None:
+    for portable, is_found in ((True, True), (False, False)):
+        made = log(portable=portable)
+        before = made.did
+        made._place = "elsewhere.example"
+        made.add(STATE, ONE, portable=True)
+        assert (document(made) is not None) is is_found
+        assert document(made, before) is None
+
+
+def test_a_did_that_was_given_up_has_no_document() -> None:
+    made = log()
+    made.add(STATE, ONE, deactivated=True)
+    assert document(made) is None
+
+
+def test_a_log_that_needs_witnesses_is_not_read() -> None:
+    assert document(log(witness={"threshold": 1, "witnesses": [{"id": "did:key:z6Mk"}]})) is None
+    assert document(log(witness={})) is not None
+
+
+def changed_state(made: DidLog) -> None:
+    made.entries[0]["state"]["service"] = [{"id": "#evil"}]
+
+
+def changed_state_signed_anew(made: DidLog) -> None:
+    changed_state(made)
+    made.entries[0]["proof"] = [proof_of(made.entries[0], ONE)]
+
+
+def another_signer(made: DidLog) -> None:
+    made.entries[0]["proof"] = [proof_of(made.entries[0], TWO)]
+
+
+def the_key_of_another_in_the_name(made: DidLog) -> None:
+    key, other = multikey(ONE), multikey(TWO)
+    name = f"did:key:{other}#{key}"
+    made.entries[0]["proof"] = [proof_of(made.entries[0], TWO, verificationMethod=name)]
+
+
+def another_cryptosuite(made: DidLog) -> None:
+    made.entries[0]["proof"] = [proof_of(made.entries[0], ONE, cryptosuite="eddsa-rdfc-2022")]
+
+
+def another_purpose(made: DidLog) -> None:
+    made.entries[0]["proof"] = [proof_of(made.entries[0], ONE, proofPurpose="authentication")]
+
+
+def no_proof(made: DidLog) -> None:
+    made.entries[0]["proof"] = []
+
+
+def no_list_of_proofs(made: DidLog) -> None:
+    made.entries[0]["proof"] = made.entries[0]["proof"][0]
+
+
+def a_member_more(made: DidLog) -> None:
+    made.entries[0]["extra"] = 1
+
+
+def another_number(made: DidLog) -> None:
+    entry = made.entries[0]
+    entry["versionId"] = "2" + entry["versionId"][1:]
+    entry["proof"] = [proof_of(entry, ONE)]
+
+
+def the_first_again(made: DidLog) -> None:
+    made.entries.append(made.entries[0])
+
+
+def an_entry_of_another_log(made: DidLog) -> None:
+    other = log(ttl=60)
+    other.add(STATE, ONE)
+    made.entries.append(other.entries[1])
+
+
+def no_first(made: DidLog) -> None:
+    made.add(STATE, ONE)
+    made.entries.pop(0)
+
+
+def in_the_future(made: DidLog) -> None:
+    made.add(STATE, ONE, at="2099-01-01T00:00:00Z")
+
+
+def before_the_last(made: DidLog) -> None:
+    made.add(STATE, ONE, at="2025-12-31T23:59:59Z")
+
+
+def without_a_zone(made: DidLog) -> None:
+    made.add(STATE, ONE, at="2026-01-02T00:00:00")
+
+
+def another_method(made: DidLog) -> None:
+    made.add(STATE, ONE, method="did:webvh:9.9")
+
+
+def too_many(made: DidLog) -> None:
+    while len(made.entries) <= ENTRIES_MAX:
+        made.add(STATE, ONE)
+
+
+BREAKS: list[Callable[[DidLog], None]] = [
+    changed_state, changed_state_signed_anew, another_signer, the_key_of_another_in_the_name,
+    another_cryptosuite, another_purpose, no_proof, no_list_of_proofs, a_member_more,
+    another_number, the_first_again, an_entry_of_another_log, no_first, in_the_future,
+    before_the_last, without_a_zone, another_method, too_many,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda each: each.__name__)
+def test_a_log_with_anything_wrong_has_no_document(broken: Callable[[DidLog], None]) -> None:
+    made = log()
+    broken(made)
+    assert document(made) is None
+
+
+def test_a_first_entry_that_is_not_what_the_did_holds_is_refused() -> None:
+    made = DidLog("agent.example")
+    made.add(STATE, ONE, updateKeys=[multikey(ONE)], scid=SCID)
+    assert made.scid == SCID
+    assert document(made) is None
+    other = log()
+    assert document(other, f"did:webvh:{SCID}:agent.example") is None
+    assert document(other, f"did:webvh:{other.scid}:other.example") is None
+
+
+@pytest.mark.parametrize(
+    ("place", "url"),
+    [
+        ("agent.example", "https://agent.example/.well-known/did.jsonl"),
+        ("agent.example:dids:alice", "https://agent.example/dids/alice/did.jsonl"),
+        ("agent.example%3A8443:a", "https://agent.example:8443/a/did.jsonl"),
+    ],
+)
+def test_a_log_is_where_its_did_says(place: str, url: str) -> None:
+    assert str(log_url(f"did:webvh:{SCID}:{place}")) == url
+
+
+@pytest.mark.parametrize(
+    "did",
+    [
+        f"did:webvh:{SCID}",
+        f"did:webvh:{SCID}:",
+        "did:webvh:agent.example",
+        f"did:webvh:{SCID[:-1]}:agent.example",
+        f"did:webvh:{SCID}:127.0.0.1",
+        f"did:webvh:{SCID}:127%2E0%2E0%2E1",
+        f"did:webvh:{SCID}:127.0.0.1%3A80",
+        f"did:webvh:{SCID}:localhost",
+        f"did:webvh:{SCID}:agent.example:..:secret",
+        f"did:webvh:{SCID}:agent.example:%2E%2E",
+        f"did:webvh:{SCID}:agent.example#key",
+        f"did:web:{SCID}:agent.example",
+    ],
+)
+def test_what_leads_elsewhere_is_no_did(did: str) -> None:
+    assert log_url(did) is None
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_a_changed_byte_makes_no_other_document(data: st.DataObject) -> None:
+    made = log()
+    made.add({"service": [{"id": "#new"}]}, ONE)
+    text = bytearray(made.text)
+    at = data.draw(st.integers(0, len(text) - 1))
+    text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    found = read_log(made.did, bytes(text), NOW_S)
+    assert found in (None, document(made))
+
+
+NAMES = ["versionId", "versionTime", "parameters", "state", "proof", "id", "method", "scid"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_whatever_a_host_answers_is_read_or_refused(value: object) -> None:
+    assert read_log(log().did, json.dumps(value).encode(), NOW_S) is None
