@@ -23,6 +23,7 @@ _FILES: Final[Mapping[str, str]] = {
     "tests/unit/didcomm/test_jwe_vectors.py": "the specification's vectors, and SICPA's negatives",
     "tests/unit/didcomm/test_v2_dids.py": "did:key, did:peer 2 and 4; did-peer-2, did-peer-4",
     "tests/unit/didcomm/test_jwe.py": "JWE with askar and joserfc, mutations",
+    "tests/edge/didcomm/test_newer_malformed.py": "SICPA's negatives, sent to a mediator",
     "tests/edge/didcomm/test_iohk_scenarios.py": "scenarios of the IOHK mediator suite",
 }
 _FOREIGN: Final = "tests/conformance"

@@ -6,10 +6,15 @@ import asyncio
 
 import pytest
 
+from http_edge.clients.didcomm import forward_2
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
-from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, keys
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.didcomm.newer_wallets import Sender
+from tests.edge.didcomm.wallet_network import SERVICE, Bob, WalletNetwork, keys
 from tests.edge.mediator import KEYS, WAIT_S
 
 
@@ -68,3 +73,14 @@ async def test_envelopes_for_unknown_recipients_cost_their_address_more(
     envelope = pack(b"{}", list(keys(recipients)), None)
     answers = [(await network.post(envelope)).status for _ in range(taken + 1)]
     assert answers == [400 if recipients > 16 else 202] * taken + [429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
+async def test_a_forward_of_v2_to_an_unknown_name_costs_its_address_as_much(
+    network: WalletNetwork,
+) -> None:
+    unknown, alice = OwnDids(KeyPair.new()), Sender(network)
+    envelope = alice.sealed("x", unknown.did_key)
+    body = forward_2([envelope], unknown.peer4, OwnDids(SERVICE).did_key)
+    answers = [(await network.post(body, content_type=MEDIA_TYPE)).status for _ in range(7)]
+    assert answers == [202] * 6 + [429]

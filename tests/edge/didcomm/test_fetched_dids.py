@@ -11,6 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from http_edge.clients.didcomm import forward_2
 from http_edge.clients.didcomm.connection_2 import agreement_key
 from http_edge.didcomm.envelopes.did_documents import resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -19,7 +20,7 @@ from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.v2.envelope import Recipient
 from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE, V2
-from tests.edge.didcomm.newer_wallets import ask_of, connected
+from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
 from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork
 from tests.edge.identities import Json
 from tests.edge.mediator import Answer, Mediator
@@ -30,6 +31,7 @@ from tests.unit.wire.https_host import NAME, HttpsHost, https_host
 
 ENABLED: Final = {"did_web": {"enabled": True}}
 MEDIATOR: Final = OwnDids(SERVICE).did_key
+STATUS: Final = NEW_PREFIX + "messagepickup/3.0/status-request"
 
 
 @pytest.fixture
@@ -50,6 +52,12 @@ def reach(mediator: Mediator, host: HttpsHost) -> None:
     if fetched is not None:
         fetched._lookup, fetched._tls = host.lookup, host.trust
         fetched._permitted = lambda _address: True
+
+
+def forget(mediator: Mediator) -> None:
+    """Let the edge's documents be as old as they may become."""
+    fetched: Any = mediator.edges[0]._agent_dids
+    fetched._remembered.clear()
 
 
 class NetworkAgent:
@@ -121,6 +129,24 @@ async def test_where_it_is_allowed_a_did_web_is_an_agent_like_any_other(
     listed = agent.opened(await say(network, agent.packed(query)))
     assert listed["body"] == {"dids": [{"recipient_did": agent.did}]}
     assert len(host.requests) == 1, "the document is remembered"
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_an_agent_whose_host_changes_its_key_keeps_what_waits_for_it(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    old = NetworkAgent(host.did)
+    serve(host, old)
+    ask = NEW_PREFIX + "coordinate-mediation/3.0/mediate-request"
+    assert (await say(network, old.packed(ask))).status == 200
+    waits = Sender(network).sealed("waits", MEDIATOR)
+    assert (await say(network, forward_2([waits], old.did, MEDIATOR))).status == 202
+    new = NetworkAgent(host.did)
+    serve(host, new)
+    forget(network.mediator)
+    status = new.opened(await say(network, new.packed(STATUS)))
+    assert status["body"]["message_count"] == 1
+    assert (await say(network, old.packed(STATUS))).status == 400
 
 
 @pytest.mark.parametrize("settings", [ENABLED])

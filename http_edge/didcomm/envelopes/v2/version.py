@@ -302,7 +302,8 @@ def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
     """Who packs with a key of a document.
 
     The identity is the did:key of the signing key that maps to this key, if any, so it is the one
-    that the same keys have in DIDComm v1. Else it is the DID in its short form.
+    that the same keys have in DIDComm v1. Else it is the DID in its short form, and so it is where
+    a host may change the keys of a DID.
     """
     did, _, fragment = kid.partition("#")
     if not fragment and did.startswith("did:key:") and keys.agreement:
@@ -311,7 +312,7 @@ def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
     key = keys.agreement.get(fragment)
     if key is None:
         return None
-    twin = keys.signing_twin(key)
+    twin = None if did.startswith(FETCHED) else keys.signing_twin(key)
     return _Sender(did, kid, key, keys, keys.short if twin is None else did_key(twin))
 
 
