@@ -9,6 +9,8 @@ server: the DSN may name several, of which one is the primary.
 from __future__ import annotations
 
 import logging
+import select
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -49,7 +51,7 @@ class PostgresBounds(msgspec.Struct, frozen=True, kw_only=True):
         answer_s_max: For the answer to one statement. Longer than ``lock_s_max``, so that the
             server's own word comes first.
         idle_s_max: The server ends a transaction that stands still longer: its process was paused
-            or cut off, and has the lock that every append needs.
+            or cut off.
     """
 
     connections_kept: int = 2
@@ -69,6 +71,9 @@ _RECONNECT_S: Final = 3.0
 """A broken connection is tried again this long, then at the next use: the library's pauses
 double, so that after a long outage it would look away for as long again."""
 _LOOK_S: Final = 0.1
+_FRESH_S: Final = 1.0
+"""A connection that has answered within this and says nothing by itself, as one does that the
+server closes, is not asked whether it lives: a busy host would ask once for each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
     psycopg.InterfaceError: InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,
@@ -99,22 +104,26 @@ class BoundedConnection(Connection[Any]):
 
     Attributes:
         answer_s_max: Seconds for the answer to one statement; None waits for ever.
+        answered_s: When the server answered last, monotonic.
         warned: Has the server warned of anything since this was last set to False?
     """
 
     answer_s_max: float | None = None
+    answered_s: float = 0.0
     warned: bool = False
 
     @override
     def wait(self, gen: PQGen[_T], interval: float = _LOOK_S, timeout: float | None = None) -> _T:
         try:
-            return super().wait(gen, interval, self.answer_s_max if timeout is None else timeout)
+            answer = super().wait(gen, interval, self.answer_s_max if timeout is None else timeout)
         except OperationalError as error:
             if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
                 raise
             # It was given up in the middle, so what comes next on it is the answer to no question.
             self.close()
             raise OperationalError("the server did not answer in time") from error
+        self.answered_s = time.monotonic()
+        return answer
 
 
 class PostgresConnections:
@@ -179,6 +188,10 @@ class PostgresConnections:
     def _check(self, connection: Connection[Any]) -> None:
         """Does a connection that was idle still live?"""
         assert isinstance(connection, BoundedConnection)
+        says = select.poll()
+        says.register(connection.fileno(), select.POLLIN)
+        if time.monotonic() - connection.answered_s < _FRESH_S and not says.poll(0):
+            return
         connection.answer_s_max = self._bounds.connect_s_max
         try:
             connection.execute("")

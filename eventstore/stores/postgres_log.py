@@ -21,12 +21,11 @@ from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, ReadModelsMissing
-from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import LogRow, QueueDepth, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
-from eventstore.read_models import queue_depths
-from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
+from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
+from eventstore.stores.postgres_append import FUNCTION, LOCK, append
 from eventstore.stores.postgres_connections import PostgresBounds, PostgresConnections
 from eventstore.stores.sql_recorder import SqlRecorder
 
@@ -93,6 +92,7 @@ _TABLES: Final = (
         ends double precision NOT NULL
     ) WITH (fillfactor = 20)
     """,
+    FUNCTION,
 )
 
 _LATER: Final = (
@@ -108,29 +108,6 @@ _LATER: Final = (
 )
 """What the first logs were made without. Done only where it is missing: looking for it takes no
 lock, doing it waits for every reader and keeps out every writer."""
-_LOCK: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
-# Four arrays in binary form: an array of records would be written as text.
-_INSERT: Final = (
-    "INSERT INTO public.stored_events (originator_id, originator_version, topic, state)"
-    " SELECT r.originator_id, r.originator_version, r.topic, r.state"
-    " FROM unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[]) WITH ORDINALITY"
-    " AS r (originator_id, originator_version, topic, state, number)"
-    " ORDER BY r.number RETURNING notification_id"
-)
-# The same with contents, in one statement because each waits for its answer.
-_INSERT_WITH_CONTENTS: Final = (
-    "WITH given AS (SELECT * FROM"
-    " unnest(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[]) WITH ORDINALITY"
-    " AS r (originator_id, originator_version, topic, state, content, number)),"
-    " stored AS (INSERT INTO public.stored_events"
-    " (originator_id, originator_version, topic, state)"
-    " SELECT originator_id, originator_version, topic, state FROM given ORDER BY number"
-    " RETURNING notification_id, originator_id, originator_version),"
-    " kept AS (INSERT INTO contents (position, content) SELECT notification_id, content"
-    " FROM stored JOIN given USING (originator_id, originator_version)"
-    " WHERE content IS NOT NULL)"
-    " SELECT notification_id FROM stored"
-)
 _ERASE: Final = (
     "DELETE FROM contents USING unnest(%b::uuid[], %b::bigint[]) AS gone (stream, version),"
     " public.stored_events WHERE originator_id = stream AND originator_version = version"
@@ -254,7 +231,7 @@ def _require_read_models(connection: Connection[Any]) -> None:
 
 
 class PostgresRecorder(SqlRecorder):
-    """A recorder with one statement for a batch, and the read models in its transaction."""
+    """A recorder with one question for a batch, and the read models in its transaction."""
 
     position = "notification_id"
     table = "public.stored_events"
@@ -271,31 +248,17 @@ class PostgresRecorder(SqlRecorder):
         depths: Sequence[QueueDepth] = (),
         **_: Any,
     ) -> Sequence[int]:
-        # No pipeline: with a large batch both sides can block writing to each other.
         if not stored_events:
             return []
         with self._connections.connection() as connection:
             connection.warned = False
-            with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
-                cursor.execute(_LOCK, prepare=True)
-                columns: list[list[Any]] = [
-                    [row.originator_id for row in stored_events],
-                    [row.originator_version for row in stored_events],
-                    [row.topic for row in stored_events],
-                    [row.state for row in stored_events],
-                ]
-                found = map(content_of, events)
-                kept = [None if content is None else content.stored for content in found]
-                if any(kept):
-                    cursor.execute(_INSERT_WITH_CONTENTS, [*columns, kept])
+            with connection.cursor(row_factory=tuple_row) as cursor:
+                if any(isinstance(event, INDEXED) for event in events):
+                    with connection.transaction():
+                        positions = append(cursor, stored_events, events, depths)
+                        update_read_models(_Session(cursor), stored_events, events)
                 else:
-                    cursor.execute(_INSERT, columns)
-                positions = sorted(position for (position,) in cursor)
-                if events:
-                    session = _Session(cursor)
-                    session.erase(erased_by(stored_events, events))
-                    update_read_models(session, stored_events, events)
-                    queue_depths.save(session, depths)
+                    positions = append(cursor, stored_events, events, depths)
             if connection.warned:
                 # A commit whose wait for the standby was cancelled succeeds with a warning.
                 raise OperationalError("the server warned of the commit")
@@ -443,7 +406,7 @@ class _Session(LogSession):
 
     @override
     def keep_out_writers(self) -> None:
-        self._cursor.execute(_LOCK)
+        self._cursor.execute(LOCK)
 
 
 @lru_cache(maxsize=256)

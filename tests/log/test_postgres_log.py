@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
+import psycopg
 import pytest
 from eventsourcing.persistence import NotSupportedError, PersistenceError
 
 from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogUnavailable, UnsafeLog
 from eventstore.log.event_log import EventLog, QueueDepth, WaitingQueue
+from eventstore.log.events import MessagesRemoved
 from eventstore.stores.open_log import open_log
-from eventstore.stores.postgres_connections import PostgresBounds
+from eventstore.stores.postgres_append import append as append_rows
+from eventstore.stores.postgres_connections import BoundedConnection, PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
-from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
+from tests.log.samples import AT_MS, COMMAND, OTHER, OWNER, OWNER_DID, append, message
 
 pytestmark = pytest.mark.postgres
 
@@ -44,6 +50,57 @@ def test_two_thousand_rows_are_one_transaction(log: EventLog, postgres_url: str)
         postgres_url, "SELECT count(*), count(DISTINCT xmin::text) FROM stored_events"
     )
     assert (rows, transactions) == (2000, 1)
+
+
+def test_an_append_is_one_question_and_one_answer(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths = [QueueDepth(OWNER, 1, 1200, 5, OWNER_DID)]
+    append(log, OWNER, message(bytes(1200)))  # connects
+    questions = []
+    wait = BoundedConnection.wait
+
+    def noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        ready, is_first = None, True
+        while True:
+            try:
+                step = steps.send(ready)
+            except StopIteration as end:
+                return end.value
+            if is_first:  # else there is nothing to wait for
+                questions.append(step)
+            ready, is_first = (yield step), False
+
+    def counted(connection: BoundedConnection, steps: Any, *arguments: Any) -> Any:
+        is_ours = threading.current_thread() is threading.main_thread()  # the pool has others
+        return wait(connection, noted(steps) if is_ours else steps, *arguments)
+
+    monkeypatch.setattr(BoundedConnection, "wait", counted)
+    queued = message(bytes(1200))
+    removed = MessagesRemoved(
+        at_ms=AT_MS, command=COMMAND, message_ids=["message"], reason="purged", versions=[1]
+    )
+    rows = [encode(OWNER, 2, queued), encode(OWNER, 3, removed)]
+    log.append(rows, [queued, removed], depths)
+    assert len(questions) == 1
+    assert [len(log.read_contents(after=n - 1, until=n)) for n in (1, 2, 3)] == [0, 1, 0]
+    assert log.waiting_queues(limit=9) == [WaitingQueue(OWNER_DID, 1, 1200, 5, outbound=False)]
+
+
+def test_who_stands_still_in_an_append_keeps_others_waiting_for_three_seconds_at_most(
+    log: EventLog, postgres_url: str
+) -> None:
+    append(log, OTHER, message())
+    with psycopg.connect(postgres_url) as paused:
+        # Until its transaction ends it has the lock.
+        append_rows(paused.cursor(), [encode(OWNER, 1, message())], [message()], [])
+        began_s = time.monotonic()
+        append(log, OWNER, message())
+        assert time.monotonic() - began_s < 3
+        with pytest.raises(psycopg.Error, match="idle-in-transaction"):
+            paused.commit()
+        paused.close()
+    assert len(log.read_stream(OWNER)) == 1
 
 
 def test_an_append_whose_commit_is_lost_runs_once_and_is_unknown(
@@ -165,8 +222,13 @@ def test_a_server_that_stands_still_is_given_up_in_time(server_of_its_own: Datab
             log.position()
         assert time.monotonic() - started < 8
         server_of_its_own.resume()
-        append(log, OWNER, message())
-        assert len(log.read_stream(OWNER)) == 2
+        # What had arrived is stored all the same, sooner or later than what comes next.
+        stored: list[int] = []
+        while len(stored) < 3:
+            with contextlib.suppress(AppendConflict):
+                append(log, OWNER, message())
+            stored = [row.originator_version for row in log.read_stream(OWNER)]
+        assert stored == [*range(1, len(stored) + 1)]
 
 
 def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:

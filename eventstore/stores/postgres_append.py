@@ -1,0 +1,114 @@
+"""An append to the log in PostgreSQL: one question to the server and one answer.
+
+A function in the database takes the lock, which keeps positions in the order of commits, and stores
+rows, contents and depths of queues. It begins when all that it stores has arrived, and the server
+commits when it ends: a host that is paused or cut off in the middle has no lock. Where
+indexes have to be read besides, the transaction stays open for them, and the server ends it when
+nothing comes for two seconds. The fence is the primary key: a row that is there is a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+from eventsourcing.persistence import StoredEvent
+from psycopg import Cursor
+from psycopg.rows import TupleRow
+
+from eventstore.log.event_contents import content_of, erased_by
+from eventstore.log.event_log import QueueDepth
+from eventstore.log.events import Event
+
+LOCK: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
+FUNCTION: Final = f"""
+    DO $make$ BEGIN IF to_regproc('poste_append_1') IS NULL THEN
+    CREATE FUNCTION poste_append_1(
+        streams uuid[], versions bigint[], topics text[], states bytea[], kept bytea[],
+        erased_streams uuid[], erased_versions bigint[],
+        queues bytea[], numbers bigint[], sizes bigint[], since bigint[], dids bytea[],
+        outbounds smallint[]
+    ) RETURNS bigint[] LANGUAGE plpgsql AS $$
+    DECLARE
+        positions bigint[];
+    BEGIN
+        PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
+        {LOCK};
+        WITH given AS (
+            SELECT * FROM unnest(streams, versions, topics, states) WITH ORDINALITY
+            AS r (originator_id, originator_version, topic, state, number)
+        ), stored AS (
+            INSERT INTO public.stored_events (originator_id, originator_version, topic, state)
+            SELECT originator_id, originator_version, topic, state FROM given ORDER BY number
+            RETURNING notification_id
+        ) SELECT array_agg(notification_id ORDER BY notification_id) INTO positions FROM stored;
+        IF kept IS NOT NULL THEN
+            INSERT INTO contents (position, content)
+            SELECT * FROM unnest(positions, kept) AS r (position, content)
+            WHERE r.content IS NOT NULL;
+        END IF;
+        IF erased_streams IS NOT NULL THEN
+            DELETE FROM contents
+            USING unnest(erased_streams, erased_versions) AS gone (stream, version),
+                public.stored_events
+            WHERE originator_id = stream AND originator_version = version
+                AND position = notification_id;
+        END IF;
+        IF queues IS NOT NULL THEN
+            INSERT INTO queue_depths (stream, messages, bytes, oldest_at_ms, did, outbound)
+            SELECT * FROM unnest(queues, numbers, sizes, since, dids, outbounds)
+            ON CONFLICT (stream) DO UPDATE SET messages = excluded.messages,
+                bytes = excluded.bytes, oldest_at_ms = excluded.oldest_at_ms,
+                did = excluded.did, outbound = excluded.outbound;
+        END IF;
+        RETURN positions;
+    END $$;
+    END IF; END $make$
+    """  # noqa: S608 - own text
+"""Another one gets another name: nodes of two releases append to one log."""
+# In binary form, because bytes as text are twice as long.
+_APPEND: Final = (
+    "SELECT poste_append_1(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
+    " %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
+    " %b::bytea[], %b::smallint[])"
+)
+_T = TypeVar("_T")
+
+
+def append(
+    cursor: Cursor[TupleRow],
+    rows: Sequence[StoredEvent],
+    events: Sequence[Event],
+    depths: Sequence[QueueDepth],
+) -> Sequence[int]:
+    """Store rows, the contents of their events and depths of queues; the positions of the rows.
+
+    Raises:
+        psycopg.Error: nothing was stored, or if the server did not say so it is unknown.
+    """
+    contents = map(content_of, events)
+    erased = erased_by(rows, events) if events else []
+    parameters: list[list[Any]] = [
+        [row.originator_id for row in rows],
+        [row.originator_version for row in rows],
+        [row.topic for row in rows],
+        [row.state for row in rows],
+        [None if content is None else content.stored for content in contents],
+        [stream for stream, _ in erased],
+        [version for _, version in erased],
+        [depth.stream.bytes for depth in depths],
+        [depth.messages for depth in depths],
+        [depth.bytes for depth in depths],
+        [depth.oldest_at_ms for depth in depths],
+        [depth.did.encode() for depth in depths],
+        [int(depth.outbound) for depth in depths],
+    ]
+    cursor.execute(_APPEND, [_or_null(values) for values in parameters])
+    ((positions,),) = cursor.fetchall()
+    stored: Sequence[int] = positions
+    return stored
+
+
+def _or_null(values: list[_T | None]) -> list[_T | None] | None:
+    """An array without a value is NULL, which has no type of its own to be taken for another."""
+    return values if any(value is not None for value in values) else None
