@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease, HostLeases
-from eventstore.stores.host_leases import open_host_leases
+from eventstore.stores.host_lease_file import HostLeaseFile
+from eventstore.stores.host_leases import PostgresHostLeases, open_host_leases
+from eventstore.stores.open_log import open_log
+from eventstore.stores.postgres_connections import PostgresBounds
 
 LONG_S = 600.0
 OVER_S = 0.0
@@ -86,14 +90,16 @@ def test_a_name_may_be_that_of_any_identity(leases: HostLeases) -> None:
     assert leases.living() == [of(name)]
 
 
-def test_rows_that_are_long_over_are_removed(
-    leases: HostLeases, another: Callable[[], HostLeases]
-) -> None:
+@pytest.mark.postgres
+def test_rows_that_are_long_over_are_removed_from_the_database(postgres_url: str) -> None:
+    open_log(postgres_url).close()
+    leases = PostgresHostLeases(postgres_url, PostgresBounds())
     leases.take(MINE, -7_200.0)
     leases.take(of("host-b"), OVER_S)
     # Had it a row, another incarnation could have it as well: what is over is anybody's.
     assert leases.living() == []
-    assert [row[0] for row in leases._run("SELECT name FROM host_leases", [])] == [b"host-b"]  # type: ignore[attr-defined]
+    assert [row[0] for row in leases._run("SELECT name FROM host_leases", [])] == [b"host-b"]
+    leases.close()
 
 
 def test_a_connection_that_was_lost_is_made_anew(leases: HostLeases) -> None:
@@ -115,4 +121,55 @@ def test_the_token_is_for_the_owner_of_the_file_alone_and_not_printed(
     leases.take(MINE, LONG_S)
     assert (tmp_path / "log.db-hosts").stat().st_mode & 0o077 == 0
     assert repr(MINE.token) not in repr(MINE)
+    leases.close()
+
+
+def test_a_full_disk_keeps_no_host_from_its_lease(tmp_path: Path) -> None:
+    leases = HostLeaseFile(tmp_path / "hosts")
+    leases.take(MINE, LONG_S)
+    taken = (tmp_path / "hosts").stat()
+    for number in range(100):
+        leases.take(of(f"host-{number}"), LONG_S)
+    kept = (tmp_path / "hosts").stat()
+    assert (kept.st_size, kept.st_blocks, kept.st_ino) == (
+        taken.st_size,
+        taken.st_blocks,
+        taken.st_ino,
+    )
+    assert taken.st_blocks * 512 >= taken.st_size
+    leases.close()
+
+
+def test_rows_from_before_the_machine_began_again_are_over(tmp_path: Path) -> None:
+    before = HostLeaseFile(tmp_path / "hosts", lambda: 5_000.0)
+    before.take(MINE, LONG_S)
+    before.close()
+    after = HostLeaseFile(tmp_path / "hosts", lambda: 10.0)
+    assert after.living() == []
+    assert after.renew(of("host-a", "second"), LONG_S)
+    after.close()
+
+
+def test_rows_that_were_not_written_whole_are_none_and_every_host_has_its_lease_again(
+    tmp_path: Path,
+) -> None:
+    leases = HostLeaseFile(tmp_path / "hosts")
+    leases.take(MINE, LONG_S)
+    for torn in (b"\xff", b"SQLite format 3\0", b"\0\0\xff\xff" * 8):
+        with (tmp_path / "hosts").open("r+b") as file:
+            file.write(torn)
+        assert leases.living() == []
+        assert leases.renew(MINE, LONG_S)
+        assert leases.living() == [MINE]
+    leases.close()
+
+
+def test_a_process_that_has_the_file_for_long_makes_others_wait_for_an_end(tmp_path: Path) -> None:
+    leases = HostLeaseFile(tmp_path / "hosts")
+    leases.take(MINE, LONG_S)
+    with (tmp_path / "hosts").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(LogUnavailable):
+            leases.living()
+    assert leases.living() == [MINE]
     leases.close()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -23,7 +22,7 @@ from typing_extensions import override
 from actors.host.host_term import HostTerm, LeaseKeeper
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease
-from eventstore.stores.host_leases import SqliteHostLeases
+from eventstore.stores.host_lease_file import HostLeaseFile
 
 LEASE_S = 4.0
 SHORT_S = st.floats(0, 2 * LEASE_S)
@@ -116,34 +115,26 @@ class Simulated:
         )
 
 
-class TimedLeases(SqliteHostLeases):
-    """The leases in SQLite, with the time of the world and a network in between."""
+class TimedLeases(HostLeaseFile):
+    """The leases in a file, with the time of the world and a network in between."""
 
     ahead_s = 0.0
 
     def __init__(self, path: Path, world: World) -> None:
-        super().__init__(path)
+        super().__init__(path, lambda: world.now_s + self.ahead_s)
         self.path = path
         self._world = world
         self.fate: tuple[float, float, str] | None = None
 
-    @override
-    def _rows(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        now = repr(self._world.now_s + self.ahead_s)
-        return super()._rows(statement.replace(self._now, now), parameters)
-
-    @override
-    def _run(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        with self._network():
-            return super()._run(statement, parameters)
-
     @contextmanager
-    def _network(self) -> Iterator[None]:
+    @override
+    def _living(self) -> Iterator[tuple[dict[str, tuple[float, HostLease]], float]]:
         request_s, answer_s, lost = self.fate or (0.0, 0.0, "nothing")
         self._world.now_s += request_s
         if lost == "request":
             raise LogUnavailable(lost)
-        yield
+        with super()._living() as rows:
+            yield rows
         self._world.now_s += answer_s
         if lost == "answer":
             raise LogUnavailable(lost)
@@ -163,15 +154,15 @@ def count_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def believe_a_renewal_that_was_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    renew = SqliteHostLeases.renew
+    renew = HostLeaseFile.renew
 
-    def renewed(self: SqliteHostLeases, lease: HostLease, seconds: float) -> bool:
+    def renewed(self: HostLeaseFile, lease: HostLease, seconds: float) -> bool:
         try:
             return renew(self, lease, seconds)
         except LogUnavailable:
             return True
 
-    monkeypatch.setattr(SqliteHostLeases, "renew", renewed)
+    monkeypatch.setattr(HostLeaseFile, "renew", renewed)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Host leases in a file beside a log in SQLite, for the processes of one machine.
+
+A lock of the operating system, which ends with its process, lets one in at a time. Rows are written
+in place, into blocks that the file has from the first: a full disk keeps no host from its lease.
+The time is the machine's own, which is never set; rows from before it began again are over. No
+process relies on a row after a power cut, so none is synced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+import msgspec
+from typing_extensions import override
+
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.host_leases import HostLease, HostLeases
+
+_TURN_S_MAX: Final = 1.0
+_LOOK_S: Final = 0.005
+_FILE_BYTES: Final = 64 * 1024
+"""Room for some two hundred hosts, before the disk is asked for more."""
+_HEAD: Final = Struct(">II")  # length and CRC-32 of the rows behind it
+
+
+class _Rows(msgspec.Struct, array_like=True):
+    """What stands in the file: when it was written, and until when each host has its lease."""
+
+    written_s: float
+    rows: dict[str, tuple[float, HostLease]]
+
+
+_ROWS: Final = msgspec.msgpack.Decoder(_Rows)
+
+
+class HostLeaseFile(HostLeases):
+    """A ``HostLeases`` in a file."""
+
+    def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is opened yet; ``monotonic`` is a clock that all processes share."""
+        self._path = path
+        self._monotonic = monotonic
+        self._turn = threading.Lock()
+        self._file: int | None = None
+
+    @override
+    def take(self, lease: HostLease, seconds: float) -> None:
+        with self._living() as (rows, now_s):
+            rows[lease.name] = now_s + seconds, lease
+
+    @override
+    def renew(self, lease: HostLease, seconds: float) -> bool:
+        with self._living() as (rows, now_s):
+            if lease.name in rows and rows[lease.name][1].incarnation != lease.incarnation:
+                return False
+            rows[lease.name] = now_s + seconds, lease
+            return True
+
+    @override
+    def living(self) -> Sequence[HostLease]:
+        with self._living() as (rows, _):
+            return [lease for _, (_, lease) in sorted(rows.items())]
+
+    @override
+    def leave(self, lease: HostLease) -> None:
+        with self._living() as (rows, _):
+            if lease.name in rows and rows[lease.name][1].incarnation == lease.incarnation:
+                del rows[lease.name]
+
+    @override
+    def close(self) -> None:
+        with self._turn:
+            self._close()
+
+    @contextmanager
+    def _living(self) -> Iterator[tuple[dict[str, tuple[float, HostLease]], float]]:
+        """The rows whose time is not over, and the time; what changes of them is stored."""
+        with self._turn:
+            try:
+                with self._locked() as file:
+                    now_s = self._monotonic()
+                    stored = _read(file)
+                    rows = {
+                        name: row
+                        for name, row in stored.rows.items()
+                        if stored.written_s <= now_s < row[0]
+                    }
+                    before = dict(rows)
+                    yield rows, now_s
+                    if rows != before:
+                        _write(file, _Rows(now_s, rows))
+            except OSError as error:
+                self._close()
+                raise LogUnavailable(f"host leases: {error}") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The file, for this process alone. Raises: OSError, also if another has it for long."""
+        if self._file is None:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if os.fstat(self._file).st_size < _FILE_BYTES:
+                os.posix_fallocate(self._file, 0, _FILE_BYTES)
+        until_s = time.monotonic() + _TURN_S_MAX
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(_LOOK_S)
+        try:
+            yield self._file
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+def _read(file: int) -> _Rows:
+    """The rows in the file; none if they were not written whole."""
+    content = os.pread(file, os.fstat(file).st_size, 0)
+    length, checksum = _HEAD.unpack_from(content)
+    packed = content[_HEAD.size : _HEAD.size + length]
+    if not packed or zlib.crc32(packed) != checksum:
+        return _Rows(0.0, {})
+    return _ROWS.decode(packed)
+
+
+def _write(file: int, rows: _Rows) -> None:
+    packed = msgspec.msgpack.encode(rows)
+    os.pwrite(file, _HEAD.pack(len(packed), zlib.crc32(packed)) + packed, 0)
