@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
+from actors.core.partitioning import host_name
 from http_edge.clients.didcomm import Recipient2, Wallet2
 from http_edge.clients.didcomm.connection_2 import Connection2, agreement_key
 from http_edge.clients.didcomm.documents import QUEUE
@@ -44,8 +45,8 @@ def successor(network: WalletNetwork, old: Wallet2, key: KeyPair | None = None) 
     )
 
 
-async def say(wallet: Wallet2, kind: str, body: Json | None = None, **headers: Any) -> Json:
-    """What a wallet is answered to a message with headers of its own."""
+def packed(wallet: Wallet2, kind: str, body: Json | None = None, **headers: Any) -> bytes:
+    """A message of a wallet with headers of its own."""
     message = {
         "id": f"own-{next(_IDS)}",
         "type": NEW_PREFIX + kind,
@@ -55,8 +56,13 @@ async def say(wallet: Wallet2, kind: str, body: Json | None = None, **headers: A
         "return_route": "all",
         **headers,
     }
-    packed = wallet.connection.packed(orjson.dumps(message))
-    posted = await post(wallet.session, wallet.connection.http_url, packed, media_type=MEDIA_TYPE)
+    return wallet.connection.packed(orjson.dumps(message))
+
+
+async def say(wallet: Wallet2, kind: str, body: Json | None = None, **headers: Any) -> Json:
+    """What a wallet is answered to a message with headers of its own."""
+    message = packed(wallet, kind, body, **headers)
+    posted = await post(wallet.session, wallet.connection.http_url, message, media_type=MEDIA_TYPE)
     answer = wallet.connection.open(posted.body)
     assert isinstance(answer, dict), posted
     return answer
@@ -207,6 +213,33 @@ async def test_the_end_of_a_relationship_ends_the_account_and_not_the_next(
     await end(wallet)
     await sender.write(recipient, "anew")
     assert await drained(wallet, sender, recipient) == ["anew"]
+
+
+async def test_the_end_of_a_relationship_is_proven_by_a_short_did_after_a_restart(
+    network: WalletNetwork,
+) -> None:
+    wallet = await connected(network)
+    assert wallet.connection.did == wallet.connection.own.peer4_short
+    await network.mediator.restart()
+    assert await end(wallet) == 202
+    assert network.mediator.facts().count("account-ended.1") == 1
+
+
+async def test_what_depends_on_a_short_did_may_come_again_while_its_host_is_away(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    old = await connected(network)
+    await sender.write(await old.new_recipient(), "waits")
+    new = successor(network, old)
+    await network.mediator.restart()
+    network.mediator.hosts.cut(host_name(0))
+    for wallet, proof in ((old, None), (new, moved(old, new))):
+        body = packed(wallet, "trust-ping/2.0/ping", from_prior=proof)
+        answer = await network.post(body, content_type=MEDIA_TYPE)
+        assert (answer.status, answer.json) == (503, {"error": "try-again"})
+    network.mediator.hosts.mend(host_name(0))
+    await say(new, "trust-ping/2.0/ping", from_prior=moved(old, new))
+    assert (await new.status()).message_count == 1
 
 
 async def test_only_its_own_wallet_ends_an_account(network: WalletNetwork, sender: Sender) -> None:
