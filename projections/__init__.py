@@ -1,8 +1,8 @@
 """Projections of the exported log, rebuilt apart from the live system.
 
-``projections.open`` opens them for a notebook: see ``projections.opening``.
+``projections.open`` opens them for a notebook: see ``projections.analysis.opening``.
 """
 
-from projections.opening import Opened, open  # noqa: A004 - as gzip.open
+from projections.analysis.opening import Opened, open  # noqa: A004 - as gzip.open
 
 __all__ = ["Opened", "open"]

@@ -110,24 +110,42 @@ def random_script(seed: int, acts: int) -> list[Act]:
 CROWD: Final = Crowd()
 
 
+class Written(NamedTuple):
+    """How far a history is.
+
+    Attributes:
+        events: In the log.
+        crowds: That have acted, one after the other.
+        now_ms: When the last of them ended, Unix milliseconds.
+    """
+
+    events: int = 0
+    crowds: int = 0
+    now_ms: int = START_MS
+
+
+NOTHING: Final = Written()
+
+
 def write_history(
     log: EventLog,
     events: int,
     *,
     payload_bytes: int,
     seed: int = 0,
+    after: Written = NOTHING,
     progress: Callable[[int], None] = lambda _: None,
-) -> int:
-    """Have one crowd after the other act until a log has so many events: how many it has then.
+) -> Written:
+    """Have one crowd after the other act until a log has so many events; from ``after`` on.
 
-    The same arguments make the same log.
+    The same arguments make the same log, whether at once or one part after the other.
     """
-    start_ms = START_MS
-    for number in itertools.count():
+    start_ms = after.now_ms
+    for number in itertools.count(after.crowds):
         position = log.position()
         progress(min(position, events))
         if position >= events:
-            return position
+            return Written(position, number, start_ms)
         crowd = Crowd.of(number, payload_bytes // _MEAN_PICK)
         history = History(log, crowd=crowd, start_ms=start_ms, after=position)
         # Each crowd has a host of its own: more restarts would only read the same seals again.

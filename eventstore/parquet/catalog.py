@@ -9,8 +9,7 @@ manifest counts but those inside the positions of a wider one, which replaced th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,13 +42,9 @@ from eventstore.parquet.versions import (
     read_version,
 )
 
-__all__ = ["Catalog", "DataFile", "read_catalog"]
-
 LISTED_FILES_MAX: Final = 10_000
 """Ten answers of an object store; of a larger export a missing file is noticed when it is read."""
 _TRIES: Final = 3
-_READ_AT_ONCE: Final = 8
-CheckedFile = Callable[[DataFile], None]
 
 
 @dataclass(frozen=True)
@@ -111,35 +106,6 @@ class Catalog:
         return mark.complete_until_ms
 
 
-def read_catalog(
-    place: ExportPlace,
-    verify: Verify | None = None,
-    *,
-    check_hashes: bool = False,
-    progress: CheckedFile = lambda _file: None,
-) -> Catalog:
-    """Read what counts in an export and check it, and that every file is there and whole.
-
-    May run beside an exporter: a catalog is what was complete at some time of the reading.
-
-    Args:
-        place: where the export is.
-        verify: checks the mediator's signatures; without it nothing proves who wrote the export.
-        check_hashes: read every data file and compare its SHA-256.
-        progress: called for each data file whose hash was compared.
-
-    Raises:
-        ExportDamaged: names the file and says what is wrong with it.
-        ExportUnavailable: the place cannot be read now.
-    """
-    catalog = catalog_of(place, verify)
-    if check_hashes:
-        for file in catalog.files:
-            read_data(place, file)
-            progress(file)
-    return catalog
-
-
 def catalog_of(
     place: ExportPlace,
     verify: Verify | None,
@@ -149,17 +115,23 @@ def catalog_of(
     is_listed: bool = True,
     is_whole: bool = False,
 ) -> Catalog:
-    """The catalog of a place, without hashes of data files. Raises as ``read_catalog``.
+    """What counts in an export, checked; of data files the sizes, and not the hashes.
+
+    May run beside an exporter: a catalog is what was complete at some time of the reading.
 
     Args:
         place: where the export is.
-        verify: see ``read_catalog``.
+        verify: checks the mediator's signatures; without it nothing proves who wrote the export.
         known: manifests of an earlier reading, which are not read again.
         version: an earlier version of the table, whose files may have been removed since.
         is_listed: list all files, to find those that are missing, cut or do not count. Without it
             an export with a table is opened with a bounded number of reads: data files are listed
             only where there are at most ``LISTED_FILES_MAX``.
         is_whole: read every manifest, with its heads, and no summary.
+
+    Raises:
+        ExportDamaged: names the file and says what is wrong with it.
+        ExportUnavailable: the place cannot be read now.
     """
     for tried in range(_TRIES):
         head = _head(place, verify)
@@ -363,16 +335,12 @@ def table_damage(
 def _statements(
     place: ExportPlace, names: Sequence[str], verify: Verify | None, known: Sequence[Statement]
 ) -> list[Statement]:
-    """The manifests of these names, several read at once."""
-    found = list(known)
-    unread = sorted(set(names) - {statement.manifest.path for statement in found})
-    with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
-        contents = readers.map(place.read, unread)
-        found += [
-            parse_manifest(name, content, verify)
-            for name, content in zip(unread, contents, strict=True)
-        ]
-    return found
+    """The manifests of these names."""
+    unread = sorted(set(names) - {statement.manifest.path for statement in known})
+    contents = place.read_all(unread)
+    if missing := [name for name in unread if name not in contents]:
+        raise FileMissing(missing[0])
+    return [*known, *(parse_manifest(name, contents[name], verify) for name in unread)]
 
 
 def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:

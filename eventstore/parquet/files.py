@@ -10,7 +10,7 @@ manifest makes data files count (``eventstore.parquet.manifest``).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -31,7 +31,8 @@ END: Final = "end.json"
 TABLE_LOG: Final = f"{EVENTS}/_delta_log"
 PART: Final = ".part"
 """Ends the temporary name of a file that is being written."""
-_WRITTEN_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8
+"""Files that are read or written at the same time: each waits for the disk or the store."""
 _OBJECT_STORES: Final = {"s3", "gcs", "abfs"}
 
 
@@ -110,6 +111,20 @@ class ExportPlace:
                 raise FileMissing(path) from error
         return content
 
+    def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """The contents of these files by path, without those that are not there."""
+
+        def content(path: str) -> bytes | None:
+            try:
+                return self.read(path)
+            except FileMissing:
+                return None
+
+        names = list(paths)
+        with ThreadPoolExecutor(_AT_ONCE) as readers:
+            read = zip(names, readers.map(content, names), strict=True)
+            return {path: found for path, found in read if found is not None}
+
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """So many bytes of a file from an offset on, or up to its end. Raises as ``read``."""
         with self.opened(path) as file:
@@ -144,14 +159,11 @@ class ExportPlace:
                 self._write_elsewhere(self.full_path(path), content)
 
     def write_all(self, contents: Mapping[str, bytes]) -> None:
-        """Make or replace files that do not depend on one another; all durable at the return.
-
-        Several at once: each waits for the disk or the store.
-        """
+        """Make or replace files that do not depend on one another; all durable at the return."""
         if not contents:
             return
         self.check()
-        with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as writers:
+        with ThreadPoolExecutor(_AT_ONCE) as writers:
             for _ in writers.map(self._write, contents, contents.values()):
                 pass
 

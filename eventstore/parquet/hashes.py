@@ -15,14 +15,14 @@ _AT_ONCE: Final = 4
 
 
 class FileHashes:
-    """Which files of exports were compared.
+    """Which files of exports were compared; none are where ``is_skipped``.
 
     What changes a file between this look and that of the other program goes unseen; so does all
     where the comparison is skipped, which is for who has just verified the export.
     """
 
     def __init__(self, *, is_skipped: bool = False) -> None:
-        self._is_skipped = is_skipped
+        self.is_skipped = is_skipped
         self._compared: set[tuple[str, str]] = set()
 
     def check(self, place: ExportPlace, files: Iterable[DataFile]) -> None:
@@ -34,7 +34,7 @@ class FileHashes:
         """
         at = place.address()
         new = [file for file in files if (at, file.sha256) not in self._compared]
-        if self._is_skipped or not new:
+        if self.is_skipped or not new:
             return
 
         def compare(file: DataFile) -> None:

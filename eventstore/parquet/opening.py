@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from eventstore.log.databases import folder_name
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
@@ -12,11 +14,14 @@ from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
-from eventstore.parquet.manifest import ExportHead, Verify, read_head
+from eventstore.parquet.hashes import FileHashes
+from eventstore.parquet.manifest import DataFile, ExportHead, Verify, read_head
 from eventstore.parquet.tree import check_not_cut, published_note
 
 AsOf: TypeAlias = datetime | int | None
 """A time (with its zone) or a position of the log; None for all that is exported."""
+Position: TypeAlias = tuple[int, ...]
+"""How far a log is: the position of a row in each of its databases, in their order."""
 _MS: Final = 1_000
 
 
@@ -44,25 +49,110 @@ class NotExported(ExportError):
     """The export does not reach the position that was named."""
 
 
-class OpenedExport(NamedTuple):
+@dataclass(frozen=True)
+class DatabaseExport:
     """The export of one database, and what it held when it was opened."""
 
     target: str
     place: ExportPlace
     catalog: Catalog
+    hashes: FileHashes = field(default_factory=FileHashes, repr=False, compare=False)
+
+    def files(self, after: int, until: int) -> list[DataFile]:
+        """Those with rows at ``after < position <= until``."""
+        return [f for f in self.catalog.files if f.last > after and f.first <= until]
+
+    def is_whole(self, after: int, until: int) -> bool:
+        """Whether these have no other rows."""
+        return all(after < f.first and f.last <= until for f in self.files(after, until))
+
+
+@dataclass(frozen=True)
+class OpenedExport:
+    """An export as it was when it was opened, whatever is added since.
+
+    Where the log has several databases, all their exports are its parts, in their order.
+    """
+
+    parts: Sequence[DatabaseExport]
 
     @property
     def head(self) -> ExportHead:
         """Whose export it is."""
-        assert self.catalog.head is not None
-        return self.catalog.head
+        head = self.parts[0].catalog.head
+        assert head is not None
+        return head
+
+    @property
+    def versions(self) -> list[int]:
+        """The version of each part's table; -1 for an export of an earlier release without one."""
+        found = [part.catalog.version for part in self.parts]
+        return [-1 if version is None else version.version for version in found]
+
+    @property
+    def start(self) -> Position:
+        """Before the first row."""
+        return (0,) * len(self.parts)
+
+    @property
+    def last(self) -> Position:
+        """Where the export ends."""
+        return tuple(part.catalog.last for part in self.parts)
+
+    def types(self, after: Position, until: Position) -> frozenset[str]:
+        """Event types that may stand at ``after < position <= until``; no other ones do."""
+        return frozenset(
+            topic.rpartition(".")[0]
+            for part, first, last in zip(self.parts, after, until, strict=True)
+            for file in part.files(first, last)
+            for topic in file.types
+        )
+
+    def counts(self, until: Position) -> Counter[str]:
+        """Events of each type up to a position, or some more: whole files are counted."""
+        found: Counter[str] = Counter()
+        for part, last in zip(self.parts, until, strict=True):
+            for file in part.files(0, last):
+                for topic, count in file.types.items():
+                    found[topic.rpartition(".")[0]] += count
+        return found
+
+    @property
+    def complete_until_ms(self) -> int | None:
+        """All that was recorded until then (Unix milliseconds) is here; None if that is unknown."""
+        said = [part.catalog.complete_until_ms for part in self.parts]
+        known = [until_ms for until_ms in said if until_ms is not None]
+        return min(known) if len(known) == len(said) else None
+
+    def require(self, as_of: AsOf) -> None:
+        """Say what is wrong with a point in the log before it is looked for.
+
+        Raises:
+            NotExported: the export ends before it, or may be incomplete until then, or it names
+                none.
+        """
+        catalogs = [part.catalog for part in self.parts]
+        if isinstance(as_of, datetime):
+            _check_complete(catalogs, as_of)
+        elif as_of is None:
+            return
+        elif len(catalogs) > 1:
+            raise NotExported(
+                f"position {as_of}: the log has {len(catalogs)} databases, each with positions of"
+                " its own: name a time, or the export of one database"
+            )
+        elif as_of > catalogs[0].last:
+            raise NotExported(f"position {as_of}: the export ends at {catalogs[0].last}")
 
 
-def open_exports(target: str, signer: PublicKey | None = None) -> list[OpenedExport]:
-    """The export at a path of this machine or a URI, or those of all databases there.
+def open_exports(
+    target: str, signer: PublicKey | None = None, *, skip_hashes: bool = False
+) -> OpenedExport:
+    """The export at a path of this machine or a URI, or those of all databases there as one.
 
     Everything in it that is signed has to be signed by ``signer``; without one by the key that the
-    export names itself, and whose that is, nothing says.
+    export names itself, and whose that is, nothing says. With ``skip_hashes`` data files are read
+    as they are, and not compared with what was signed.
 
     Raises:
         NoExport: there is no export.
@@ -70,34 +160,18 @@ def open_exports(target: str, signer: PublicKey | None = None) -> list[OpenedExp
             also if an export of several is missing.
         ExportUnavailable: the place cannot be read now.
     """
-    targets = exports_in(target)
-    parts = [_opened(one, signer) for one in targets or [target]]
+    targets, hashes = exports_in(target), FileHashes(is_skipped=skip_hashes)
+    parts = [_opened(one, signer, hashes) for one in targets or [target]]
     if targets not in ([], [target]):
         check_one_log([part.catalog for part in parts])
-    return parts
+    return OpenedExport(parts)
 
 
-def require(catalogs: Sequence[Catalog], as_of: AsOf) -> None:
-    """Say what is wrong with a point in the log before it is looked for.
-
-    Args:
-        catalogs: of the exports of all databases of the log.
-        as_of: the point.
-
-    Raises:
-        NotExported: the exports end before it, or may be incomplete until then, or it names none.
-    """
-    if isinstance(as_of, datetime):
-        _check_complete(catalogs, as_of)
-    elif as_of is None:
-        return
-    elif len(catalogs) > 1:
-        raise NotExported(
-            f"position {as_of}: the log has {len(catalogs)} databases, each with positions of"
-            " its own: name a time, or the export of one database"
-        )
-    elif as_of > catalogs[0].last:
-        raise NotExported(f"position {as_of}: the export ends at {catalogs[0].last}")
+def position_text(position: Position) -> str:
+    """A position in words; of several databases with the names of their exports."""
+    if len(position) == 1:
+        return f"{position[0]:,}"
+    return ", ".join(f"{folder_name(number)} {last:,}" for number, last in enumerate(position))
 
 
 def signer_said(key: str, signer: PublicKey | None) -> str:
@@ -124,7 +198,7 @@ def _check_complete(catalogs: Sequence[Catalog], at: datetime) -> None:
             )
 
 
-def _opened(target: str, signer: PublicKey | None) -> OpenedExport:
+def _opened(target: str, signer: PublicKey | None, hashes: FileHashes) -> DatabaseExport:
     place = open_place(target)
     # Before the catalog: a head of more seals than the newest version has says that it was cut.
     note = published_note(place)
@@ -135,7 +209,7 @@ def _opened(target: str, signer: PublicKey | None) -> OpenedExport:
     if note is not None:
         newest = catalog.statements[-1].manifest if catalog.statements else None
         check_not_cut(note, read_public_key(catalog.head.public_key), newest)
-    return OpenedExport(target, place, catalog)
+    return DatabaseExport(target, place, catalog, hashes)
 
 
 def _verify_of(place: ExportPlace, signer: PublicKey | None) -> Verify | None:

@@ -151,6 +151,10 @@ def _schema() -> pa.Schema:
 
 SCHEMA: Final = _schema()
 
+_NOT_EVALUATED: Final = {"type_version", "command", "state", "previous"}
+EVALUATED: Final = pa.schema([field for field in SCHEMA if field.name not in _NOT_EVALUATED])
+"""The columns that tables, views and reports are made of: nothing that was said to others."""
+
 _WITHOUT_STATISTICS: Final = {"state", "nonces", "command", "previous", "digest"}
 _REPEATING: Final = (
     *("shard", "identity", "type", "type_version", "protocol", "sender_did", "recipient_key"),

@@ -1,138 +1,107 @@
-"""``poste audit``: one message or identity is looked up here; what reads much is left to Spark.
+"""``poste audit``: asks an export and prints what it says.
 
-A look-up starts no Java: ``eventstore.parquet.audit`` finds the rows by the index of the export and
-proves each. With ``--master`` Spark does the same, by the program ``projections``.
+One message or identity is looked up here (``eventstore.parquet.audit.answering``), without Java;
+what reads much is asked of Spark, and with ``--master`` all: the program ``projections`` answers
+the same question with the same records.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
+import msgspec
 
 from eventstore.log.proof import proof_bytes
-from eventstore.log.pseudonyms import (
-    PREFIX,
-    KeyRefused,
-    fingerprint,
-    pseudonym_of,
-    pseudonymous,
-    read_key,
-)
+from eventstore.log.pseudonyms import PREFIX, KeyRefused, read_key
 from eventstore.log.public_key import PublicKey, read_public_key
-from eventstore.parquet.audit.lookup import Lookup, position_at, recorded_ms
-from eventstore.parquet.audit.records import (
-    FROM_QUEUED,
-    Record,
-    identity_records,
-    message_records,
-    message_summary,
-    time_text,
+from eventstore.parquet.audit.answering import answer
+from eventstore.parquet.audit.question import (
+    Answer,
+    Asked,
+    OfIdentity,
+    OfMessage,
+    OfRefusals,
+    OfReplays,
+    OfStuck,
+    Question,
 )
+from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary, time_text
 from eventstore.parquet.errors import ExportError, ExportUnavailable
 from eventstore.parquet.opening import (
-    AsOf,
     NoExport,
     NotExported,
-    OpenedExport,
     open_exports,
     point_in_log,
-    require,
-    signer_said,
+    position_text,
 )
 from eventstore.parquet.proofs import message_proof
 from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.projections_program import program_command
+from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
 from http_edge.cli.public_key import public_key_option
 from http_edge.server.exits import Exit, Stop
 
 _ROWS_MAX: Final = 100
+_EVENTS_MAX: Final = 100_000
+"""Of one message; it is delivered again only after a lease has ended."""
+_OLD_S: Final = 86_400
+_OFTEN: Final = 5
 _MS: Final = 1_000
-_TITLES: Final = {
-    "history": "History, newest first",
-    "traffic": "Messages and events by day, newest first",
-    "refused": "Its refused commands",
-}
-_FOR_SPARK: Final = ("--master", "--memory-mib")
-_BY_SPARK: Final = {
-    "refused": "Show what was refused to whom and why, most refusals first.",
-    "replays": "Show commands that were refused as replays, or as too old to be known.",
-    "stuck": "Show messages that wait for long or are handed out again and again.",
-}
 
 
 class _Query(NamedTuple):
-    """The export to read, and how; the options that both look-ups have."""
+    """The export to read, and how; the options that all commands have."""
 
     source: str
-    as_of: AsOf
-    key: bytes | None
+    as_of: str | None
+    key_file: str | None
     public_key: PublicKey | None
+    master: str | None
+    memory_mib: int | None
+    skip_hashes: bool
     as_json: bool
 
 
-class _Log(NamedTuple):
-    """The exports as they stood at a point in the log, and what finds rows in them."""
-
-    exports: Sequence[OpenedExport]
-    lookups: Sequence[Lookup]
-    positions: Sequence[int]
-    at_ms: int
-
-    @property
-    def until(self) -> int | None:
-        """The position up to which seals are shown; of several databases they are all."""
-        return self.positions[0] if len(self.positions) == 1 else None
+def _as_of(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            point_in_log(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return text
 
 
-def _as_of(_: click.Context, __: click.Parameter, text: str | None) -> AsOf:
+def _key_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    if path is not None:
+        try:
+            read_key(path)
+        except KeyRefused as error:
+            raise click.BadParameter(str(error)) from error
+    return path
+
+
+def _instant(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
     try:
-        return None if text is None else point_in_log(text)
+        at = None if text is None else point_in_log(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+    if isinstance(at, int):
+        raise click.BadParameter(f"{text!r} is no time like 2030-12-31T23:59:59Z")
+    return at
 
 
-def _key(_: click.Context, __: click.Parameter, path: str | None) -> bytes | None:
-    try:
-        return None if path is None else read_key(path)
-    except KeyRefused as error:
-        raise click.BadParameter(str(error)) from error
-
-
-class _Audit(click.Group):
-    """Look-ups of one thing here; whatever else, and all with ``--master``, by Spark."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all."""
-        return [*super().list_commands(ctx), *_BY_SPARK]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; one that Spark runs takes all arguments as they are."""
-        if cmd_name in _BY_SPARK:
-            return program_command(cmd_name, _BY_SPARK[cmd_name], "audit")
-        return super().get_command(ctx, cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of a name, by Spark where its arguments say so."""
-        is_for_spark = any(arg.partition("=")[0] in _FOR_SPARK for arg in args)
-        if args[0] in self.commands and is_for_spark:
-            return args[0], program_command(args[0], "", "audit"), args[1:]
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Audit, no_args_is_help=False)
+@click.group(no_args_is_help=False)
 def audit() -> None:
     """Show from an export what happened to a message or an identity.
 
     Payloads are never shown. Times are in UTC. A message or an identity is looked up without Spark,
-    and what is shown of it is proven by its seals; with --master Spark reads the same.
+    and what is shown of it is proven by its seals; with --master Spark reads the same. Refusals,
+    replays and stuck messages are found by Spark, in files as they were signed.
     """
 
 
@@ -147,14 +116,21 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with _explained():
             return command(query, **options)
 
+    shown: Callable[..., Any] = run
     for option in (
         json_option,
+        click.option(
+            "--skip-hashes",
+            is_flag=True,
+            help="With Spark, read data files as they are: what was changed in them goes unseen.",
+        ),
+        spark_options,
         public_key_option,
         click.option(
             "--pseudonymise",
-            "key",
+            "key_file",
             metavar="KEYFILE",
-            callback=_key,
+            callback=_key_file,
             help="Replace names by their hash under the key in this file.",
         ),
         click.option(
@@ -169,8 +145,19 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="The export, or the place of those of all databases: a folder or a URI.",
         ),
     ):
-        run = option(run)
-    return run
+        shown = option(shown)
+    return shown
+
+
+def _period_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    since = click.option("--since", callback=_instant, metavar="TIME", help="Not before this time.")
+    until = click.option("--until", callback=_instant, metavar="TIME", help="Before this time.")
+    return since(until(command))
+
+
+_limit_option: Final = click.option(
+    "--limit", type=click.IntRange(1), default=_ROWS_MAX, show_default=True, help="Rows of a table."
+)
 
 
 @audit.command("message")
@@ -188,23 +175,20 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
     A proof holds all rows of the transactions in which something happened to the message, those of
     other messages too: who wrote to whom, and in rows of earlier releases their encrypted payloads.
     """
-    if file is not None and query.key is not None:
+    if file is not None and query.key_file is not None:
         raise click.UsageError("a proof has names as they are: --proof or --pseudonymise")
-    with _opened(query) as log:
-        events = message_records(log.lookups, message_id, log.until)
+    said = _answer(query, OfMessage(message_id), _EVENTS_MAX)
+    events = said.found["events"]
     if not events:
-        raise Stop(Exit.FINDING, f"no such message up to position {_positions(log)}")
-    about = message_summary(events, log.at_ms)
-    message = {"message_id": message_id, **about, "signed_by": _signer(query, log)}
-    kept = [{n: v for n, v in event.items() if n not in FROM_QUEUED} for event in events]
+        raise Stop(Exit.FINDING, f"no such message up to position {_position(said)}")
+    about = message_summary(events, said.at_ms)
+    message = {"message_id": message_id, **about, "signed_by": said.signed_by}
     if file is not None:
-        _write_proof(query, log, message_id, events, file)
+        _write_proof(query, message_id, events, file)
         message["proof"] = str(file)
-    if query.key is not None:
-        message = pseudonymous(message, query.key)
-        kept = [pseudonymous(event, query.key) for event in kept]
+    kept = [{n: v for n, v in event.items() if n not in FROM_QUEUED} for event in events]
     if query.as_json:
-        print_json(_head(query, log) | {"message": message, "events": kept})
+        print_json(_head(said) | {"message": message, "events": kept})
         return Exit.OK
     print_record("Message", message)
     _print_listing("What happened to it, each with the seal that covers it", kept)
@@ -213,67 +197,119 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
 
 @audit.command("identity")
 @click.argument("did")
-@click.option(
-    "--limit", type=click.IntRange(1), default=_ROWS_MAX, show_default=True, help="Rows of a table."
-)
+@_limit_option
 @_query_options
 def identity_command(query: _Query, *, did: str, limit: int) -> int:
     """Show what an identity did, what it was given, and what was refused to it.
 
     DID may be the pseudonym of one, with the key of the pseudonyms; then every row is read.
     """
-    if did.startswith(PREFIX) and query.key is None:
+    if did.startswith(PREFIX) and query.key_file is None:
         raise click.UsageError("a pseudonym is understood with its key alone: --pseudonymise")
-    with _opened(query) as log:
-        name = _name_of(query, log, did)
-        found = identity_records(log.lookups, name)._asdict()
-    if not any(found.values()):
-        raise Stop(Exit.FINDING, f"no such identity up to position {_positions(log)}")
-    head = _head(query, log) | {"identity": name}
-    if query.key is not None:
-        head["identity"] = pseudonym_of(name, query.key)
-        key = query.key
-        found = {what: [pseudonymous(r, key) for r in rows] for what, rows in found.items()}
-    more = [what for what, rows in found.items() if len(rows) > limit]
-    shown = {what: rows[:limit] for what, rows in found.items()}
-    if query.as_json:
-        print_json(head | shown | {"more": more})
-        return Exit.OK
-    print_record("The log", head)
-    for what, rows in shown.items():
-        _print_listing(_TITLES[what], rows)
-        if what in more:
-            click.echo(f"  and more: only {len(rows):,} are shown (--limit)\n")
-    return Exit.OK
+    said = _answer(query, OfIdentity(did), limit)
+    if not any(said.found.values()):
+        raise Stop(Exit.FINDING, f"no such identity up to position {_position(said)}")
+    titles = {
+        "history": "History, newest first",
+        "traffic": "Messages and events by day, newest first",
+        "refused": "Its refused commands",
+    }
+    return _show(query, said, limit, titles)
 
 
-@contextmanager
-def _opened(query: _Query) -> Iterator[_Log]:
-    exports = open_exports(query.source, query.public_key)
-    require([one.catalog for one in exports], query.as_of)
-    if any(one.catalog.index is None and one.catalog.rows for one in exports):
-        why = "this export has no index: all of it is read; the next poste export makes one"
-        click.echo(f"poste: {why}", err=True)
-    positions = [position_at(one, query.as_of) for one in exports]
-    at_ms = (
-        round(query.as_of.timestamp() * _MS)
-        if isinstance(query.as_of, datetime)
-        else max(recorded_ms(*pair) for pair in zip(exports, positions, strict=True))
+@audit.command("refused")
+@_period_options
+@_limit_option
+@_query_options
+def refused_command(
+    query: _Query, *, since: datetime | None, until: datetime | None, limit: int
+) -> int:
+    """Show what was refused to whom and why, most refusals first.
+
+    Commands are counted by the edges over short periods; a count is shown whole if a part of its
+    period is in the time that is named. Queues are listed that began to refuse messages.
+    """
+    said = _answer(query, OfRefusals(since=since, until=until), limit)
+    titles = {"refused": "Refused commands", "queues": "Queues that began to refuse messages"}
+    return _show(query, said, limit, titles)
+
+
+@audit.command("replays")
+@_period_options
+@_limit_option
+@_query_options
+def replays_command(
+    query: _Query, *, since: datetime | None, until: datetime | None, limit: int
+) -> int:
+    """Show commands that were refused as replays, or as too old to be known.
+
+    DUPLICATE_NONCE is a replay; TIMESTAMP_OUT_OF_RANGE is a later one, or a wrong clock.
+    """
+    said = _answer(query, OfReplays(since=since, until=until), limit)
+    return _show(query, said, limit, {"refused": "Refused as replays"})
+
+
+@audit.command("stuck")
+@click.option(
+    "--older-than-s",
+    type=click.IntRange(1),
+    default=_OLD_S,
+    show_default=True,
+    help="Messages that wait for longer.",
+)
+@click.option(
+    "--deliveries-min",
+    type=click.IntRange(1),
+    default=_OFTEN,
+    show_default=True,
+    help="Messages handed out so often and not acknowledged.",
+)
+@_period_options
+@_limit_option
+@_query_options
+def stuck_command(query: _Query, *, limit: int, **bounds: Any) -> int:
+    """Show messages that wait for long or are handed out again and again, worst first.
+
+    With --since and --until those that were queued then. The age is what it was at the time of
+    --as-of, else when the newest event was recorded.
+    """
+    asked = OfStuck(**bounds)
+    kept = f"Messages that wait for more than {asked.older_than_s:,} s"
+    title = f"{kept} or were handed out {asked.deliveries_min:,} times or more"
+    return _show(query, _answer(query, asked, limit), limit, {"messages": title})
+
+
+def _answer(query: _Query, asked: Asked, rows_max: int) -> Answer:
+    """What the export says to a question; looked up here unless Spark is named or needed."""
+    question = Question(
+        source=query.source,
+        asked=asked,
+        as_of=query.as_of,
+        key_file=query.key_file,
+        public_key=None if query.public_key is None else query.public_key.text,
+        rows_max=rows_max,
     )
-    with ExitStack() as stack:
-        lookups = [stack.enter_context(Lookup(*pair))
-                   for pair in zip(exports, positions, strict=True)]  # fmt: skip
-        yield _Log(exports, lookups, positions, at_ms)
+    if isinstance(asked, OfMessage | OfIdentity) and query.master is None:
+        said = answer(question, asked)
+        if said.note:
+            click.echo(f"poste: {said.note}", err=True)
+        return said
+    options = spark_arguments(query.master, query.memory_mib)
+    options += ["--skip-hashes"] if query.skip_hashes else []
+    text = msgspec.json.encode(question).decode()
+    code, printed = answer_of_program(["audit", *options, text])
+    if code:
+        raise click.exceptions.Exit(code)
+    return msgspec.json.decode(printed, type=Answer)
 
 
-def _write_proof(
-    query: _Query, log: _Log, message_id: str, events: Sequence[Record], file: Path
-) -> None:
+def _write_proof(query: _Query, message_id: str, events: Sequence[Record], file: Path) -> None:
     """Prove what was found of a message, which is in one database."""
-    export = log.exports[events[0].get("database", 0)]
+    export = open_exports(query.source, query.public_key)
+    part = export.parts[events[0].get("database", 0)]
     proof = message_proof(
-        export.place,
-        export.catalog,
+        part.place,
+        part.catalog,
         query.public_key or read_public_key(export.head.public_key),
         message_id,
         events[0]["identity"],
@@ -285,33 +321,34 @@ def _write_proof(
         raise Stop(Exit.UNREACHABLE, f"{file}: {error.strerror}") from error
 
 
-def _name_of(query: _Query, log: _Log, did: str) -> str:
-    if query.key is None or not did.startswith(PREFIX):
-        return did
-    names = (lookup.name_behind(did, query.key) for lookup in log.lookups)
-    name = next((name for name in names if name is not None), None)
-    if name is None:
-        raise Stop(Exit.FINDING, f"no such identity up to position {_positions(log)}")
-    return name
+def _show(query: _Query, said: Answer, limit: int, titles: Mapping[str, str]) -> int:
+    head = _head(said) | ({"identity": said.name} if said.name else {})
+    more = [what for what, rows in said.found.items() if len(rows) > limit]
+    shown = {what: rows[:limit] for what, rows in said.found.items()}
+    if query.as_json:
+        print_json(head | shown | {"more": more})
+        return Exit.OK
+    print_record("The log", head)
+    for what, rows in shown.items():
+        _print_listing(titles[what], rows)
+        if what in more:
+            click.echo(f"  and more: only {len(rows):,} are shown (--limit)\n")
+    return Exit.OK
 
 
-def _head(query: _Query, log: _Log) -> Record:
-    several = {"positions": list(log.positions)} if len(log.positions) > 1 else {}
+def _head(said: Answer) -> Record:
+    several = {"positions": said.positions} if len(said.positions) > 1 else {}
     return {
-        "position": sum(log.positions),
-        "signed_by": _signer(query, log),
+        "position": sum(said.positions),
+        "signed_by": said.signed_by,
         **several,
-        "at": time_text(datetime.fromtimestamp(log.at_ms / _MS, UTC)),
-        "pseudonyms": fingerprint(query.key),
+        "at": time_text(datetime.fromtimestamp(said.at_ms / _MS, UTC)),
+        "pseudonyms": said.pseudonyms,
     }
 
 
-def _signer(query: _Query, log: _Log) -> str:
-    return signer_said(log.exports[0].head.public_key, query.public_key)
-
-
-def _positions(log: _Log) -> str:
-    return ", ".join(f"{position:,}" for position in log.positions)
+def _position(said: Answer) -> str:
+    return position_text(tuple(said.positions))
 
 
 def _print_listing(title: str, records: Sequence[Record]) -> None:

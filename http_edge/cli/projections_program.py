@@ -1,16 +1,17 @@
-"""``poste rebuild``, ``report``, and of ``audit`` what reads much: the program ``projections``.
+"""The program ``projections``, with Spark: ``poste rebuild`` and ``report``, and who asks it.
 
-It is a program of its own, so that the mediator needs neither Spark nor Java. It understands the
-arguments itself and calls itself by the name that was typed.
+It is a program of its own, so that the mediator needs neither Spark nor Java. ``rebuild`` and
+``report`` understand their arguments themselves and call themselves by the name that was typed;
+``poste audit`` and ``poste verify --live`` ask and print the answer.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -24,23 +25,38 @@ _RUN: Final = "from projections.__main__ import projections; projections(prog_na
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
 
 
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that starts Spark, with the options ``master`` and ``memory_mib``."""
+    for option in (
+        click.option(
+            "--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512)
+        ),
+        click.option(
+            "--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def spark_arguments(master: str | None, memory_mib: int | None) -> list[str]:
+    """What the program is told of them."""
+    where = [] if master is None else ["--master", master]
+    return where if memory_mib is None else [*where, "--memory-mib", str(memory_mib)]
+
+
 def projections_command(name: str) -> click.Command:
     """The command of this name; it takes all arguments, ``--help`` too, as they are."""
-    return program_command(name, SUMMARIES[name])
-
-
-def program_command(name: str, summary: str, *groups: str) -> click.Command:
-    """A command of the program, in these groups of it; see ``projections_command``."""
 
     def run(arguments: Sequence[str]) -> None:
-        run_program([*groups, name, *arguments])
+        run_program([name, *arguments])
 
     return click.Command(
         name,
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
         add_help_option=False,
         callback=run,
-        help=summary,
+        help=SUMMARIES[name],
         params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
     )
 
@@ -58,7 +74,7 @@ def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
         except BaseException:
             program.terminate()
             raise
-    return program.returncode, answer
+    return _as_shells_have_it(program.returncode), answer
 
 
 def run_program(arguments: Sequence[str]) -> None:
@@ -75,7 +91,11 @@ def run_program(arguments: Sequence[str]) -> None:
             program.terminate()
             raise
     if code:
-        raise click.exceptions.Exit(code if code > 0 else _BY_SIGNAL - code)
+        raise click.exceptions.Exit(_as_shells_have_it(code))
+
+
+def _as_shells_have_it(code: int) -> int:
+    return code if code >= 0 else _BY_SIGNAL - code
 
 
 def _command(arguments: Sequence[str]) -> list[str]:

@@ -32,6 +32,7 @@ from eventstore.parquet.verify.mark import VerifiedMarks
 from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
 from http_edge.cli.log import heads_of_each
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
+from http_edge.cli.projections_program import spark_arguments, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import with_settings
@@ -126,8 +127,7 @@ class _Found(NamedTuple):
 )
 @public_key_option
 @url_option
-@click.option("--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine.")
-@click.option("--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512))
+@spark_options
 @json_option
 @with_settings("data_dir", "log")
 def verify(  # noqa: PLR0913 - one for each option
@@ -162,8 +162,6 @@ def verify(  # noqa: PLR0913 - one for each option
     """
     settings = loaded.settings
     target = _target(settings, source)
-    spark = ["--master", master] if master else []
-    spark += ["--memory-mib", str(memory_mib)] if memory_mib else []
     compared = None
     with _explained():
         each = _databases(settings, target) if live else []
@@ -174,7 +172,7 @@ def verify(  # noqa: PLR0913 - one for each option
         expected = _Expected(key, known, _notes(witnessed), marks)
         found = _check_all(settings, target, expected)
         if live and found.is_sound:
-            options = LiveOptions(url, spark)
+            options = LiveOptions(url, spark_arguments(master, memory_mib))
             compared = compare_live(each, target, options)
     if expected.key is None:
         click.echo(

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from projections.exported import Position
+from eventstore.parquet.opening import Position
 from projections.spark.export import ExportedLog
 from projections.tables.projection import Step
 from projections.tables.queues import QUEUES

@@ -24,8 +24,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 from pyspark.sql.types import BinaryType
 
+from eventstore.parquet.opening import NotExported, Position, position_text
 from projections.errors import UNSAFE, ProjectionError
-from projections.exported import NotExported, Position, position_text
 from projections.spark.export import ExportedLog, spark_path, spark_schema
 from projections.tables.contracts import CONTRACTS
 from projections.tables.projection import Projection, Step, rare_events

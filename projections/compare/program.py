@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.opening import position_text
 from projections.compare.compare import Comparison, compare
 from projections.errors import FINDING
-from projections.exported import position_text
 from projections.spark.program import explaining, open_named, spark_options
 from projections.spark.session import open_session
 
@@ -51,8 +51,9 @@ def _compared(spark: SparkSession, source: str, folder: str) -> Comparison:
         try:
             return compare(spark, export, folder)
         except (PySparkException, Py4JError, ExportDamaged):
-            later = open_named(source).files
-            if all(new[: len(old)] == old for old, new in zip(export.files, later, strict=True)):
+            parts = zip(export.parts, open_named(source).parts, strict=True)
+            files = [(old.catalog.files, new.catalog.files) for old, new in parts]
+            if all(new[: len(old)] == old for old, new in files):
                 raise
     return compare(spark, open_named(source), folder)
 

@@ -117,6 +117,19 @@ class TablesPlace:
             raise TablesDamaged(f"generation {number}: there is none, or it was removed")
         return self._read(found[number])
 
+    def opened(self, number: int | None = None) -> Generation:
+        """A generation by its number, or the newest one, whose tables are there.
+
+        Raises:
+            TablesDamaged: there is none, or its tables are not what it says.
+            ExportUnavailable: the place cannot be read now.
+        """
+        found = self.generation(number)
+        if found is None:
+            raise TablesDamaged(f"{self.target}: no rebuilt tables are here")
+        self.check(found)
+        return found
+
     def check(self, generation: Generation) -> None:
         """Check that the tables of a generation are what it says, but not yet their content.
 

@@ -9,7 +9,7 @@ import msgspec
 
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
-from projections.exported import AsOf, position_text
+from eventstore.parquet.opening import AsOf, position_text
 from projections.generations.generation import Generation
 from projections.generations.lock import only_rebuild
 from projections.generations.place import Kept

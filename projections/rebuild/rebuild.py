@@ -21,8 +21,8 @@ from pyspark.sql.types import StructField, StructType
 
 from eventstore.log.pseudonyms import fingerprint
 from eventstore.parquet.errors import ExportError
+from eventstore.parquet.opening import AsOf, Position, position_text
 from projections.errors import USAGE, ProjectionError
-from projections.exported import AsOf, Position, position_text
 from projections.generations.generation import (
     Generation,
     GenerationTable,
@@ -228,16 +228,6 @@ def _keeping(step: Step) -> Iterator[Step]:
     finally:
         for rows in kept:
             rows.unpersist()
-
-
-def frames(spark: SparkSession, export: ExportedLog, as_of: AsOf = None) -> dict[str, DataFrame]:
-    """All tables by name as DataFrames, for notebooks; nothing is written.
-
-    Raises:
-        NotExported: the export does not reach ``as_of``.
-    """
-    step = _step(spark, export, export.position(spark, as_of))
-    return {projection.name: projection.rebuild(step) for projection in PROJECTIONS}
 
 
 def _check_continues(start: Generation, export: ExportedLog, position: Position) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from eventstore.log.pseudonyms import NAMING
 from eventstore.parquet.files import open_place
-from projections.exported import position_text
+from eventstore.parquet.opening import position_text
 from projections.report import units
 from projections.report.numbers import NUMBERS, compute, plain, write
 from projections.report.page import Note, page
@@ -137,7 +137,7 @@ def notes(export: ExportedLog, *, is_pseudonymised: bool) -> list[Note]:
             f"verified: {units.count(manifests)} manifest{'' if manifests == 1 else 's'}, signed"
             f" by the key {export.head.public_key}, which has to be the mediator's",
         ),
-        Note("Files", "sizes compared; hashes and the chain of the log are not: poste verify does"),
+        Note("Files", _files_said(export)),
         Note(
             "Names",
             "every DID is replaced by its keyed hash; the same key gives the same ones elsewhere"
@@ -145,6 +145,13 @@ def notes(export: ExportedLog, *, is_pseudonymised: bool) -> list[Note]:
             else "as they stand in the log",
         ),
     ]
+
+
+def _files_said(export: ExportedLog) -> str:
+    compared = "read as they are, their hashes were not compared"
+    if not any(part.hashes.is_skipped for part in export.parts):
+        compared = "each compared with the SHA-256 that was signed"
+    return f"{compared}; the chain of the log was not: poste verify does"
 
 
 def _seconds(at: datetime) -> str:

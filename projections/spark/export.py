@@ -7,7 +7,7 @@ names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -30,7 +30,14 @@ from pyspark.sql.types import (
 from eventstore.log.databases import folder_name
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import EVENTS, open_place
-from projections.exported import READ, AsOf, DatabaseExport, OpenedExport, Position, open_parts
+from eventstore.parquet.opening import (
+    AsOf,
+    DatabaseExport,
+    OpenedExport,
+    Position,
+    open_exports,
+)
+from eventstore.parquet.schema import EVALUATED
 from projections.spark.pseudonyms import pseudonymised
 
 DATABASE: Final = "database"
@@ -67,16 +74,21 @@ def spark_type(kind: pa.DataType) -> DataType:
 
 def spark_schema(fields: Iterable[pa.Field]) -> StructType:
     """The schema with which Spark reads columns of these Arrow types."""
-    return StructType([StructField(field.name, spark_type(field.type)) for field in fields])
+    return StructType([StructField(one.name, spark_type(one.type)) for one in fields])
 
 
-SCHEMA: Final = spark_schema(READ)
+SCHEMA: Final = spark_schema(EVALUATED)
 """The columns of the exported files that projections read."""
 
 
 @dataclass(frozen=True)
 class ExportedLog(OpenedExport):
-    """An opened export whose rows Spark reads."""
+    """An opened export whose rows Spark reads.
+
+    With a key, all that is read of it has pseudonyms (``projections.spark.pseudonyms``).
+    """
+
+    key: bytes | None = field(default=None, repr=False)
 
     def events(
         self, spark: SparkSession, after: Position | None = None, until: Position | None = None
@@ -165,7 +177,7 @@ def _reached(spark: SparkSession, export: ExportedLog, at: datetime) -> int:
 
 def _at_ms(spark: SparkSession, export: ExportedLog, position: int) -> int:
     """See ``ExportedLog.at_ms``, of one database."""
-    firsts = [file.first for files in export.files for file in files if file.first <= position]
+    firsts = [file.first for part in export.parts for file in part.files(0, position)]
     if not firsts:
         return 0
     rows = export.events(spark, (max(firsts) - 1,), (position,))
@@ -194,7 +206,7 @@ def open_export(
             also if an export of several is missing.
         ExportUnavailable: the place cannot be read now.
     """
-    return ExportedLog(open_parts(target, signer, skip_hashes=skip_hashes), key)
+    return ExportedLog(open_exports(target, signer, skip_hashes=skip_hashes).parts, key)
 
 
 def spark_path(target: str) -> str:

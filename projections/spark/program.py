@@ -21,9 +21,8 @@ from eventstore.log.pseudonyms import KeyRefused, read_key
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.parquet import opening
 from eventstore.parquet.errors import ExportError, ExportUnavailable
-from eventstore.parquet.opening import NoExport, NotExported
+from eventstore.parquet.opening import AsOf, NoExport, NotExported
 from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, USAGE, ProjectionError
-from projections.exported import AsOf
 from projections.spark.export import ExportedLog, open_export
 from projections.spark.session import MEMORY_MIB
 
@@ -72,7 +71,7 @@ as_of_option: Final = click.option(
 )
 
 
-def _signer(text: str) -> PublicKey:
+def signer_in(text: str) -> PublicKey:
     """A public key as text.
 
     Raises:
@@ -87,7 +86,7 @@ def _signer(text: str) -> PublicKey:
 public_key_option: Final = click.option(
     "--public-key",
     "signer",
-    type=_signer,
+    type=signer_in,
     metavar="KEY",
     help="The mediator's public key, as poste keys and its DID document show it; refuse what"
     " another one has signed.",
@@ -116,8 +115,8 @@ def open_named(
     return open_export(source, signer, key, skip_hashes=skips)
 
 
-def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with the options of all: ``source``, ``master``, ``memory_mib``, ``as_json``."""
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the options of a session that reads an export: ``master``, ``memory_mib``."""
     for option in (
         click.option(
             "--skip-hashes",
@@ -126,13 +125,22 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_take_skip_hashes,
             help="Read data files as they are: what was changed in them goes unseen.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables."),
         click.option(
             "--memory-mib", default=MEMORY_MIB, show_default=True, help="Heap of local Java."
         ),
         click.option(
             "--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine."
         ),
+    ):
+        command = option(command)
+    return command
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the options of all: those of ``session_options``, ``source``, ``as_json``."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables."),
+        session_options,
         click.option(
             "--from",
             "source",

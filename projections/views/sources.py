@@ -1,4 +1,4 @@
-"""The span and the tenants as engines take them."""
+"""The log, the span and the tenants as engines take them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ import dataclasses
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
+from eventstore.parquet.opening import DatabaseExport
+from eventstore.parquet.schema import EVALUATED
 from projections.views.span import Span
 from projections.views.view import SPAN_COLUMNS, TENANT_COLUMNS
+
+
+def event_rows(part: DatabaseExport, until: int) -> ds.Dataset:
+    """The rows of a database up to a position, or some more, for engines that read Arrow.
+
+    Raises:
+        ExportDamaged: a file is missing, or not the one that its manifest names.
+        ExportUnavailable: a file cannot be read now.
+    """
+    files = part.files(0, until)
+    part.hashes.check(part.place, files)
+    paths = [part.place.full_path(file.path) for file in files]
+    return ds.dataset(paths, schema=EVALUATED, filesystem=part.place.filesystem)
 
 
 def span_sql(span: Span) -> str:

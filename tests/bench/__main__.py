@@ -89,13 +89,36 @@ def didcomm_command(
 
 @bench.command("projections")
 @click.option("--events", type=click.IntRange(1_000), default=200_000, show_default=True)
+@click.option("--new-events", type=click.IntRange(1), help="Added later.  [default: a tenth]")
 @click.option("--serving/--no-serving", default=True, help="Also serve beside an export.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where log, export and tables stay, for steps that are run one by one.",
+)
+@click.option(
+    "--only",
+    "steps",
+    multiple=True,
+    type=click.Choice(projections.STEPS),
+    help="This step; those before it have left what it needs in the folder.",
+)
 @json_option
-def projections_command(*, events: int, serving: bool, as_json: bool) -> None:
+def projections_command(
+    *,
+    events: int,
+    new_events: int | None,
+    serving: bool,
+    folder: Path | None,
+    steps: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Measure the export of the log and what Spark makes of it, on a log of so many events."""
-    wanted = projections.plan(events, serving=serving)
-    with tempfile.TemporaryDirectory(prefix="poste-bench-") as folder:
-        _measure(lambda bar: projections.run(wanted, Path(folder), bar), as_json=as_json)
+    wanted = projections.plan(events, new_events, serving=serving, steps=steps)
+    with tempfile.TemporaryDirectory(prefix="poste-bench-") as scratch:
+        place = Path(scratch) if folder is None else folder
+        place.mkdir(exist_ok=True)
+        _measure(lambda bar: projections.run(wanted, place, bar), as_json=as_json)
 
 
 @bench.command("cluster")

@@ -17,7 +17,6 @@ import psycopg
 import pytest
 
 from actors.core.partitioning import Placement
-from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
 from http_edge.clients.decentrl import Account, Identity, MediatorClient
@@ -40,6 +39,7 @@ from tests.cluster.server import MEDIATOR_DID, Server, own_environment
 from tests.cluster.test_start_and_stop import refusal
 from tests.cluster.test_verify_live import verify
 from tests.crash.owner import here
+from tests.export.samples import catalog_of
 from tests.postgres import Server as Postgres
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
@@ -195,7 +195,7 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
             for number, dsn in enumerate(four[:2]):
                 place = open_place(f"{tmp_path}/export/db-{number}")
                 with closing(open_log(dsn)) as opened:
-                    catalog = read_catalog(place, check_hashes=True)
+                    catalog = catalog_of(place, None)
                     if catalog.last < opened.position():
                         return False
             return True

@@ -19,9 +19,10 @@ from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, IdentityRegistered
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import seal_leaf
-from eventstore.parquet.catalog import Catalog, read_catalog
+from eventstore.parquet.catalog import Catalog, read_data
+from eventstore.parquet.catalog import catalog_of as read_catalog
 from eventstore.parquet.files import END, HEAD, INDEX, SUMMARIES, TABLE_LOG, ExportPlace
-from eventstore.parquet.manifest import Signer, parse_head, signed
+from eventstore.parquet.manifest import Signer, Verify, parse_head, signed
 from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import ExportFinding, verify_export
@@ -101,8 +102,12 @@ def export_all(log: EventLog, place: ExportPlace, bounds: Bounds = SMALL) -> Non
             pass
 
 
-def catalog_of(place: ExportPlace) -> Catalog:
-    return read_catalog(place, VERIFY, check_hashes=True)
+def catalog_of(place: ExportPlace, verify: Verify | None = VERIFY) -> Catalog:
+    """What counts in an export whose files are those that were signed, to the byte."""
+    found = read_catalog(place, verify)
+    for file in found.files:
+        read_data(place, file)
+    return found
 
 
 def tables_of(place: ExportPlace) -> Iterator[pa.Table]:

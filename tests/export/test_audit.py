@@ -57,7 +57,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleExport:
 def lookups(place: str, until: int | None = None) -> Iterator[list[Lookup]]:
     exports = open_exports(place, TRUSTED)
     with ExitStack() as stack:
-        yield [stack.enter_context(Lookup(one, until or one.catalog.last)) for one in exports]
+        yield [stack.enter_context(Lookup(one, until or one.catalog.last)) for one in exports.parts]
 
 
 def life_of(place: str, message_id: str) -> list[Record]:
@@ -83,9 +83,9 @@ def test_every_message_is_shown_as_the_log_has_it(sample: SampleExport) -> None:
 
 def test_what_an_earlier_release_exported_is_looked_up_as_it_is(tmp_path: Path) -> None:
     old = golden(tmp_path / "old")
-    assert open_exports(old.root)[0].catalog.index is None
-    exports = open_exports(old.root)
-    with Lookup(exports[0], exports[0].catalog.last) as found:
+    [export] = open_exports(old.root).parts
+    assert export.catalog.index is None
+    with Lookup(export, export.catalog.last) as found:
         [event] = message_records([found], "message-3", None)
         assert (event["event"], event["identity"]) == ("queued", "did:example:3")
         assert identity_records([found], "did:example:3").history
@@ -175,7 +175,7 @@ def test_an_edited_row_is_a_finding(sample: SampleExport, column: str) -> None:
 
 
 def test_a_forged_index_is_a_finding(sample: SampleExport) -> None:
-    index = open_exports(sample.place.root)[0].catalog.index
+    index = open_exports(sample.place.root).parts[0].catalog.index
     assert index is not None
     counting = {file.path for file in index.files}
     with sample.tampered():
@@ -228,7 +228,9 @@ def test_an_export_of_another_key_is_refused(sample: SampleExport, tmp_path: Pat
             pass
     with pytest.raises(ExportDamaged, match="not signed by"):
         open_exports(str(tmp_path / "resigned"), TRUSTED)
-    assert open_exports(str(tmp_path / "resigned"))[0].catalog.last == sample.manifests[-1].last
+    assert (
+        open_exports(str(tmp_path / "resigned")).parts[0].catalog.last == sample.manifests[-1].last
+    )
 
 
 def test_the_program_shows_it_and_ends_as_it_is_documented(

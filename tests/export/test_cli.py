@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from eventstore.log.event_log import EventLog
-from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
-from tests.export.samples import Growing, whole_log
+from tests.export.samples import Growing, catalog_of, whole_log
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
 
@@ -38,7 +37,7 @@ def _mediator(data_dir: Path) -> Iterator[tuple[EventLog, Growing]]:
 
 
 def _rows(place: ExportPlace) -> int:
-    return read_catalog(place, check_hashes=True).rows
+    return catalog_of(place, None).rows
 
 
 def test_an_export_says_what_it_wrote_and_goes_on_from_there(run: Run, tmp_path: Path) -> None:

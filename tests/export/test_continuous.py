@@ -17,7 +17,6 @@ from moto.server import ThreadedMotoServer
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
-from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.errors import ExportRefused, ExportUnavailable
 from eventstore.parquet.files import open_place
 from eventstore.parquet.tree import head_in
@@ -28,7 +27,7 @@ from http_edge.server.export_process import CHILD, ExportProcess
 from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport, exporter_of
 from http_edge.settings.settings import Export, Settings
-from tests.export.samples import Growing, whole_log
+from tests.export.samples import Growing, catalog_of, whole_log
 from tests.tidy.modules import ROOT
 
 WAIT_S = 60
@@ -88,7 +87,7 @@ def _running(settings: Settings) -> Iterator[queue.Queue[Any]]:
 def _rows(settings: Settings) -> int:
     assert settings.export.to is not None
     place = open_place(settings.export.to)
-    return read_catalog(place, check_hashes=True).rows
+    return catalog_of(place, None).rows
 
 
 def test_it_follows_the_log_and_puts_small_files_together(
@@ -103,7 +102,7 @@ def test_it_follows_the_log_and_puts_small_files_together(
             assert step.last == 5 * number
     assert _rows(settings) == len(whole_log(log))
     place = open_place(f"{settings.data_dir}/export")
-    assert len(read_catalog(place).statements) < 12
+    assert len(catalog_of(place, None).statements) < 12
 
 
 def test_each_new_head_is_published_also_by_who_stands_by(

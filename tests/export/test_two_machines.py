@@ -12,7 +12,6 @@ import pytest
 
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
-from eventstore.parquet.catalog import read_catalog
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
@@ -20,7 +19,7 @@ from http_edge.server.export_process import CHILD
 from http_edge.server.export_status import figures
 from http_edge.server.exporting import OtherExporter, exporter_of
 from http_edge.settings.settings import Export, Settings
-from tests.export.samples import Growing, contents, whole_log
+from tests.export.samples import Growing, catalog_of, contents, whole_log
 from tests.tidy.modules import ROOT
 
 pytestmark = pytest.mark.postgres
@@ -84,7 +83,7 @@ def test_a_second_machine_is_refused_until_the_lock_of_the_first_ends(
             assert successor.step()
             with pytest.raises(LogUnavailable, match="the advisory lock was lost"):
                 exporter.step()
-    assert read_catalog(place).rows == len(whole_log(log))
+    assert catalog_of(place, None).rows == len(whole_log(log))
 
 
 def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database(
@@ -112,7 +111,7 @@ def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database
             child.kill()
             child.communicate(timeout=WAIT_S)
     place = open_place(str(machines[0].export.to))
-    assert read_catalog(place, check_hashes=True).rows == len(whole_log(log))
+    assert catalog_of(place, None).rows == len(whole_log(log))
 
 
 def exporter(settings: Settings) -> subprocess.Popen[bytes]:

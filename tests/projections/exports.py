@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventsourcing.persistence import StoredEvent
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from actors.core.partitioning import Placement
 from actors.host.clock import system_clock
@@ -23,6 +23,9 @@ from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
+from projections.generations.generation import Generation
+from projections.generations.place import TablesPlace
+from projections.generations.reading import read_files
 from projections.spark.export import ExportedLog
 from projections.tables.projection import Projection
 from projections.tables.registry import PROJECTIONS
@@ -31,6 +34,14 @@ from tests.histories import MEDIATOR
 _SEED: Final = bytes(range(32))
 _KEY: Final = signatures.public_key(_SEED)
 SIGNER: Final = PublicKey(_KEY)
+
+
+def read_tables(spark: SparkSession, target: Path, made: Generation) -> dict[str, set[Any]]:
+    """The rows of the tables of a generation, as the place describes it."""
+    place = TablesPlace(str(target))
+    opened = place.opened(made.generation)
+    assert opened == made
+    return rows_of({t.name: read_files(spark, place, t, t.files) for t in opened.tables})
 
 
 def complete_until(export: ExportedLog) -> datetime:

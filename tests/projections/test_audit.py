@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,8 @@ from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.audit.records import identity_records, message_records
 from eventstore.parquet.opening import open_exports
 from eventstore.stores.open_log import open_log
-from http_edge.cli.main import poste
-from http_edge.server.exits import Stop
 from projections.__main__ import projections
 from projections.audit.identity import identity_history, identity_traffic
-from projections.audit.listing import Listing, listed, print_listing
 from projections.audit.messages import (
     REPLAYS,
     AuditPeriod,
@@ -39,11 +39,15 @@ from projections.audit.messages import (
     refused_commands,
     stuck_messages,
 )
+from projections.audit.records import records
 from projections.spark.export import open_export
 from projections.tables.projection import Step
 from tests.histories import AGENTS, IDENTITIES, START_MS, History, random_script
 from tests.projections.exports import SIGNER, export_log
 from tests.projections.folding import Stored, fold, stored_events
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
 
 ALL = 10_000
 SECRET = b"no command shows this"
@@ -108,15 +112,21 @@ def step(spark: SparkSession, sample: SampleLog) -> Step:
 
 
 @pytest.fixture
-def runner(spark: SparkSession, sample: SampleLog, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    """The program, with the one session of all tests."""
+def audit(spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``poste audit``; the program answers in this process, in the one session of all tests."""
 
     @contextmanager
     def opened(_master: str | None, *, memory_mib: int) -> Iterator[SparkSession]:
         yield spark
 
+    def answered(arguments: Sequence[str]) -> tuple[int, bytes]:
+        done = CliRunner().invoke(projections, arguments)
+        sys.stderr.write(done.stderr)
+        return done.exit_code, done.stdout.encode()
+
     monkeypatch.setattr("projections.audit.program.open_session", opened)
-    return CliRunner()
+    monkeypatch.setattr("http_edge.cli.audit.answer_of_program", answered)
+    return partial(run, "audit")
 
 
 def iso(at_ms: int) -> str:
@@ -154,7 +164,7 @@ def life(sample: SampleLog, message_id: str) -> list[tuple[Any, ...]]:
 def lives(step: Step, message_id: str) -> list[tuple[Any, ...]]:
     names = ("recorded_at", "event", "by", "version", "position")
     seal = ("seal_partition", "seal_position", "seal_digest")
-    rows = listed(message_life(step, message_id), ALL).records
+    rows = records(message_life(step, message_id), ALL)
     return [tuple(row[name] for name in (*names, *seal)) for row in rows]
 
 
@@ -223,10 +233,10 @@ def traffic_of(sample: SampleLog, did: str) -> Counter[tuple[str, str, str]]:
 def test_an_identity_is_shown_by_what_it_did_and_by_its_messages(
     step: Step, sample: SampleLog, did: str
 ) -> None:
-    history = listed(identity_history(step, did), ALL).records
+    history = records(identity_history(step, did), ALL)
     assert [row["position"] for row in history] == history_of(sample, did)
     assert all(row["details"] or row["type"] == "mediation-granted" for row in history)
-    rows = listed(identity_traffic(step, did), ALL).records
+    rows = records(identity_traffic(step, did), ALL)
     assert {(row["day"], row["what"], row["by"]): row["count"] for row in rows} == traffic_of(
         sample, did
     )
@@ -241,15 +251,15 @@ def test_refused_commands_are_summed_up_over_edges_and_periods(
         assert isinstance(stored.event, e.RefusalsCounted)
         for refused in stored.event.refusals:
             expected[refused.command, refused.reason, refused.sender_did] += refused.count
-    rows = listed(refused_commands(step), ALL).records
+    rows = records(refused_commands(step), ALL)
     assert {(r["command"], r["reason"], r["sender_did"]): r["count"] for r in rows} == expected
-    [hers] = listed(refused_commands(step, sender_did=IDENTITIES[0]), ALL).records
+    [hers] = records(refused_commands(step, sender_did=IDENTITIES[0]), ALL)
     assert (hers["count"], hers["edges"]) == (5, 2)
     assert (hers["first_at"], hers["last_at"]) == (iso(60_000), iso(140_000))
-    replays = listed(refused_commands(step, reasons=REPLAYS), ALL).records
+    replays = records(refused_commands(step, reasons=REPLAYS), ALL)
     assert {row["reason"] for row in replays} == set(REPLAYS)
     later = AuditPeriod(datetime.fromtimestamp(120, UTC), datetime.fromtimestamp(180, UTC))
-    assert [row["count"] for row in listed(refused_commands(step, later), ALL).records] == [2]
+    assert [row["count"] for row in records(refused_commands(step, later), ALL)] == [2]
 
 
 @pytest.mark.spark
@@ -259,23 +269,19 @@ def test_queues_that_began_to_refuse_are_counted(step: Step, sample: SampleLog) 
         for s in sample.of(e.QueueRefused)
         if isinstance(s.event, e.QueueRefused)
     )
-    rows = listed(queue_refusals(step), ALL).records
+    rows = records(queue_refusals(step), ALL)
     assert expected
     assert {
         (row["identity"], row["recipient_key"], row["reason"]): row["count"] for row in rows
     } == expected
-    assert listed(queue_refusals(step, AuditPeriod(until=datetime(2023, 1, 1, tzinfo=UTC))), 1) == (
-        [],
-        False,
-    )
+    earlier = AuditPeriod(until=datetime(2023, 1, 1, tzinfo=UTC))
+    assert records(queue_refusals(step, earlier), 1) == []
 
 
 @pytest.mark.spark
 def test_messages_that_are_stuck_are_listed_worst_first(step: Step, sample: SampleLog) -> None:
     at_ms = round(sample.last.timestamp() * 1000)
-    rows = listed(
-        stuck_messages(step, at_ms, older_than_s=PATIENT_S, deliveries_min=OFTEN), ALL
-    ).records
+    rows = records(stuck_messages(step, at_ms, older_than_s=PATIENT_S, deliveries_min=OFTEN), ALL)
     expected = {}
     for _, _, _, position, queued_at, message_id, *_, deliveries, _ in sample.queues:
         age_s = (sample.last - queued_at).total_seconds()
@@ -296,7 +302,7 @@ def test_messages_that_are_stuck_are_listed_worst_first(step: Step, sample: Samp
             if (period.since is None or datetime.fromisoformat(row["queued_at"]) >= since)
             and (period.until is None or datetime.fromisoformat(row["queued_at"]) < since)
         ]
-        assert listed(found, ALL).records == expected_rows
+        assert records(found, ALL) == expected_rows
 
 
 @pytest.mark.spark
@@ -308,87 +314,82 @@ def test_a_look_up_without_spark_shows_the_rows_that_spark_shows(
     until = export.last[0] // part
     step = events_until(spark, export, (until,))
     ids = {i for stored in sample.events for i in ids_in(stored.event)}
-    [opened] = open_exports(str(sample.export))
+    [opened] = open_exports(str(sample.export)).parts
     with Lookup(opened, until) as lookup:
         for message_id in sorted(ids)[:: 1 + len(ids) // 12]:
-            expected = listed(message_life(step, message_id), ALL).records
+            expected = records(message_life(step, message_id), ALL)
             assert message_records([lookup], message_id, until) == expected
         for did in (*IDENTITIES, *AGENTS):
             found = identity_records([lookup], did)
-            assert found.history == listed(identity_history(step, did), ALL).records
-            assert found.traffic == listed(identity_traffic(step, did), ALL).records
-            assert found.refused == listed(refused_commands(step, sender_did=did), ALL).records
+            assert found.history == records(identity_history(step, did), ALL)
+            assert found.traffic == records(identity_traffic(step, did), ALL)
+            assert found.refused == records(refused_commands(step, sender_did=did), ALL)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    return str(path)
 
 
 @pytest.mark.spark
-def test_both_programs_print_the_same_document(
-    runner: CliRunner, sample: SampleLog, tmp_path: Path
+def test_what_is_looked_up_and_what_spark_finds_is_printed_the_same(
+    audit: Run, sample: SampleLog, key: str
 ) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(KEY)
-    key.chmod(0o600)
     message_id = next(i for s in sample.of(e.MessagesRemoved) for i in ids_in(s.event))
+    early = iso(round(START_MS + 60_000))
     for command in (["message", message_id], ["identity", IDENTITIES[0]]):
-        for options in (
-            [],
-            ["--pseudonymise", str(key)],
-            ["--as-of", iso(round(START_MS + 60_000))],
-        ):
-            arguments = ["audit", *command, "--from", str(sample.export), "--json", *options]
-            by_spark = runner.invoke(projections, arguments)
-            looked_up = CliRunner().invoke(poste, arguments, standalone_mode=False)
-            if by_spark.exit_code:
-                assert isinstance(looked_up.exception, Stop)
-                assert looked_up.exception.exit_code == by_spark.exit_code
-            else:
-                assert json.loads(looked_up.stdout) == json.loads(by_spark.stdout)
+        for options in (["--json"], ["--json", "--pseudonymise", key], [], ["--as-of", early]):
+            arguments = [*command, "--from", str(sample.export), *options]
+            assert audit(*arguments, "--master", "local[1]") == audit(*arguments)
 
 
 @pytest.mark.spark
 def test_what_much_is_read_of_is_compared_with_what_was_signed(
-    runner: CliRunner, sample: SampleLog, tmp_path: Path
+    audit: Run, sample: SampleLog, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(sample.export, tmp_path / "copy")
     file = next(copy.glob("events/*/*.parquet"))
     content = bytearray(file.read_bytes())
     content[-1] ^= 1  # the mark of the format alone: Spark reads what stands before it
     file.write_bytes(bytes(content))
-    refused = runner.invoke(projections, ["audit", "refused", "--from", str(copy)])
-    assert (refused.exit_code, "SHA-256 is not that of the manifest" in refused.stderr) == (4, True)
-    skipped = runner.invoke(projections, ["audit", "refused", "--from", str(copy), "--skip-hashes"])
-    assert "not compared with what was signed" in skipped.stderr
-    assert "SHA-256" not in skipped.stderr
+    refused = audit("refused", "--from", str(copy))
+    assert (refused.code, "SHA-256 is not that of the manifest" in refused.err) == (4, True)
+    skipped = audit("refused", "--from", str(copy), "--skip-hashes")
+    assert "not compared with what was signed" in skipped.err
+    assert "SHA-256" not in skipped.err
 
 
 @pytest.mark.spark
-def test_tables_and_json_of_the_program_say_the_same(runner: CliRunner, sample: SampleLog) -> None:
+def test_tables_and_json_say_the_same(audit: Run, sample: SampleLog) -> None:
     handed_out = Counter(i for s in sample.of(e.MessagesDelivered) for i in ids_in(s.event))
     often, deliveries = handed_out.most_common(1)[0]
-    arguments = ["audit", "message", often, "--from", str(sample.export)]
-    as_json = json.loads(runner.invoke(projections, [*arguments, "--json"]).stdout)
+    arguments = ["message", often, "--from", str(sample.export), "--master", "local[1]"]
+    as_json = json.loads(audit(*arguments, "--json").out)
     assert as_json["message"]["deliveries"] == deliveries
     assert [event["position"] for event in as_json["events"]] == [r[4] for r in life(sample, often)]
-    as_text = runner.invoke(projections, arguments).stdout
+    as_text = audit(*arguments).out
     for event in as_json["events"]:
         assert event["recorded_at"] in as_text
         assert event["seal_digest"] in as_text
     # As the log stood when it was queued, it waits.
     arguments += ["--as-of", str(as_json["events"][0]["seal_position"]), "--json"]
-    early = json.loads(runner.invoke(projections, arguments).stdout)
+    early = json.loads(audit(*arguments).out)
     assert (early["message"]["state"], len(early["events"])) == ("waits", 1)
 
 
 @pytest.mark.spark
-def test_a_message_is_proven_to_who_has_the_public_key_alone(
-    runner: CliRunner, sample: SampleLog, tmp_path: Path
+def test_a_message_that_spark_found_is_proven_to_who_has_the_public_key_alone(
+    audit: Run, sample: SampleLog, key: str, tmp_path: Path
 ) -> None:
-    removed = Counter(i for s in sample.of(e.MessagesRemoved) for i in ids_in(s.event))
-    message_id = next(iter(removed))
+    message_id = next(i for s in sample.of(e.MessagesRemoved) for i in ids_in(s.event))
     file = tmp_path / "proof.json"
-    arguments = ["audit", "message", message_id, "--from", str(sample.export), "--json"]
+    arguments = ["message", message_id, "--from", str(sample.export), "--json"]
+    arguments += ["--master", "local[1]"]
     for options in ([], ["--public-key", SIGNER.text]):
-        done = runner.invoke(projections, [*arguments, "--proof", str(file), *options])
-        shown = json.loads(done.stdout)
+        shown = json.loads(audit(*arguments, "--proof", str(file), *options).out)
         proven = check_proof(file.read_bytes(), SIGNER)
         assert isinstance(proven, ProvenMessage)
         assert [event["event"] for event in shown["events"]] == [p.event for p in proven.events]
@@ -396,27 +397,18 @@ def test_a_message_is_proven_to_who_has_the_public_key_alone(
             p.seal_digest.hex() for p in proven.events
         ]
         assert ("is not known" in shown["message"]["signed_by"]) == (not options)
-    other = PublicKey(bytes(range(1, 33))).text
-    refused = runner.invoke(projections, [*arguments, "--public-key", other])
-    assert (refused.exit_code, "bad signature" in refused.stderr) == (4, True)
-    key = tmp_path / "key"
-    key.write_bytes(KEY)
-    key.chmod(0o600)
-    hidden = runner.invoke(
-        projections, [*arguments, "--proof", str(file), "--pseudonymise", str(key)]
-    )
-    assert (hidden.exit_code, "names as they are" in hidden.stderr) == (2, True)
-    nowhere = runner.invoke(projections, [*arguments, "--proof", str(tmp_path / "no" / "file")])
-    assert (nowhere.exit_code, "No such file" in nowhere.stderr) == (3, True)
+    refused = audit(*arguments, "--public-key", PublicKey(bytes(range(1, 33))).text)
+    assert (refused.code, "bad signature" in refused.err) == (4, True)
+    hidden = audit(*arguments, "--proof", str(file), "--pseudonymise", key)
+    assert (hidden.code, "names as they are" in hidden.err) == (2, True)
+    nowhere = audit(*arguments, "--proof", str(tmp_path / "no" / "file"))
+    assert (nowhere.code, "No such file" in nowhere.err) == (3, True)
 
 
 @pytest.mark.spark
 def test_no_command_shows_a_payload_and_with_a_key_none_shows_a_name(
-    runner: CliRunner, sample: SampleLog, tmp_path: Path
+    audit: Run, sample: SampleLog, key: str
 ) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(KEY)
-    key.chmod(0o600)
     secret = next(
         s.event.message_id
         for s in sample.of(e.MessageQueued)
@@ -428,46 +420,62 @@ def test_no_command_shows_a_payload_and_with_a_key_none_shows_a_name(
         ["refused", "--since", "1970-01-01T00:00:00Z"],
         ["stuck", "--older-than-s", "1"],
     ]
-    found, options = [], ["--from", str(sample.export), "--pseudonymise", str(key)]
+    found, options = [], ["--from", str(sample.export), "--pseudonymise", key]
+    options += ["--master", "local[1]"]
     for command in arguments:
-        done = runner.invoke(projections, ["audit", *command, *options])
-        assert (done.exit_code, done.stderr) == (0, "")
-        found.append(done.stdout)
-        assert SECRET.decode() not in done.stdout
-        assert SECRET.hex() not in done.stdout
-        assert "did:" not in done.stdout
+        done = audit(*command, *options)
+        assert (done.code, done.err) == (0, "")
+        found.append(done.out)
+        assert SECRET.decode() not in done.out
+        assert SECRET.hex() not in done.out
+        assert "did:" not in done.out
     assert pseudonym_of(IDENTITIES[0], KEY) in found[0]
-    by_pseudonym = ["audit", "identity", pseudonym_of(IDENTITIES[1], KEY), *options]
-    assert runner.invoke(projections, by_pseudonym).stdout == found[1]
+    by_pseudonym = audit("identity", pseudonym_of(IDENTITIES[1], KEY), *options)
+    assert by_pseudonym.out == found[1]
 
 
 @pytest.mark.spark
-def test_what_is_not_in_the_log_is_said(runner: CliRunner, sample: SampleLog) -> None:
+def test_what_is_not_in_the_log_is_said(audit: Run, sample: SampleLog) -> None:
     for command in (["message", "unknown"], ["identity", "did:example:unknown"]):
-        done = runner.invoke(projections, ["audit", *command, "--from", str(sample.export)])
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert f"no such {command[0]}" in done.stderr
+        done = audit(*command, "--from", str(sample.export), "--master", "local[1]")
+        assert (done.code, done.out) == (1, "")
+        assert f"no such {command[0]}" in done.err
 
 
 def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
-    sample: SampleLog,
+    run: Run, sample: SampleLog
 ) -> None:
     for command, why in (
         (["identity", "p:00"], "--pseudonymise"),
         (["replays", "--since", "12"], "no time"),
+        (["refused", "--until", "soon"], "neither a position nor a time"),
     ):
-        done = CliRunner().invoke(projections, ["audit", *command, "--from", str(sample.export)])
-        assert (done.exit_code, why in done.stderr) == (2, True)
+        done = run("audit", *command, "--from", str(sample.export))
+        assert (done.code, why in done.err) == (2, True)
 
 
-def test_text_of_strangers_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    label = {"label": "a\x1b[2Jb\r\nc", "keys_added": ["d\u2028e"], "endpoint": ""}
-    print_listing("History", Listing([{"details": label, "n": 1_000}], has_more=False))
-    shown = capsys.readouterr().out
-    assert "label a\\x1b[2Jb\\r\\nc  keys_added d\\u2028e  endpoint -  1,000\n" in shown
+def test_what_is_no_question_is_refused_by_the_program() -> None:
+    for text in ("", "{}", '{"source": "x", "asked": {"type": "all"}, "rows_max": 1}'):
+        done = CliRunner().invoke(projections, ["audit", text])
+        assert (done.exit_code, "ask with poste audit" in done.stderr) == (2, True)
 
 
 @pytest.mark.spark
-def test_a_list_that_was_cut_says_so(runner: CliRunner, sample: SampleLog) -> None:
-    arguments = ["audit", "replays", "--limit", "1", "--from", str(sample.export)]
-    assert "only 1 are shown (--limit)" in runner.invoke(projections, arguments).stdout
+def test_a_list_that_was_cut_says_so(audit: Run, sample: SampleLog) -> None:
+    shown = audit("replays", "--limit", "1", "--from", str(sample.export))
+    assert "only 1 are shown (--limit)" in shown.out
+
+
+@pytest.mark.spark
+def test_poste_asks_a_process_with_spark_and_prints_its_answer(sample: SampleLog) -> None:
+    poste = [sys.executable, "-c", "from http_edge.cli.main import main; main()"]
+    arguments = ["audit", "refused", "--from", str(sample.export), "--master", "local[1]", "--json"]
+    ran = subprocess.run([*poste, *arguments], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    refused = json.loads(ran.stdout)["refused"]
+    assert sum(row["count"] for row in refused) == sum(
+        one.count
+        for stored in sample.of(e.RefusalsCounted)
+        if isinstance(stored.event, e.RefusalsCounted)
+        for one in stored.event.refusals
+    )

@@ -15,9 +15,9 @@ from actors.core.identity import FOLD
 from actors.host.state_cache import read_identity
 from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.parquet.opening import NotExported
 from eventstore.stores.open_log import open_log
 from projections.compare.compare import Difference, DumpDamaged, compare
-from projections.exported import NotExported
 from projections.spark.export import open_export
 from tests.histories import AGENTS, IDENTITIES, History, random_script
 from tests.projections.dumps import dump_host, rewrite

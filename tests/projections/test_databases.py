@@ -19,22 +19,21 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
 from eventstore.log.proof import ProvenMessage, check_proof, proof_bytes
 from eventstore.parquet.errors import ExportDamaged
+from eventstore.parquet.opening import NoExport, NotExported
 from eventstore.parquet.proofs import message_proof
 from eventstore.stores.open_log import open_log
 from projections.audit.identity import identity_history
-from projections.audit.listing import listed
 from projections.audit.messages import events_until, message_life, stuck_messages
+from projections.audit.records import records
 from projections.compare.compare import compare
-from projections.exported import NoExport, NotExported
 from projections.generations.generation import Generation
-from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.report.writing import notes
 from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, PLACEMENT, History, random_script
 from tests.projections.dumps import dump_host
-from tests.projections.exports import SIGNER, complete_until, export_log, rows_of, share_out
+from tests.projections.exports import SIGNER, complete_until, export_log, read_tables, share_out
 from tests.projections.folding import Rows, fold, stored_events
 
 TWO: Final = Placement(shards=PLACEMENT.shards, hosts=1, databases=2)
@@ -101,8 +100,7 @@ def test_the_exports_of_two_databases_are_rebuilt_as_one_log(
     target = sample.folder / "tables"
 
     def read(made: Generation) -> dict[str, Rows]:
-        opened = open_tables(spark, str(target), made.generation)
-        return rows_of({table.name: opened.table(table.name) for table in made.tables})
+        return read_tables(spark, target, made)
 
     tables = rebuild(spark, open_export(str(sample.export)), str(target))
     assert tables.at == tuple(one.position() for one in sample.databases)
@@ -157,7 +155,7 @@ def test_an_audit_finds_what_stands_in_either_database(
         for export in map(open_export, (str(sample.export), str(sample.folder / "whole")))
     )
     steps = (together, alone)
-    mixed, whole = (listed(identity_history(step, AGENTS[0]), ALL).records for step in steps)
+    mixed, whole = (records(identity_history(step, AGENTS[0]), ALL) for step in steps)
     names = ("identity", "version", "type", "recorded_at")
     assert {tuple(row[n] for n in names) for row in mixed} == {
         tuple(row[n] for n in names) for row in whole
@@ -167,19 +165,17 @@ def test_an_audit_finds_what_stands_in_either_database(
     where = {row["identity"]: row["database"] for row in mixed}
     assert where == {name: TWO.database_of_partition(TWO.partition_of(name)) for name in where}
     assert {*where.values()} == {0, 1}
-    [waits] = listed(
-        stuck_messages(together, together.at_ms, older_than_s=1, deliveries_min=1), 1
-    ).records
+    [waits] = records(stuck_messages(together, together.at_ms, older_than_s=1, deliveries_min=1), 1)
     shown = ("recorded_at", "event", "by", "version", "seal_partition", "seal_digest")
     lived, expected = (
         [
             [row[name] for name in shown]
-            for row in listed(message_life(step, waits["message_id"]), 9).records
+            for row in records(message_life(step, waits["message_id"]), 9)
         ]
         for step in steps
     )
     assert lived == expected != []
-    events = listed(message_life(together, waits["message_id"]), 9).records
+    events = records(message_life(together, waits["message_id"]), 9)
     part = open_export(str(sample.export)).parts[events[0]["database"]]
     seals = [event["seal_position"] for event in events]
     named = (waits["message_id"], events[0]["identity"], seals)

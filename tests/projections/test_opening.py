@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 import projections
 from eventstore.stores.open_log import open_log
-from projections.dictionary import type_of
-from projections.opening import NotOfThisExport
+from projections.analysis.dictionary import type_of
+from projections.analysis.opening import NotOfThisExport
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS

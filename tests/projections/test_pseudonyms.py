@@ -28,14 +28,14 @@ from eventstore.log.pseudonyms import (
     read_key,
 )
 from eventstore.stores.open_log import open_log
+from http_edge.cli.main import poste
 from projections.__main__ import projections
-from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.spark.export import SCHEMA, open_export
 from projections.spark.pseudonyms import pseudonym
 from projections.tables.registry import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, KEYS, History, random_script
-from tests.projections.exports import export_log, rows_of
+from tests.projections.exports import export_log, read_tables
 from tests.projections.folding import fold
 
 KEY: Final = bytes(range(48))
@@ -124,9 +124,7 @@ def test_rebuilt_tables_have_pseudonyms_that_join_and_no_name(
     export, target = open_export(str(tmp_path / "export"), key=KEY), tmp_path / "tables"
     rebuild(spark, export, str(target), as_of=log.position() // 2)
     tables = rebuild(spark, export, str(target), incremental=True)
-    opened = open_tables(spark, str(target))
-    assert opened.generation == tables
-    found = rows_of({table.name: opened.table(table.name) for table in tables.tables})
+    found = read_tables(spark, target, tables)
     folded = fold(log)
     for projection in PROJECTIONS:
         assert found[projection.name] == {
@@ -173,10 +171,13 @@ def test_a_key_is_a_file_of_ones_own_with_enough_bytes(tmp_path: Path) -> None:
     path.chmod(0o600)
     assert read_key(path) == KEY
     for missing in (tmp_path, tmp_path / "nothing"):
-        done = CliRunner().invoke(
-            projections, ["audit", "stuck", "--from", "x", "--pseudonymise", str(missing)]
-        )
-        assert (done.exit_code, "cannot be read" in done.stderr) == (2, True)
+        for program, command in (
+            (projections, ["rebuild", "--to", "y"]),
+            (poste, ["audit", "stuck"]),
+        ):
+            arguments = [*command, "--from", "x", "--pseudonymise", str(missing)]
+            done = CliRunner().invoke(program, arguments)
+            assert (done.exit_code, "cannot be read" in done.stderr) == (2, True)
 
 
 def test_a_fingerprint_is_no_pseudonym_and_differs_for_each_key() -> None:

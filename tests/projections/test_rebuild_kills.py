@@ -17,11 +17,10 @@ from eventstore.stores.open_log import open_log
 from projections.__main__ import projections
 from projections.errors import BUSY
 from projections.generations.place import TablesPlace
-from projections.generations.reading import open_tables
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
 from tests.histories import History, random_script
-from tests.projections.exports import export_log, rows_of
+from tests.projections.exports import export_log, read_tables
 from tests.projections.test_rebuild import folded
 from tests.tidy.modules import ROOT
 
@@ -69,9 +68,7 @@ def test_a_running_rebuild_lets_no_other_in_and_may_be_killed(
             program.wait()
         assert TablesPlace(str(target)).generation() is None
         made = rebuild(spark, open_export(str(source)), str(target), incremental=True)
-        opened = open_tables(spark, str(target))
-        assert opened.generation == made
-        assert rows_of({t.name: opened.table(t.name) for t in made.tables}) == folded(log)
+        assert read_tables(spark, target, made) == folded(log)
         named = {f"{t.name}/{f.path}" for t in made.tables for f in t.files}
         found = {str(path.relative_to(target)) for path in target.glob("*/*/*/*.parquet")}
         assert found == named  # nothing is left of the one that was killed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import shutil
@@ -11,8 +10,10 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from eventstore.parquet.audit.question import Answer, OfReplays, Question
 from eventstore.stores.open_log import open_log
 from projections.spark.session import chosen_java
 from tests.histories import History, random_script
@@ -35,7 +36,8 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
     options = ["--master", "local[1]", "--driver-java-options", "-XX:TieredStopAtLevel=1"]
     for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false"):
         options += ["--conf", setting]
-    arguments = ["audit", "replays", "--from", str(tmp_path / "export"), "--json"]
+    question = Question(source=str(tmp_path / "export"), asked=OfReplays(), rows_max=1)
+    arguments = ["audit", msgspec.json.encode(question).decode()]
     with chosen_java(tmp_path):
         scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = os.environ | {"PATH": scripts, "PYSPARK_PYTHON": sys.executable}
@@ -56,9 +58,9 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
         )
     assert done.returncode == 0, done.stderr
     # spark-submit hands on what its program writes on stderr, warnings too, as its own output.
-    said, document = done.stdout.split("\n{\n", 1)
-    assert "/poste.zip/projections/audit/program.py" in said
-    assert json.loads("{" + document)["position"] == position
+    *said, document = done.stdout.splitlines()
+    assert "/poste.zip/projections/audit/program.py" in "\n".join(said)
+    assert msgspec.json.decode(document, type=Answer).positions == [position]
 
 
 def test_the_zip_file_has_all_that_a_report_is_made_of(tmp_path: Path) -> None:

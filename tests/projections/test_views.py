@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 
 from eventstore.parquet.schema import SCHEMA
 from eventstore.stores.open_log import open_log
-from projections.dictionary import type_of
-from projections.opening import arrow_type
+from projections.analysis.dictionary import type_of
+from projections.analysis.opening import arrow_type
 from projections.spark.export import ExportedLog, open_export
 from projections.views import on_duckdb
 from projections.views.on_spark import recorded_ms, views_in_spark
 from projections.views.registry import VIEWS
+from projections.views.sources import event_rows
 from projections.views.span import (
     BINS_MAX,
     DAY_MS,
@@ -74,7 +75,7 @@ def in_spark(export: ExportedLog, spark: SparkSession, span: Span) -> SparkSessi
 def in_duckdb(export: ExportedLog, span: Span) -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
         parts = zip(export.parts, export.last, strict=True)
-        on_duckdb.prepare(connection, [(part.rows(last), last) for part, last in parts])
+        on_duckdb.prepare(connection, [(event_rows(part, last), last) for part, last in parts])
         on_duckdb.register_views(connection, span, TENANTS)
         yield connection
 

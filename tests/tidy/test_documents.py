@@ -130,6 +130,6 @@ def test_the_number_of_sabotages_is_the_one_that_is_written() -> None:
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="tables are declared with Spark")
 def test_the_data_dictionary_says_what_is_declared() -> None:
     # Imported here, so that the other rules are kept where Spark is not installed.
-    from projections.dictionary import dictionary  # noqa: PLC0415
+    from projections.analysis.dictionary import dictionary  # noqa: PLC0415
 
     assert TEXTS["deploy/docs/pages/reference/dictionary.md"] == dictionary()

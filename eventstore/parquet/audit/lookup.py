@@ -36,7 +36,7 @@ from eventstore.parquet.index import (
     stream_key,
 )
 from eventstore.parquet.manifest import DataFile, Manifest, day_of
-from eventstore.parquet.opening import AsOf, OpenedExport
+from eventstore.parquet.opening import AsOf, DatabaseExport
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
 
@@ -58,7 +58,7 @@ class FoundRow(NamedTuple):
 class Lookup:
     """Rows of one export up to a position; a context manager."""
 
-    def __init__(self, export: OpenedExport, until: int) -> None:
+    def __init__(self, export: DatabaseExport, until: int) -> None:
         """Nothing behind the position ``until`` is found."""
         self._place: ExportPlace = export.place
         self._catalog = export.catalog
@@ -198,7 +198,7 @@ class Lookup:
         return None
 
 
-def position_at(export: OpenedExport, as_of: AsOf) -> int:
+def position_at(export: DatabaseExport, as_of: AsOf) -> int:
     """The position that a log had reached then: of a time, the last seal that was made until then.
 
     Raises:
@@ -216,7 +216,7 @@ def position_at(export: OpenedExport, as_of: AsOf) -> int:
     return reached
 
 
-def recorded_ms(export: OpenedExport, position: int) -> int:
+def recorded_ms(export: DatabaseExport, position: int) -> int:
     """When the events just before a position were recorded, Unix milliseconds; 0 for none.
 
     The latest time in the one file that holds it. Raises as ``position_at``.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
@@ -149,7 +148,6 @@ KeyOf: TypeAlias = Callable[[str], Verify]
 """The check of signatures by the public key of this text (base58). Raises ValueError: no key."""
 
 _TRIES: Final = 3
-_READ_AT_ONCE: Final = 8
 
 
 class ManifestPart(NamedTuple):
@@ -279,16 +277,11 @@ class _Reading:
 
     def _contents(self) -> dict[str, bytes]:
         names = sorted(filter(is_manifest, self._listed))
-        with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
-            read = dict(zip(names, readers.map(self._content, names), strict=True))
-        return {name: content for name, content in read.items() if content is not None}
-
-    def _content(self, path: str) -> bytes | None:
-        try:
-            return self._place.read(path)
-        except FileMissing:
-            self._report(ExportDamaged(path, Damage.MISSING, "it was listed"))
-            return None
+        contents = self._place.read_all(names)
+        for name in names:
+            if name not in contents:
+                self._report(ExportDamaged(name, Damage.MISSING, "it was listed"))
+        return contents
 
     def _head(self, verify: Verify | None, key_of: KeyOf) -> ExportHead | None:
         """``export.json``, None if it says nothing that can be believed."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -31,7 +30,6 @@ from eventstore.parquet.versions import (
     version_of,
 )
 
-_READ_AT_ONCE: Final = 8
 _LAST_CHECKPOINT: Final = "_last_checkpoint"
 
 
@@ -77,7 +75,8 @@ class _TableCheck:
         self._listed = place.sizes(TABLE_LOG)
         found = sorted(v for path in self._listed if (v := version_of(path)) >= 0)
         self._newest = found[-1] if found else -1
-        self._contents = self._read([commit_path(version) for version in found])
+        # One that is too old may be removed just now.
+        self._contents = place.read_all(map(commit_path, found))
         self._versions = dict(self._signed_versions(found))
 
     def claims(self) -> TableClaims:
@@ -121,17 +120,6 @@ class _TableCheck:
             why = f"signed by {mark.signed_by}, the export is of {self._key}"
             self._report(END, Damage.BAD_SIGNATURE, why)
         return mark
-
-    def _read(self, paths: list[str]) -> dict[str, bytes]:
-        def content(path: str) -> bytes | None:
-            try:
-                return self._place.read(path)
-            except FileMissing:
-                return None  # too old, and removed just now
-
-        with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
-            read = zip(paths, readers.map(content, paths), strict=True)
-            return {path: found for path, found in read if found is not None}
 
     def _signed_versions(self, versions: list[int]) -> Iterator[tuple[int, TableVersion]]:
         for version in versions:

@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from eventstore.log.public_key import PublicKey
+from eventstore.parquet.opening import OpenedExport, Position, open_exports
+from eventstore.parquet.schema import EVALUATED
 from projections.errors import USAGE, ProjectionError
-from projections.exported import READ, OpenedExport, Position, open_parts
-from projections.generations.delta_folder import TablesDamaged
 from projections.generations.generation import Generation, GenerationTable
 from projections.generations.place import TablesPlace
 from projections.views.registry import VIEWS
+from projections.views.sources import event_rows
 from projections.views.span import WITHIN_MS, Span
 from projections.views.view import EVENTS, SOURCES, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
 
@@ -80,12 +81,12 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
         signer: the mediator's public key; what another one has signed is refused then.
 
     Raises:
-        NoExport, ExportDamaged, ExportUnavailable: as ``projections.exported.open_parts``.
+        NoExport, ExportDamaged, ExportUnavailable: as ``open_exports``.
         TablesDamaged: there are no tables, not this generation, or not as they were written.
         NotOfThisExport: the tables do not go with the export.
         NoSuchTime: ``until`` is not after ``since``.
     """
-    opened = OpenedExport(open_parts(export, signer))
+    opened = open_exports(export, signer)
     place = None if tables is None else TablesPlace(tables)
     found = None if place is None else _generation(place, generation, opened)
     at = opened.last if found is None else found.at
@@ -154,7 +155,7 @@ class Opened:
         known: dict[str, Mapping[str, str]] = {view.name: view.columns for view in VIEWS}
         known |= {t.name: {c.name: c.about for c in t.columns} for t in self._tables}
         known |= {"span": SPAN_COLUMNS, TENANTS: TENANT_COLUMNS}
-        known[EVENTS] = {field.name: str(field.type) for field in READ}
+        known[EVENTS] = {field.name: str(field.type) for field in EVALUATED}
         return known[self._known(name)]
 
     def arrow(self, name: str) -> pa.Table:
@@ -184,7 +185,7 @@ class Opened:
 
             connection = self._ending.enter_context(duckdb.connect())
             parts = zip(self._export.parts, self._at, strict=True)
-            on_duckdb.prepare(connection, [(part.rows(last), last) for part, last in parts])
+            on_duckdb.prepare(connection, [(event_rows(part, last), last) for part, last in parts])
             for table in self._tables:
                 connection.register(table.name, self._dataset(table))
             on_duckdb.register_views(connection, self.span, self._tenants)
@@ -251,10 +252,7 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def _generation(place: TablesPlace, number: int | None, export: OpenedExport) -> Generation:
-    found = place.generation(number)
-    if found is None:
-        raise TablesDamaged(f"{place.target}: no rebuilt tables are here")
-    place.check(found)
+    found = place.opened(number)
     head = export.head
     if (found.mediator, found.public_key) != (head.mediator_did, head.public_key):
         raise NotOfThisExport(f"{place.target}: the tables are of {found.mediator}")
@@ -270,7 +268,7 @@ def _recorded_ms(export: OpenedExport, at: Position) -> tuple[int | None, int | 
     first = last = None
     for part, end in zip(export.parts, at, strict=True):
         wanted = ds.field("position") <= end
-        for batch in part.rows(end).to_batches(columns=["recorded_at"], filter=wanted):
+        for batch in event_rows(part, end).to_batches(columns=["recorded_at"], filter=wanted):
             if batch.num_rows:
                 found = pc.min_max(batch.column(0))
                 low, high = (found[each].value // 1000 for each in ("min", "max"))

@@ -12,8 +12,7 @@ import click
 import pyarrow as pa
 
 from eventstore.log.events import TOPIC_BY_TYPE, Event, type_name
-from eventstore.parquet.schema import FILLING, SIZE
-from projections.exported import READ
+from eventstore.parquet.schema import EVALUATED, FILLING, SIZE
 from projections.tables.registry import PROJECTIONS
 from projections.views.registry import VIEWS
 from projections.views.view import SOURCES, SPAN, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
@@ -62,8 +61,8 @@ def type_of(relation: str, column: str) -> str:
     """The type of a column of a table or view, as Spark names it."""
     if found := _OTHERWISE.get(f"{relation}.{column}") or _OTHERWISE.get(column):
         return found
-    if column in READ.names:
-        return _named(READ.field(column).type)
+    if column in EVALUATED.names:
+        return _named(EVALUATED.field(column).type)
     return next((kind for end, kind in _ENDINGS.items() if column.endswith(end)), "bigint")
 
 
@@ -110,9 +109,11 @@ def _table(relation: str, columns: Mapping[str, str]) -> Iterator[str]:
 
 def _filled(kind: type[Event]) -> Iterator[str]:
     filling = FILLING[kind]
-    columns = {name: filled.type for name, filled in filling.columns.items() if name in READ.names}
+    columns = {
+        name: filled.type for name, filled in filling.columns.items() if name in EVALUATED.names
+    }
     if filling.content is not None:
-        columns[SIZE] = READ.field(SIZE).type
+        columns[SIZE] = EVALUATED.field(SIZE).type
     if columns:
         shown = ", ".join(f"`{name}` {_named(found)}" for name, found in columns.items())
         yield f"Columns: {shown}.\n"

@@ -1,0 +1,85 @@
+"""Answers what is asked of one message or identity, from the index and the seals of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Final, assert_never
+
+from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of, pseudonymous, read_key
+from eventstore.log.public_key import read_public_key
+from eventstore.parquet.audit.lookup import Lookup, position_at, recorded_ms
+from eventstore.parquet.audit.question import Answer, OfIdentity, OfMessage, OfOne, Question
+from eventstore.parquet.audit.records import Record, identity_records, message_records
+from eventstore.parquet.opening import open_exports, point_in_log, signer_said
+
+_MS: Final = 1_000
+_NO_INDEX: Final = "this export has no index: all of it was read; the next poste export makes one"
+
+
+def answer(question: Question, asked: OfOne) -> Answer:
+    """Look one thing up; what is shown is proven by its seals.
+
+    Args:
+        question: of which export, and how.
+        asked: what.
+
+    Raises:
+        NoExport, NotExported, ExportDamaged, ExportUnavailable: see ``eventstore.parquet.opening``;
+            what was tampered with is damaged, and never an answer.
+        KeyRefused: the key of the pseudonyms cannot be used.
+        ValueError, PublicKeyRefused: the point in the log or the public key is none.
+    """
+    signer = None if question.public_key is None else read_public_key(question.public_key)
+    key = None if question.key_file is None else read_key(question.key_file)
+    as_of = None if question.as_of is None else point_in_log(question.as_of)
+    export = open_exports(question.source, signer)
+    export.require(as_of)
+    positions = [position_at(part, as_of) for part in export.parts]
+    if isinstance(as_of, datetime):
+        at_ms = round(as_of.timestamp() * _MS)
+    else:
+        at_ms = max(recorded_ms(*pair) for pair in zip(export.parts, positions, strict=True))
+    is_indexed = all(part.catalog.index or not part.catalog.rows for part in export.parts)
+    with ExitStack() as stack:
+        lookups = [
+            stack.enter_context(Lookup(*pair)) for pair in zip(export.parts, positions, strict=True)
+        ]
+        name, found = _found(lookups, asked, key, positions)
+    if key is not None:
+        found = {what: [pseudonymous(one, key) for one in rows] for what, rows in found.items()}
+    return Answer(
+        name=name,
+        positions=positions,
+        at_ms=at_ms,
+        signed_by=signer_said(export.head.public_key, signer),
+        pseudonyms=fingerprint(key),
+        found={what: rows[: question.rows_max + 1] for what, rows in found.items()},
+        note="" if is_indexed else _NO_INDEX,
+    )
+
+
+def _found(
+    lookups: Sequence[Lookup], asked: OfOne, key: bytes | None, positions: Sequence[int]
+) -> tuple[str, dict[str, list[Record]]]:
+    match asked:
+        case OfMessage(message_id):
+            # Up to a position of one database; of several it is a time, and they are all there.
+            until = positions[0] if len(positions) == 1 else None
+            return message_id, {"events": message_records(lookups, message_id, until)}
+        case OfIdentity(did):
+            behind = _name_behind(lookups, did, key)
+            if behind is None:
+                return did, {}
+            shown = behind if key is None else pseudonym_of(behind, key)
+            return shown, identity_records(lookups, behind)._asdict()
+        case _:
+            assert_never(asked)
+
+
+def _name_behind(lookups: Sequence[Lookup], did: str, key: bytes | None) -> str | None:
+    if key is None or not did.startswith(PREFIX):
+        return did
+    names = (lookup.name_behind(did, key) for lookup in lookups)
+    return next((name for name in names if name is not None), None)

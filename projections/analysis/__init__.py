@@ -1,0 +1,1 @@
+"""What analysts get: an export and its tables by their names, and what each column holds."""
