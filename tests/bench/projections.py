@@ -218,7 +218,10 @@ class _History:
         found = []
         for share in _LOOKED_UP:
             rows = read_table(place, files[int(len(files) * share)], columns)
-            found += rows.filter(pc.greater(rows["sender_did"], "")).slice(0, 1).to_pylist()
+            is_message = pc.and_(
+                pc.is_valid(rows["message_id"]), pc.greater(rows["sender_did"], "")
+            )
+            found += rows.filter(is_message).slice(0, 1).to_pylist()
         for what, column in (("message", "message_id"), ("identity", "identity")):
             places = ("--from", self._export, "--json")
             each = [self._run(*_POSTE, "audit", what, one[column], *places) for one in found]
