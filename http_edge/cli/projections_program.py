@@ -40,7 +40,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def spark_arguments(master: str | None, memory_mib: int | None) -> list[str]:
-    """What the program is told of them."""
+    """The same as arguments of the program."""
     where = [] if master is None else ["--master", master]
     return where if memory_mib is None else [*where, "--memory-mib", str(memory_mib)]
 

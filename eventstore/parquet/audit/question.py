@@ -1,4 +1,4 @@
-"""What an audit asks of an export, and what it is answered: the same for whoever answers.
+"""What an audit asks of an export, and what it is answered, by Spark or without it.
 
 A look-up without Spark (``eventstore.parquet.audit.answering``) answers what is asked of one thing;
 the program ``projections audit`` answers all, as JSON for JSON.
