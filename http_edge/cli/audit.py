@@ -23,13 +23,13 @@ from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.parquet.audit.answering import answer
 from eventstore.parquet.audit.question import (
     Answer,
-    Asked,
     OfIdentity,
     OfMessage,
     OfRefusals,
     OfReplays,
     OfStuck,
     Question,
+    Subject,
 )
 from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary, time_text
 from eventstore.parquet.errors import ExportError, ExportUnavailable
@@ -273,24 +273,24 @@ def stuck_command(query: _Query, *, limit: int, **bounds: Any) -> int:
     With --since and --until those that were queued then. The age is what it was at the time of
     --as-of, else when the newest event was recorded.
     """
-    asked = OfStuck(**bounds)
-    kept = f"Messages that wait for more than {asked.older_than_s:,} s"
-    title = f"{kept} or were handed out {asked.deliveries_min:,} times or more"
-    return _show(query, _answer(query, asked, limit), limit, {"messages": title})
+    subject = OfStuck(**bounds)
+    kept = f"Messages that wait for more than {subject.older_than_s:,} s"
+    title = f"{kept} or were handed out {subject.deliveries_min:,} times or more"
+    return _show(query, _answer(query, subject, limit), limit, {"messages": title})
 
 
-def _answer(query: _Query, asked: Asked, rows_max: int) -> Answer:
+def _answer(query: _Query, subject: Subject, rows_max: int) -> Answer:
     """What the export says to a question; looked up here unless Spark is named or needed."""
     question = Question(
         source=query.source,
-        asked=asked,
+        subject=subject,
         as_of=query.as_of,
         key_file=query.key_file,
         public_key=None if query.public_key is None else query.public_key.text,
         rows_max=rows_max,
     )
-    if isinstance(asked, OfMessage | OfIdentity) and query.master is None:
-        said = answer(question, asked)
+    if isinstance(subject, OfMessage | OfIdentity) and query.master is None:
+        said = answer(question, subject)
         if said.note:
             click.echo(f"poste: {said.note}", err=True)
         return said

@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of
 from eventstore.parquet.audit.question import (
     Answer,
-    Asked,
     OfIdentity,
     OfMessage,
     OfRefusals,
     OfReplays,
     OfStuck,
     Question,
+    Subject,
 )
 from projections.audit.identity import identity_history, identity_traffic
 from projections.audit.messages import (
@@ -78,7 +78,7 @@ def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
         position = export.position(spark, as_of)
         step = events_until(spark, export, position)
         at_ms = round(as_of.timestamp() * _MS) if isinstance(as_of, datetime) else step.at_ms
-        name, frames = _frames(step, question.asked, at_ms, key)
+        name, frames = _frames(step, question.subject, at_ms, key)
         found = {what: records(rows, question.rows_max + 1) for what, rows in frames.items()}
     answer = Answer(
         name=name,
@@ -92,10 +92,10 @@ def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
 
 
 def _frames(
-    step: Step, asked: Asked, at_ms: int, key: bytes | None
+    step: Step, subject: Subject, at_ms: int, key: bytes | None
 ) -> tuple[str, Mapping[str, DataFrame]]:
     """What is asked for by the name that the rows have, and the lists that answer it."""
-    match asked:
+    match subject:
         case OfMessage(message_id):
             return message_id, {"events": message_life(step, message_id)}
         case OfIdentity(did):
@@ -118,10 +118,10 @@ def _frames(
             rows = stuck_messages(
                 step,
                 at_ms,
-                older_than_s=asked.older_than_s,
-                deliveries_min=asked.deliveries_min,
-                period=AuditPeriod(asked.since, asked.until),
+                older_than_s=subject.older_than_s,
+                deliveries_min=subject.deliveries_min,
+                period=AuditPeriod(subject.since, subject.until),
             )
             return "", {"messages": rows}
         case _:
-            assert_never(asked)
+            assert_never(subject)

@@ -36,7 +36,7 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
     options = ["--master", "local[1]", "--driver-java-options", "-XX:TieredStopAtLevel=1"]
     for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false"):
         options += ["--conf", setting]
-    question = Question(source=str(tmp_path / "export"), asked=OfReplays(), rows_max=1)
+    question = Question(source=str(tmp_path / "export"), subject=OfReplays(), rows_max=1)
     arguments = ["audit", msgspec.json.encode(question).decode()]
     with chosen_java(tmp_path):
         scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -18,12 +18,12 @@ _MS: Final = 1_000
 _NO_INDEX: Final = "this export has no index: all of it was read; the next poste export makes one"
 
 
-def answer(question: Question, asked: OfOne) -> Answer:
+def answer(question: Question, subject: OfOne) -> Answer:
     """Look one thing up; what is shown is proven by its seals.
 
     Args:
         question: of which export, and how.
-        asked: what.
+        subject: what.
 
     Raises:
         NoExport, NotExported, ExportDamaged, ExportUnavailable: see ``eventstore.parquet.opening``;
@@ -46,7 +46,7 @@ def answer(question: Question, asked: OfOne) -> Answer:
         lookups = [
             stack.enter_context(Lookup(*pair)) for pair in zip(export.parts, positions, strict=True)
         ]
-        name, found = _found(lookups, asked, key, positions)
+        name, found = _found(lookups, subject, key, positions)
     if key is not None:
         found = {what: [pseudonymous(one, key) for one in rows] for what, rows in found.items()}
     return Answer(
@@ -61,9 +61,9 @@ def answer(question: Question, asked: OfOne) -> Answer:
 
 
 def _found(
-    lookups: Sequence[Lookup], asked: OfOne, key: bytes | None, positions: Sequence[int]
+    lookups: Sequence[Lookup], subject: OfOne, key: bytes | None, positions: Sequence[int]
 ) -> tuple[str, dict[str, list[Record]]]:
-    match asked:
+    match subject:
         case OfMessage(message_id):
             # Up to a position of one database; of several it is a time, and they are all there.
             until = positions[0] if len(positions) == 1 else None
@@ -75,7 +75,7 @@ def _found(
             shown = behind if key is None else pseudonym_of(behind, key)
             return shown, identity_records(lookups, behind)._asdict()
         case _:
-            assert_never(asked)
+            assert_never(subject)
 
 
 def _name_behind(lookups: Sequence[Lookup], did: str, key: bytes | None) -> str | None:

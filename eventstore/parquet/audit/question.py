@@ -60,7 +60,7 @@ class OfStuck(msgspec.Struct, frozen=True, kw_only=True, tag="stuck"):
 
 
 OfOne: TypeAlias = OfMessage | OfIdentity
-Asked: TypeAlias = OfOne | OfRefusals | OfReplays | OfStuck
+Subject: TypeAlias = OfOne | OfRefusals | OfReplays | OfStuck
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: The export, or the place of those of all databases: a folder or a URI.
-        asked: What of it.
+        subject: What of it.
         as_of: The point in the log as text, a position or a time; None for all of it.
         key_file: The key of the pseudonyms that stand for names; None for names as they are.
         public_key: Whose signatures are expected, as text; None for any.
@@ -76,7 +76,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     source: str
-    asked: Asked
+    subject: Subject
     as_of: str | None = None
     key_file: str | None = None
     public_key: str | None = None
