@@ -81,11 +81,16 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     needs_count = not is_small and len(body) > CONTAINERS_MAX
     if needs_count and body.count(b"[") + body.count(b"{") > CONTAINERS_MAX:
         raise JsonRefused("too many parts")
+    # With so few brackets no text is too deep.
+    is_flat = is_small and body.count(b"[") + body.count(b"{") <= DEPTH_MAX
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise JsonRefused(error.msg) from None
-    floats = _has_floats(value, DEPTH_MAX) if is_small else _has_floats_below(value)
+    if is_flat:
+        floats = _has_floats_anywhere(value)
+    else:
+        floats = _has_floats(value, DEPTH_MAX) if is_small else _has_floats_below(value)
     # orjson keeps the last of two equal keys. That it dropped none is shown by the length: what
     # orjson writes is never longer than what it read, token by token. A string is written with
     # the shortest escapes, an integer with its own digits ("-0" as "0"), white space not at all;
@@ -97,7 +102,12 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
 
 
 def _has_many(body: bytes, character: int) -> bool:
-    """Does a character occur more than ``SMALL_PARTS`` times? Counting all of them takes longer."""
+    """Does a character occur more than ``SMALL_PARTS`` times?
+
+    In a long text counting all of them takes longer than finding so many.
+    """
+    if len(body) <= CONTAINERS_MAX:
+        return body.count(character) > SMALL_PARTS
     at = -1
     for _ in range(SMALL_PARTS + 1):
         at = body.find(character, at + 1)
@@ -184,6 +194,35 @@ def _has_floats_below(value: object) -> bool:
     return floats > 0
 
 
+def _has_floats_anywhere(value: Any) -> bool:
+    """``_has_floats``, for a value that is not deep: one loop costs less than calls."""
+    floats = False
+    values: list[Any] = [value]
+    for each in values:
+        kind = type(each)
+        if kind is str:
+            continue
+        if kind is dict:
+            values += each.values()
+        elif kind is list:
+            values += each
+        elif kind is int or kind is float:
+            floats = _is_float(each) or floats
+    return floats
+
+
+def _is_float(number: float) -> bool:
+    """Is a number one with a fraction or an exponent? Raises JsonRefused for a large one."""
+    if type(number) is int:
+        if not -INTEGER_MAX <= number <= INTEGER_MAX:
+            raise JsonRefused("integer out of range")
+        return False
+    # "1e16" is refused as 10000000000000000 is, for so its canonical form is written.
+    if INTEGER_MAX < abs(number) < _EXPONENT_FROM:
+        raise JsonRefused("number out of range")
+    return True
+
+
 def _has_floats(value: Any, room: int) -> bool:
     """Whether there is a float anywhere; refuses deep nesting and large numbers on the way."""
     kind = type(value)
@@ -191,17 +230,8 @@ def _has_floats(value: Any, room: int) -> bool:
         children = value.values()
     elif kind is list:
         children = value
-    elif kind is int:
-        if not -INTEGER_MAX <= value <= INTEGER_MAX:
-            raise JsonRefused("integer out of range")
-        return False
-    elif kind is float:
-        # "1e16" is refused as 10000000000000000 is, for so its canonical form is written.
-        if INTEGER_MAX < abs(value) < _EXPONENT_FROM:
-            raise JsonRefused("number out of range")
-        return True
     else:
-        return False
+        return (kind is int or kind is float) and _is_float(value)
     if room == 0:
         raise JsonRefused("nested too deep")
     floats = False

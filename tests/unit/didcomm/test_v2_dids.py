@@ -292,3 +292,10 @@ def test_a_document_that_is_merged_keeps_what_it_had_in_front() -> None:
     assert list(found.agreement) == ["prekey", "key-2"]
     assert found.agreement["key-2"] == X
     assert found.authentication == {"key-1": ED}
+
+
+@given(st.integers(0, 3), st.binary(max_size=1200))
+def test_a_content_of_any_length_has_the_digits_of_base58(zeros: int, content: bytes) -> None:
+    whole = bytes(zeros) + content
+    assert peer_dids._base58(whole) == "z" + b58encode(whole).decode("ascii")
+    assert peer_dids._from_base58(b58encode(whole).decode("ascii")) == whole

@@ -116,7 +116,7 @@ def parsed(value: Json) -> Sealed | None:
     try:
         envelope = msgspec.convert(value, _Envelope)
         header = msgspec.convert(parse(b64decode(envelope.protected)), _Protected)
-        apu, apv = b64decode(header.apu or ""), b64decode(header.apv)
+        apu, apv = b64decode(header.apu) if header.apu else b"", b64decode(header.apv)
         sender_kid = "" if header.alg == _ANONCRYPT else _sender_kid(header, apu)
     except ValueError:  # also what JsonRefused and msgspec.ValidationError are
         return None

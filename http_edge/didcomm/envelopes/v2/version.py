@@ -242,11 +242,12 @@ class V2:
         sealed = envelope.parsed(value)
         if sealed is None:
             return UnpackRefusal.NOT_AN_ENVELOPE
-        ours = ((n, self._own.by_kid.get(kid)) for n, kid in enumerate(sealed.kids))
-        number, own = next(((n, own) for n, own in ours if own is not None), (0, None))
-        if own is None:
+        ours = self._own.by_kid
+        number = next((n for n, kid in enumerate(sealed.kids) if kid in ours), None)
+        if number is None:
             names = (canonical_name(kid) for kid in sealed.kids)
             return ForOthers(list(dict.fromkeys(name for name in names if name is not None)))
+        own = ours[sealed.kids[number]]
         sender = self._sender(sealed.sender_kid) if sealed.sender_kid else None
         if sealed.sender_kid and sender is None:
             did = sealed.sender_kid.partition("#")[0]
