@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -29,15 +30,12 @@ from eventstore.log.host_leases import HostLease
 _CONNECT_S_MAX: Final = 1.0
 """On one network a connection takes a millisecond; who waits longer waits for a lost machine."""
 _AGAIN_S: Final = 0.1
-_PATIENCE_S_MAX: Final = 15.0
-"""A host starts again within some seconds. One that cannot, because the disk is full, is refused
-before clients give up, which they do after 30 s."""
 
 
 class Caller(NamedTuple):
     """Who asks hosts: an edge, or the placer.
 
-    ``is_patient``: a host that is not there is waited for, because no other takes its place.
+    For ``patience_s`` it waits for a host that is not there: where no other takes its place.
     """
 
     name: str
@@ -45,7 +43,7 @@ class Caller(NamedTuple):
     on_pushes: TakePushes
     on_missed: Callable[[str], None]
     """Called with the name of a host that had pushes for the caller before it was connected."""
-    is_patient: bool = False
+    patience_s: float = 0.0
 
 
 class ConnectedHostPort:
@@ -57,6 +55,7 @@ class ConnectedHostPort:
         self._name = name
         self._finder = finder
         self._client: HostClient | None = None
+        self._noted: tuple[HostClient, NoteSockets] | None = None
         self._opening = asyncio.Lock()
 
     async def submit(self, batch: bytes) -> bytes:
@@ -80,18 +79,22 @@ class ConnectedHostPort:
         """End the connection; the next call makes one to the process of that name by then."""
         if self._client is not None:
             self._client.close()
-            self._client = None
+            self._client = self._noted = None
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
 
         The incarnation is that of the connection: what was pushed is lost with it. It is opened
-        here if need be, so that a host can push before any command came.
+        here if need be, so that a host can push before any command came. A host that knows all of
+        this by an open connection hears nothing again: a connection ends with its host.
         """
-        packed = msgspec.msgpack.encode(NoteSockets(self._caller.name, sockets, incarnation))
+        note = NoteSockets(self._caller.name, sockets, incarnation)
+        if self._noted is not None and self._noted[0].is_open and self._noted[1] == note:
+            return self._noted[0].incarnation
 
         async def ask(client: HostClient) -> bytes:
-            await client.ask(packed)
+            await client.ask(msgspec.msgpack.encode(note))
+            self._noted = client, note
             return client.incarnation.encode()
 
         return (await self._call(ask)).decode()
@@ -101,19 +104,19 @@ class ConnectedHostPort:
             async with asyncio.timeout(self._caller.call_s_max):
                 client = self._client
                 if client is None or not client.is_open:
-                    async with asyncio.timeout(_PATIENCE_S_MAX):
-                        client = await self._connected()
+                    client = await self._connected()
                 return await ask(client)
         except (HostConnectionLost, QuestionFailed, OSError) as error:  # a time-out is an OSError
             raise HostUnavailable(self._name) from error
 
     async def _connected(self) -> HostClient:
+        until_s = time.monotonic() + self._caller.patience_s
         async with self._opening:
             while self._client is None or not self._client.is_open:
                 lease = await self._finder.find(self._name)
                 if lease is not None and await self._opened(lease):
                     break
-                if not self._caller.is_patient:
+                if time.monotonic() >= until_s:
                     raise HostNotReached(self._name)
                 await asyncio.sleep(_AGAIN_S)
             assert self._client is not None

@@ -54,10 +54,10 @@ FAILED: Final = 1 << 62
 """The bit in the number of a frame that says that a question was not answered."""
 FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Far beyond what the bounds of batches and pages let happen: what is larger is no frame."""
-_IDLE_S: Final = 5
-_PROBES_S: Final = 2
+_IDLE_S: Final = 2
+_PROBES_S: Final = 1
 _PROBES: Final = 3
-_UNACKNOWLEDGED_MS: Final = 11_000
+_UNACKNOWLEDGED_MS: Final = 5_000
 
 Answer: TypeAlias = Callable[[bytes], None]
 Submit: TypeAlias = Callable[[str, bytes, Answer, str], None]

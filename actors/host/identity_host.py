@@ -1,9 +1,9 @@
 """``IdentityHost``: the actor that owns identities, in the form that Ray runs.
 
-The class itself knows nothing of Ray: ``actors.ray.cluster`` makes it a Ray actor, tests run it in
-their own process. Its methods block and are called from many threads at once: measured, a threaded
-actor costs 40 % less per call than an asyncio one. Both placements run this class: a host of shards
-owns many identities, a dedicated one owns a single identity.
+The class itself knows nothing of Ray: ``actors.ray.processes`` makes it a Ray actor, tests run it
+in their own process. Its methods block and are called from many threads at once: measured, a
+threaded actor costs 40 % less per call than an asyncio one. Both placements run this class: a host
+of shards owns many identities, a dedicated one owns a single identity.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class HostOptions(msgspec.Struct, frozen=True):
 
     ``partitions`` are those that it owns from the start; where a placer says what is whose
     (``is_placed``) there are none. ``node`` names the machine that it runs on, empty where there is
-    only one. ``lease_s`` is the time of its lease. It listens for edges at ``address``, or at that
-    of its Ray node.
+    only one. ``lease_s`` is the time of its lease. It listens for edges at ``address``.
     """
 
     name: str
@@ -86,7 +85,7 @@ class HostOptions(msgspec.Struct, frozen=True):
     allow_unsafe: bool = False
     is_placed: bool = False
     lease_s: float = 4.0
-    address: str = ""
+    address: str = "127.0.0.1"
 
     def open_leases(self) -> HostLeases:
         """Where the host says that it lives."""
@@ -126,6 +125,7 @@ class IdentityHost:
         self._log = log or options.open_log()
         self._name, self._node = options.name, options.node
         self._draining = False
+        self._is_placed, self._may_serve = options.is_placed, may_serve
         self._incarnation = new_id()
         folder = folder_of(options.dsn)
         self._host = Host(
@@ -240,6 +240,9 @@ class IdentityHost:
     def ping(self) -> str:
         """Prove that the host owns its partitions and its log takes writes; its incarnation.
 
+        Where it is one of several its lease is the proof: a row that the database of its log has
+        taken, some moments ago.
+
         Raises:
             AppendConflict: another owner has taken partitions.
             LogUnavailable: the log cannot be written.
@@ -247,7 +250,10 @@ class IdentityHost:
         lost = self._host.fenced
         if lost:
             raise AppendConflict(f"{lost} partitions have another owner")
-        self._log.check_writable()
+        if not self._is_placed:
+            self._log.check_writable()
+        elif not self._may_serve():
+            raise LogUnavailable("the lease of this host is over")
         return self._incarnation
 
     def heartbeat(self, edge: str, sockets: int, incarnation: str) -> str:

@@ -102,11 +102,6 @@ class Placer:
                     await self._changed.wait()
         return self._table
 
-    @property
-    def is_alone(self) -> bool:
-        """Is there no host at all, not even one that is being started?"""
-        return self._membership.is_empty
-
     def places(self) -> Places:
         """Where every shard is, and every host that lives."""
         living = sorted(self._membership.living(), key=lambda host: (host.node, host.name))

@@ -26,7 +26,17 @@ from actors.host.host_finder import HostFinder
 from actors.host.host_term import HostTerm
 from actors.host.port import HostQuestion, HostUnavailable
 from actors.placement.placer import Placer
-from actors.placement.port import Placed, PlacerPort, PlacerUnavailable, Places
+from actors.placement.port import (
+    Dedicate,
+    DrainNode,
+    MoveShard,
+    Order,
+    Placed,
+    PlacerPort,
+    PlacerUnavailable,
+    Places,
+    Release,
+)
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 
@@ -51,33 +61,7 @@ class QueryPlaces(HostQuestion[Places], frozen=True):
     """Where everything is."""
 
 
-class MoveShard(HostQuestion[Placed], frozen=True):
-    """See ``Placer.move``."""
-
-    shard: str
-    to: str
-
-
-class DrainNode(HostQuestion[Placed], frozen=True):
-    """See ``Placer.drain``."""
-
-    node: str
-    draining: bool
-
-
-class Dedicate(HostQuestion[Placed], frozen=True):
-    """See ``Placer.dedicate``."""
-
-    did: str
-
-
-class Release(HostQuestion[Placed], frozen=True):
-    """See ``Placer.release``."""
-
-    did: str
-
-
-_Question = FollowTable | QueryPlaces | MoveShard | DrainNode | Dedicate | Release
+_Question = FollowTable | QueryPlaces | Order
 _QUESTIONS: Final = msgspec.msgpack.Decoder[_Question](_Question)
 _TABLES: Final = msgspec.msgpack.Decoder(PlacementTable)
 _PLACES: Final = msgspec.msgpack.Decoder(Places)
@@ -242,20 +226,8 @@ class PlacerLink(PlacerPort):
         return _PLACES.decode(await self._ask(QueryPlaces()))
 
     @override
-    async def move(self, shard: str, to: str) -> Placed:
-        return _PLACED.decode(await self._ask(MoveShard(shard, to), _ORDER_S_MAX))
-
-    @override
-    async def drain(self, node: str, *, draining: bool) -> Placed:
-        return _PLACED.decode(await self._ask(DrainNode(node, draining), _ORDER_S_MAX))
-
-    @override
-    async def dedicate(self, did: str) -> Placed:
-        return _PLACED.decode(await self._ask(Dedicate(did), _ORDER_S_MAX))
-
-    @override
-    async def release(self, did: str) -> Placed:
-        return _PLACED.decode(await self._ask(Release(did), _ORDER_S_MAX))
+    async def order(self, order: Order) -> Placed:
+        return _PLACED.decode(await self._ask(order, _ORDER_S_MAX))
 
     async def _ask(self, question: HostQuestion[Any], seconds_max: float = _ANSWER_S_MAX) -> bytes:
         try:

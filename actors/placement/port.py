@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
+
+from actors.host.port import HostQuestion
 
 
 class PlacerUnavailable(Exception):
@@ -63,8 +65,38 @@ class Places(msgspec.Struct, frozen=True):
     identities: list[IdentityPlace] = []
 
 
+class MoveShard(HostQuestion[Placed], frozen=True):
+    """Move a shard to a host, or to the host of a node that has the fewest; wait for it."""
+
+    shard: str
+    to: str
+
+
+class DrainNode(HostQuestion[Placed], frozen=True):
+    """Have the hosts of a node emptied, or filled again; the moves follow."""
+
+    node: str
+    draining: bool
+
+
+class Dedicate(HostQuestion[Placed], frozen=True):
+    """Give an identity a host of its own; wait for it."""
+
+    did: str
+
+
+class Release(HostQuestion[Placed], frozen=True):
+    """Give an identity back to its shard; wait for it."""
+
+    did: str
+
+
+Order: TypeAlias = MoveShard | DrainNode | Dedicate | Release
+"""What an operator may order."""
+
+
 class PlacerPort(Protocol):
-    """A way to the placer: ``actors.ray.placer.PlacerLink``, or what stands for one alone."""
+    """A way to the placer: ``placer_role.PlacerLink``, or what stands for one alone."""
 
     async def places(self) -> Places:
         """Where every shard is, and every host that lives.
@@ -73,29 +105,8 @@ class PlacerPort(Protocol):
             PlacerUnavailable: the placer did not answer.
         """
 
-    async def move(self, shard: str, to: str) -> Placed:
-        """Move a shard to a host, or to the host of a node that has the fewest; wait for it.
-
-        Raises:
-            PlacerUnavailable: outcome unknown.
-        """
-
-    async def drain(self, node: str, *, draining: bool) -> Placed:
-        """Have the hosts of a node emptied, or filled again; the moves follow.
-
-        Raises:
-            PlacerUnavailable: outcome unknown.
-        """
-
-    async def dedicate(self, did: str) -> Placed:
-        """Give an identity a host of its own; wait for it.
-
-        Raises:
-            PlacerUnavailable: outcome unknown.
-        """
-
-    async def release(self, did: str) -> Placed:
-        """Give an identity back to its shard; wait for it.
+    async def order(self, order: Order) -> Placed:
+        """How an order ended.
 
         Raises:
             PlacerUnavailable: outcome unknown.

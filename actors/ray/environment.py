@@ -11,21 +11,19 @@ INLINE_BYTES: Final = 4 * 1024 * 1024
 a page of 100 messages of 1 KiB through shared memory, at a millisecond each."""
 
 
-def prepare(*, own_ray: bool) -> None:
+def prepare() -> None:
     """Set what this process and all its children need.
 
-    A Ray of our own gets a token that lives as long as it does: a client that reaches Ray's ports
-    runs code as this user, so the ports stay on loopback and ask for the token. A cluster that is
-    joined has its own.
+    Ray gets a token that lives as long as it does: a client that reaches Ray's ports runs code as
+    this user, so the ports stay on loopback and ask for the token.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing here reaches the internet
     # Ray's default of 15 is for batch work: hosts and edges would wait for everything else.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    if own_ray:
-        # Ray's switch for machines without a cluster: its ports then listen on loopback alone.
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        os.environ.setdefault("RAY_max_direct_call_object_size", str(INLINE_BYTES))
-        # Ray's own record of every call, for a dashboard that is not there: it grows with them.
-        os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # Ray's switch for machines without a cluster: its ports then listen on loopback alone.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ.setdefault("RAY_max_direct_call_object_size", str(INLINE_BYTES))
+    # Ray's own record of every call, for a dashboard that is not there: it grows with them.
+    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -27,7 +27,7 @@ from http_edge.listener.routes import JSON, PlainRoute, Route
 Figures: TypeAlias = dict[str, Any]
 
 _CACHE_MS: Final = 1_000
-"""A check writes to the log: strangers asking for health must not be able to keep it busy."""
+"""A check asks hosts: strangers asking for health must not be able to keep them busy."""
 _CHECK_S_MAX: Final = 5.0
 _UNEXPLAINED: Final = "not all of this mediator works now"
 """What strangers hear, because DCTRL-0004 3.3 asks for a description."""
@@ -50,6 +50,8 @@ class Health:
         self._checked_ms = 0
         self._problems: list[str] = []
         self._working = 0
+        self._well: str | None = None
+        self._well_ms = 0
         self._lock = asyncio.Lock()
 
     async def detail(self) -> str | None:
@@ -60,10 +62,25 @@ class Health:
         """None when any host answers and its log takes writes, else what does not.
 
         To send no more requests to this edge cures no host, and the other edges reach the same
-        hosts: where some still work, taking the edges out would end the service of those, too.
+        hosts: where some still work, taking the edges out would end the service of those, too. So
+        one that works is enough, and as long as it does no other is asked.
         """
+        if await self._is_one_well():
+            return None
         problems = await self._check()
         return None if self._working else "; ".join(problems) or "no host is known"
+
+    async def _is_one_well(self) -> bool:
+        """Does the host that worked when it was asked last still work?"""
+        async with self._lock:
+            now_ms, host = self._clock(), self._well
+            if host is None or abs(now_ms - self._well_ms) < _CACHE_MS:
+                return host is not None
+            problem = await self._problem(host)
+            self._well_ms = now_ms
+            if problem is not None and not problem.works:
+                self._well = None
+            return self._well is not None
 
     async def _check(self) -> list[str]:
         async with self._lock:
@@ -71,7 +88,13 @@ class Health:
                 hosts = self._gateway.routes.hosts()
                 found = await asyncio.gather(*[self._problem(host) for host in hosts])
                 self._problems = [problem.detail for problem in found if problem is not None]
-                self._working = sum(problem is None or problem.works for problem in found)
+                working = [
+                    host
+                    for host, problem in zip(hosts, found, strict=True)
+                    if problem is None or problem.works
+                ]
+                self._working = len(working)
+                self._well = working[0] if working else None
                 unowned = self._gateway.routes.unowned()
                 if unowned:
                     self._problems.append(f"{unowned} shards have no host")

@@ -11,11 +11,16 @@ from aiohttp import web
 
 from actors.core.partitioning import shard_name
 from actors.placement.port import (
+    Dedicate,
+    DrainNode,
     HostPlace,
+    MoveShard,
+    Order,
     Placed,
     PlacerPort,
     PlacerUnavailable,
     Places,
+    Release,
     ShardPlace,
 )
 from http_edge.admin.operators import OperatorAccess
@@ -42,24 +47,9 @@ class FixedPlaces:
             ],
         )
 
-    async def move(self, shard: str, to: str) -> Placed:
+    async def order(self, order: Order) -> Placed:
         """Nothing moves here."""
-        del shard, to
-        return Placed.NO_CLUSTER
-
-    async def drain(self, node: str, *, draining: bool) -> Placed:
-        """Nothing moves here."""
-        del node, draining
-        return Placed.NO_CLUSTER
-
-    async def dedicate(self, did: str) -> Placed:
-        """Nothing moves here."""
-        del did
-        return Placed.NO_CLUSTER
-
-    async def release(self, did: str) -> Placed:
-        """Nothing moves here."""
-        del did
+        del order
         return Placed.NO_CLUSTER
 
 
@@ -93,24 +83,21 @@ class PlacementEndpoint:
         """``POST /shards/move?shard=&to=``, ``/shards/drain?node=``, ``/shards/undrain?node=``."""
         query = request.query
         order = request.match_info["order"]
-        try:
-            if order == "move":
-                placed = await self._placer.move(query.get("shard", ""), query.get("to", ""))
-            else:
-                node = query.get("node", "")
-                placed = await self._placer.drain(node, draining=order == "drain")
-        except PlacerUnavailable:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return _json({"placed": placed.value})
+        if order == "move":
+            return await self._placed(MoveShard(query.get("shard", ""), query.get("to", "")))
+        return await self._placed(DrainNode(query.get("node", ""), draining=order == "drain"))
 
     async def _order_identity(self, request: web.Request) -> web.Response:
         """``POST /identities/dedicate?did=``, ``/identities/release?did=``."""
         did = request.query.get("did", "")
-        is_new = request.match_info["order"] == "dedicate"
         if not did.startswith("did:"):
             return _json({"placed": Placed.NO_SUCH_IDENTITY.value})
+        is_new = request.match_info["order"] == "dedicate"
+        return await self._placed(Dedicate(did) if is_new else Release(did))
+
+    async def _placed(self, order: Order) -> web.Response:
         try:
-            placed = await (self._placer.dedicate(did) if is_new else self._placer.release(did))
+            placed = await self._placer.order(order)
         except PlacerUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"placed": placed.value})

@@ -32,7 +32,7 @@ _REFUSALS: Final = {
     Placed.DID_NOT_ANSWER: ("A host did not answer: it may have moved or not.", _SEE),
     Placed.NO_CLUSTER: (
         "This mediator serves alone and has no placer, so its identities stay in their shards.",
-        "Set placement or dedicated_dids, or serve with --ray-address.",
+        "Set placement or dedicated_dids, or serve with node_address.",
     ),
 }
 

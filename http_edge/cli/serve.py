@@ -29,7 +29,7 @@ def serve(loaded: Loaded) -> int:
     Without options it serves http://127.0.0.1:8080 from an embedded log in ./data. SIGTERM lets
     the commands in flight finish.
     """
-    ray_environment.prepare(own_ray=loaded.settings.ray_address is None)
+    ray_environment.prepare()
     from http_edge.server.serve import run  # noqa: PLC0415 - imports Ray; the help of this command need not
 
     return run(loaded)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from http_edge.server.exits import escaped
-from http_edge.settings.reference import Setting, every_setting, in_words
+from http_edge.settings.reference import RETIRED, Setting, every_setting, in_words
 from http_edge.settings.sources import CONFIG_VARIABLE, load_settings
 
 Result = TypeVar("Result")
@@ -37,8 +37,11 @@ def with_settings(*names: str) -> Callable[[Callable[..., Result]], Callable[...
             return command(loaded=loaded, **options)
 
         for name in reversed(names):
-            setting = every_setting()[name]
             flag = "--" + name.replace("_", "-")
+            if name in RETIRED:  # taken, and refused with what to set
+                run = click.option(flag, name, hidden=True)(run)
+                continue
+            setting = every_setting()[name]
             run = click.option(flag, name, metavar=_metavar(setting), help=_help(setting))(run)
         run = click.option(
             "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by name."

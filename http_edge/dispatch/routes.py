@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from actors.core.partitioning import Placement, is_shard, shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable, goes_on
 
-_NOTICED_S_MAX: Final = 15.0
-"""A broken host connection is noticed within 11 s (``actors.host.host_connection``), and reported
+_NOTICED_S_MAX: Final = 8.0
+"""A broken host connection is noticed within 5 s (``actors.host.host_connection``), and reported
 by the next probe."""
 
 

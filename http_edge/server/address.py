@@ -8,12 +8,16 @@ import socket
 import time
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import split_listen
 
 _RETRY_S: Final = 0.2
 _ADDRESS_S_MAX: Final = 20.0
+AUTO: Final = "auto"
+"""In place of an address: the one towards the database."""
+_DISCARD: Final = 9  # nothing is sent there; a route is asked for
 
 
 @contextlib.contextmanager
@@ -43,6 +47,27 @@ def reserved_address(address: str, option: str, *, patient: bool) -> Iterator[in
         with reserved:
             yield reserved.getsockname()[1]
         return
+
+
+def address_towards(dsn: str) -> str:
+    """The address of this machine on the network of the server of a PostgreSQL log.
+
+    Raises:
+        Stop: the server has no name in the URL, or is not found.
+    """
+    server = (urlsplit(dsn).hostname or "").partition(",")[0]
+    try:
+        family, kind, *_, address = socket.getaddrinfo(server, _DISCARD, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as asking:
+            asking.connect(address)
+            found: str = asking.getsockname()[0]
+    except OSError as error:
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"No way to the server of the log ({server or 'unnamed'}): {error.strerror}.",
+            "Name the address of this node: --set node_address=ADDRESS.",
+        ) from error
+    return found
 
 
 def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socket:

@@ -20,8 +20,7 @@ from actors.host.port import HostUnavailable
 from actors.placement.leased_hosts import LeasedHosts
 from actors.placement.placer import Placer
 from actors.placement.placer_role import PlacerLink, PlacerRole
-from actors.placement.port import Placed, PlacerUnavailable
-from actors.ray import cluster as ray_cluster
+from actors.placement.port import DrainNode, Placed, PlacerUnavailable
 from eventstore.stores.host_leases import open_host_leases
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import dedication_rules, host_finder
@@ -32,6 +31,10 @@ _LATE_S: Final = 1.0
 """An edge may have sent commands to a host that had given their shard away: they are answered, so
 that they go to the new owner, for as long as the news takes."""
 _NAME_CHARS_MAX: Final = 63
+_ENDING_S_MAX: Final = 6.0
+"""For the processes of a node that was killed: while they end, they renew their leases."""
+_CALL_S_MAX: Final = 10.0
+"""For a step of a move: it waits for the transaction that runs, and stores a claim."""
 
 
 def node_name() -> str:
@@ -49,26 +52,30 @@ class ClusterNode:
         self._finder = host_finder(settings)
         self._placer = PlacerLink(f"serve-{self.name}", self._finder)
         self._rules = dedication_rules(settings)
-        self._call_s_max = settings.limits.host_silent_s_max
         self._role = PlacerRole(
             self._new_placer,
             open_host_leases(settings.log_dsns[0], settings.postgres.bounds),
             node=self.name,
             lease_s=settings.limits.host_lease_s,
         )
-        self._address = settings.node_address or ray_cluster.node_address()
+        self._address = settings.host_address
+        self._name_s_max = settings.limits.host_lease_s + _ENDING_S_MAX
         self._running: asyncio.Task[None] | None = None
 
-    async def join(self, *, name_s_max: float) -> None:
+    async def join(self) -> None:
         """Stand by as the placer, or be it, once no other node has the name of this one.
 
         Raises:
-            Stop: another node has it for longer than ``name_s_max``.
+            Stop: another node has it for longer than one that was killed keeps it.
         """
-        deadline_s = time.monotonic() + name_s_max
+        deadline_s = time.monotonic() + self._name_s_max
         while self.name and (other := await self._namesake()) is not None:
             if time.monotonic() > deadline_s:
-                raise name_taken(other)
+                raise Stop(
+                    Exit.USAGE,
+                    f"Another node of the cluster has the name of this one: {other} lives.",
+                    "Give each node a name of its own: --set node=NAME.",
+                )
             await asyncio.sleep(_POLL_S)
         self._running = asyncio.create_task(self._role.run(self._address))
 
@@ -91,7 +98,7 @@ class ClusterNode:
                 places = await self._placer.places()
                 here = [host for host in places.hosts if host.node == self.name]
                 if any(host.draining for host in here):
-                    await self._placer.drain(self.name, draining=False)
+                    await self._placer.order(DrainNode(self.name, draining=False))
                 elif here and all(place.host for place in places.shards):
                     return
             await asyncio.sleep(_POLL_S)
@@ -110,7 +117,7 @@ class ClusterNode:
                 if not others:
                     return
                 if not all(host.draining for host in here):
-                    drained = await self._placer.drain(self.name, draining=True)
+                    drained = await self._placer.order(DrainNode(self.name, draining=True))
                     if drained is not Placed.DONE:
                         return
                 await asyncio.sleep(_POLL_S)
@@ -124,7 +131,7 @@ class ClusterNode:
         await asyncio.to_thread(self._finder.close)
 
     def _new_placer(self) -> Placer:
-        caller = Caller(f"placer {new_id()}", self._call_s_max, _no_pushes, _no_pushes)
+        caller = Caller(f"placer {new_id()}", _CALL_S_MAX, _no_pushes, _no_pushes)
         return Placer(
             LeasedHosts(HOST_PREFIX, self._finder, caller),
             LeasedHosts(DEDICATED_HOST_PREFIX, self._finder, caller),
@@ -132,15 +139,6 @@ class ClusterNode:
             version=system_clock(),
             new_id=new_id,
         )
-
-
-def name_taken(actor: str) -> Stop:
-    """Why a node does not start whose host or edge lives already."""
-    return Stop(
-        Exit.USAGE,
-        f"Another node of the cluster has the name of this one: {actor} lives.",
-        "Give each node a name of its own: --set node=NAME.",
-    )
 
 
 def _no_pushes(_: object) -> None:

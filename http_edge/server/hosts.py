@@ -33,7 +33,7 @@ def dedication_rules(settings: Settings) -> DedicationRules:
     return DedicationRules(
         shards=settings.shards,
         databases=len(settings.log_dsns),
-        silent_s_max=limits.host_silent_s_max,
+        silent_s_max=limits.host_lease_s,
         identities_max=limits.dedicated_max,
         above_per_s=dedicate_above_per_s(settings),
         quiet_s=limits.dedicated_quiet_s,
@@ -63,7 +63,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         node=settings.node or "",
         is_placed=settings.has_placer,
         lease_s=limits.host_lease_s,
-        address=settings.node_address or "",
+        address=settings.host_address,
         limits=HostLimits(
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
             nonces_per_shard_max=limits.nonces_per_shard_max,

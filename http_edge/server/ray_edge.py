@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import msgspec
 import ray
-from ray import exceptions as ray_errors
 
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.port import HostPort
 from actors.placement.placer_role import PlacerLink
 from actors.placement.port import PlacerUnavailable
-from actors.ray.cluster import NAMESPACE, NameTaken, Prepare, this_node
+from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
 from http_edge.server.edge import Edge
@@ -115,7 +114,7 @@ class RayEdge:
             limits.host_call_s_max,
             self._take_pushes,
             self._host_forgot,
-            is_patient=not self._settings.has_placer,
+            patience_s=0.0 if self._settings.has_placer else limits.move_wait_s_max,
         )
         return ConnectedHostPort(caller, host, self._finder)
 
@@ -134,21 +133,12 @@ def edge_name(index: int, node: str = "") -> str:
 
 
 def start_edge(name: str, settings: str, prepare: Prepare) -> Any:
-    """A new named edge on the node of this process; Ray restarts it whenever it dies.
-
-    Raises:
-        NameTaken: an edge of this name lives already.
-    """
+    """A new edge; Ray restarts it whenever it dies, and it ends with this process."""
     remote = ray.remote(RayEdge).options(
         name=name,
-        namespace=NAMESPACE,
         max_restarts=-1,
         max_task_retries=0,
         max_concurrency=10_000,
         num_cpus=0,
-        scheduling_strategy=this_node(),
     )
-    try:
-        return remote.remote(name, settings, prepare)
-    except ray_errors.ActorAlreadyExistsError as error:
-        raise NameTaken(name) from error
+    return remote.remote(name, settings, prepare)

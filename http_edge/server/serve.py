@@ -22,11 +22,11 @@ import click
 from ray import exceptions as ray_errors
 
 from actors.host.clock import system_clock
-from actors.ray import cluster as ray_cluster
+from actors.ray import processes
 from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
-from http_edge.server.address import reserved_address
-from http_edge.server.cluster_node import ClusterNode, name_taken, node_name
+from http_edge.server.address import AUTO, address_towards, reserved_address
+from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.export_process import ExportProcess
@@ -48,9 +48,6 @@ _LOG = logging.getLogger(__name__)
 _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
 _STOP_HOSTS_S_MAX: Final = 1.5
-_NAME_S: Final = 3.0
-_NAME_S_MAX: Final = 30.0
-"""Ray notices after 15 s by default that a whole node has died; its names are taken until then."""
 
 
 def run(loaded: Loaded) -> int:
@@ -63,10 +60,7 @@ def run(loaded: Loaded) -> int:
     settings = loaded.settings
     configure(settings.log_level)
     _LOG.info("starting", extra={"version": version("poste-restante"), "pid": os.getpid()})
-    _check_cluster(settings)
-    if settings.node_address is not None:
-        with reserved_address(f"{settings.node_address}:0", "--set node_address", patient=False):
-            pass  # it is one of this machine
+    settings = _on_node(settings)
     make_data_dir(settings.data_dir)
     with (
         locked(settings.data_dir) as was_killed,
@@ -81,37 +75,42 @@ def run(loaded: Loaded) -> int:
             settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
         check_log(settings)
-        if settings.is_node:
-            settings = settings.on_node(settings.node or node_name())
         code: int = Exit.INTERNAL
         access = OperatorAccess(operators_token(settings.operators_token_path))
-        folder = _start_ray(settings)
+        folder = _start_ray(settings.data_dir)
         try:
             settings.operators_address_path.write_text(settings.operators_url)
-            mediator = _Mediator(
-                settings,
-                metrics,
-                access,
-                name_s_max=_NAME_S_MAX if was_killed else _NAME_S,
-                started_s=started_s,
-            )
+            mediator = _Mediator(settings, metrics, access, started_s=started_s)
             code = asyncio.run(mediator.serve())
         finally:
             # After a fault the logs in Ray's folder can say more than ours.
             settings.operators_address_path.unlink(missing_ok=True)
-            ray_cluster.stop(folder if code == Exit.OK else None)
+            processes.stop(folder if code == Exit.OK else None)
             _LOG.info("stopped", extra={"exit_code": int(code)})
         return code
 
 
-def _check_cluster(settings: Settings) -> None:
-    """Refuse a log that a mediator alone may have and a node of a cluster may not."""
-    if settings.is_node and settings.log_dsn.startswith("sqlite:"):
+def _on_node(settings: Settings) -> Settings:
+    """The settings with the name and the address of this node, where it is one of a cluster.
+
+    Raises:
+        Stop: the log is of one machine, or the address is not.
+    """
+    if settings.node_address is None:
+        return settings
+    if settings.log_dsn.startswith("sqlite:"):
         raise Stop(
             Exit.USAGE,
             "A cluster cannot share a log in SQLite, which is a file of one machine.",
-            "Name a PostgreSQL log with --log, or leave --ray-address and node_address out.",
+            "Name a PostgreSQL log with --log, or leave node_address out.",
         )
+    address = settings.node_address
+    if address == AUTO:
+        address = address_towards(settings.log_dsn)
+        _LOG.info("address of this node", extra={"address": address})
+    with reserved_address(f"{address}:0", "--set node_address", patient=False):
+        pass  # it is one of this machine
+    return settings.on_node(settings.node or node_name(), address)
 
 
 class _Mediator:
@@ -123,19 +122,13 @@ class _Mediator:
         metrics: socket.socket | None,
         access: OperatorAccess,
         *,
-        name_s_max: float,
         started_s: float,
     ) -> None:
-        """A mediator whose Ray has started.
-
-        An earlier one of its name may take ``name_s_max`` to end. It was started at ``started_s``
-        of the monotonic clock.
-        """
+        """A mediator whose Ray has started; it began to start at ``started_s``, monotonic."""
         self._settings = settings
         self._metrics = metrics
         self._access = access
         self._node: ClusterNode | None = None
-        self._name_s_max = name_s_max
         self._started_s = started_s
         self._prepare = LogPipe().prepare(settings.log_level)
         self._stopping = asyncio.Event()
@@ -149,8 +142,8 @@ class _Mediator:
             loop.add_signal_handler(number, self._stop_on, number)
         if self._settings.has_placer:
             self._node = ClusterNode(self._settings)
-            await self._node.join(name_s_max=self._name_s_max)
-        await self._start()
+            await self._node.join()
+        self._start()
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         exporting = asyncio.create_task(self._keep_exporting())
         try:
@@ -168,27 +161,18 @@ class _Mediator:
         _LOG.info("stopping", extra={"signal": number.name})
         self._stopping.set()
 
-    async def _start(self) -> None:
-        """Start hosts and edges, once former ones of the same names have ended."""
-        deadline = time.monotonic() + self._name_s_max
+    def _start(self) -> None:
+        """Start hosts and edges."""
         hosts = self._settings.hosts * len(self._settings.log_dsns)
-        options = [host_options(self._settings, i) for i in range(hosts)]
         settings_json = self._settings.model_dump_json()
-        about = {"hosts": len(options), "edges": self._settings.edges}
+        about = {"hosts": hosts, "edges": self._settings.edges}
         _LOG.info("starting hosts and edges", extra=about)
-        while True:
-            try:
-                for option in options[len(self._hosts) :]:
-                    self._hosts.append(ray_cluster.start_host(option, self._prepare))
-                for i in range(len(self._edges), self._settings.edges):
-                    name = edge_name(i, self._settings.node or "")
-                    self._edges.append(start_edge(name, settings_json, self._prepare))
-            except ray_cluster.NameTaken as error:
-                if time.monotonic() > deadline:
-                    raise name_taken(str(error)) from error
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return
+        for index in range(hosts):
+            options = host_options(self._settings, index)
+            self._hosts.append(processes.start_host(options, self._prepare))
+        for index in range(self._settings.edges):
+            name = edge_name(index, self._settings.node or "")
+            self._edges.append(start_edge(name, settings_json, self._prepare))
 
     def _scrape(self) -> Scrape:
         node = self._settings.node or ""
@@ -225,8 +209,11 @@ class _Mediator:
     async def _until_ready(self) -> None:
         try:
             async with asyncio.timeout(_READY_S_MAX):
-                await asyncio.gather(*[host.ping.remote() for host in self._hosts])
-                if self._node is not None:
+                if self._node is None:
+                    await asyncio.gather(*[host.ping.remote() for host in self._hosts])
+                else:
+                    # One that cannot start says so here.
+                    await asyncio.gather(*[host.holdings.remote() for host in self._hosts])
                     await self._node.until_served()
                 await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
         except (ray_errors.RayError, TimeoutError) as error:
@@ -248,11 +235,6 @@ class _Mediator:
                 self._stopping.set()
             except ray_errors.RayError as error:
                 _LOG.error("edge failed: %s", type(error).__name__)
-                if await asyncio.to_thread(ray_cluster.is_lost):
-                    # The head that would restart the actors is gone, so nothing restarts them.
-                    _LOG.error("Ray's head has come back without knowing this node")
-                    self._exit = Exit.INTERNAL
-                    self._stopping.set()
                 await asyncio.sleep(_RETRY_S)
 
     async def _keep_exporting(self) -> None:
@@ -294,34 +276,18 @@ def _edge_question(edge: Any) -> EdgeQuestion:
     return report
 
 
-def _start_ray(settings: Settings) -> Path | None:
-    """Start or join Ray; the folder of one that was started.
+def _start_ray(data_dir: Path) -> Path:
+    """Start Ray; its folder.
 
     Raises:
-        Stop: it does not start or cannot be joined; says what to do.
+        Stop: it does not start; says what to do.
     """
-    if settings.ray_address is None:
-        return _start_own_ray(settings.data_dir)
-    _LOG.info("joining Ray", extra={"address": settings.ray_address})
-    try:
-        ray_cluster.join(settings.ray_address, node_ip=settings.ray_node_ip)
-    except ray_cluster.ClusterRefused as error:
-        raise Stop(
-            Exit.UNREACHABLE,
-            f"The Ray cluster at {settings.ray_address} cannot be joined: {error}.",
-            "Start a Ray node on this machine with: ray start --address=HOST:PORT"
-            " --temp-dir=FOLDER.",
-        ) from error
-    return None
-
-
-def _start_own_ray(data_dir: Path) -> Path:
     _LOG.info("starting Ray")
     with named_disk_faults(data_dir):
-        folder = ray_cluster.private_folder(data_dir)
+        folder = processes.private_folder(data_dir)
     try:
-        ray_cluster.start(folder)
-    except ray_cluster.ClusterRefused as error:
+        processes.start(folder)
+    except processes.RayRefused as error:
         make_data_dir(data_dir)  # Ray does not say that the disk is full
         raise Stop(
             Exit.UNREACHABLE,

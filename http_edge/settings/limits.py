@@ -194,14 +194,12 @@ class Limits(Section):
     host_lease_s: float = Field(default=4, ge=2, le=60)
     """Time of the lease that a host, and the placer, renew four times as often in the database of
     the log. A host that cannot stops serving before it is over, then its shards are given to
-    others. Longer takes a lost machine longer, shorter lets a slow database pass for a lost one."""
-    host_silent_s_max: float = Field(default=10, ge=1, le=600)
-    """Time that a host of a cluster with a lease may leave the placer without an answer; then its
-    shards are given to others. Longer than a pause of a busy machine, shorter than the patience of
-    clients."""
+    others; so they are when it has left the placer without an answer for so long. Longer takes a
+    lost machine longer, shorter lets a slow database pass for a lost one."""
     move_wait_s_max: float = Field(default=10, gt=0, le=600)
-    """Time that a command waits for its shard to have an owner again, then 503. A planned move
-    takes a fraction of a second, the loss of a node several."""
+    """Time that a command waits for its shard to have an owner again, or for its host to be there
+    again, then 503. A planned move takes a fraction of a second, the start of a host and the loss
+    of a node several."""
     dedicated_max: int = Field(default=64, ge=0, le=4_096)
     """Identities of a cluster that may have a dedicated host: a process of 60 MB each."""
     dedicate_above_commands_per_s: float = Field(default=0, ge=0)

@@ -28,6 +28,13 @@ _NOUNS: Final = {
     "path": "a path",
     "ipvanynetwork": "a network, for example 10.0.0.0/8",
 }
+RETIRED: Final[Mapping[str, str]] = {
+    "ray_address": "node_address in its place: each node has a Ray of its own now, and nodes have"
+    " the log in PostgreSQL in common alone",
+    "ray_node_ip": "node_address in its place: each node has a Ray of its own now",
+    "limits.host_silent_s_max": "limits.host_lease_s, which is also the time for an answer now",
+}
+"""Settings of earlier releases that there are no more, each with what to set."""
 _HEAD: Final = """\
 # Every setting of poste with its default; remove the # before the ones to change.
 # Start with: poste serve --config poste.toml

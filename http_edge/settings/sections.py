@@ -265,8 +265,8 @@ class Postgres(Section):
     unknown. Below limits.host_call_s_max, so that a client hears of it from the host, and above
     lock_s_max."""
     idle_s_max: float = Field(default=15, ge=1, le=600)
-    """The server ends a transaction that does nothing for longer: a host that was paused or cut off
-    inside an append holds the lock of all."""
+    """The server ends a transaction that does nothing for longer: its process was paused or cut
+    off. Within an append, which has the lock of all, it waits for 2 s."""
     unsafe_ok: bool = False
     """Serve from a server with fsync, full_page_writes or synchronous_commit off, which loses
     messages that were accepted when its power fails. For experiments only."""

@@ -34,6 +34,7 @@ from http_edge.settings.value_types import (
     Did,
     Listen,
     LogAddress,
+    NodeAddress,
     NodeName,
     Section,
     Url,
@@ -95,14 +96,10 @@ class Settings(Section):
     shards: int = Field(default=16, ge=1, le=1_024)
     """Shards of the log, fixed for its life when it is created; bounds the useful number of
     hosts."""
-    ray_address: str | None = Field(default=None, min_length=1)
-    """Ray cluster to join, host:port or auto. Unset: start Ray on this machine, on loopback."""
-    ray_node_ip: str | None = Field(default=None, min_length=1)
-    """Address of the Ray node to be on, where this machine runs several. Unset: the only one."""
-    node_address: str | None = Field(default=None, min_length=1)
-    """Address at which the other nodes of a cluster reach the hosts of this one. With it every node
-    has a Ray of its own, on loopback, and nodes with the same log in PostgreSQL are a cluster.
-    Unset: this machine serves alone, or in the cluster of ray_address."""
+    node_address: NodeAddress | None = None
+    """Where the other nodes of a cluster reach the hosts of this one; auto: the address from which
+    this machine reaches the server of the log. All nodes with it and the same log in PostgreSQL are
+    a cluster. Unset: this machine serves alone."""
     node: NodeName | None = None
     """Name of this node in a cluster; no other may have it. Unset: the name of the machine."""
     keys_file: Path | None = None
@@ -135,9 +132,6 @@ class Settings(Section):
                 "times": len(self.log_dsns),
             }
             raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
-        if self.ray_address is not None and self.node_address is not None:
-            both: dict[str, object] = {"smaller": "node_address", "larger": "ray_address"}
-            raise PydanticCustomError("contradiction", "{smaller} or {larger}, not both", both)
         # A delivery is base64 within an envelope: not twice as long as what it carries.
         self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
         self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
@@ -159,12 +153,12 @@ class Settings(Section):
         Without one each host owns the shards that follow from its number.
         """
         by_policy = self.placement == "dedicated" or bool(self.dedicated_dids)
-        return self.is_node or by_policy
+        return self.node_address is not None or by_policy
 
     @property
-    def is_node(self) -> bool:
-        """Is this one of several machines, or can it be?"""
-        return self.ray_address is not None or self.node_address is not None
+    def host_address(self) -> str:
+        """Where hosts listen for edges."""
+        return self.node_address or "127.0.0.1"
 
     @property
     def listen_host(self) -> str:
@@ -235,9 +229,9 @@ class Settings(Section):
         """The file of the operators' token."""
         return self.operators.token_file or self.data_dir / "operators-token"
 
-    def on_node(self, name: str) -> Settings:
-        """These settings on the node of this name."""
-        return self.model_copy(update={"node": name})
+    def on_node(self, name: str, address: str) -> Settings:
+        """These settings on the node of this name, at this address."""
+        return self.model_copy(update={"node": name, "node_address": address})
 
     def bound_to(self, port: int, operators_port: int | None = None) -> Settings:
         """These settings after the ports 0 of clients and of operators were bound to these."""

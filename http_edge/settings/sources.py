@@ -25,7 +25,14 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from http_edge.settings.reference import PREFIX, Setting, every_setting, former_names, variable_of
+from http_edge.settings.reference import (
+    PREFIX,
+    RETIRED,
+    Setting,
+    every_setting,
+    former_names,
+    variable_of,
+)
 from http_edge.settings.settings import Settings
 
 CONFIG_VARIABLE: Final = "POSTE_CONFIG"
@@ -231,6 +238,9 @@ def _known(name: str, source: str) -> Setting:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
+    for retired, instead in RETIRED.items():
+        if name in {retired, variable_of(retired)}:
+            return instead
     near = difflib.get_close_matches(name, names, n=1)
     return f"a known setting, perhaps {near[0]}" if near else "a known setting"
 

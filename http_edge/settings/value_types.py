@@ -71,6 +71,10 @@ LogAddress: TypeAlias = Annotated[
         },
     ),
 ]
+NodeAddress: TypeAlias = Annotated[
+    str,
+    Field(min_length=1, json_schema_extra={"expected": "an address of this machine, or auto"}),
+]
 NodeName: TypeAlias = Annotated[
     str,
     Field(

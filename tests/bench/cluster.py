@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count as numbers
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -31,7 +31,7 @@ from tests.bench.load import Run, connected, run_apart
 from tests.bench.processes import ProcessTree, cpu_s
 from tests.bench.report import Measurement, ProgressBar, Report, measured, percentile, report
 from tests.bench.server import UNLIMITED
-from tests.cluster.ray_nodes import RayCluster
+from tests.cluster.nodes import Nodes
 from tests.cluster.server import EDGE, HOST, Server
 from tests.database_server import DatabaseServer, database_directory
 
@@ -87,10 +87,9 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="poste-")))
         database = DatabaseServer.new(stack.enter_context(database_directory()) / "one")
         await asyncio.to_thread(database.start)
-        settings = {**UNLIMITED, "shards": str(SHARDS), "hosts": "1", "edges": "1"}
-        nodes = stack.enter_context(RayCluster(folder, database.url, places=None, **settings))
-        await asyncio.to_thread(nodes.start_nodes, 1, 2)
-        await asyncio.gather(*[asyncio.to_thread(nodes.serve, number) for number in (1, 2)])
+        settings: dict[str, Any] = {**UNLIMITED, "shards": str(SHARDS), "hosts": "1", "edges": "1"}
+        nodes = stack.enter_context(Nodes(folder, database.url, **settings))
+        await asyncio.to_thread(nodes.start, 1, 2)
         cluster = Cluster(nodes, ProcessTree(database.pid))
         await cluster.spread(1, 2)
         loads: dict[str, Agents] = {
@@ -107,7 +106,7 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
 class Cluster:
     """Two nodes, and what an operator orders of them."""
 
-    nodes: RayCluster
+    nodes: Nodes
     database: ProcessTree
 
     @property
@@ -117,14 +116,11 @@ class Cluster:
 
     def spent_s(self) -> dict[str, float]:
         """CPU seconds so far of each layer, of those processes that live."""
-        pids: dict[str, list[int]] = {"edges": [], "hosts": [], "ray": []}
-        for node in self.nodes.nodes.values():
-            for pid, title in node.titled_processes():
+        pids: dict[str, list[int]] = {"edges": [], "hosts": [], "serve": [], "ray": []}
+        for server in self.nodes.servers.values():
+            for pid, title in server.processes():
                 layer = {EDGE: "edges", HOST: "hosts"}.get(title.partition(".")[0], "ray")
-                pids[layer].append(pid)
-        pids["serve"] = [
-            pid for server in self.nodes.servers.values() for pid, _ in server.processes()
-        ]
+                pids["serve" if pid == server.pid else layer].append(pid)
         pids["database"] = self.database.pids()
         return {layer: cpu_s(found) for layer, found in pids.items()}
 

@@ -26,6 +26,8 @@ EDGE: Final = "ray::RayEdge"
 HOST: Final = "ray::RayIdentityHost"
 DEDICATED: Final = "ray::RayDedicatedHost"
 RAYLET: Final = "raylet"
+GCS: Final = "gcs_server"
+"""Ray's own: without it no process of the mediator is started again."""
 LINGERING: Final = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """Ray's own two: on finding Ray dead they try for 60 s, fixed in Ray, to report it to Ray."""
 

@@ -1,4 +1,4 @@
-"""The commands of the compose file, as plain processes: keys, Ray's head, a node, an export.
+"""The commands of the compose file, as plain processes: keys, a node, an export.
 
 No container engine is needed: what a container would give (paths, names, the image's environment)
 is put in its place, the commands themselves are those of the file.
@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cluster.server import ended, own_environment, ready_url, send
-from tests.deploy.manifests import DEPLOY, VARIABLES, compose, tool
+from tests.deploy.manifests import DEPLOY, VARIABLES, compose
 
 pytestmark = pytest.mark.cluster
 READY_S_MAX: Final = 90.0
@@ -53,21 +53,17 @@ class Machine:
         self.services: dict[str, Any] = compose(VARIABLES).to_dict()["services"]
         self.folder = folder
         self.url = f"http://127.0.0.1:{_free_port()}"
-        self._ray_port = str(_free_port())
         self._dsn = dsn
         self._running: list[subprocess.Popen[bytes]] = []
         programs = folder / "bin"
         programs.mkdir()
         (programs / "poste").write_text(_POSTE.format(python=sys.executable), "utf-8")
         (programs / "poste").chmod(0o755)
-        (programs / "ray").symlink_to(tool("ray"))
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         """The process of a service, through the entry point of the image."""
         service = self.services[name]
         command = [self._here(word) for word in service["command"]]
-        if name == "head":
-            command.append("--node-ip-address=127.0.0.1")  # a container finds its own
         log = (self.folder / f"{name}.log").open("w")
         with log:
             process = subprocess.Popen(
@@ -121,15 +117,13 @@ class Machine:
             "HOME": str(self.folder),
             "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "RAY_TMPDIR": str(self.folder),
             "POSTE_DATA_DIR": str(self.folder / "data"),
             "POSTE_LISTEN": self.url.removeprefix("http://"),
         }
 
     def _here(self, text: str) -> str:
         """A word of the file with the names and paths of this machine."""
-        text = text.replace("head:6379", f"127.0.0.1:{self._ray_port}")
-        text = text.replace("6379", self._ray_port)
+        text = text.replace("node_address=auto", "node_address=127.0.0.1")
         return re.sub(r"^(|--[\w-]+=)/(keys|export)\b", rf"\1{self.folder}/\2", text)
 
 
@@ -165,16 +159,9 @@ def _until(holds: Any, seconds_max: float) -> bool:
     return False
 
 
-def _is_healthy(machine: Machine) -> bool:
-    test = machine.services["head"]["healthcheck"]["test"][1:]
-    return machine.run(*[machine._here(word) for word in test]).returncode == 0
-
-
 def test_the_commands_of_the_compose_file_make_a_mediator(machine: Machine) -> None:
     (machine.folder / "keys").mkdir(mode=0o700)
     assert machine.start("keys").wait(READY_S_MAX) == 0, machine.words("keys")
-    machine.start("head")
-    assert _until(lambda: _is_healthy(machine), READY_S_MAX), machine.words("head")
 
     node = machine.start("node")
     assert node.stdout is not None

@@ -34,7 +34,7 @@ from tests.cluster.accounts import (
     waiting_payloads,
 )
 from tests.cluster.load import Load
-from tests.cluster.ray_nodes import RayCluster
+from tests.cluster.nodes import Nodes
 from tests.cluster.server import MEDIATOR_DID, Server, own_environment
 from tests.cluster.test_start_and_stop import refusal
 from tests.cluster.test_verify_live import verify
@@ -169,9 +169,8 @@ def test_the_databases_of_a_log_are_named_all_and_in_their_order(
 async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_both(
     tmp_path: Path, four: list[str]
 ) -> None:
-    settings = {"shards": str(SHARDS), "export.to": f"{tmp_path}/export", "export.lag_s_max": "1"}
-    with RayCluster(tmp_path, " ".join(four[:2]), places=None, **settings) as cluster:
-        cluster.start_nodes(1, 2)
+    exporting: Any = {"export.to": f"{tmp_path}/export", "export.lag_s_max": "1"}
+    with Nodes(tmp_path, " ".join(four[:2]), shards=str(SHARDS), **exporting) as cluster:
         await asyncio.to_thread(cluster.serve, 2)
         url = (await asyncio.to_thread(cluster.serve, 1)).url
         named = [f"--data-dir={cluster.servers[1].data_dir}"]
@@ -219,7 +218,6 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
             assert load.refusals() == []
             await until(stands_by)
             async with load:
-                cluster.nodes[2].kill()
                 cluster.servers[2].kill_everything()
                 await load.served_again(time.monotonic(), SERVED_S_MAX)
                 await placed(of_nodes(0, 1), of_nodes(1, 1))

@@ -7,7 +7,6 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Self
 
@@ -26,7 +25,7 @@ from http_edge.clients.didcomm import Live, NoAnswer
 from http_edge.server.exits import Exit
 from tests.cluster.accounts import Socket, client, newcomer, until
 from tests.cluster.load import Load
-from tests.cluster.ray_nodes import RayCluster
+from tests.cluster.nodes import Nodes
 from tests.cluster.server import DEDICATED, send
 from tests.cluster.wallets import MediatedAgent
 from tests.postgres import Server as Postgres
@@ -49,31 +48,27 @@ def dsn(postgres_server: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def cluster(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+def cluster(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     settings: dict[str, Any] = {"limits.dedicate_above_commands_per_s": str(BUSY_PER_S)}
     directory = tmp_path_factory.mktemp("dedicated")
-    with RayCluster(directory, dsn, shards="4", **settings) as cluster:
-        cluster.start_nodes(1, 2)
-        with ThreadPoolExecutor() as both:
-            list(both.map(cluster.serve, [1, 2]))
+    with Nodes(directory, dsn, shards="4", **settings) as cluster:
+        cluster.start(1, 2)
         yield cluster
 
 
 @pytest.fixture
-async def first(cluster: RayCluster) -> AsyncIterator[MediatorClient]:
+async def first(cluster: Nodes) -> AsyncIterator[MediatorClient]:
     async with client(cluster.servers[1].url) as mediator:
         yield mediator
 
 
 @pytest.fixture
-async def second(cluster: RayCluster) -> AsyncIterator[MediatorClient]:
+async def second(cluster: Nodes) -> AsyncIterator[MediatorClient]:
     async with client(cluster.servers[2].url) as mediator:
         yield mediator
 
 
-async def poste(
-    cluster: RayCluster, command: click.Group, *words: str, code: Exit = Exit.OK
-) -> str:
+async def poste(cluster: Nodes, command: click.Group, *words: str, code: Exit = Exit.OK) -> str:
     """A command as an operator on the first node runs it."""
     options = [f"--data-dir={cluster.servers[1].data_dir}"]
     done = await asyncio.to_thread(CliRunner().invoke, command, [*words, *options])
@@ -81,14 +76,14 @@ async def poste(
     return done.stdout
 
 
-async def nodes_of(cluster: RayCluster) -> dict[str, str | None]:
+async def nodes_of(cluster: Nodes) -> dict[str, str | None]:
     """The dedicated identities, each with the node that it is on."""
     listed = json.loads(await poste(cluster, identities, "list", "--json"))
     found: list[dict[str, Any]] = listed["identities"]
     return {place["did"]: place["node"] for place in found}
 
 
-async def all_on(cluster: RayCluster, *nodes: str) -> None:
+async def all_on(cluster: Nodes, *nodes: str) -> None:
     """Wait until the dedicated identities are on these nodes."""
 
     async def found() -> bool:
@@ -137,7 +132,7 @@ class Letters:
 
 
 async def test_who_gets_many_commands_gets_a_host_of_its_own(
-    cluster: RayCluster, first: MediatorClient
+    cluster: Nodes, first: MediatorClient
 ) -> None:
     busy = await newcomer(first, "busy")
     await newcomer(first, "idle")
@@ -165,7 +160,7 @@ async def test_who_gets_many_commands_gets_a_host_of_its_own(
 
 
 async def test_identities_come_and_go_and_lose_their_node_and_nothing_is_lost(
-    cluster: RayCluster, first: MediatorClient, second: MediatorClient
+    cluster: Nodes, first: MediatorClient, second: MediatorClient
 ) -> None:
     load = await Load.of([first, second], PAIRS)
     reader, writer = load.pairs[0].reader, load.pairs[1].writer
@@ -193,7 +188,7 @@ async def test_identities_come_and_go_and_lose_their_node_and_nothing_is_lost(
         assert (findings, len(log.dedicated())) == ([], 0)
 
 
-async def _planned(cluster: RayCluster, dids: list[str]) -> None:
+async def _planned(cluster: Nodes, dids: list[str]) -> None:
     """Everything that an operator may wish."""
     for did in dids:
         await poste(cluster, identities, "dedicate", did)
@@ -209,14 +204,12 @@ async def _planned(cluster: RayCluster, dids: list[str]) -> None:
     assert len(await nodes_of(cluster)) == len(dids)
 
 
-async def _unplanned(
-    cluster: RayCluster, first: MediatorClient, load: Load, dids: list[str]
-) -> None:
+async def _unplanned(cluster: Nodes, first: MediatorClient, load: Load, dids: list[str]) -> None:
     """The processes of identities die, and a node with all that is on it."""
     load.write_to(first)
     async with load:
         for node in (1, 2):
-            for pid in cluster.processes(node, DEDICATED):
+            for pid in cluster.servers[node].pids(DEDICATED):
                 send(pid, signal.SIGKILL)
         await load.served_again(time.monotonic(), SERVED_S_MAX)
 
@@ -224,7 +217,6 @@ async def _unplanned(
             return None not in (await nodes_of(cluster)).values()
 
         await until(everybody_has_one)
-        cluster.nodes[2].kill()
         cluster.servers[2].kill_everything()
         await load.served_again(time.monotonic(), SERVED_S_MAX)
         await all_on(cluster, *["node-1"] * len(dids))
@@ -234,7 +226,7 @@ async def _unplanned(
             await poste(cluster, identities, "release", did)
 
         async def none_is_left() -> bool:
-            return not cluster.processes(1, DEDICATED)
+            return not cluster.servers[1].pids(DEDICATED)
 
         await until(none_is_left)
     assert len(load.refusals()) == before

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from http_edge.clients.decentrl import MediatorClient
 from http_edge.server.exits import Exit
 from tests.cluster.accounts import Socket, client, until
 from tests.cluster.load import Load
-from tests.cluster.ray_nodes import RayCluster
+from tests.cluster.nodes import Nodes
 from tests.postgres import Server as Postgres
 
 pytestmark = pytest.mark.cluster
@@ -30,35 +29,31 @@ SHORT_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    postgres_server: Postgres, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RayCluster]:
+def cluster(postgres_server: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
         connection.execute("CREATE DATABASE nodes")
     directory = tmp_path_factory.mktemp("nodes")
     dsn = postgres_server.get_uri("nodes")
-    with RayCluster(directory, dsn, shards=str(SHARDS)) as cluster:
-        cluster.start_nodes(1, 2, 3)
-        with ThreadPoolExecutor() as both:
-            list(both.map(cluster.serve, [1, 2]))
+    with Nodes(directory, dsn, shards=str(SHARDS)) as cluster:
+        cluster.start(1, 2)
         yield cluster
     with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
         connection.execute("DROP DATABASE nodes WITH (FORCE)")
 
 
 @pytest.fixture
-async def first(cluster: RayCluster) -> AsyncIterator[MediatorClient]:
+async def first(cluster: Nodes) -> AsyncIterator[MediatorClient]:
     async with client(cluster.servers[1].url) as mediator:
         yield mediator
 
 
 @pytest.fixture
-async def second(cluster: RayCluster) -> AsyncIterator[MediatorClient]:
+async def second(cluster: Nodes) -> AsyncIterator[MediatorClient]:
     async with client(cluster.servers[2].url) as mediator:
         yield mediator
 
 
-async def poste(cluster: RayCluster, *words: str) -> str:
+async def poste(cluster: Nodes, *words: str) -> str:
     """``poste shards`` as an operator on the first node runs it."""
     options = [f"--data-dir={cluster.servers[1].data_dir}"]
     done = await asyncio.to_thread(CliRunner().invoke, shards, [*words, *options])
@@ -66,7 +61,7 @@ async def poste(cluster: RayCluster, *words: str) -> str:
     return done.stdout
 
 
-async def counts(cluster: RayCluster) -> dict[str, int]:
+async def counts(cluster: Nodes) -> dict[str, int]:
     """How many shards each node has."""
     listed: dict[str, Any] = json.loads(await poste(cluster, "list", "--json"))
     nodes = dict.fromkeys((host["node"] for host in listed["hosts"]), 0)
@@ -76,7 +71,7 @@ async def counts(cluster: RayCluster) -> dict[str, int]:
     return nodes
 
 
-async def spread(cluster: RayCluster, *expected: int) -> None:
+async def spread(cluster: Nodes, *expected: int) -> None:
     """Wait until the nodes have so many shards each."""
 
     async def found() -> bool:
@@ -86,7 +81,7 @@ async def spread(cluster: RayCluster, *expected: int) -> None:
 
 
 async def test_who_does_not_agree_with_the_others_does_not_start(
-    cluster: RayCluster, tmp_path: Path
+    cluster: Nodes, tmp_path: Path
 ) -> None:
     other_keys, same_name, no_cluster = await asyncio.gather(
         asyncio.to_thread(cluster.refused, 3, keys_file=str(tmp_path / "keys.json")),
@@ -100,7 +95,7 @@ async def test_who_does_not_agree_with_the_others_does_not_start(
 
 
 async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
-    cluster: RayCluster, first: MediatorClient, second: MediatorClient
+    cluster: Nodes, first: MediatorClient, second: MediatorClient
 ) -> None:
     await spread(cluster, 4, 4)
     load = await Load.of([first, second], PAIRS)
@@ -117,7 +112,6 @@ async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
         await load.served_again(time.monotonic(), SERVED_S_MAX)
         await spread(cluster, 4, 4)
 
-        cluster.nodes[2].kill()
         cluster.servers[2].kill_everything()
         await load.served_again(time.monotonic(), SERVED_S_MAX)
         await spread(cluster, 8)
@@ -129,7 +123,7 @@ async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
     await Socket.open(load.pairs[0].reader)
 
 
-async def _a_node_comes_and_goes(cluster: RayCluster) -> None:
+async def _a_node_comes_and_goes(cluster: Nodes) -> None:
     await asyncio.to_thread(cluster.serve, 3)
     await spread(cluster, 3, 3, 2)
 

@@ -13,16 +13,15 @@ from typing import Final
 from http_edge.cli.running_mediator import ask
 from http_edge.server.exits import Stop
 from tests.cluster.namespace import Namespace
-from tests.cluster.ray_nodes import RayCluster
-from tests.cluster.server import EDGE, HOST, send
+from tests.cluster.nodes import Nodes
+from tests.cluster.server import EDGE, GCS, HOST, send
 from tests.database_server import DatabaseServer
 
-HEAD: Final = 1
-FIRST: Final = 2
-SECOND: Final = 3
+FIRST: Final = 1
+SECOND: Final = 2
 DATABASE_PAUSED_S: Final = 4.0
 ZOMBIE_S: Final = 12.0
-"""Longer than every time-out: Ray's for a node, a host connection's (11 s), those of hosts."""
+"""Longer than every time-out: a lease, a host connection's (5 s), those of hosts."""
 
 
 class Fault(Enum):
@@ -32,7 +31,7 @@ class Fault(Enum):
     HOST = "host-killed"
     SERVE = "serve-killed"
     NODE = "node-killed"
-    HEAD = "head-killed"
+    RAY = "ray-killed"
     DATABASE = "database-killed"
     PAUSED_DATABASE = "database-paused"
     PAUSED_NODE = "node-paused"
@@ -58,7 +57,7 @@ class Harm:
 
     def __init__(
         self,
-        nodes: RayCluster,
+        nodes: Nodes,
         database: DatabaseServer,
         namespace: Namespace | None,
         chance: random.Random,
@@ -86,13 +85,14 @@ class Harm:
             case Fault.EDGE | Fault.HOST:
                 title = EDGE if fault is Fault.EDGE else HOST
                 node = self.chance.choice([FIRST, SECOND])
-                send(self.chance.choice(nodes.processes(node, title)), signal.SIGKILL)
+                send(self.chance.choice(nodes.servers[node].pids(title)), signal.SIGKILL)
             case Fault.SERVE:
                 nodes.servers[FIRST].kill()
             case Fault.NODE:
-                nodes.nodes[FIRST].kill()
-            case Fault.HEAD:
-                nodes.nodes[HEAD].kill()
+                nodes.servers[FIRST].kill_everything()
+            case Fault.RAY:
+                (gcs,) = nodes.servers[FIRST].pids(GCS)
+                send(gcs, signal.SIGKILL)
             case Fault.DATABASE:
                 self._database.kill()
             case Fault.PAUSED_DATABASE:

@@ -1,9 +1,9 @@
 """A cluster under load loses one part after the other, and both protocol families keep count.
 
-``python -m tests.crash.cluster_under_faults --rounds 20 --seed 7`` runs for long. Three Ray nodes:
-the head, and two with a mediator each, behind a load balancer, with a PostgreSQL of their own. The
-last node is in a network namespace where that is permitted. Some clients, the strays, know nothing
-but that node, so there is always a client to ask a zombie.
+``python -m tests.crash.cluster_under_faults --rounds 20 --seed 7`` runs for long. Two nodes behind
+a load balancer, with a PostgreSQL of their own. The second one is in a network namespace where
+that is permitted. Some clients, the strays, know nothing but that node, so there is always a client
+to ask a zombie.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tests.cluster.accounts import befriend, client, newcomer, until
 from tests.cluster.balancer import Balancer
 from tests.cluster.memory import Memory
 from tests.cluster.namespace import Namespace, is_permitted
-from tests.cluster.ray_nodes import Place, RayCluster, free_port
+from tests.cluster.nodes import Nodes, Place, free_port
 from tests.cluster.wallets import served
 from tests.crash import kill_under_load, wallets_under_kills
-from tests.crash.cluster_faults import FIRST, HEAD, NEEDS_NAMESPACE, SECOND, Fault, Harm
+from tests.crash.cluster_faults import FIRST, NEEDS_NAMESPACE, SECOND, Fault, Harm
 from tests.crash.kill_under_load import Load
 from tests.crash.ledger import Ledger, Outcome
 from tests.crash.wallets_under_kills import WalletNetwork
@@ -48,7 +48,6 @@ SETTINGS: Final = wallets_under_kills.SETTINGS | {
     "shards": "8",
     # A third of what they are by default, or else every fault would take three times as long.
     "limits.host_call_s_max": "8",
-    "limits.host_silent_s_max": "4",
 }
 _POLL_S: Final = 0.1
 _QUIET_S: Final = 1.5
@@ -100,7 +99,7 @@ class Report:
 class Cluster:
     """The cluster of one run."""
 
-    nodes: RayCluster
+    nodes: Nodes
     balancer: Balancer
     harm: Harm
     dsn: str
@@ -136,24 +135,19 @@ async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
             if namespace is not None:
                 near, far = namespace.cluster.address, namespace.clients.address
                 address = far(1)
-                places = {number: Place(near(number)) for number in (HEAD, FIRST)}
                 places[FIRST] = Place(near(FIRST), f"127.0.0.1:{free_port()}")
-                places[SECOND] = Place(near(SECOND), f"{far(3)}:{_INSIDE_PORT}", namespace.prefix)
+                places[SECOND] = Place(near(3), f"{far(3)}:{_INSIDE_PORT}", namespace.prefix)
             else:
                 for number in (FIRST, SECOND):
                     listen = f"127.0.0.1:{free_port()}"
                     places[number] = Place(f"127.0.8.{number}", listen)
-                places[HEAD] = Place(f"127.0.8.{HEAD}")
             folder = stack.enter_context(database_directory())
             database = DatabaseServer.new(folder / "one", address)
             await asyncio.to_thread(database.start)
             nodes = stack.enter_context(
-                RayCluster(
-                    directory, database.url, places=places, public_url=balancer.url, **SETTINGS
-                )
+                Nodes(directory, database.url, places=places, public_url=balancer.url, **SETTINGS)
             )
-            await asyncio.to_thread(nodes.start_nodes, HEAD, FIRST, SECOND)
-            await asyncio.gather(*[asyncio.to_thread(nodes.serve, n) for n in (FIRST, SECOND)])
+            await asyncio.to_thread(nodes.start, FIRST, SECOND)
             balancer.serve(*[nodes.url(number) for number in (FIRST, SECOND)])
             chance = random.Random(seed)  # noqa: S311 - repeatable
             harm = Harm(nodes, database, namespace, chance)
@@ -172,7 +166,6 @@ class Ordeal:
         self._load: asyncio.Future[Load] = asyncio.get_running_loop().create_future()
         self._town: asyncio.Future[WalletNetwork] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
-        self._is_last = False
         self._strays: list[str] = []
         self.faulted: list[Faulted] = []
         self.fenced = 0
@@ -202,8 +195,7 @@ class Ordeal:
                     self._strays.append(stray.identity.did)
                     lost = straying.as_(stray.identity)
                     working.append(asyncio.create_task(load.write(lost, load.readers[:1])))
-                for number, fault in enumerate(self._faults):
-                    self._is_last = number == len(self._faults) - 1
+                for fault in self._faults:
                     await load.accepted(FURTHER)
                     await network.load.more(FURTHER)
                     await self._suffer(fault, load, network)
@@ -230,8 +222,6 @@ class Ordeal:
             await harm.end(fault)
         mending = asyncio.create_task(self._mended(fault))
         try:
-            if fault is Fault.HEAD:
-                await mending
             if not fault.lasts:
                 faulted.served_s = await self._served_again(load, network, since)
             await mending
@@ -253,15 +243,8 @@ class Ordeal:
     async def _mended(self, fault: Fault) -> None:
         """Start again what ended, until nothing more ends and every node has its share."""
         nodes = self._cluster.nodes
-        if fault.lasts and self._is_last:
-            # Everything is lost next; but the zombie has to end by itself, and as a failure.
-            code = await asyncio.to_thread(nodes.servers[SECOND].exit_code, MENDED_S_MAX)
-            nodes.exit_codes.append(code)
-            return
-        # A head that comes back knows no node: all that were there before have to end. One that was
-        # cut off, or stood still, serves again as soon as it can, and has to end for Ray's head.
-        ending = len(nodes.servers) if fault is Fault.HEAD else int(fault.lasts)
-        ends = len(nodes.exit_codes) + ending
+        # A node whose Ray has lost its part ends some time later, and is served by meanwhile.
+        ends = len(nodes.exit_codes) + (fault is Fault.RAY)
         async with asyncio.timeout(MENDED_S_MAX):
             while True:
                 is_whole = await asyncio.to_thread(nodes.mend)
@@ -291,7 +274,7 @@ class Ordeal:
         network.load.ledger.fault(begins=True)
         await asyncio.to_thread(self._cluster.nodes.lose_everything)
         since = time.monotonic()
-        await asyncio.to_thread(self._cluster.nodes.start_everything)
+        await asyncio.to_thread(self._cluster.nodes.start)
         after = await self._states(load, network)
         faulted.served_s = faulted.mended_s = time.monotonic() - since
         network.load.ledger.fault(begins=False)

@@ -7,15 +7,13 @@ from typing import Final
 
 import pytest
 
-from http_edge.server.exits import Exit
 from tests.cluster.namespace import is_permitted
 from tests.crash.cluster_faults import Fault
 from tests.crash.cluster_under_faults import run
 from tests.crash.conftest import Report
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
-SERVED_AGAIN_S_MAX: Final = 25.0
-"""10 s until Ray notices that a node is gone, and 15 s."""
+SERVED_AGAIN_S_MAX: Final = 15.0
 FAULTS: Final = [
     Fault.HOST,
     Fault.EDGE,
@@ -23,8 +21,8 @@ FAULTS: Final = [
     Fault.PAUSED_DATABASE,
     Fault.CUT_NODE if is_permitted() else Fault.PAUSED_NODE,
 ]
-"""After these everything but the database is lost, the head included. There are more, and any
-number of them, in ``python -m tests.crash.cluster_under_faults``."""
+"""After these everything but the database is lost. There are more, and any number of them, in
+``python -m tests.crash.cluster_under_faults``."""
 
 
 @pytest.mark.timeout(300)
@@ -38,4 +36,5 @@ async def test_no_fault_of_a_cluster_costs_either_protocol_family_anything_but_t
     served_s.pop(Fault.EVERYTHING)
     assert max(served_s.values()) <= SERVED_AGAIN_S_MAX
     assert outcomes.fenced > 0
-    assert outcomes.exit_codes == [Exit.INTERNAL]
+    # A node that was cut off serves on by itself.
+    assert outcomes.exit_codes == []

@@ -19,7 +19,6 @@ from tests.tidy.modules import ROOT
 DEPLOY: Final = ROOT / "deploy"
 CHART: Final = DEPLOY / "helm/poste"
 COMPOSE: Final = DEPLOY / "compose/compose.yaml"
-KUBERAY: Final = DEPLOY / "kuberay/poste.yaml"
 RELEASE: Final = "mediator"
 EVERYTHING_ON: Final[Mapping[str, Any]] = {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "registry"}]},
@@ -38,7 +37,6 @@ EVERYTHING_ON: Final[Mapping[str, Any]] = {
 VARIABLES: Final = {
     "POSTE_PUBLIC_URL": "https://mediator.example",
     "POSTGRES_PASSWORD": "a password",
-    "RAY_AUTH_TOKEN": "a token",
 }
 """What the compose file demands of its user."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::[-?]([^}]*))?\}")
@@ -63,11 +61,6 @@ def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def kuberay() -> list[dict[str, Any]]:
-    """The objects of the KubeRay manifest."""
-    return list(yaml.safe_load_all(KUBERAY.read_text("utf-8")))
-
-
 @cache
 def services() -> dict[str, Any]:
     """The services of the compose file after merges, their variables as they are written."""
@@ -89,14 +82,10 @@ def interpolated(text: str, variables: Mapping[str, str]) -> str:
 
 
 def pod_templates() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every pod that the chart, with everything on, and the KubeRay manifest ask for."""
+    """Every pod that the chart, with everything on, asks for."""
     for found in rendered(EVERYTHING_ON):
         if found["kind"] == "Deployment":
             yield found["metadata"]["name"], found["spec"]["template"]
-    spec = kuberay()[0]["spec"]
-    yield "kuberay head", spec["headGroupSpec"]["template"]
-    for group in spec["workerGroupSpecs"]:
-        yield f"kuberay {group['groupName']}", group["template"]
 
 
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,14 +11,12 @@ from typing import Any, Final
 import click
 import pytest
 
-from actors.ray.cluster import OBJECT_STORE_BYTES
-from actors.ray.environment import INLINE_BYTES
 from http_edge.cli.main import poste
 from http_edge.cli.projections_program import SUMMARIES
 from http_edge.settings.reference import PREFIX, every_setting
 from http_edge.settings.sources import CONFIG_VARIABLE
 from projections.__main__ import projections
-from tests.deploy.manifests import DEPLOY, EVERYTHING_ON, kuberay, rendered, services
+from tests.deploy.manifests import DEPLOY, EVERYTHING_ON, rendered, services
 from tests.tidy.modules import ROOT
 
 TEXTS: Final = sorted(
@@ -78,7 +76,7 @@ def _argument_lists(found: Any) -> Iterator[list[str]]:
 
 
 def _manifests() -> list[Any]:
-    return [services(), *rendered(EVERYTHING_ON), *kuberay()]
+    return [services(), *rendered(EVERYTHING_ON)]
 
 
 def _check(arguments: Sequence[str], *, shown: bool = False) -> None:
@@ -145,17 +143,6 @@ def test_every_path_that_is_asked_for_health_is_served() -> None:
         for found in re.findall(r"/(?:livez|readyz|healthz?)\b", path.read_text("utf-8"))
     }
     assert requested <= routes
-
-
-def test_a_ray_that_is_joined_is_set_up_like_our_own() -> None:
-    texts = [path.read_text("utf-8") for path in _texts()]
-    stores = {int(n) for text in texts for n in re.findall(r"object-store-memory\D+(\d+)", text)}
-    assert stores == {OBJECT_STORE_BYTES}
-    for path in (DEPLOY / "image/Dockerfile", *DEPLOY.glob("systemd/poste-*.service")):
-        text = path.read_text("utf-8")
-        assert f"RAY_max_direct_call_object_size={INLINE_BYTES}" in text, path.name
-        assert "RAY_task_events_report_interval_ms=0" in text, path.name
-        assert "RAY_AUTH_MODE=token" in text, path.name
 
 
 def test_every_file_that_is_linked_exists() -> None:

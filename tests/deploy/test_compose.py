@@ -9,14 +9,14 @@ import pytest
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
-from tests.deploy.manifests import CHART, COMPOSE, DEPLOY, KUBERAY, VARIABLES, compose, services
+from tests.deploy.manifests import CHART, COMPOSE, DEPLOY, VARIABLES, compose, services
 
 LINT = YamlLintConfig(
     "{extends: default, rules: {document-start: disable, line-length: {max: 125}, "
     "comments: {min-spaces-from-content: 1}, "
     "truthy: {check-keys: false}}}"
 )
-FILES = [COMPOSE, KUBERAY, CHART / "values.yaml", CHART / "Chart.yaml"]
+FILES = [COMPOSE, CHART / "values.yaml", CHART / "Chart.yaml"]
 SERVICES = services()
 OURS = {name for name, service in SERVICES.items() if service["image"].startswith("poste")}
 
@@ -29,7 +29,7 @@ def test_yaml_is_clean(file: Any) -> None:
 
 def test_the_file_is_a_compose_file_with_every_part_of_a_cluster() -> None:
     compose(VARIABLES).to_spec()
-    assert set(SERVICES) >= {"postgres", "head", "node", "proxy", "spark", "export", "keys"}
+    assert set(SERVICES) >= {"postgres", "node", "proxy", "spark", "export", "keys"}
     assert SERVICES["spark"]["profiles"] == ["spark"]
 
 

@@ -95,27 +95,10 @@ def test_without_the_keys_that_are_promised_nothing_starts(tmp_path: Path) -> No
     assert ended.stdout == ""
 
 
-def test_a_node_joins_ray_first_and_nothing_starts_without_it(tmp_path: Path) -> None:
-    ray = tmp_path / "ray"
-    ray.write_text('#!/bin/sh\necho "ray $1 $2"\nexit "$CODE"\n', "utf-8")
-    ray.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    joined = _run("echo", "and serves", PATH=path, RAY_HEAD="head:6379", CODE="0")
-    assert joined.stdout == "ray start --address=head:6379\nand serves\n"
-    alone = _run("echo", "and serves", PATH=path, RAY_HEAD="head:6379", CODE="1")
-    assert (alone.returncode, alone.stdout) == (1, "ray start --address=head:6379\n")
-
-
-def test_rays_folder_on_a_node_is_open_to_its_owner_alone(tmp_path: Path) -> None:
-    ray = tmp_path / "ray"
-    ray.write_text('#!/bin/sh\nfor last; do :; done\necho "$last"\numask\n', "utf-8")
-    ray.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    joined = _run("true", PATH=path, RAY_HEAD="head:6379", RAY_TMPDIR=str(tmp_path))
-    option, _, folder = joined.stdout.splitlines()[0].partition("=")
-    assert option == "--temp-dir"
-    assert stat.S_IMODE(Path(folder).parent.stat().st_mode) == 0o700
-    assert joined.stdout.splitlines()[1] == "0077"
+def test_the_address_of_a_ray_cluster_is_refused_with_what_to_set() -> None:
+    ended = _run("echo", "started", RAY_HEAD="head:6379")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "POSTE_NODE_ADDRESS" in ended.stderr
 
 
 def test_the_command_takes_the_place_of_the_script() -> None:

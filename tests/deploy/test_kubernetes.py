@@ -1,4 +1,4 @@
-"""The chart and the KubeRay manifest: rendered by Helm, held against the schemas of Kubernetes."""
+"""The chart: rendered by Helm, held against the schemas of Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.deploy.manifests import (
     EVERYTHING_ON,
     RELEASE,
     containers,
-    kuberay,
     pod_templates,
     rendered,
 )
@@ -21,14 +20,6 @@ from tests.deploy.manifests import (
 OLDEST, NEWEST = "1.30.0", "1.37.0"
 VALUES: list[dict[str, Any]] = [{}, dict(EVERYTHING_ON), {"metrics": {"enabled": False}}]
 NAMES = ["defaults", "everything", "no metrics"]
-RAY_CLUSTER = {
-    "rayVersion",
-    "authOptions",
-    "enableInTreeAutoscaling",
-    "headGroupSpec",
-    "workerGroupSpecs",
-}
-GROUP = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
 
 
 def _of(kind: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -78,31 +69,6 @@ def test_values_that_do_not_fit_are_refused(values: dict[str, Any]) -> None:
         rendered(values)
 
 
-def test_a_kuberay_cluster_has_known_fields_and_pods_of_kubernetes() -> None:
-    cluster, *rest = kuberay()
-    assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
-    spec = cluster["spec"]
-    assert set(spec) <= RAY_CLUSTER
-    for group in [spec["headGroupSpec"], *spec["workerGroupSpecs"]]:
-        assert set(group) <= GROUP
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-        pod = {
-            "apiVersion": "v1",
-            "kind": "PodTemplate",
-            "metadata": {"name": "pod"},
-            "template": group["template"],
-        }
-        for version in (OLDEST, NEWEST):
-            kubernetes_validate.validate(pod, version, strict=True)
-    for each in rest:
-        kubernetes_validate.validate(each, NEWEST, strict=True)
-
-
-def test_the_kuberay_cluster_names_the_ray_that_is_installed() -> None:
-    constraints = (CHART.parents[2] / "constraints.txt").read_text("utf-8").split()
-    assert f"ray=={kuberay()[0]['spec']['rayVersion']}" in constraints
-
-
 def test_no_pod_is_root_talks_to_kubernetes_or_learns_of_services() -> None:
     for name, template in pod_templates():
         spec = template["spec"]
@@ -132,11 +98,8 @@ def test_a_pod_has_the_secrets_that_it_needs_and_no_other() -> None:
         for name, template in pod_templates()
     }
     assert given == {
-        RELEASE: {"mediator-keys.json", "postgres-ca.pem", "ray-token", "operators-token"},
-        f"{RELEASE}-head": {"ray-token"},
+        RELEASE: {"mediator-keys.json", "postgres-ca.pem", "operators-token"},
         f"{RELEASE}-export": {"mediator-keys.json", "postgres-ca.pem"},
-        "kuberay head": set(),
-        "kuberay nodes": {"mediator-keys.json", "postgres-ca.pem", "operators-token"},
     }
 
 
@@ -180,21 +143,23 @@ def test_shards_suffice_for_the_most_nodes_there_may_be() -> None:
     assert int(str(variables["POSTE_SHARDS"])) >= 4 * scaler["spec"]["maxReplicas"]
 
 
-def test_rays_ports_are_open_to_the_pods_of_the_cluster_alone() -> None:
+def test_the_ports_of_hosts_are_open_to_the_nodes_of_the_cluster_alone() -> None:
     policies = _of("NetworkPolicy", dict(EVERYTHING_ON))
-    cluster = policies[f"{RELEASE}-cluster"]["spec"]
-    assert cluster["ingress"] == [{"from": [{"podSelector": cluster["podSelector"]}]}]
-    open_ports = {
-        port["port"]
-        for rule in policies[f"{RELEASE}-node"]["spec"]["ingress"]
-        for port in rule["ports"]
-    }
-    assert open_ports == {"http", "metrics"}
+    node = policies[f"{RELEASE}-node"]["spec"]
+    among_nodes, *others = node["ingress"]
+    assert among_nodes == {"from": [{"podSelector": node["podSelector"]}]}
+    assert {port["port"] for rule in others for port in rule["ports"]} == {"http", "metrics"}
     assert policies[f"{RELEASE}-export"]["spec"]["ingress"] == []
 
 
+def test_a_node_tells_the_others_the_address_of_its_pod() -> None:
+    (node,) = _of("Deployment", {})[RELEASE]["spec"]["template"]["spec"]["containers"]
+    given = {variable["name"]: variable.get("valueFrom") for variable in node["env"]}
+    assert given["POSTE_NODE_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
 def test_every_service_and_policy_selects_pods_that_there_are() -> None:
-    labels = [template["metadata"]["labels"].items() for _, template in list(pod_templates())[:3]]
+    labels = [template["metadata"]["labels"].items() for _, template in pod_templates()]
     for kind in ("Service", "PodDisruptionBudget"):
         for name, found in _of(kind, dict(EVERYTHING_ON)).items():
             selector = found["spec"]["selector"]

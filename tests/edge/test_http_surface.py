@@ -15,6 +15,7 @@ import pytest
 from nacl.bindings import crypto_scalarmult_base
 from nacl.signing import SigningKey
 
+from actors.host.identity_host import IdentityHost
 from http_edge.server.home_page import PROJECT_URL
 from tests.edge.conftest import StartMediator
 from tests.edge.identities import Identity, Json
@@ -167,6 +168,27 @@ async def test_an_edge_is_ready_while_any_host_works_and_alive_without_any(
     assert "host-0 does not answer" in detail
     mediator.hosts.mend("host-1")
     assert await statuses() == (200, 200, 503)
+
+
+@pytest.mark.parametrize("settings", [{"hosts": 4}])
+async def test_readiness_asks_one_host_as_long_as_that_works(
+    mediator: Mediator, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinged: list[str] = []
+    ping = IdentityHost.ping
+
+    def noted(host: IdentityHost) -> str:
+        pinged.append(host.holdings().name)
+        return ping(host)
+
+    monkeypatch.setattr(IdentityHost, "ping", noted)
+    for _ in range(6):
+        clock.advance(2)
+        assert (await mediator.get("/readyz")).status == 200
+    # The first look is at all of them, to find one.
+    assert sorted(pinged[:4]) == ["host-0", "host-1", "host-2", "host-3"]
+    assert len(pinged) == 4 + 5
+    assert len(set(pinged[4:])) == 1
 
 
 async def test_an_edge_that_drains_is_alive_and_not_ready(mediator: Mediator) -> None:

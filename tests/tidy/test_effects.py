@@ -20,7 +20,7 @@ TIME_AND_CHANCE = {
 MAY_ASK_TIME_AND_CHANCE = {
     "actors/host/clock.py": "the server's clock and ids",
     "actors/host/host_connection.py": "makes the token of its lines",
-    "actors/ray/environment.py": "makes the token of our own Ray",
+    "actors/ray/environment.py": "makes Ray's token",
     "http_edge/crypto/aes_gcm.py": "makes nonces of AES-GCM",
     "http_edge/clients/sources.py": "the client's clock, nonces and jitter",
     "http_edge/didcomm/envelopes/v1/envelope.py": "makes content keys and nonces",
@@ -40,7 +40,7 @@ MAY_TOUCH_THE_ENVIRONMENT = {
     "projections/spark/session.py": "finds the operator's Java",
 }
 MAY_IMPORT_RAY = {
-    "actors/ray/cluster.py": "the cluster and the hosts in it",
+    "actors/ray/processes.py": "Ray itself, and hosts as Ray actors",
     "http_edge/server/ray_edge.py": "edges as Ray actors",
     "http_edge/server/serve.py": "starts and stops them all",
 }

@@ -144,19 +144,14 @@ def limits_of_deploy() -> dict[str, int]:
     def read(name: str) -> Any:
         return yaml.safe_load((ROOT / "deploy" / name).read_text())
 
-    ray = next(iter(yaml.safe_load_all((ROOT / "deploy/kuberay/poste.yaml").read_text())))
-    (workers,) = ray["spec"]["workerGroupSpecs"]
-    containers = workers["template"]["spec"]["containers"]
     found = {
         "compose": read("compose/compose.yaml")["services"]["node"]["deploy"]["resources"][
             "limits"
         ]["memory"],
         "helm": read("helm/poste/values.yaml")["nodes"]["resources"]["limits"]["memory"],
-        "kuberay": containers[0]["resources"]["limits"]["memory"],
     }
-    for unit in ("poste", "poste-node"):
-        text = (ROOT / f"deploy/systemd/{unit}.service").read_text()
-        (found[unit],) = re.findall(r"^MemoryMax=(.*)$", text, re.MULTILINE)
+    unit = (ROOT / "deploy/systemd/poste.service").read_text()
+    (found["systemd"],) = re.findall(r"^MemoryMax=(.*)$", unit, re.MULTILINE)
     return {name: size(text) for name, text in found.items()}
 
 

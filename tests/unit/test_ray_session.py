@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from actors.ray import cluster
+from actors.ray import processes
 from http_edge.server import serve
 from http_edge.server.exits import Exit, Stop
 
@@ -66,8 +66,8 @@ def test_no_other_user_of_the_machine_enters_the_folder_of_ray(
     (data_dir / "ray").mkdir(mode=0o777)
     before = os.umask(0o022)
     try:
-        folder = cluster.private_folder(data_dir)
-        cluster.start(folder)
+        folder = processes.private_folder(data_dir)
+        processes.start(folder)
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(before)
@@ -83,41 +83,36 @@ def test_a_folder_that_another_user_put_there_is_refused(data_dir: Path) -> None
     with tempfile.TemporaryDirectory() as elsewhere:
         (data_dir / "ray").symlink_to(elsewhere)
         with pytest.raises(OSError, match="belongs to another"):
-            cluster.private_folder(data_dir)
+            processes.private_folder(data_dir)
 
 
 def test_where_the_path_is_too_long_for_sockets_a_fresh_folder_is_made(tmp_path: Path) -> None:
     data_dir = tmp_path / ("d" * 60)
     data_dir.mkdir()
-    first, second = cluster.private_folder(data_dir), cluster.private_folder(data_dir)
+    first, second = processes.private_folder(data_dir), processes.private_folder(data_dir)
     try:
         assert first != second
         assert {mode(first), mode(second)} == {0o700}
         assert list(data_dir.iterdir()) == []
     finally:
-        cluster.stop(first)
-        cluster.stop(second)
+        processes.stop(first)
+        processes.stop(second)
     assert not first.exists()
 
 
 @pytest.mark.usefixtures("fake_ray")
 def test_the_folder_of_a_ray_of_its_own_is_removed_at_the_end(data_dir: Path) -> None:
-    folder = cluster.private_folder(data_dir)
-    cluster.start(folder)
-    cluster.stop(folder)
+    folder = processes.private_folder(data_dir)
+    processes.start(folder)
+    processes.stop(folder)
     assert [path.name for path in data_dir.iterdir()] == ["log.db"]
 
 
 def test_of_mediators_that_were_killed_the_last_session_is_kept(data_dir: Path) -> None:
     for number in range(3):
         (data_dir / "ray" / "s" / f"session_2026-01-0{number + 1}").mkdir(parents=True)
-    folder = cluster.private_folder(data_dir)
+    folder = processes.private_folder(data_dir)
     assert [path.name for path in (folder / "s").iterdir()] == ["session_2026-01-03"]
-
-
-def test_a_ray_that_was_joined_gets_no_folder(fake_ray: Ray) -> None:
-    cluster.join("192.0.2.1:6379")
-    assert "_temp_dir" not in fake_ray.options
 
 
 @pytest.mark.parametrize(
@@ -133,7 +128,7 @@ def test_a_ray_that_does_not_start_is_a_sentence_with_its_remedy(
 ) -> None:
     fake_ray.fault = fault
     with pytest.raises(Stop) as stopped:
-        serve._start_own_ray(data_dir)
+        serve._start_ray(data_dir)
     assert stopped.value.exit_code == Exit.UNREACHABLE
     said = str(fault).partition("\n")[0] or type(fault).__name__
     assert stopped.value.message == f"Ray did not start: {said}."

@@ -13,8 +13,9 @@ from actors.core.commands import Page, Read
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.host.connected_host import Caller, ConnectedHostPort
+from actors.host.host_client import HostClient
 from actors.host.host_finder import HostFinder
-from actors.host.identity_host import HostOptions
+from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.inspection import CachedIdentities, ListCachedIdentities
 from actors.host.measures import HostStats
 from actors.host.port import (
@@ -40,10 +41,12 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
-from actors.ray.cluster import RayIdentityHost
+from actors.ray.processes import RayIdentityHost
+from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter
 from eventstore.log.host_leases import HostLease
-from tests.cluster.ray_nodes import free_port
+from tests.cluster.nodes import free_port
+from tests.log.raw_sql import run_sql
 
 DID, SHARD = "did:x:me", "shard-0"
 NO_HANDOVER = msgspec.msgpack.encode({})
@@ -87,7 +90,7 @@ def host(options: HostOptions) -> Iterator[RayIdentityHost]:
 async def port(options: HostOptions) -> AsyncIterator[ConnectedHostPort]:
     """The way of an edge to the host, as soon as it has a row."""
     leases = options.open_leases()
-    caller = Caller("edge-0", 10, nowhere, nowhere, is_patient=True)
+    caller = Caller("edge-0", 10, nowhere, nowhere, patience_s=10)
     port = ConnectedHostPort(caller, "host", HostFinder([leases]))
     yield port
     port.close()
@@ -114,6 +117,39 @@ async def test_a_question_that_fails_is_unavailable_and_the_next_one_is_answered
     with pytest.raises(HostUnavailable):
         await port.ask(EndHost())  # it is that of shards
     assert await port.heartbeat(1, "first") == await port.heartbeat(1, "first") != ""
+
+
+@pytest.mark.usefixtures("host")
+async def test_a_host_that_knows_the_sockets_of_an_edge_is_not_sent_them_again(
+    port: ConnectedHostPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[bytes] = []
+    ask = HostClient.ask
+
+    async def noted(client: HostClient, question: bytes) -> bytes:
+        questions.append(question)
+        return await ask(client, question)
+
+    monkeypatch.setattr(HostClient, "ask", noted)
+    first = {await port.heartbeat(sockets, "first") for sockets in (1, 1, 1, 2, 2)}
+    assert (len(first), len(questions)) == (1, 2)
+    port.close()
+    # The connection ended, and what was pushed to it with it.
+    second = {await port.heartbeat(2, "first") for _ in range(3)}
+    assert (len(first | second), len(questions)) == (2, 3)
+
+
+def test_a_placed_host_is_well_as_long_as_its_lease_runs_and_writes_nothing(
+    options: HostOptions,
+) -> None:
+    runs = [True]
+    host = IdentityHost(options, lambda *_: None, may_serve=lambda: runs[0])
+    assert host.ping() == host.incarnation
+    assert run_sql(options.dsn, "SELECT * FROM heartbeat") == []
+    runs[0] = False
+    with pytest.raises(LogUnavailable):
+        host.ping()
+    host.stop()
 
 
 async def test_who_does_not_wait_for_a_host_hears_at_once_that_nothing_was_sent(

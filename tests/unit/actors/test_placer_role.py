@@ -12,10 +12,10 @@ import pytest
 
 from actors.host.host_finder import HostFinder
 from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
-from actors.placement.port import Placed, PlacerUnavailable
+from actors.placement.port import DrainNode, MoveShard, Placed, PlacerUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.host_leases import open_host_leases
-from tests.cluster.ray_nodes import free_port
+from tests.cluster.nodes import free_port
 from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster
 
 LOOPBACK = "127.0.0.1"
@@ -80,8 +80,8 @@ async def test_who_leaves_gives_the_role_to_the_next_and_both_place_what_there_i
     first = Process(cluster, "a", tmp_path)
     assert await placing(link) == everything
     second = Process(cluster, "b", tmp_path)
-    assert await link.move("shard-99", "b") is Placed.NO_SUCH_SHARD
-    assert await link.drain("elsewhere", draining=True) is Placed.NO_SUCH_NODE
+    assert await link.order(MoveShard("shard-99", "b")) is Placed.NO_SUCH_SHARD
+    assert await link.order(DrainNode("elsewhere", draining=True)) is Placed.NO_SUCH_NODE
     (row,) = leases.living()
     assert (row.name, row.node) == (PLACER, "a")
     await first.leave()

@@ -2,8 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from http_edge.settings.reference import (
+    RETIRED,
     Setting,
     every_setting,
     markdown_reference,
@@ -11,7 +15,7 @@ from http_edge.settings.reference import (
     variable_of,
 )
 from http_edge.settings.settings import Section, Settings
-from http_edge.settings.sources import load_settings
+from http_edge.settings.sources import SettingRefused, load_settings
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,7 +52,7 @@ def test_every_setting_says_why_and_what_fits() -> None:
     for setting in every_setting().values():
         assert len(setting.reason) > 20, setting.name
         assert setting.reason.endswith("."), setting.name
-        assert setting.expected != "a text" or setting.name == "ray_address", setting.name
+        assert setting.expected != "a text", setting.name
 
 
 def test_every_section_is_described() -> None:
@@ -73,6 +77,22 @@ def test_the_tables_name_every_setting_and_its_variable() -> None:
     for setting in every_setting().values():
         assert f"| `{setting.name}` |" in tables
         assert f"| `{setting.variable}` |" in tables
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_setting_of_an_earlier_release_is_refused_with_what_to_set(
+    name: str, tmp_path: Path
+) -> None:
+    section, _, field = name.rpartition(".")
+    file = tmp_path / "poste.toml"
+    file.write_text(f'{f"[{section}]" if section else ""}\n{field} = ""\n')
+    sources: list[Any] = [({name: "1"}, {}), ({}, {variable_of(name): "1"}), ({}, {}, file)]
+    for source in sources:
+        with pytest.raises(SettingRefused) as refused:
+            load_settings(*source)
+        assert refused.value.expected == RETIRED[name]
+        instead = RETIRED[name].split(" ")[0].rstrip(",")
+        assert instead in every_setting()
 
 
 def test_a_renamed_setting_names_the_one_it_was() -> None:

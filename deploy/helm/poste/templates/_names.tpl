@@ -24,10 +24,6 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end -}}
 
-{{- define "poste.head" -}}
-{{ include "poste.name" . }}-head:6379
-{{- end -}}
-
 {{/* What all pods have in common, at the level of a pod's spec. */}}
 {{- define "poste.pod" -}}
 serviceAccountName: {{ include "poste.name" . }}
@@ -52,13 +48,6 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
-{{- end -}}
-
-{{/* Ray's processes know each other by this token; it is read from a file, so that no child of a
-process shows it in its environment. */}}
-{{- define "poste.rayEnvironment" -}}
-- {name: RAY_AUTH_MODE, value: token}
-- {name: RAY_AUTH_TOKEN_PATH, value: /etc/poste/ray-token}
 {{- end -}}
 
 {{- define "poste.logEnvironment" -}}

@@ -1,8 +1,8 @@
 """Every call to Ray that concerns hosts: starting Ray, and the processes of hosts.
 
-Ray starts hosts, starts them again and ends them. Who lives and where is not asked of it, and no
-command, answer or question passes through it: a cut-off host may live beside its replacement, and
-the log is the fence.
+Each ``poste serve`` has a Ray of its own, on loopback, that ends with it. Ray starts the processes
+of this machine, starts them again and ends them. Who lives and where is not asked of it, and no
+command, answer or question passes through it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import ray
 from ray import exceptions as ray_errors
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
-from actors.core.placement_table import HostHoldings
 from actors.host.host_connection import Answer, HostServer
 from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
@@ -39,7 +37,6 @@ from eventstore.log.host_leases import HostLease
 
 _LOG = logging.getLogger(__name__)
 _REOPEN_S: Final = 1.0
-_FORGOTTEN_S: Final = 60.0
 _END_S_MAX: Final = 3.0
 _LOOK_S: Final = 0.05
 
@@ -57,16 +54,12 @@ _OWNER_ALONE: Final = 0o700
 _OTHERS: Final = 0o077
 
 
-class ClusterRefused(Exception):
-    """Ray cannot be started or joined; the message says why."""
-
-
-class NameTaken(Exception):
-    """An actor of this name lives already; the message is the name."""
+class RayRefused(Exception):
+    """Ray cannot be started; the message says why."""
 
 
 def private_folder(data_dir: Path) -> Path:
-    """A folder for the sockets and logs of a Ray of our own, which its owner alone can enter.
+    """A folder for the sockets and logs of Ray, which its owner alone can enter.
 
     Ray opens all that it makes there to every user of the machine, and follows links in it. It is
     ``ray`` in the data directory; where sockets would have too long a path, a fresh one elsewhere.
@@ -92,69 +85,41 @@ def private_folder(data_dir: Path) -> Path:
     return folder
 
 
-def join(address: str, *, node_ip: str | None = None) -> None:
-    """Join the Ray cluster at ``address``.
-
-    ``node_ip`` says which node of the cluster to be on, where this machine runs several.
-
-    Raises:
-        ClusterRefused: the cluster cannot be reached, or has no node on this machine.
-    """
-    # Ray has no public names for the address of a node and for its inner settings.
-    _init(address=address, _node_ip_address=node_ip)
-
-
 def start(folder: Path) -> None:
-    """Start a Ray of our own on this machine, with its sockets and logs in this folder.
+    """Start Ray on this machine, with its sockets and logs in this folder.
 
     Raises:
-        ClusterRefused: it does not start.
+        RayRefused: it does not start.
     """
+    logging.getLogger("ray").setLevel(logging.WARNING)
     before = os.umask(_OTHERS)
     try:
-        _init(
+        # Ray has no public names for the address of a node and for its folder.
+        ray.init(
             address="local",  # never one that happens to run on this machine
+            namespace=NAMESPACE,
             include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
             object_store_memory=OBJECT_STORE_BYTES,
             _node_ip_address="127.0.0.1",
             _temp_dir=str(folder / _SESSIONS),
         )
+    except Exception as error:
+        # What Ray raises is written nowhere, and differs by the part that did not start in time.
+        raise RayRefused(str(error).partition("\n")[0] or type(error).__name__) from error
     finally:
         os.umask(before)
 
 
-def _init(**options: Any) -> None:
-    logging.getLogger("ray").setLevel(logging.WARNING)
-    try:
-        ray.init(namespace=NAMESPACE, log_to_driver=False, configure_logging=False, **options)
-    except Exception as error:
-        # What Ray raises is written nowhere, and differs by the part that did not start in time.
-        raise ClusterRefused(str(error).partition("\n")[0] or type(error).__name__) from error
-
-
-def stop(own_folder: Path | None = None) -> None:
-    """Leave Ray; a Ray of our own ends with all its actors, and its folder is removed if named.
+def stop(folder: Path | None = None) -> None:
+    """End Ray with all its actors, and remove its folder if it is named.
 
     Ray itself leaves the folder of every session behind.
     """
     ray.shutdown()
-    if own_folder is not None:
-        shutil.rmtree(own_folder, ignore_errors=True)
-
-
-def is_lost() -> bool:
-    """Has the head been replaced by one that does not know this process?
-
-    Ray lets such a process call dead actors for ever. As long as no head answers, this waits;
-    after 60 s Ray itself ends the process.
-    """
-    try:
-        ray.util.list_named_actors()
-    except ray_errors.AuthenticationError:
-        return True  # what Ray makes of "WrongClusterID"
-    except ray_errors.RayError:
-        return False
-    return False
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 Prepare: TypeAlias = Callable[[str], None]
@@ -164,7 +129,6 @@ Prepare: TypeAlias = Callable[[str], None]
 CALLS_MAX: Final = 2
 """Threads for what has no group of its own: the start and the end."""
 _DEDICATED_HOST: Final[Mapping[str, Any]] = {
-    "namespace": NAMESPACE,
     "get_if_exists": True,
     "lifetime": "detached",
     "max_restarts": 0,
@@ -194,7 +158,7 @@ class RayIdentityHost(IdentityHost):
             # Without a placer no other is put in its place, so it need not stop.
             may_serve=term.is_running if options.is_placed else always,
         )
-        address = self._server.listen(options.address or node_address())
+        address = self._server.listen(options.address)
         self._lease = LeaseKeeper(
             HostLease(
                 options.name,
@@ -225,7 +189,7 @@ class RayIdentityHost(IdentityHost):
         _end_stale(name)
         options = msgspec.structs.replace(self._options, name=name, partitions=[])
         ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayDedicatedHost).options(
-            name=name, scheduling_strategy=this_node(), **_DEDICATED_HOST
+            name=name, **_DEDICATED_HOST
         ).remote(options, self._prepare)
 
     @override
@@ -243,22 +207,13 @@ class RayIdentityHost(IdentityHost):
 class RayDedicatedHost(RayIdentityHost):
     """A dedicated host: that of one identity, which the placer starts and ends.
 
-    It outlives the ``poste serve`` that started it: should that end, the identity can still be
-    moved with its sessions. Without a placer for long it ends by itself.
+    It outlives the host that started it, and ends with Ray.
     """
 
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """As ``RayIdentityHost``."""
-        self._asked_s = time.monotonic()
         self._is_ending = False
         super().__init__(options, prepare)
-        threading.Thread(target=self._end_when_forgotten, name="forgotten", daemon=True).start()
-
-    @override
-    def holdings(self) -> HostHoldings:
-        """See ``IdentityHost.holdings``."""
-        self._asked_s = time.monotonic()
-        return super().holdings()
 
     @override
     def answer(self, question: AnyQuestion) -> object:
@@ -270,19 +225,13 @@ class RayDedicatedHost(RayIdentityHost):
             return None
         return super().answer(question)
 
-    def _end_when_forgotten(self) -> None:
-        while (left_s := self._asked_s + _FORGOTTEN_S - time.monotonic()) > 0:
-            time.sleep(left_s)
-        _LOG.error("no placer has asked for this host: it ends")
-        self._end()
-
     def _end(self) -> None:
         self.stop()
         # Whether Ray answers or not.
         threading.Timer(_END_S_MAX, os._exit, (0,)).start()
         with contextlib.suppress(ray_errors.RayError, ValueError):
             # By Ray's hand: the name is free before the process ends, so no caller finds it dying.
-            ray.kill(ray.get_actor(self._options.name, namespace=NAMESPACE))
+            ray.kill(ray.get_actor(self._options.name))
         os._exit(0)
 
 
@@ -294,7 +243,7 @@ def _end_stale(name: str) -> None:
     until_s = time.monotonic() + _END_S_MAX
     with contextlib.suppress(ValueError):  # there is none any more
         while time.monotonic() < until_s:
-            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+            ray.kill(ray.get_actor(name))
             time.sleep(_LOOK_S)
 
 
@@ -317,34 +266,12 @@ def _opened(options: HostOptions) -> EventLog:
 
 
 def start_host(options: HostOptions, prepare: Prepare) -> Any:
-    """A new named host on the node of this process; Ray restarts it whenever it dies.
-
-    It ends with this process, and with its node.
-
-    Raises:
-        NameTaken: a host of this name lives already.
-    """
+    """A new host; Ray restarts it whenever it dies, and it ends with this process."""
     remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayIdentityHost)
-    try:
-        return remote.options(
-            name=options.name,
-            namespace=NAMESPACE,
-            max_restarts=-1,
-            max_task_retries=0,
-            num_cpus=0,
-            max_concurrency=CALLS_MAX,
-            scheduling_strategy=this_node(),
-        ).remote(options, prepare)
-    except ray_errors.ActorAlreadyExistsError as error:
-        raise NameTaken(options.name) from error
-
-
-def node_address() -> str:
-    """The address of the node of this process, where others of the cluster reach it."""
-    address: str = ray.util.get_node_ip_address()
-    return address
-
-
-def this_node() -> NodeAffinitySchedulingStrategy:
-    """Run on the node of this process and on no other."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return remote.options(
+        name=options.name,
+        max_restarts=-1,
+        max_task_retries=0,
+        num_cpus=0,
+        max_concurrency=CALLS_MAX,
+    ).remote(options, prepare)

@@ -1,0 +1,30 @@
+"""The address that a node gives itself is the one on the network of the log's server."""
+
+from __future__ import annotations
+
+import pytest
+
+from http_edge.server.address import address_towards
+from http_edge.server.exits import Exit, Stop
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://poste:secret@127.0.0.1:5432/poste",
+        "postgresql://poste@127.0.0.1,db.invalid:5433/poste?target_session_attrs=read-write",
+    ],
+)
+def test_it_is_the_one_from_which_the_first_server_is_reached(dsn: str) -> None:
+    assert address_towards(dsn) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "dsn", ["postgresql:///poste?host=/run/postgresql", "postgresql://poste@db.invalid/poste"]
+)
+def test_without_a_way_to_the_server_the_operator_is_asked_to_name_it(dsn: str) -> None:
+    with pytest.raises(Stop) as stopped:
+        address_towards(dsn)
+    assert stopped.value.exit_code == Exit.UNREACHABLE
+    assert "--set node_address=ADDRESS" in stopped.value.remedy
+    assert "secret" not in stopped.value.message
