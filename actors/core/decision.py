@@ -48,7 +48,7 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
 
     def content(self, data: bytes, number: int = 0) -> Content:
         """A content that the command brings, one of several by its number."""
-        place = f"{self.fresh_id}.{number}".encode()
+        place = (f"{self.fresh_id}.{number}" if number else self.fresh_id).encode()
         return Content.of(data, blake2b(place, digest_size=SALT_BYTES, key=self.secret).digest())
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -15,6 +17,11 @@ NewId: TypeAlias = Callable[[], str]
 
 
 SECRET_BYTES: Final = 32
+_ID_BYTES: Final = 16
+_DRAWN_AT_ONCE: Final = 256
+"""To ask the system for the bits of one id takes longer than all else that makes it."""
+_BITS: Final[list[bytes]] = []
+os.register_at_fork(after_in_child=_BITS.clear)
 
 
 def system_clock() -> int:
@@ -24,7 +31,14 @@ def system_clock() -> int:
 
 def new_id() -> str:
     """A fresh id: 128 random bits, base64url."""
-    return secrets.token_urlsafe(16)
+    try:
+        bits = _BITS.pop()
+    except IndexError:
+        # Other threads may do the same now: each has bits that no other gets.
+        drawn = os.urandom(_ID_BYTES * _DRAWN_AT_ONCE)
+        bits, *others = (drawn[at : at + _ID_BYTES] for at in range(0, len(drawn), _ID_BYTES))
+        _BITS.extend(others)
+    return urlsafe_b64encode(bits)[:-2].decode()
 
 
 def new_secret() -> bytes:

@@ -188,8 +188,9 @@ class Host:
         replies: list[Reply] = []
         pushes: list[tuple[str, Push]] = []
         for (_, submission), outcome in zip(items, outcomes, strict=True):
-            pages_bytes += outcome.page_bytes
-            if 0 < outcome.page_bytes < pages_bytes > self._limits.pages_bytes_max:
+            page_bytes = outcome.page_bytes
+            pages_bytes += page_bytes
+            if 0 < page_bytes < pages_bytes > self._limits.pages_bytes_max:
                 # Pages are read whole: many large ones together would fill the memory.
                 replies.append(_UNAVAILABLE)
             else:

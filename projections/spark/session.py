@@ -124,6 +124,8 @@ def _candidates() -> Iterator[Path]:
 
 MEMORY_MIB: Final = 3_072
 """Heap of the one Java process; about 1 GiB comes on top of it."""
+PARTS_MAX: Final = 64
+"""Parts in which rows are grouped on this machine; fewer where there are few rows."""
 _EVERYWHERE: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -141,7 +143,7 @@ _ON_THIS_MACHINE: Final = {
     # The files of a large export are listed here faster than by a job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Small parts: a hash table of one has to fit into memory.
-    "spark.sql.shuffle.partitions": "64",
+    "spark.sql.shuffle.partitions": str(PARTS_MAX),
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     # Most columns of a batch are empty: each costs less than its beginning.
     "spark.sql.parquet.columnarReaderBatchSize": "16384",

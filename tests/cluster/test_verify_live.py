@@ -23,15 +23,11 @@ _PAUSE_S = 0.02
 async def verify(server: Server, export: Path, *more: str) -> tuple[int, Any, str]:
     """Exit code, JSON and stderr of ``poste verify --live``."""
     code = "from http_edge.cli.main import main; main()"
-    options = ["--live", "--json", "--master", "local[2]", "--memory-mib", "512"]
+    options = ["--live", "--json", "--master", "local[1]", "--memory-mib", "512"]
     places = ["--data-dir", str(server.data_dir), "--from", str(export)]
-    # Small tables: what makes Java fast in the long run would only take longer.
-    quick = "spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1\n"
-    (server.data_dir / "spark-defaults.conf").write_text(quick)
-    environment = own_environment() | {"SPARK_CONF_DIR": str(server.data_dir)}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, "verify", *options, *places, *more,
-        stdout=PIPE, stderr=PIPE, env=environment,
+        stdout=PIPE, stderr=PIPE, env=own_environment(),
     )  # fmt: skip
     out, err = await process.communicate()
     return process.returncode or 0, json.loads(out or b"null"), err.decode()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from deltalake import DeltaTable
@@ -24,6 +22,7 @@ from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.tree import head_in, published_note
 from eventstore.parquet.verify.export import verify_export
 from eventstore.stores.open_log import open_log
+from tests.export.killed_exporter import exit_code
 from tests.export.samples import (
     SIGNED_BY,
     Growing,
@@ -36,53 +35,8 @@ from tests.export.samples import (
     leaves_of,
     whole_log,
 )
-from tests.tidy.modules import ROOT
 
-CHILD = """
-import os, signal, sys
-folder, fatal, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-from eventstore.stores.open_log import open_log
-from eventstore.parquet.files import open_place
-from tests.export.samples import export_all, exporter
-
-counted = 0
-
-def count(event, arguments):
-    global counted
-    if event in WATCHED and f"{folder}/export" in str(arguments[0]):
-        counted += 1
-        if counted == fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-WATCHED = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
-if what == "files":
-    sys.addaudithook(count)
-
-from deltalake import DeltaTable
-import eventstore.parquet.write.table as table
-
-def watched(holder, name):
-    made = getattr(holder, name)
-    def call(*arguments, **more):
-        count("open", [f"{folder}/export"])
-        made(*arguments, **more)
-        count("open", [f"{folder}/export"])
-    setattr(holder, name, call)
-
-for name in ("create_write_transaction", "create_checkpoint", "cleanup_metadata"):
-    watched(DeltaTable, name)
-watched(table, "create_table_with_add_actions")
-table.SUMMARY_EVERY = 3
-log, place = open_log(f"sqlite:{folder}/log.db"), open_place(f"{folder}/export")
-export_all(log, place)
-export = exporter(log, place)
-export.compact(files_min=2)
-export.sweep()
-export.close()
-"""
-"""Exports and compacts; kills itself before or after the step of the given number of the library of
-the table, or, of ``files``, also before one that touches a file. Summaries and checkpoints are made
-often."""
+_KILLED: Final[int | None] = -signal.SIGKILL
 
 
 @pytest.mark.crash
@@ -93,13 +47,12 @@ def test_nothing_is_missed_or_doubled_whenever_the_exporter_is_killed(
     with closing(open_log(f"sqlite:{tmp_path}/log.db")) as log:
         growing = Growing(log)
         place = open_place(f"{tmp_path}/export")
-        fatal, ended = 0, -signal.SIGKILL
-        while ended == -signal.SIGKILL:
+        fatal, ended = 0, _KILLED
+        while ended == _KILLED:
             # Each round kills a few steps later than the one before, and the log has grown.
             fatal += apart
             growing.grow(5)
-            command = [sys.executable, "-c", CHILD, str(tmp_path), str(fatal), what]
-            ended = subprocess.run(command, cwd=ROOT, check=False, timeout=120).returncode
+            ended = exit_code(str(tmp_path), fatal, what)
             found = exported_log(place)
             assert found == list(whole_log(log))[: len(found)]
             _assert_published_head_is_of(log, place)

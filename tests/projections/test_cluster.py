@@ -36,7 +36,6 @@ _REGISTERED: Final = re.compile(r"Successfully registered with master")
 OPTIONS: Final = {
     "spark.cores.max": str(WORKERS),
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     # Both work from the beginning.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",

@@ -33,7 +33,7 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
         shutil.copytree(ROOT / folder, copied / folder)
     mark = copied / "projections" / "audit" / "program.py"
     mark.write_text(f"{mark.read_text()}\nclick.echo(__file__, err=True)\n")
-    options = ["--master", "local[1]", "--driver-java-options", "-XX:TieredStopAtLevel=1"]
+    options = ["--master", "local[1]"]
     for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false"):
         options += ["--conf", setting]
     question = Question(source=str(tmp_path / "export"), subject=OfReplays(), rows_max=1)
