@@ -26,6 +26,8 @@ UNLIMITED: Final = {
     "rates.registrations_per_s": "0",
     "rates.registrations_per_address_per_s": "0",
     "didcomm.socket_messages_per_s_max": "10000",
+    # Sockets are opened before it is their turn.
+    "didcomm.socket_first_message_s": "600",
 }
 MANY_SOCKETS: Final = {
     "limits.sockets_max": "100000",
