@@ -438,7 +438,7 @@ def test_no_command_shows_a_payload_and_with_a_key_none_shows_a_name(
 def test_what_is_not_in_the_log_is_said(audit: Run, sample: SampleLog) -> None:
     for command in (["message", "unknown"], ["identity", "did:example:unknown"]):
         done = audit(*command, "--from", str(sample.export), "--master", "local[1]")
-        assert (done.code, done.out) == (1, "")
+        assert (done.code, done.out) == (1, ""), done.err
         assert f"no such {command[0]}" in done.err
 
 
