@@ -12,7 +12,7 @@ import ssl
 import struct
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -98,22 +98,28 @@ class TlsProxy:
         front.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        try:
             if await reader.readexactly(len(TLS_PLEASE)) == TLS_PLEASE:
                 writer.write(b"S")
                 await writer.start_tls(self._context)
                 self.handshakes += 1
                 from_server, to_server = await asyncio.open_unix_connection(self._server)
                 await asyncio.gather(_pass_on(reader, to_server), _pass_on(from_server, writer))
-        writer.close()
+        except (OSError, asyncio.IncompleteReadError):
+            return
+        finally:
+            writer.close()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
+    try:
         while block := await reader.read(_BLOCK_BYTES):
             writer.write(block)
             await writer.drain()
-    writer.close()
+    except OSError:
+        return
+    finally:
+        writer.close()
 
 
 def _certificate(

@@ -96,9 +96,9 @@ class HostClient(asyncio.Protocol):
             self._calls.pop(number, None)
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection at once, whatever the host has not read yet."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -213,3 +213,6 @@ class HostPort(OwnerPort, Protocol):
         Raises:
             HostUnavailable: the host did not answer.
         """
+
+    def close(self) -> None:
+        """End what is under way, its outcome unknown; what is asked later begins anew."""

@@ -33,11 +33,11 @@ _UNEXPLAINED: Final = "not all of this mediator works now"
 """What strangers hear, because DCTRL-0004 3.3 asks for a description."""
 
 
-class _HostProblem(msgspec.Struct, frozen=True):
-    """What is wrong with a host; ``works``: it still does a part of its work."""
+class _HostState(msgspec.Struct, frozen=True):
+    """What is wrong with a host, None if nothing is; ``serves``: it does a part of its work."""
 
-    detail: str
-    works: bool = False
+    problem: str | None
+    serves: bool
 
 
 class Health:
@@ -59,16 +59,18 @@ class Health:
         return "; ".join(await self._check()) or None
 
     async def unready(self) -> str | None:
-        """None when any host answers and its log takes writes, else what does not.
+        """None when any host with shards answers and its log takes writes, else what does not.
 
-        To send no more requests to this edge cures no host, and the other edges reach the same
-        hosts: where some still work, taking the edges out would end the service of those, too. So
-        one that works is enough, and as long as it does no other is asked.
+        A host without a shard serves no one: on a machine that is cut off from the others, but not
+        from the log, it is the one that this edge still reaches. To send no more requests to this
+        edge cures no host, and the other edges reach the same hosts: where some still work, taking
+        the edges out would end the service of those, too. So one that works is enough, and as long
+        as it does no other is asked.
         """
         if await self._is_one_well():
             return None
         problems = await self._check()
-        return None if self._working else "; ".join(problems) or "no host is known"
+        return None if self._working else "; ".join(problems) or "no host with a shard is known"
 
     async def _is_one_well(self) -> bool:
         """Does the host that worked when it was asked last still work?"""
@@ -76,9 +78,9 @@ class Health:
             now_ms, host = self._clock(), self._well
             if host is None or abs(now_ms - self._well_ms) < _CACHE_MS:
                 return host is not None
-            problem = await self._problem(host)
+            state = await self._state(host)
             self._well_ms = now_ms
-            if problem is not None and not problem.works:
+            if not state.serves:
                 self._well = None
             return self._well is not None
 
@@ -86,13 +88,9 @@ class Health:
         async with self._lock:
             if abs(self._clock() - self._checked_ms) >= _CACHE_MS:
                 hosts = self._gateway.routes.hosts()
-                found = await asyncio.gather(*[self._problem(host) for host in hosts])
-                self._problems = [problem.detail for problem in found if problem is not None]
-                working = [
-                    host
-                    for host, problem in zip(hosts, found, strict=True)
-                    if problem is None or problem.works
-                ]
+                found = await asyncio.gather(*[self._state(host) for host in hosts])
+                self._problems = [each.problem for each in found if each.problem is not None]
+                working = [host for host, each in zip(hosts, found, strict=True) if each.serves]
                 self._working = len(working)
                 self._well = working[0] if working else None
                 unowned = self._gateway.routes.unowned()
@@ -138,17 +136,17 @@ class Health:
         ]
         return figures
 
-    async def _problem(self, host: str) -> _HostProblem | None:
+    async def _state(self, host: str) -> _HostState:
         port = self._gateway.port(host)
         try:
             async with asyncio.timeout(_CHECK_S_MAX):
                 await port.ask(Ping())
                 holdings = await port.ask(QueryHoldings())
         except (HostUnavailable, TimeoutError):
-            return _HostProblem(f"{host} does not answer or its log takes no writes")
-        if not holdings.short_of_disk:
-            return None
-        return _HostProblem(f"{host} is short of disk and takes only what frees some", works=True)
+            problem = f"{host} does not answer or its log takes no writes"
+            return _HostState(problem, serves=False)
+        short = f"{host} is short of disk and takes only what frees some"
+        return _HostState(short if holdings.short_of_disk else None, serves=bool(holdings.shards))
 
     async def _stats_of(self, hosts: Sequence[str]) -> list[HostStats]:
         found = await asyncio.gather(*[self._stats(host) for host in hosts])

@@ -241,6 +241,11 @@ class Gateway:
         if known not in ("", incarnation):
             self._on_new_incarnation(host)
 
+    def give_up(self, host: str) -> None:
+        """Wait no more for what a host that was lost was asked; it may only stand still."""
+        if host in self._outboxes:
+            self._outboxes[host].port.close()
+
     def forget(self, host: str) -> None:
         """A host is no more: another one of its name has nothing to do with it."""
         self._incarnations.pop(host, None)

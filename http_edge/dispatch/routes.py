@@ -110,6 +110,9 @@ class LiveRoutes:
         self._dedicated_hosts: Sequence[str] = []
         self._known: dict[str, PartitionOwner] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
+        self.lost_hosts: set[str] = set()
+        """Hosts that live no more, by the last table, and whose partitions others own without a
+        handover: they answer nothing that is under way."""
 
     def update(self, table: PlacementTable) -> Collection[str]:
         """Follow this table from now on; the partitions whose sessions were lost since the last.
@@ -117,10 +120,12 @@ class LiveRoutes:
         Tables are taken in the order in which they come.
         """
         now_s, lost = self._clock_s(), self._back_in_shards(table)
+        self.lost_hosts.clear()
         for partition, owner in self._owners_in(table).items():
             before = self._known.get(partition) or self._in_shard(partition, owner)
             if before.sessions != owner.sessions:
                 lost.add(partition)
+                self.lost_hosts |= {before.host} - table.hosts.keys() - table.dedicated_hosts.keys()
             elif before.host != owner.host:
                 self._left[partition] = (before.host, now_s)
         self._known.update(self._owners_in(table))

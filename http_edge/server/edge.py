@@ -293,6 +293,8 @@ class Edge:
         routes = self._gateway.routes
         assert isinstance(routes, LiveRoutes)
         lost = routes.update(table)
+        for host in routes.lost_hosts:
+            self._gateway.give_up(host)
         self._reach_out(table)
         if lost:
             shards = ", ".join(sorted(filter(is_shard, lost)))

@@ -78,6 +78,9 @@ class EchoHost:
         """Never starts anew."""
         return "echo"
 
+    def close(self) -> None:
+        """Nothing is ever under way."""
+
 
 def _reply(submission: Submission) -> Reply:
     if submission.refusal is not None:  # the edge's own, which a host passes on

@@ -119,7 +119,8 @@ class Server:
         """The edge process that has accepted the connection from this local port."""
         ports = f":{int(self.url.rpartition(':')[2]):04X}", f":{client_port:04X}"
         rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
-        (inode,) = (row[9] for row in rows if (row[1][8:], row[2][8:]) == ports)
+        # What changed while it was read stands there twice; what has ended has no number.
+        (inode,) = {row[9] for row in rows if (row[1][8:], row[2][8:]) == ports} - {"0"}
         for edge in self.pids(EDGE):
             for descriptor in Path(f"/proc/{edge}/fd").iterdir():
                 if str(descriptor.readlink()) == f"socket:[{inode}]":

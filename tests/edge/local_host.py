@@ -141,6 +141,10 @@ class LocalHostPort(HostPort):
         return await self.ask(NoteSockets(self._edge, sockets, incarnation))
 
     @override
+    def close(self) -> None:
+        """What is under way in a thread of this process comes to its end."""
+
+    @override
     async def ask(self, question: HostQuestion[A]) -> A:
         return await self._run(lambda host: host.ask(question))
 

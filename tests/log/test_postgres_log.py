@@ -23,6 +23,7 @@ from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_append import append as append_rows
 from eventstore.stores.postgres_connections import BoundedConnection, PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
+from tests.cluster.server import ended
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, OTHER, OWNER, OWNER_DID, append, message
@@ -130,12 +131,13 @@ def test_an_append_whose_commit_is_lost_runs_once_and_is_unknown(
 
 def test_connections_that_the_server_closed_are_replaced(log: EventLog, postgres_url: str) -> None:
     append(log, OWNER, message())
-    ended = run_sql(
+    closed = run_sql(
         postgres_url,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
-    assert len(ended) >= 1
+    assert len(closed) >= 1
+    assert all(ended(pid, 10) for pid, _ in closed)
     append(log, OWNER, message())
     assert log.position() == 2
 

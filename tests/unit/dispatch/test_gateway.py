@@ -41,6 +41,7 @@ class RecordingHost:
         self.answering.set()
         self.called = asyncio.Event()
         self.fails: type[HostUnavailable] | None = None
+        self.is_cut = False
         self.incarnation_name = "first"
         self.pushes: list[Push] = []
         self._reply = reply
@@ -50,6 +51,9 @@ class RecordingHost:
         self.batches.append(submissions)
         self.called.set()
         await self.answering.wait()
+        if self.is_cut:
+            self.is_cut = False
+            raise HostUnavailable("host-0")
         if self.fails is not None:
             raise self.fails("host-0")
         replies = [self._reply(submission) for submission in submissions]
@@ -65,6 +69,10 @@ class RecordingHost:
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         return self.incarnation_name
+
+    def close(self) -> None:
+        self.is_cut = True
+        self.answering.set()
 
 
 class Setting:

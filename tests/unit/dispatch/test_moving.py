@@ -163,6 +163,44 @@ def test_sessions_are_lost_with_a_new_id_also_when_they_had_no_owner_between() -
     assert set(routes.update(table(6, "host-1", "2"))) == set(SHARDS)
 
 
+def without(table: PlacementTable, host: str) -> PlacementTable:
+    """The same as if this host lived no more."""
+    hosts = {name: node for name, node in table.hosts.items() if name != host}
+    return msgspec.structs.replace(table, hosts=hosts)
+
+
+def test_a_host_is_lost_when_others_own_what_it_had_and_did_not_hand_over() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes.update(table(1, "host-0", "1"))
+    routes.update(without(table(2, None), "host-0"))
+    assert routes.lost_hosts == set()  # it may still hand over
+    routes.update(without(table(3, "host-1", "2"), "host-0"))
+    assert routes.lost_hosts == {"host-0"}
+    routes.update(table(4, "host-1", "2"))
+    assert routes.lost_hosts == set()
+    routes.update(without(table(5, "host-0", "2"), "host-1"))
+    assert routes.lost_hosts == set()  # handed over
+    routes.update(table(6, "host-1", "3"))
+    assert routes.lost_hosts == set()  # it lives
+
+
+async def test_who_waits_for_a_host_that_was_lost_is_answered_or_goes_to_the_next_owner() -> None:
+    setting, routes = live()
+    stands_still = setting.hosts["host-0"]
+    stands_still.answering.clear()
+    routes.update(table(1, "host-0"))
+    sent = submitted(setting)
+    await stands_still.called.wait()
+    waiting = submitted(setting, 1)
+    await asyncio.sleep(0)
+    stands_still.fails = HostNotReached
+    routes.update(without(table(2, "host-1", "2"), "host-0"))
+    setting.gateway.give_up("host-0")
+    assert await sent == UNAVAILABLE  # it may have come about
+    assert await waiting == Done()
+    assert len(setting.hosts["host-1"].batches) == 1
+
+
 def test_shards_that_left_a_host_are_remembered_until_a_broken_line_to_it_is_noticed() -> None:
     now_s = 0.0
     routes = LiveRoutes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)

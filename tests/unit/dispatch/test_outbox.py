@@ -34,6 +34,9 @@ class HeldPort:
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         raise AssertionError((sockets, incarnation))
 
+    def close(self) -> None:
+        raise AssertionError
+
     def answer(self, sources: bytes) -> None:
         """Answer the call that carries exactly these."""
         for call in self.calls:

@@ -1,0 +1,86 @@
+"""An edge is ready as long as it reaches a host that has identities to serve."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from actors.core.partitioning import Placement
+from actors.core.placement_table import HostHoldings
+from actors.host.port import A, HostNotReached, HostQuestion, Ping
+from http_edge.admin.health import Health
+from http_edge.dispatch.gateway import Gateway
+from http_edge.dispatch.outbox import GatewayLimits
+from http_edge.dispatch.routes import FixedRoutes
+
+_LIMITS = GatewayLimits(
+    outbox_items_max=8,
+    batch_items_max=4,
+    batch_bytes_max=1_000,
+    reads_in_flight_max=2,
+    move_wait_s_max=1,
+)
+
+
+class AnsweringHost:
+    """A host that says what it holds; None where it is not reached."""
+
+    def __init__(self, *shards: str) -> None:
+        self.holds: tuple[str, ...] | None = shards
+
+    async def submit(self, batch: bytes) -> bytes:
+        raise AssertionError(batch)
+
+    async def ask(self, question: HostQuestion[A]) -> A:
+        if self.holds is None:
+            raise HostNotReached("host")
+        shards = dict.fromkeys(self.holds, "1")
+        holdings = HostHoldings("host", "node", "first", draining=False, shards=shards)
+        return cast("A", "first" if isinstance(question, Ping) else holdings)
+
+    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+        raise AssertionError((sockets, incarnation))
+
+    def close(self) -> None:
+        raise AssertionError
+
+
+class Setting:
+    """Two hosts, and what an edge says of them a second later each time."""
+
+    def __init__(self, *hosts: AnsweringHost) -> None:
+        self.hosts = hosts
+        self._now_ms = 0
+        gateway = Gateway(
+            FixedRoutes(Placement(shards=16, hosts=len(hosts))),
+            lambda name: hosts[int(name.removeprefix("host-"))],
+            _LIMITS,
+            on_push=lambda _: None,
+            on_new_incarnation=lambda _: None,
+        )
+        self._health = Health(gateway, clock=lambda: self._now_ms)
+
+    async def is_ready(self) -> bool:
+        self._now_ms += 2_000
+        return await self._health.unready() is None
+
+
+async def test_one_host_with_a_shard_is_enough() -> None:
+    setting = Setting(AnsweringHost("shard-0"), AnsweringHost("shard-1"))
+    assert await setting.is_ready()
+    setting.hosts[0].holds = None
+    assert await setting.is_ready()
+    setting.hosts[1].holds = None
+    assert not await setting.is_ready()
+    setting.hosts[1].holds = ("shard-1",)
+    assert await setting.is_ready()
+
+
+async def test_an_edge_that_reaches_no_host_but_those_without_a_shard_is_not_ready() -> None:
+    setting = Setting(AnsweringHost("shard-0", "shard-1"), AnsweringHost())
+    assert await setting.is_ready()
+    setting.hosts[0].holds = None
+    assert not await setting.is_ready()
+    setting.hosts[1].holds = ("shard-0", "shard-1")
+    assert await setting.is_ready()
+    setting.hosts[1].holds = ()
+    assert not await setting.is_ready()
