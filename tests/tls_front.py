@@ -104,7 +104,10 @@ class TlsProxy:
                 await writer.start_tls(self._context)
                 self.handshakes += 1
                 from_server, to_server = await asyncio.open_unix_connection(self._server)
-                await asyncio.gather(_pass_on(reader, to_server), _pass_on(from_server, writer))
+                try:
+                    await asyncio.gather(_pass_on(reader, to_server), _pass_on(from_server, writer))
+                finally:
+                    to_server.close()  # also where neither way has begun
         except (OSError, asyncio.IncompleteReadError):
             return
         finally:

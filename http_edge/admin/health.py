@@ -43,13 +43,18 @@ class _HostState(msgspec.Struct, frozen=True):
 class Health:
     """Asks every host of shards; answers from a cache of one second."""
 
-    def __init__(self, gateway: Gateway, *, clock: Clock) -> None:
-        """A health check over the hosts that the gateway reaches."""
+    def __init__(self, gateway: Gateway, *, clock: Clock, silent_s_max: float) -> None:
+        """A health check over the hosts that the gateway reaches.
+
+        ``silent_s_max``: after so long without a word of the placer another one would be.
+        """
         self._gateway = gateway
         self._clock = clock
         self._checked_ms = 0
         self._problems: list[str] = []
         self._working = 0
+        self._is_one_missing = False
+        self._silent_s_max = silent_s_max
         self._well: str | None = None
         self._well_ms = 0
         self._lock = asyncio.Lock()
@@ -65,12 +70,16 @@ class Health:
         from the log, it is the one that this edge still reaches. To send no more requests to this
         edge cures no host, and the other edges reach the same hosts: where some still work, taking
         the edges out would end the service of those, too. So one that works is enough, and as long
-        as it does no other is asked.
+        as it does no other is asked. Without a word of the placer, and of another host, it is this
+        edge that is cut off: what it reaches has other owners by now.
         """
-        if await self._is_one_well():
+        is_silent = self._gateway.routes.silent_s() > self._silent_s_max
+        if not is_silent and await self._is_one_well():
             return None
         problems = await self._check()
-        return None if self._working else "; ".join(problems) or "no host with a shard is known"
+        if self._working and not (is_silent and self._is_one_missing):
+            return None
+        return "; ".join(problems) or "no host with a shard is known"
 
     async def _is_one_well(self) -> bool:
         """Does the host that worked when it was asked last still work?"""
@@ -92,6 +101,7 @@ class Health:
                 self._problems = [each.problem for each in found if each.problem is not None]
                 working = [host for host, each in zip(hosts, found, strict=True) if each.serves]
                 self._working = len(working)
+                self._is_one_missing = any(each.problem and not each.serves for each in found)
                 self._well = working[0] if working else None
                 unowned = self._gateway.routes.unowned()
                 if unowned:

@@ -42,6 +42,9 @@ class Routes(Protocol):
     def unowned(self) -> int:
         """How many shards have no known owner."""
 
+    def silent_s(self) -> float:
+        """For how long the placer, if there is one, has not answered."""
+
     def just_left(self, host: str) -> Collection[str]:
         """The partitions that went from this host to another some seconds ago, with sessions."""
 
@@ -82,6 +85,10 @@ class FixedRoutes:
         """No shard is without an owner."""
         return 0
 
+    def silent_s(self) -> float:
+        """The settings say it."""
+        return 0.0
+
     def just_left(self, host: str) -> Collection[str]:
         """No shard ever leaves its host."""
         del host
@@ -110,6 +117,7 @@ class LiveRoutes:
         self._dedicated_hosts: Sequence[str] = []
         self._known: dict[str, PartitionOwner] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
+        self._answered_s = clock_s()
         self.lost_hosts: set[str] = set()
         """Hosts that live no more, by the last table, and whose partitions others own without a
         handover: they answer nothing that is under way."""
@@ -119,6 +127,7 @@ class LiveRoutes:
 
         Tables are taken in the order in which they come.
         """
+        self.placer_answered()
         now_s, lost = self._clock_s(), self._back_in_shards(table)
         self.lost_hosts.clear()
         for partition, owner in self._owners_in(table).items():
@@ -138,6 +147,14 @@ class LiveRoutes:
             if not waiting.done():
                 waiting.set_result(None)
         return lost
+
+    def placer_answered(self) -> None:
+        """The placer answers."""
+        self._answered_s = self._clock_s()
+
+    def silent_s(self) -> float:
+        """For how long the placer has not answered."""
+        return self._clock_s() - self._answered_s
 
     @staticmethod
     def _owners_in(table: PlacementTable) -> Mapping[str, PartitionOwner]:

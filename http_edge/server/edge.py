@@ -160,7 +160,7 @@ class Edge:
         document = mediator_document(settings.mediator_did, settings.url, keys)
         web_document = document if mediation is None else mediation.own_dids.merged(document)
         self._health = HealthEndpoint(
-            Health(gateway, clock=clock),
+            Health(gateway, clock=clock, silent_s_max=settings.limits.host_lease_s),
             self._in_flight,
             refused=lambda: refusals.total,
             outbound=None if mediation is None else mediation.outbound,
@@ -300,6 +300,11 @@ class Edge:
             shards = ", ".join(sorted(filter(is_shard, lost)))
             _LOG.warning("sessions lost of %s", shards or f"{len(lost)} identities")
             self._hub.close_sessions_of(lost)
+
+    def placer_answered(self) -> None:
+        """The placer answers, and has no other table. For an edge with ``LiveRoutes`` alone."""
+        assert isinstance(self._gateway.routes, LiveRoutes)
+        self._gateway.routes.placer_answered()
 
     def _reach_out(self, table: PlacementTable) -> None:
         """Open connections to new dedicated hosts of identities that a client listens for here.

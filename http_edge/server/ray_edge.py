@@ -98,6 +98,7 @@ class RayEdge:
         while True:
             try:
                 table = await placer.table(version)
+                edge.placer_answered()
                 if table.version != version:
                     version = table.version
                     edge.take_table(table)

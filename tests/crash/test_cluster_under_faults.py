@@ -35,6 +35,5 @@ async def test_no_fault_of_a_cluster_costs_either_protocol_family_anything_but_t
     served_s = {faulted.fault: faulted.served_s for faulted in outcomes.faulted}
     served_s.pop(Fault.EVERYTHING)
     assert max(served_s.values()) <= SERVED_AGAIN_S_MAX
-    assert outcomes.fenced > 0
     # A node that was cut off serves on by itself.
     assert outcomes.exit_codes == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from typing_extensions import override
+
 from actors.core.partitioning import Placement
 from actors.core.placement_table import HostHoldings
 from actors.host.port import A, HostNotReached, HostQuestion, Ping
@@ -44,20 +46,31 @@ class AnsweringHost:
         raise AssertionError
 
 
+class Routes(FixedRoutes):
+    """Routes of a placer that says nothing for as long as a test wants."""
+
+    silent_for_s = 0.0
+
+    @override
+    def silent_s(self) -> float:
+        return self.silent_for_s
+
+
 class Setting:
     """Two hosts, and what an edge says of them a second later each time."""
 
     def __init__(self, *hosts: AnsweringHost) -> None:
         self.hosts = hosts
+        self.routes = Routes(Placement(shards=16, hosts=len(hosts)))
         self._now_ms = 0
         gateway = Gateway(
-            FixedRoutes(Placement(shards=16, hosts=len(hosts))),
+            self.routes,
             lambda name: hosts[int(name.removeprefix("host-"))],
             _LIMITS,
             on_push=lambda _: None,
             on_new_incarnation=lambda _: None,
         )
-        self._health = Health(gateway, clock=lambda: self._now_ms)
+        self._health = Health(gateway, clock=lambda: self._now_ms, silent_s_max=4)
 
     async def is_ready(self) -> bool:
         self._now_ms += 2_000
@@ -84,3 +97,13 @@ async def test_an_edge_that_reaches_no_host_but_those_without_a_shard_is_not_rea
     assert await setting.is_ready()
     setting.hosts[1].holds = ()
     assert not await setting.is_ready()
+
+
+async def test_an_edge_that_hears_neither_the_placer_nor_a_host_is_cut_off_and_not_ready() -> None:
+    setting = Setting(AnsweringHost("shard-0"), AnsweringHost("shard-1"))
+    setting.routes.silent_for_s = 5
+    assert await setting.is_ready()  # the placer alone is away
+    setting.hosts[0].holds = None
+    assert not await setting.is_ready()
+    setting.routes.silent_for_s = 0
+    assert await setting.is_ready()
