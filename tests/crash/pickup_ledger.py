@@ -4,7 +4,8 @@ Every message has a text of its own, and no sender sends one twice. So, whatever
 
 - an accepted message is in the log, once and byte by byte, and a wallet got it;
 - one whose outcome is unknown is there once or not at all, one that was refused is not there;
-- what a wallet acknowledged and the mediator confirmed is never offered again;
+- what a wallet acknowledged and the mediator confirmed is out of the queue, and never handed out
+  after that, by the order of the log: a copy that had left before may still be read later;
 - nothing is offered to two at a time: not while the one that got it is there and its lease holds;
 - messages of one sender to one wallet that were handed out once arrive in the order of sending:
   those it asked for, and those that were pushed, for live mode passes by what waits (RFC 0685).
@@ -98,7 +99,6 @@ class PickupLedger:
     sent: list[Sent] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     removed: dict[Message, float] = field(default_factory=dict)
-    undone: list[str] = field(default_factory=list)
     repeated_early: list[tuple[Offer, Offer]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     _by_message: dict[Message, Sent] = field(default_factory=dict)
@@ -125,11 +125,6 @@ class PickupLedger:
         """A wallet was handed a message."""
         message = offer.wallet, offer.text
         self.offers.append(offer)
-        removed_s = self.removed.get(message)
-        # Two requests at a time, or one that waited for a new owner who knows of no lease.
-        may_be_late = offer.session.shared or self.is_troubled
-        if removed_s is not None and (offer.session.opened_s > removed_s or not may_be_late):
-            self.undone.append(offer.text)
         before = self._holders.get(message)
         if before and not self.is_troubled and self._is_leased(before, offer.at_s):
             self.repeated_early.append((before, offer))
@@ -154,8 +149,9 @@ class PickupLedger:
         ]
 
     def remove(self, wallet: str, texts: Iterable[str], at_s: float) -> None:
-        """The mediator has confirmed that these are not offered again."""
-        self.removed.update(((wallet, text), at_s) for text in texts)
+        """The mediator has confirmed that these are not handed out again."""
+        for text in texts:
+            self.removed.setdefault((wallet, text), at_s)
 
     def count(self, fate: Fate) -> int:
         """How many messages came to this."""
@@ -174,8 +170,10 @@ class Kept:
     command: bytes
     """What the envelope came by, see ``Sent``. Its content may be erased."""
     channels: list[str] = field(default_factory=list)
-    """How it was handed out, each time."""
+    """How it was handed out while it was in the queue, each time."""
     removals: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    """How it was handed out when it had left the queue, which must not be."""
 
 
 def kept_in(log: EventLog) -> list[Kept]:
@@ -187,7 +185,8 @@ def kept_in(log: EventLog) -> list[Kept]:
                 kept[message_id] = Kept(key, command)
             case MessagesDelivered(message_ids=message_ids, channel=channel):
                 for message_id in message_ids:
-                    kept[message_id].channels.append(channel)
+                    one = kept[message_id]
+                    (one.late if one.removals else one.channels).append(channel)
             case MessagesRemoved(message_ids=message_ids, reason=reason):
                 for message_id in message_ids:
                     kept[message_id].removals.append(reason)
@@ -277,7 +276,7 @@ def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
         doubled=doubled,
         strange=strange,
         changed=ledger.changed,
-        undone=ledger.undone,
+        undone=list(dict.fromkeys(_undone(ledger, sent, by_bytes))),
         twice=ledger.twice(),
         disordered=[text for text in disordered if text not in late],
         late=len(late.intersection(disordered)),
@@ -294,6 +293,36 @@ def _trace(kept: Sequence[Kept]) -> str:
         return "not in the log"
     reasons = ", ".join(kept[0].removals) or "still there"
     return f"{len(kept[0].channels)} times handed out, {reasons}"
+
+
+def _undone(
+    ledger: PickupLedger,
+    sent: Mapping[Message, Sent],
+    by_bytes: Mapping[tuple[str, bytes], Sequence[Kept]],
+) -> Iterator[str]:
+    """Messages that were handed out after their removal, or whose removal is not in the log.
+
+    A wallet may read a copy late that left in time: it stood in the inbox of a socket, or in the
+    answer to another request. So each handing out in the log before the removal allows one offer,
+    and what a wallet asks for when the removal was confirmed to it has none of them.
+    """
+    texts = {(one.key, one.command): one.text for one in sent.values()}
+    for key, copies in by_bytes.items():
+        if any(one.late for one in copies):
+            yield texts.get(key, key[1].hex())
+    offers: dict[Message, list[Offer]] = defaultdict(list)
+    for offer in ledger.offers:
+        offers[offer.wallet, offer.text].append(offer)
+    for message, removed_s in ledger.removed.items():
+        one = sent.get(message)
+        kept = by_bytes.get((one.key, one.command), []) if one is not None else []
+        if not any(copy.removals for copy in kept):
+            yield message[1]
+        in_time = sum(len(copy.channels) for copy in kept)
+        for number, offer in enumerate(offers[message]):
+            asked_late = offer.session.opened_s > removed_s
+            if asked_late or (offer.at_s > removed_s and number >= in_time):
+                yield offer.text
 
 
 def _disordered(

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from eventstore.log.events import MessagesDelivered
+from eventstore.stores.open_log import open_log
 from tests.crash.pickup_ledger import (
     Fate,
     Kept,
@@ -16,7 +21,9 @@ from tests.crash.pickup_ledger import (
     Sent,
     Session,
     check_pickup,
+    kept_in,
 )
+from tests.log.samples import AT_MS, COMMAND, OWNER, append, message, removed
 
 pytestmark = pytest.mark.crash
 LEASE_S = 4.0
@@ -115,6 +122,41 @@ def test_an_acknowledged_removal_that_is_undone_is_found(run: Run) -> None:
     assert run.result == replace(CLEAN, undone=["1"])
 
 
+def test_a_copy_that_left_before_the_removal_may_be_read_after_it(run: Run) -> None:
+    run.ledger.remove("w", ["1"], 50)
+    run.kept[1].channels.append(LIVE)
+    run.offer(1, at_s=60, session=Session(0, 10))
+    assert run.result == CLEAN
+
+
+def test_an_offer_that_the_log_has_no_handing_out_for_is_found(run: Run) -> None:
+    run.ledger.remove("w", ["1"], 50)
+    run.offer(1, at_s=60, session=Session(0, 10))
+    assert run.result == replace(CLEAN, undone=["1"])
+
+
+def test_a_handing_out_that_follows_the_removal_in_the_log_is_found(run: Run) -> None:
+    run.kept[1].late.append(LIVE)
+    assert run.result == replace(CLEAN, undone=["1"])
+
+
+def test_a_confirmed_removal_that_the_log_does_not_have_is_found(run: Run) -> None:
+    run.ledger.remove("w", ["1"], 50)
+    run.kept[1].removals.clear()
+    assert run.result == replace(CLEAN, undone=["1"])
+
+
+def test_the_log_says_what_was_handed_out_before_its_removal_and_what_after(tmp_path: Path) -> None:
+    queued = msgspec.structs.replace(message(), recipient_key="key")
+    fetched, pushed = (
+        MessagesDelivered(at_ms=AT_MS, command=COMMAND, message_ids=["message"], channel=channel)
+        for channel in (ASKED, LIVE)
+    )
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        append(log, OWNER, queued, fetched, removed([1], "message"), pushed)
+        assert kept_in(log) == [Kept("key", COMMAND, [ASKED], ["acknowledged"], [LIVE])]
+
+
 def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].channels.append(ASKED)
@@ -124,7 +166,7 @@ def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Ru
     assert run.result == replace(CLEAN, undone=["1"])
 
 
-def test_amid_trouble_a_session_from_before_may_hear_late_of_what_was_acknowledged(
+def test_amid_trouble_a_session_from_before_may_read_late_what_was_acknowledged(
     run: Run,
 ) -> None:
     run.ledger.fault(begins=True)
