@@ -35,7 +35,12 @@ def partition_stream(partition: str) -> UUID:
 
 def encode(stream: UUID, version: int, event: Event) -> StoredEvent:
     """One event as the row to store at ``version`` of ``stream``."""
-    return StoredEvent(stream, version, TOPIC_BY_TYPE[type(event)], _ENCODER.encode(event))
+    return StoredEvent(stream, version, TOPIC_BY_TYPE[type(event)], state_of(event))
+
+
+def state_of(event: Event) -> bytes:
+    """The state of the row that holds an event."""
+    return _ENCODER.encode(event)
 
 
 def decode(topic: str, state: bytes) -> Event:
@@ -55,12 +60,15 @@ def decode(topic: str, state: bytes) -> Event:
     return event
 
 
-def content_fault(row: LogRow) -> str | None:
-    """What is wrong with the content of a row, None where it is its own, or is not there."""
+def content_fault(row: LogRow, event: Event | None = None) -> str | None:
+    """What is wrong with the content of a row, None where it is its own, or is not there.
+
+    ``event`` is the one in the row, where that was decoded before.
+    """
     if row.content is None:
         return None
     try:
-        decode_whole(row.topic, row.state, row.content)
+        _take_content(row.topic, event or decode(row.topic, row.state), row.content)
     except (UnknownTopic, CorruptRow) as error:
         return str(error)
     return None
@@ -74,11 +82,15 @@ def decode_whole(topic: str, state: bytes, content: bytes | None) -> Event:
     """
     event = decode(topic, state)
     if content is not None:
-        fact = content_of(event)
-        try:
-            if fact is None:
-                raise ValueError("it has no content")
-            fact.take(content)
-        except ValueError as error:
-            raise CorruptRow(topic, str(error)) from error
+        _take_content(topic, event, content)
     return event
+
+
+def _take_content(topic: str, event: Event, content: bytes) -> None:
+    fact = content_of(event)
+    try:
+        if fact is None:
+            raise ValueError("it has no content")
+        fact.take(content)
+    except ValueError as error:
+        raise CorruptRow(topic, str(error)) from error

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -27,11 +28,11 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import Notification
 
-from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.codec import decode, partition_stream, state_of
 from eventstore.log.content_check import ContentCheck
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.seal import GENESIS, digest_by
 
@@ -76,9 +77,14 @@ class RowCheck:
         self._unsealed_bytes = 0
         self._malformed: set[int] = set()
 
-    def follow(self, rows: Iterable[LogRow]) -> Iterator[Finding]:
-        """Check the next rows. Each must hold the types of its columns."""
-        for row in rows:
+    def follow(
+        self, rows: Iterable[LogRow], events: Iterable[Event | None] | None = None
+    ) -> Iterator[Finding]:
+        """Check the next rows. Each must hold the types of its columns.
+
+        ``events`` are those in the rows, where they were decoded before.
+        """
+        for row, event in zip(rows, events or repeat(None), strict=False):
             last = self.versions.get(row.stream)
             if last is None and self.begins is not None:
                 self.begins[row.stream] = row
@@ -86,7 +92,7 @@ class RowCheck:
                 expected = f"version {(last or 0) + 1} should stand here"
                 yield finding(Fault.VERSION_BREAK, row, expected)
             self.versions[row.stream] = row.version
-            sealed = _sealed(row) if row.topic == SEAL_TOPIC else None
+            sealed = _sealed(row, event) if row.topic == SEAL_TOPIC else None
             if sealed is not None:
                 yield from self._check_seal(row, sealed)
                 continue
@@ -144,10 +150,10 @@ class RowCheck:
             self.known_to = row.position
 
 
-def _sealed(row: LogRow) -> BatchSealed | None:
+def _sealed(row: LogRow, event: Event | None) -> BatchSealed | None:
     """The seal in a row of its topic, None if it does not decode."""
     try:
-        event = decode(row.topic, row.state)
+        event = event or decode(row.topic, row.state)
     except CorruptRow:
         return None
     assert isinstance(event, BatchSealed)
@@ -155,12 +161,10 @@ def _sealed(row: LogRow) -> BatchSealed | None:
 
 
 def is_seal_of(covered: Sequence[LogRow], row: LogRow, sealed: BatchSealed) -> bool:
-    """Whether the row is, to the byte, the seal of these rows."""
+    """Whether the row is, to the byte, the seal of these rows; ``sealed`` is the event in it."""
     digest = digest_by(sealed, [(r.stream, r.version, r.topic, r.state) for r in covered])
-    if digest is None:
-        return False
-    expected = msgspec.structs.replace(sealed, command=b"", rows=len(covered), digest=digest)
-    return encode(partition_stream(sealed.partition), row.version, expected).state == row.state
+    said = (sealed.command, sealed.rows, sealed.digest)
+    return said == (b"", len(covered), digest) and state_of(sealed) == row.state
 
 
 @lru_cache(maxsize=4_096)

@@ -60,8 +60,12 @@ _DECODE: Final = {
 }
 
 
-def to_table(rows: Sequence[LogRow], identities: Identities) -> pa.Table:
+def to_table(
+    rows: Sequence[LogRow], identities: Identities, events: Sequence[Event] | None = None
+) -> pa.Table:
     """The rows as a table with every column of the schema but ``shard``, which only a seal names.
+
+    ``events`` are those in the rows, where they were decoded before.
 
     Raises:
         UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
@@ -69,8 +73,9 @@ def to_table(rows: Sequence[LogRow], identities: Identities) -> pa.Table:
     """
     streams = [row.stream for row in rows]
     topics = [row.topic for row in rows]
-    states = [row.state for row in rows]
-    typed = event_columns(topics, states)
+    if events is None:
+        events = events_in(topics, [row.state for row in rows])
+    typed = columns_of(topics, events)
     names = identities({stream for stream, topic in zip(streams, topics, strict=True)
                         if topic != SEAL_TOPIC})  # fmt: skip
     kinds = {topic: topic.rpartition(".") for topic in set(topics)}
@@ -94,22 +99,37 @@ def event_columns(topics: Sequence[str], states: Sequence[bytes]) -> dict[str, l
     Raises:
         UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
     """
+    return columns_of(topics, events_in(topics, states))
+
+
+def events_in(topics: Sequence[str], states: Sequence[bytes]) -> list[Any]:
+    """The events in rows.
+
+    Raises:
+        UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
+    """
+    try:
+        return [_DECODE[topic](state) for topic, state in zip(topics, states, strict=True)]
+    except (KeyError, TypeError, msgspec.DecodeError, UnicodeDecodeError):
+        # Again, with the errors of the log.
+        return list(map(decode, topics, states))
+
+
+def columns_of(topics: Sequence[str], events: Sequence[Any]) -> dict[str, list[Any]]:
+    """The columns that events fill, as ``event_columns``; ``topics`` are those of their rows."""
     places: dict[str, list[int]] = {}
     for index, topic in enumerate(topics):
         places.setdefault(topic, []).append(index)
-    times: list[Any] = [0] * len(topics)
-    commands: list[Any] = [b""] * len(topics)
     typed: dict[str, list[Any]] = {}
     for topic, indices in places.items():
-        decoded = _decoded(topic, [states[index] for index in indices])
-        for index, event in zip(indices, decoded, strict=True):
-            times[index] = event.at_ms * _MS
-            commands[index] = event.command
-        for column, values in _fields(TYPE_BY_TOPIC[topic], decoded):
+        of_topic = [events[index] for index in indices]
+        for column, values in _fields(TYPE_BY_TOPIC[topic], of_topic):
             placed = typed.setdefault(column, [None] * len(topics))
             for index, value in zip(indices, values, strict=True):
                 placed[index] = value
-    return typed | {"recorded_at": times, "command": commands}
+    typed["recorded_at"] = [event.at_ms * _MS for event in events]
+    typed["command"] = [event.command for event in events]
+    return typed
 
 
 def with_shards(table: pa.Table, sections: Iterable[tuple[str, int]]) -> pa.Table:
@@ -135,14 +155,6 @@ def _names_stream(kind: type[Event]) -> tuple[str, str] | None:
 
 
 _NAMING: Final = {kind: found for kind in TOPIC_BY_TYPE if (found := _names_stream(kind))}
-
-
-def _decoded(topic: str, states: Sequence[bytes]) -> list[Any]:
-    try:
-        return list(map(_DECODE[topic], states))
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
-        # Again, one by one and with the errors of the log.
-        return [decode(topic, state) for state in states]
 
 
 def _fields(kind: type[Event], decoded: Sequence[Any]) -> Iterable[tuple[str, Iterable[Any]]]:

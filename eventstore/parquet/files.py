@@ -155,6 +155,7 @@ class ExportPlace:
         with _unavailable(path):
             if self.is_local:
                 _write_local(Path(self.full_path(path)), content)
+                _sync(Path(self.full_path(path)).parent)
             else:
                 self._write_elsewhere(self.full_path(path), content)
 
@@ -163,9 +164,19 @@ class ExportPlace:
         if not contents:
             return
         self.check()
+        write = self._write_unlisted if self.is_local else self._write
         with ThreadPoolExecutor(_AT_ONCE) as writers:
-            for _ in writers.map(self._write, contents, contents.values()):
+            for _ in writers.map(write, contents, contents.values()):
                 pass
+        if self.is_local:
+            for folder in sorted({Path(self.full_path(path)).parent for path in contents}):
+                with _unavailable(str(folder)):
+                    _sync(folder)
+
+    def _write_unlisted(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Write a file of this machine that is durable once its folder is synced."""
+        with _unavailable(path):
+            _write_local(Path(self.full_path(path)), content)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """All files below a folder with their sizes in bytes; none if there is no such folder."""
@@ -251,6 +262,7 @@ def open_place(target: str) -> ExportPlace:
 
 
 def _write_local(path: Path, content: bytes | pa.Buffer) -> None:
+    """Write a file that appears whole; it stays once its folder is synced."""
     _make_folder(path.parent)
     draft = path.with_name(f".{path.name}{PART}")
     try:
@@ -263,7 +275,6 @@ def _write_local(path: Path, content: bytes | pa.Buffer) -> None:
         with suppress(OSError):
             draft.unlink()
         raise
-    _sync(path.parent)
 
 
 def _make_folder(path: Path) -> None:

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,17 +26,20 @@ from eventstore.log.codec import content_fault, decode
 from eventstore.log.content import without_content
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, type_name
+from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
-from eventstore.parquet.columns import event_columns, identity_of, to_array
+from eventstore.parquet.columns import columns_of, events_in, identity_of, to_array
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.index import entries_of
 from eventstore.parquet.schema import SCHEMA
-from eventstore.parquet.tree import leaf_of
 from eventstore.parquet.verify.file import ReadFile, read_file
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.manifests import ManifestPart
+
+Events: TypeAlias = Sequence[Event | None]
+"""Those in rows; None where a row does not decode."""
 
 
 class NumberedRows:
@@ -212,6 +215,7 @@ class _PartCheck:
         self._names: dict[bytes, str | None] = {}
         self._found: list[Finding] = []
         self._left_out = 0
+        self._seals: list[BatchSealed] = []
         self._sections: list[tuple[int, str | None]] = []
         """Where the rows of each seal end, and its partition."""
 
@@ -236,12 +240,14 @@ class _PartCheck:
         """
         for start in range(0, len(self._rows), PAGE_ROWS):
             page, rows = self._rows.page(start, PAGE_ROWS)
-            self._keep(check_columns(page, rows))
-            self._keep(self._check_identities(page, rows))
-            self._keep(_check_contents(rows))
+            events = _events_in(rows)
+            self._keep(check_columns(page, rows, events))
+            self._keep(self._check_identities(page, rows, events))
+            self._keep(_check_contents(rows, events))
+            self._seals += [event for event in events if isinstance(event, BatchSealed)]
             if is_complete:
-                self._keep(self._check.follow(rows))
-                self._sections += _sections(rows)
+                self._keep(self._check.follow(rows, events))
+                self._sections += _sections(rows, events)
         heads: list[ExportFinding] = []
         if is_complete:
             self._keep(self._check.end())
@@ -271,9 +277,9 @@ class _PartCheck:
         """See ``CheckedPart``."""
         table = self._rows.table
         seals = table.filter(pc.equal(table["type"], _SEAL_TYPE))
-        columns = (seals[name].to_pylist() for name in ("position", "version", "state"))
+        columns = (seals[name].to_pylist() for name in ("position", "version"))
         try:
-            return b"".join(map(leaf_of, *columns))
+            return b"".join([seal_leaf(*each) for each in zip(*columns, self._seals, strict=True)])
         except ValueError:
             return None  # a finding about the row says why
 
@@ -284,16 +290,19 @@ class _PartCheck:
             else:
                 self._left_out += 1
 
-    def _check_identities(self, page: pa.Table, rows: Sequence[LogRow]) -> Iterator[Finding]:
+    def _check_identities(
+        self, page: pa.Table, rows: Sequence[LogRow], events: Events
+    ) -> Iterator[Finding]:
         """Every row of a stream names the identity that the stream's first row says.
 
         Of a stream that began before these rows, it is taken from its first row here.
         """
         identities = page["identity"].to_pylist()
         names = self._names
-        for row, identity in zip(rows, identities, strict=True):
+        for row, event, identity in zip(rows, events, identities, strict=True):
             if row.stream not in names:
-                names[row.stream] = _first_identity(row) if row.version == 1 else identity
+                named = None if event is None else identity_of(event)
+                names[row.stream] = named if row.version == 1 else identity
             if names[row.stream] != identity:
                 why = "identity: not the one of its stream"
                 yield finding(Fault.WRONG_COLUMN, row, why)
@@ -349,21 +358,24 @@ class _PartCheck:
         return self._rows.page(number, 1)[1][0]
 
 
-def _sections(rows: Sequence[LogRow]) -> Iterator[tuple[int, str | None]]:
-    for row in rows:
-        if row.topic == SEAL_TOPIC:
-            partition = None
-            with suppress(CorruptRow):
-                event = decode(row.topic, row.state)
-                partition = event.partition if isinstance(event, BatchSealed) else None
-            yield row.position + 1, partition
-
-
-def _first_identity(row: LogRow) -> str | None:
+def _events_in(rows: Sequence[LogRow]) -> Events:
     try:
-        return identity_of(decode(row.topic, row.state))
+        return events_in([row.topic for row in rows], [row.state for row in rows])
     except (UnknownTopic, CorruptRow):
-        return None
+        return list(map(_event_in, rows))
+
+
+def _event_in(row: LogRow) -> Event | None:
+    with suppress(UnknownTopic, CorruptRow):
+        return decode(row.topic, row.state)
+    return None
+
+
+def _sections(rows: Sequence[LogRow], events: Events) -> Iterator[tuple[int, str | None]]:
+    for row, event in zip(rows, events, strict=True):
+        if row.topic == SEAL_TOPIC:
+            partition = event.partition if isinstance(event, BatchSealed) else None
+            yield row.position + 1, partition
 
 
 _OF_THE_LOG: Final = {
@@ -373,24 +385,24 @@ _OF_THE_LOG: Final = {
 _OF_EVENTS: Final = [field for field in SCHEMA if field.name not in _OF_THE_LOG]
 
 
-def check_columns(page: pa.Table, rows: Sequence[LogRow]) -> Iterator[Finding]:
-    """What is wrong with the typed columns of a page; ``rows`` are the same rows.
+def check_columns(page: pa.Table, rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
+    """What is wrong with the typed columns of a page; ``rows`` and ``events`` are of the same rows.
 
     Yields for each row at most one finding, which names all of its columns that are wrong, or
     says that the row cannot be decoded.
     """
-    try:
-        expected = event_columns([row.topic for row in rows], [row.state for row in rows])
-    except (UnknownTopic, CorruptRow):
-        understood = []
-        for index, row in enumerate(rows):
-            found = list(_not_understood(row))
-            yield from found
-            if not found:
-                understood.append(index)
+    understood = [index for index, event in enumerate(events) if event is not None]
+    if len(understood) < len(rows):
+        for row, event in zip(rows, events, strict=True):
+            if event is None:
+                yield from _not_understood(row)
         if understood:
-            yield from check_columns(page.take(understood), [rows[index] for index in understood])
+            page = page.take(understood)
+            yield from check_columns(
+                page, [rows[index] for index in understood], [events[index] for index in understood]
+            )
         return
+    expected = columns_of([row.topic for row in rows], events)
     wrong: dict[int, list[str]] = {}
     for field in _OF_EVENTS:
         for index in _differences(page[field.name], expected.get(field.name), field.type):
@@ -400,10 +412,10 @@ def check_columns(page: pa.Table, rows: Sequence[LogRow]) -> Iterator[Finding]:
         yield finding(Fault.WRONG_COLUMN, rows[index], why)
 
 
-def _check_contents(rows: Sequence[LogRow]) -> Iterator[Finding]:
+def _check_contents(rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
     """Every content is its row's. One that is not there was erased before its row was exported."""
-    for row in rows:
-        if (wrong := content_fault(row)) is not None:
+    for row, event in zip(rows, events, strict=True):
+        if (wrong := content_fault(row, event)) is not None:
             yield finding(Fault.WRONG_CONTENT, row, wrong)
 
 

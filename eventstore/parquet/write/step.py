@@ -11,17 +11,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Final
 
 import pyarrow as pa
 
 from eventstore.log.codec import content_fault, decode, partition_stream
+from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.seal import GENESIS
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Head, is_seal_of
-from eventstore.parquet.columns import identity_of, to_table, with_shards
+from eventstore.parquet.columns import events_in, identity_of, to_table, with_shards
 from eventstore.parquet.errors import LogNotAsSealed
 
 PAGE_ROWS: Final = 4_096
@@ -101,8 +103,9 @@ def next_step(
         page = log.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
         if not page:
             break
-        taken = collected.take(page)
-        tables.append(to_table(page[:taken], names))
+        events = _understood(page)
+        taken = collected.take(page, events)
+        tables.append(to_table(page[:taken], names, events and events[:taken]))
         reached = page[-1].position
     if not collected.sections:
         return None
@@ -114,6 +117,14 @@ def next_step(
         leaves=collected.leaves,
         is_full=collected.is_full,
     )
+
+
+def _understood(page: Sequence[LogRow]) -> Sequence[Event] | None:
+    """The events in rows; None if one does not decode, which is named once its seal was read."""
+    try:
+        return events_in([row.topic for row in page], [row.state for row in page])
+    except (UnknownTopic, CorruptRow, TypeError):
+        return None
 
 
 class ExportSteps:
@@ -175,33 +186,37 @@ class _Collected:
         self.is_full = False
         self._bounds = bounds
         self._rows = self._bytes = 0
-        self._unsealed: list[LogRow] = []
+        self._unsealed: list[tuple[LogRow, Event | None]] = []
         self._unsealed_bytes = 0
 
-    def take(self, page: Sequence[LogRow]) -> int:
-        """Take rows up to the seal that makes the step full, or all; their number."""
+    def take(self, page: Sequence[LogRow], events: Sequence[Event] | None) -> int:
+        """Take rows up to the seal that makes the step full, or all; their number.
+
+        ``events`` are those in the rows; None if one of them does not decode.
+        """
         taken = 0
-        for row in page:
+        for row, event in zip(page, events or repeat(None), strict=False):
             taken += 1
             if type(row.state) is not bytes:  # in SQLite a column takes any type
                 raise LogNotAsSealed(row.position, "its state was changed: it is not of bytes")
             self._unsealed_bytes += len(row.state) + len(row.content or b"")
             if row.topic == SEAL_TOPIC:
-                self._take_seal(row)
+                self._take_seal(row, event)
                 if self.is_full:
                     break
             else:
-                self._unsealed.append(row)
+                self._unsealed.append((row, event))
         if self._unsealed_bytes > BATCH_BYTES_MAX:
             raise LogNotAsSealed(self.last + 1, "no seal follows within the size of a transaction")
         return taken
 
-    def _take_seal(self, row: LogRow) -> None:
-        sealed = decode(row.topic, row.state)
+    def _take_seal(self, row: LogRow, event: Event | None) -> None:
+        sealed = event or decode(row.topic, row.state)
         assert isinstance(sealed, BatchSealed)
         name = sealed.partition
         head = self.heads.get(name, Head(0, GENESIS))
-        covered, self._unsealed = self._unsealed, []
+        unsealed, self._unsealed = self._unsealed, []
+        covered = [one for one, _ in unsealed]
         if sealed.rows != len(covered):
             why = f"a seal over {sealed.rows} rows follows {len(covered)} rows"
             raise LogNotAsSealed(row.position, why)
@@ -214,8 +229,8 @@ class _Collected:
             first = covered[0].position if covered else row.position
             why = f"not the seal of the {len(covered)} rows from position {first} on before it"
             raise LogNotAsSealed(row.position, f"{why}: one of them, or it, was changed")
-        for one in covered:
-            if (wrong := content_fault(one)) is not None:
+        for one, fact in unsealed:
+            if (wrong := content_fault(one, fact)) is not None:
                 raise LogNotAsSealed(one.position, wrong)
         self.heads[name] = Head(row.version, sealed.digest)
         self.leaves.append(seal_leaf(row.position, row.version, sealed))
