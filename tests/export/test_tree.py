@@ -9,18 +9,22 @@ from pathlib import Path
 import pytest
 
 from actors.host.clock import system_clock
+from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.merkle import root_of
 from eventstore.log.tiles import Tile, tiles_of
 from eventstore.log.tree_head import TreeHead, sign_head
+from eventstore.log.verify import Fault, verify
 from eventstore.parquet.errors import ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree
 from eventstore.parquet.tree import CHECKPOINT, TREE, head_in, read_tile, tile_path
 from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
 from tests.export.samples import (
     OWNER,
     SIGNED_BY,
@@ -29,12 +33,14 @@ from tests.export.samples import (
     Growing,
     catalog_of,
     contents,
+    did,
     export_all,
     exporter,
     leaves_of,
+    registered,
 )
 from tests.export.test_earlier_release import golden
-from tests.log.samples import SealedWriter
+from tests.log.samples import SealedWriter, message
 
 
 def head_of(place: ExportPlace) -> TreeHead:
@@ -171,6 +177,27 @@ def test_nothing_is_signed_that_contradicts_an_earlier_head(
     place.write(CHECKPOINT, b"damaged")
     export_all(sqlite_log, place)
     assert_tree_is_that_of(sqlite_log, place)
+
+
+def test_a_log_and_export_that_were_rewritten_alike_contradict_a_head_that_was_held(
+    tmp_path: Path,
+) -> None:
+    """Who has the mediator's key can make any history; each is sound in itself."""
+    places = [open_place(str(tmp_path / name)) for name in ("genuine", "rewritten")]
+    for place, payload in zip(places, (b"sent", b"forged"), strict=True):
+        with closing(open_log(f"sqlite:{place.root}.db")) as log:
+            writer = SealedWriter(log)
+            for number, each in enumerate((payload, b"later")):
+                queued = (identity_stream(did(number)), message(each, f"message-{number}"))
+                writer.commit({"shard-0": [registered(number), queued]})
+            assert len(list(verify(log))) == 1
+            export_all(log, place)
+        assert sound(place)
+    held = {"held": places[0].read(CHECKPOINT)}
+    found = [*verify_export(places[1], SIGNED_BY, witnessed=held, processes=1)][:-1]
+    assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
+        (Fault.WRONG_TREE, "held")
+    ]
 
 
 def test_each_database_has_a_tree_of_its_own(sqlite_log: EventLog, place: ExportPlace) -> None:
