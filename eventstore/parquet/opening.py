@@ -108,11 +108,14 @@ class OpenedExport:
             for topic in file.types
         )
 
-    def counts(self, until: Position) -> Counter[str]:
-        """Events of each type up to a position, or some more: whole files are counted."""
+    def counts(self, until: Position, after: Position | None = None) -> Counter[str]:
+        """Events of each type up to a position, or some more: whole files are counted.
+
+        Those up to the position ``after`` are left out where their files end there.
+        """
         found: Counter[str] = Counter()
-        for part, last in zip(self.parts, until, strict=True):
-            for file in part.files(0, last):
+        for part, first, last in zip(self.parts, after or self.start, until, strict=True):
+            for file in part.files(first, last):
                 for topic, count in file.types.items():
                     found[topic.rpartition(".")[0]] += count
         return found

@@ -28,6 +28,14 @@ from projections.generations.generation import GenerationTable, TableFile
 BUCKET: Final = "bucket"
 """The column by which every table is partitioned; it stands in the paths of files alone."""
 _TRIES: Final = 10
+_ABOUT_BUCKET: Final = (
+    (
+        "part of the table: the first two bytes of the stream, modulo the number of buckets; or"
+        " that number, for streams that began since"
+    ),
+    "part of the table: the first two bytes of the stream, modulo the number of buckets",
+)
+"""What the column holds; tables of an earlier release go on to say the second."""
 _TEXT_MAX: Final = 256
 """Characters; a file with a longer bound of a column has none for it."""
 
@@ -48,11 +56,13 @@ def commit_files(
         TablesDamaged: its log or one of the files cannot be read.
         ExportUnavailable: the place cannot be read or written now.
     """
-    folder, wanted = DeltaFolder(place, table.name), Schema.from_json(_with_bucket(schema))
+    folder = DeltaFolder(place, table.name)
+    schemas = [Schema.from_json(_with_bucket(schema, about)) for about in _ABOUT_BUCKET]
     for _ in range(_TRIES):
         before = folder.opened()
         now = {} if before is None else folder.files(before)
-        is_same_schema = before is None or before.schema() == wanted
+        is_same_schema = before is None or before.schema() in schemas
+        wanted = before.schema() if before is not None and is_same_schema else schemas[0]
         if before is not None and is_same_schema and now.keys() == {f.path for f in table.files}:
             return msgspec.structs.replace(table, version=before.version())
         stays = now.keys() if is_same_schema else set()
@@ -117,9 +127,8 @@ def bucket_of(path: str) -> int:
     return int(path.split("/")[-2].removeprefix(f"{BUCKET}="))
 
 
-def _with_bucket(schema: str) -> str:
+def _with_bucket(schema: str, about: str) -> str:
     members = json.loads(schema)
-    about = "part of the table: the first two bytes of the stream, modulo the number of buckets"
     members["fields"].append(
         {"name": BUCKET, "type": "integer", "nullable": True, "metadata": {"comment": about}}
     )

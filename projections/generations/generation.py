@@ -12,8 +12,10 @@ from typing import Final
 
 import msgspec
 
-FORMAT: Final = 2
-"""Of the description; 1 was a file ``catalog.json`` beside plain folders of Parquet files."""
+FORMAT: Final = 3
+"""Of the description. In 2 a table has no recent bucket; 1 was a file ``catalog.json`` beside plain
+folders of Parquet files."""
+FORMATS_READ: Final = (2, FORMAT)
 
 
 class TableColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +40,8 @@ class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table of a generation.
 
     ``version`` is that of the Delta table, whose files then are ``files``; ``buckets`` is among how
-    many buckets its rows are shared out; ``sha256`` is ``content_hash`` of the files.
+    many buckets its rows are shared out by their stream, from 0 on; ``recent`` is one more, with
+    the rows of streams that began since; ``sha256`` is ``content_hash`` of the files.
     """
 
     name: str
@@ -49,6 +52,11 @@ class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buckets: int
     columns: Sequence[TableColumn]
     files: Sequence[TableFile]
+
+    @property
+    def recent(self) -> int:
+        """The number of the bucket of streams that began since the others were written."""
+        return self.buckets
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

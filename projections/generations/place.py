@@ -38,7 +38,7 @@ from eventstore.parquet.files import ExportPlace, FileMissing, open_place
 from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
 from projections.generations.delta_table import bucket_of, check_files, commit_files, read_footer
 from projections.generations.generation import (
-    FORMAT,
+    FORMATS_READ,
     Generation,
     GenerationTable,
     TableFile,
@@ -259,7 +259,7 @@ class TablesPlace:
             raise TablesDamaged(f"{path}: its SHA-256 is not that of its name")
         try:
             (row,) = pq.read_table(pa.BufferReader(content)).to_pylist()
-            if json.loads(row["description"])["format"] != FORMAT:
+            if json.loads(row["description"])["format"] not in FORMATS_READ:
                 raise TablesDamaged(f"{path}: of another release: rebuild the tables elsewhere")
             return msgspec.json.decode(row["description"], type=Generation)
         except (pa.ArrowException, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ is read has changed, whatever is killed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -33,13 +33,22 @@ from projections.generations.generation import (
 from projections.generations.lock import only_rebuild
 from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import read_files
-from projections.rebuild.writing import buckets_for, buckets_of, slots_by_type, write_rows
+from projections.rebuild.writing import (
+    Parts,
+    all_parts,
+    buckets_for,
+    parts_to_write,
+    slots_by_type,
+    write_rows,
+)
 from projections.spark.export import ExportedLog, spark_path
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.registry import PROJECTIONS
 
 _AT_ONCE: Final = 2
 """Tables that are written at the same time: one is planned while the other one runs."""
+_COMMITS_AT_ONCE: Final = 4
+"""Each waits for the disk or the store."""
 KEPT: Final = Kept()
 
 Progress: TypeAlias = Callable[[str, int], None]
@@ -122,7 +131,12 @@ class _Run:
                 self.place.remove_run([each.name for each in PROJECTIONS], self.name)
             raise
         base = None if self.start is None else self.start.generation
-        tables = [self.place.commit_table(each.table, each.schema, base) for each in staged]
+        with ThreadPoolExecutor(_COMMITS_AT_ONCE) as writers:
+            commits = [
+                writers.submit(self.place.commit_table, each.table, each.schema, base)
+                for each in staged
+            ]
+            tables = [commit.result() for commit in commits]
         draft = Generation(
             generation=0,
             made_at_ms=0,
@@ -144,13 +158,7 @@ class _Run:
         return self.export.complete_until_ms if self.position == self.export.last else None
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
-        events = self.export.counts(self.position)
-        slots = slots_by_type(step.events) if self.start else {}
-
-        def stage(projection: Projection, kept: Step) -> _Staged:
-            if self.start is None:
-                return self._stage(projection, kept, buckets_for(projection, events))
-            return self._stage_changed(projection, kept, self.start.table(projection.name), slots)
+        stage = self._stages(step)
 
         found: dict[str, _Staged] = {}
         with _keeping(step) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
@@ -160,29 +168,44 @@ class _Run:
                 progress(staged.table.name, staged.table.rows)
         return [found[projection.name] for projection in PROJECTIONS]
 
+    def _stages(self, step: Step) -> Callable[[Projection, Step], _Staged]:
+        """How each table is written: as a whole, or what the new events can have changed of it."""
+        events, start = self.export.counts(self.position), self.start
+        if start is None:
+            return lambda projection, kept: self._stage(
+                projection, kept, all_parts(buckets_for(projection, events))
+            )
+        rows = sum(self.position) - start.position
+        in_files = self.export.counts(self.position, start.at)
+        new = {kind: min(count, rows) for kind, count in in_files.items()}
+        slots = slots_by_type(step.events)
+
+        def stage(projection: Projection, kept: Step) -> _Staged:
+            earlier = start.table(projection.name)
+            if kept.types.isdisjoint(projection.reads):
+                return _Staged(earlier, _schema(projection, self._read(earlier, [])).json())
+            parts = parts_to_write(projection, earlier, slots, events, new)
+            return self._stage_changed(projection, kept, earlier, parts)
+
+        return stage
+
     def _stage_changed(
-        self,
-        projection: Projection,
-        step: Step,
-        earlier: GenerationTable,
-        slots: Mapping[str, set[int]],
+        self, projection: Projection, step: Step, earlier: GenerationTable, parts: Parts
     ) -> _Staged:
-        """Write those buckets anew that the new events can have changed."""
-        if step.types.isdisjoint(projection.reads):
-            return _Staged(earlier, _schema(projection, self._read(earlier, [])).json())
-        changed = buckets_of(projection, earlier.buckets, slots)
-        old = [file for file in earlier.files if file.bucket in changed]
-        stays = [file for file in earlier.files if file.bucket not in changed]
-        self.place.check_content(earlier, old)
-        step = replace(step, earlier={projection.name: self._read(earlier, old)})
-        return self._stage(projection, step, earlier.buckets, stays)
+        """Write a part of a table anew; its other files stay."""
+        self.place.check_content(earlier, parts.replaced)
+        if parts.replaced:
+            rows = self._read(earlier, parts.replaced)
+            step = replace(step, earlier={projection.name: rows})
+        stays = [file for file in earlier.files if file not in parts.replaced]
+        return self._stage(projection, step, parts, stays)
 
     def _stage(
-        self, projection: Projection, step: Step, buckets: int, stays: list[TableFile] | None = None
+        self, projection: Projection, step: Step, parts: Parts, stays: list[TableFile] | None = None
     ) -> _Staged:
         rows = projection.rebuild(step).select(*projection.columns)
         root = spark_path(self.place.target)
-        write_rows(rows, buckets, f"{root}/{projection.name}/{self.name}")
+        write_rows(rows, parts, f"{root}/{projection.name}/{self.name}")
         files = [*(stays or []), *self.place.staged(projection.name, self.name)]
         schema = _schema(projection, rows)
         table = GenerationTable(
@@ -191,7 +214,7 @@ class _Run:
             version=0,
             rows=sum(file.rows for file in files),
             sha256=content_hash(files),
-            buckets=buckets,
+            buckets=parts.buckets,
             columns=[
                 TableColumn(f.name, f.dataType.simpleString(), projection.columns[f.name])
                 for f in schema
@@ -200,7 +223,7 @@ class _Run:
         )
         return _Staged(table, schema.json())
 
-    def _read(self, table: GenerationTable, files: list[TableFile]) -> DataFrame:
+    def _read(self, table: GenerationTable, files: Sequence[TableFile]) -> DataFrame:
         return read_files(self.spark, self.place, table, files)
 
 

@@ -1,27 +1,52 @@
 """Which part of a table is written anew, and how Spark writes it.
 
 The rows of a table are shared out among buckets by their stream, so that what happened to few
-identities changes few files: those of their buckets are written anew, the others stay as they are.
+identities changes few files. A rebuild that continues an earlier one writes the buckets anew whose
+streams have new events. Rows of streams that begin with the new events are written beside them, as
+one bucket more (``GenerationTable.recent``): they change no file. Once these are a given share of
+the table, or many files, all of it is written anew. All rows of a stream are always in its bucket,
+or all are in the recent one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.generations.delta_table import BUCKET
+from projections.generations.generation import GenerationTable, TableFile
 from projections.tables.projection import Projection
 
 BUCKETS_MAX: Final = 256
 """Of a table; a power of two."""
 EVENTS_OF_BUCKET: Final = 65_536
 """About so many events that a table is made of are shared out to one bucket."""
+RECENT_SHARE_MAX: Final = 0.25
+"""Of the rows of a table, and of the events that it is made of."""
+RECENT_FILES_MAX: Final = 16
 _STREAM: Final = "stream"
 _ORDER: Final = ("partition", _STREAM, "version", "ordinal", "key")
 """The columns that tables have some of, and that together distinguish their rows."""
+
+
+class Parts(NamedTuple):
+    """What is written of a table, and how it is shared out.
+
+    Attributes:
+        buckets: Among so many all rows are shared out by their stream.
+        written: Those of them that are written.
+        recent: Files of the rows of all other streams, in the bucket of the number ``buckets``.
+        replaced: The files of the earlier table whose rows are read, and are in those that are
+            written; the others stay.
+    """
+
+    buckets: int
+    written: Collection[int]
+    recent: int = 0
+    replaced: Sequence[TableFile] = ()
 
 
 def buckets_for(projection: Projection, events: Mapping[str, int]) -> int:
@@ -33,8 +58,47 @@ def buckets_for(projection: Projection, events: Mapping[str, int]) -> int:
     """
     if _STREAM not in projection.columns:
         return 1
-    wanted = sum(events.get(kind, 0) for kind in projection.reads) // EVENTS_OF_BUCKET
+    wanted = _events_of(projection, events) // EVENTS_OF_BUCKET
     return min(BUCKETS_MAX, 1 << max(0, wanted).bit_length())
+
+
+def all_parts(buckets: int, replaced: Sequence[TableFile] = ()) -> Parts:
+    """A table that is written as a whole."""
+    return Parts(buckets, range(buckets), 0, replaced)
+
+
+def parts_to_write(
+    projection: Projection,
+    earlier: GenerationTable,
+    slots: Mapping[str, Collection[int]],
+    events: Mapping[str, int],
+    new_events: Mapping[str, int],
+) -> Parts:
+    """What the new events can have changed of a table.
+
+    Args:
+        projection: the table.
+        earlier: as it was before them.
+        slots: ``slots_by_type`` of the new events.
+        events: how many events of each type there are, with the new ones.
+        new_events: how many of these are new.
+    """
+    wanted = max(earlier.buckets, buckets_for(projection, events))
+    recent = [file for file in earlier.files if file.bucket == earlier.recent]
+    recent_rows = sum(file.rows for file in recent)
+    of_table = _events_of(projection, events), _events_of(projection, new_events)
+    if (
+        _STREAM not in projection.columns
+        or recent_rows > RECENT_SHARE_MAX * earlier.rows
+        or len(recent) > RECENT_FILES_MAX
+        or of_table[1] > RECENT_SHARE_MAX * of_table[0]
+    ):
+        return all_parts(wanted, earlier.files)
+    touched = buckets_of(projection, earlier.buckets, slots)
+    # A stream that began before may be in its bucket or in the recent one.
+    read = touched | {earlier.recent} if touched else touched
+    replaced = [file for file in earlier.files if file.bucket in read]
+    return Parts(earlier.buckets, touched, buckets_for(projection, new_events), replaced)
 
 
 def slot() -> Column:
@@ -44,9 +108,11 @@ def slot() -> Column:
 
 
 def slots_by_type(events: DataFrame) -> dict[str, set[int]]:
-    """The slots of the streams that events of each type are of."""
+    """The slots of the streams that events of each type are of, and that began before them."""
+    begun = events.where("version = 1").select(_STREAM)
+    older = events.join(begun, _STREAM, "left_anti")
     found: dict[str, set[int]] = {}
-    for row in events.select("type", slot().alias("slot")).distinct().collect():
+    for row in older.select("type", slot().alias("slot")).distinct().collect():
         found.setdefault(row["type"], set()).add(row["slot"])
     return found
 
@@ -54,21 +120,32 @@ def slots_by_type(events: DataFrame) -> dict[str, set[int]]:
 def buckets_of(
     projection: Projection, buckets: int, slots: Mapping[str, Collection[int]]
 ) -> set[int]:
-    """The buckets of a table that events in these slots can have changed."""
-    if _STREAM not in projection.columns:
-        return {0}
+    """The buckets of a table that events of streams in these slots can have changed."""
     return {each % buckets for kind in projection.reads for each in slots.get(kind, ())}
 
 
-def write_rows(rows: DataFrame, buckets: int, folder: str) -> None:
-    """Have Spark write rows as files in their order, those of a bucket in one task."""
+def write_rows(rows: DataFrame, parts: Parts, folder: str) -> None:
+    """Have Spark write rows as files in their order, those of a bucket in one task.
+
+    Those of the recent bucket in ``Parts.recent`` tasks.
+    """
     order: Sequence[str] = [name for name in _ORDER if name in rows.columns]
-    bucket = slot() % buckets if buckets > 1 else F.lit(0)
+    bucket = slot() % parts.buckets if parts.buckets > 1 else F.lit(0)
+    among: list[Column] = [F.col(BUCKET)]
+    if parts.recent:
+        is_written = bucket.isin(*parts.written) if parts.written else F.lit(col=False)
+        bucket = F.when(is_written, bucket).otherwise(F.lit(parts.buckets))
+    if parts.recent > 1:
+        among.append(F.when(F.col(BUCKET) == parts.buckets, slot() % parts.recent).otherwise(0))
     (
         rows.withColumn(BUCKET, bucket)
-        .repartition(BUCKET)
+        .repartition(*among)
         .sortWithinPartitions(BUCKET, *order)
         .write.partitionBy(BUCKET)
         .mode("error")
         .parquet(folder)
     )
+
+
+def _events_of(projection: Projection, events: Mapping[str, int]) -> int:
+    return sum(events.get(kind, 0) for kind in projection.reads)

@@ -22,7 +22,7 @@ from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
-from tests.histories import History, random_script
+from tests.histories import CROWD, START_MS, Crowd, History, random_script
 from tests.projections.exports import complete_until, export_log, prefix_of, read_tables
 from tests.projections.folding import Rows, fold
 
@@ -124,29 +124,43 @@ def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSes
         assert not list(target.glob("*/*/*/*.parquet"))
 
 
-def changed_slots(log: EventLog, position: int) -> set[int]:
-    """The slots of the streams, those of seals left out, with events after a position."""
-    rows = log.read_log(after=position, limit=10_000)
-    streams = [row.originator_id for row in rows if row.topic != "batch-sealed.1"]
-    return {int.from_bytes(stream.bytes[:2], "big") % BUCKETS_MAX for stream in streams}  # type: ignore[union-attr]
+def older_slots(log: EventLog, position: int) -> set[int]:
+    """The slots of the streams, those of seals left out, that go on after a position."""
+    rows = log.read_rows(after=position, rows_max=10_000, bytes_max=100_000_000)
+    begun = {row.stream for row in rows if row.version == 1}
+    return {
+        int.from_bytes(row.stream[:2], "big") % BUCKETS_MAX
+        for row in rows
+        if row.topic != "batch-sealed.1" and row.stream not in begun
+    }
 
 
-def test_only_buckets_that_new_events_touch_are_written_anew(spark: SparkSession) -> None:
-    with exported(3, acts=150) as (log, folder):
-        target, export = folder / "tables", open_export(str(folder / "export"))
-        position = log.position()
-        while not changed_slots(log, position):
-            position = seal_before(log, position - 1)
-        first = rebuild(spark, export, str(target), as_of=position)
-        second = rebuild(spark, export, str(target), incremental=True)
-        assert read(spark, target, second) == folded(log)
-        before, after = first.table("identities"), second.table("identities")
-        assert before.buckets == after.buckets > 1
-        stayed = {file.bucket for file in set(before.files) & set(after.files)}
-        written = {file.bucket for file in set(after.files) - set(before.files)}
-        assert written == {slot % after.buckets for slot in changed_slots(log, position)}
-        assert stayed
-        assert stayed.isdisjoint(written)
+def test_files_change_by_what_happened_to_older_streams_alone(spark: SparkSession) -> None:
+    """New streams are written beside them; later they are older ones themselves."""
+    strangers, regulars = Crowd.of(1, 1), CROWD._replace(name="later.")
+    with exported(3, acts=250) as (log, folder):
+        target = folder / "tables"
+        before = rebuild(spark, open_export(str(folder / "export")), str(target))
+        for number, crowds in enumerate([(strangers,), (regulars, strangers._replace(name="2."))]):
+            position = log.position()
+            for each, crowd in enumerate(crowds):
+                start_ms = START_MS + (2 * number + each + 1) * 10_000_000
+                History(log, crowd=crowd, start_ms=start_ms, after=log.position()).commit()
+            export_log(log, folder / "export")
+            export = open_export(str(folder / "export"))
+            after = rebuild(spark, export, str(target), incremental=True)
+            assert read(spark, target, after) == folded(log)
+            one, other = before.table("identities"), after.table("identities")
+            assert one.buckets == other.buckets > 1
+            touched = {slot % one.buckets for slot in older_slots(log, position)}
+            stayed = {file.bucket for file in set(one.files) & set(other.files)}
+            written = {file.bucket for file in set(other.files) - set(one.files)}
+            assert stayed
+            assert stayed.isdisjoint(touched)
+            assert written - {other.recent} == touched
+            assert bool(touched) == (number == 1)
+            assert other.recent in written or number == 1
+            before = after
 
 
 def test_two_rebuilds_of_one_log_have_the_same_hashes(spark: SparkSession) -> None:
