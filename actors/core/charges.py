@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.core.commands import Submission
-from actors.core.cost import page_cost
+from actors.core.cost import page_cost, size_cost, source_key
 from actors.core.decision import Refs
 from actors.core.limits import HostLimits
 from actors.core.rate_limits import RateLimit
@@ -36,3 +36,7 @@ class Charges:
         if submission.charge and isinstance(reply, Refs):
             units = page_cost(len(reply.versions), reply.size_bytes)
             self._rate.charge(submission.source, now_ms / 1000, units)
+
+    def add_page_beside(self, owner: str, size_bytes: int, now_ms: int) -> None:
+        """Charge an identity for a page of its events that was read beside its commands."""
+        self._rate.charge(source_key(owner), now_ms / 1000, size_cost(size_bytes))

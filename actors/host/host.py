@@ -81,7 +81,7 @@ class Host:
         self._nonces = NonceClaims(limits)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
         self._pages = PageReader(log)
-        self._charges = Charges(limits)
+        self.charges = Charges(limits)
         self._is_placed = is_placed
         self._expected: dict[str, int] = {}
         self._swept_ms = 0
@@ -195,7 +195,7 @@ class Host:
                 replies.append(_UNAVAILABLE)
             else:
                 replies.append(self._reply(transaction, outcome, submission.request_id))
-            self._charges.add_page(submission, outcome.reply, now_ms)
+            self.charges.add_page(submission, outcome.reply, now_ms)
             if outcome.leasing is not None and isinstance(replies[-1], Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing)
             self._registry.follow(submission, replies[-1])
@@ -327,7 +327,7 @@ class Host:
         if transaction.is_short_of_disk and is_step_of_adding(submission):
             # Before anything is kept, the nonce too: the same command may be sent again.
             return Outcome(Refused(Refusal.INSUFFICIENT_STORAGE))
-        limited = self._charges.refusal(submission, transaction.now_ms)
+        limited = self.charges.refusal(submission, transaction.now_ms)
         if limited is not None:
             return Outcome(limited)
         if partition is None:

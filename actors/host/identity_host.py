@@ -66,6 +66,8 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _REPORT_S_MAX: Final = 1.0
 """A report waits this long for the writer, and as long again for the log."""
+_CHARGED_BYTES_MIN: Final = 16_384
+"""Smaller pages are paid for by the query: charging one takes a turn of the writer."""
 
 
 class HostOptions(msgspec.Struct, frozen=True):
@@ -364,7 +366,14 @@ class IdentityHost:
         except LogError as error:
             _LOG.error("read model cannot be read: %s", type(error).__name__)
             return b""
-        return msgspec.msgpack.encode(page)
+        answer = msgspec.msgpack.encode(page)
+        if isinstance(page, SavedEventsPage) and len(answer) > _CHARGED_BYTES_MIN:
+            # Before it is answered: the owner's next command comes after it.
+            self._writer.call(lambda: self._charge(read.owner_did, len(answer)))
+        return answer
+
+    def _charge(self, owner: str, size_bytes: int) -> None:
+        self._host.charges.add_page_beside(owner, size_bytes, self._host.now_ms())
 
     def _on_writer(self, run: Callable[[], _T], *, seconds_max: float | None = None) -> _T:
         done: Future[_T] = Future()

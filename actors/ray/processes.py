@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -137,6 +139,9 @@ _DEDICATED_HOST: Final[Mapping[str, Any]] = {
     "max_concurrency": CALLS_MAX,
 }
 """How Ray starts a dedicated host: once, and not again by itself."""
+_SWITCH_S: Final = 0.001
+"""Time that a thread which reads a large page keeps the interpreter while the writer waits for it,
+a fifth of the default: a transaction waits for it several times."""
 CONCURRENCY_GROUPS: Final = {"control": 4}
 """Threads for calls through Ray: whether a host serves, and what it has measured."""
 
@@ -175,6 +180,10 @@ class RayIdentityHost(IdentityHost):
             on_over=self._server.close if options.is_placed else _nothing,
         )
         self._lease.start()
+        # What is there now stays: looking through it again and again costs every commit.
+        gc.collect()
+        gc.freeze()
+        sys.setswitchinterval(_SWITCH_S)
 
     @override
     def answer(self, question: AnyQuestion) -> object:

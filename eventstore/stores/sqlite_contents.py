@@ -2,31 +2,46 @@
 
 SQLite moves rows about within and between pages, and what it moved stays where it was until that
 room is used again (measured, with ``PRAGMA secure_delete``: after one in four random histories).
-So a content is not erased by deleting its row. Its key is its salt (``eventstore.log.content``),
-and keys stand in rows that fill a page each, by position: such a row is overwritten in place, and
-where SQLite moves it or gives it up the page is overwritten whole. The cipher is AES-128-GCM; a key
-is used once, so its nonce is always the same.
+So a content is not erased by deleting its row. Its key stands in a row that fills a page, together
+with those of the positions beside it: such a row is overwritten in place, and where SQLite moves it
+or gives it up the page is overwritten whole.
+
+As long as nothing of such a row was erased the keys stand in it as one secret, which they are made
+of (BLAKE2b, RFC 7693, keyed with the secret, of the position), so that an append writes a row of
+keys once and then only reads it. The first erasure puts the keys themselves in the place of the
+secret, but for those that it erases.
+
+The cipher is AES-128-GCM. A nonce stands before what it was used for, and is new in each
+transaction: one that fails leaves its positions, and so its keys, to the next.
+
+Rows of an earlier release are shorter: their keys are the salts of the contents, which are not
+encrypted with them (``eventstore.log.content``), and their nonces are zeros. They are read as they
+are, and made new where something is added to their positions.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from itertools import groupby
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from eventstore.log.content import SALT_BYTES
-
+KEY_BYTES: Final = 16
 KEYS: Final = 248
 """Keys of a row: 3,968 bytes, more than half of the room in a page of 4,096."""
-_NONCE: Final = bytes(12)
-ROW_BYTES: Final = KEYS * SALT_BYTES
-_NO_KEYS: Final = bytes(ROW_BYTES)
-_ERASED: Final = bytes(SALT_BYTES)
+_NONCE_BYTES: Final = 12
+_OF_SALTS_BYTES: Final = KEYS * KEY_BYTES
+"""A row of an earlier release: keys, and no room for a secret."""
+_OF_SALTS_NONCE: Final = bytes(_NONCE_BYTES)
+ROW_BYTES: Final = _OF_SALTS_BYTES + KEY_BYTES
+"""The keys, and then their secret as long as there is one."""
+_NO_KEY: Final = bytes(KEY_BYTES)
 TABLES: Final = (
     # By position, so that what is new stands at the end and what leaves together stood together.
     "CREATE TABLE IF NOT EXISTS contents (position INTEGER PRIMARY KEY, content BLOB NOT NULL)",
@@ -37,20 +52,34 @@ JOINED: Final = (
     f" LEFT JOIN content_keys ON page = c.position / {KEYS}"
 )
 """Contents beside ``stored_events AS e``."""
-KEY: Final = f"substr(keys, 1 + {SALT_BYTES} * (c.position % {KEYS}), {SALT_BYTES})"
-"""The key of a content in such a query."""
+COLUMNS: Final = (
+    f"c.position, content, substr(keys, 1 + {KEY_BYTES} * (c.position % {KEYS}), {KEY_BYTES}),"
+    f" substr(keys, 1 + {_OF_SALTS_BYTES})"
+)
+"""What ``opened`` takes, in such a query."""
+_LEFT: Final = "SELECT 1 FROM contents WHERE position >= ? AND position < ? LIMIT 1"
+_OF_PAGE: Final = "SELECT position, content FROM contents WHERE position >= ? AND position < ?"
 
 
-def opened(content: object, key: object) -> bytes | None:
-    """What was stored of a content, from its columns; None where there is none."""
+def key_of(secret: bytes, position: int) -> bytes:
+    """The key at a position, as long as its row has a secret of 16 bytes."""
+    return blake2b(b"%d" % position, key=secret, digest_size=KEY_BYTES).digest()
+
+
+def opened(position: int, content: object, key: object, secret: object) -> bytes | None:
+    """What was stored of a content, from ``COLUMNS``; None where there is none."""
     if content is None:
         return None
     # In SQLite a column takes any type. What was changed has no digest that fits.
-    if type(content) is not bytes or type(key) is not bytes or len(key) != SALT_BYTES:
+    if type(content) is not bytes or type(key) is not bytes or len(key) != KEY_BYTES:
         return b""
     try:
-        return key + AESGCM(key).decrypt(_NONCE, content, None)
-    except InvalidTag:
+        if secret == b"":
+            return key + AESGCM(key).decrypt(_OF_SALTS_NONCE, content, None)
+        if type(secret) is bytes and secret != _NO_KEY:
+            key = key_of(secret[:KEY_BYTES], position)
+        return AESGCM(key).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], None)
+    except (InvalidTag, ValueError):
         return b""
 
 
@@ -59,29 +88,15 @@ def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> None:
 
     Nothing was stored at any position from the first to the last of them.
     """
-    cursor.executemany(
-        "INSERT INTO contents (position, content) VALUES (?, ?)",
-        [
-            (position, AESGCM(one[:SALT_BYTES]).encrypt(_NONCE, one[SALT_BYTES:], None))
-            for position, one in stored
-        ],
-    )
+    nonce = os.urandom(_NONCE_BYTES)
+    kept: list[tuple[int, bytes]] = []
     for page, part in groupby(stored, key=lambda one: one[0] // KEYS):
-        ones = list(part)
-        first = ones[0][0]
-        keys = bytearray((ones[-1][0] - first + 1) * SALT_BYTES)
-        for position, one in ones:
-            start = (position - first) * SALT_BYTES
-            keys[start : start + SALT_BYTES] = one[:SALT_BYTES]
-        row = _row(cursor, page)
-        if row is None:
-            new = "INSERT INTO content_keys (page, keys) VALUES (?, zeroblob(?))"
-            _overwriting(cursor, new, [(page, ROW_BYTES)])
-            row = _row(cursor, page)
-            assert row is not None
-        with row:
-            row.seek(first % KEYS * SALT_BYTES)
-            row.write(keys)
+        keys = _keys(cursor, page)
+        secret = _secret_in(keys)
+        for position, one in part:
+            key = keys[_place(position)] if secret is None else key_of(secret, position)
+            kept.append((position, nonce + AESGCM(key).encrypt(nonce, one, None)))
+    cursor.executemany("INSERT INTO contents (position, content) VALUES (?, ?)", kept)
 
 
 def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> None:
@@ -92,32 +107,81 @@ def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> None:
         cursor.execute("DELETE FROM contents WHERE position = ?", (position,))
     empty: list[tuple[int]] = []
     for page, those in pages.items():
-        row = _row(cursor, page)
-        if row is None:
-            continue
-        with row:
-            for position in those:
-                row.seek(position % KEYS * SALT_BYTES)
-                row.write(_ERASED)
-            row.seek(0)
-            if row.read() == _NO_KEYS:
-                empty.append((page,))
+        is_empty = not list(cursor.execute(_LEFT, _ends(page)))
+        if _overwrite(cursor, page, None if is_empty else those) and is_empty:
+            empty.append((page,))
     if empty:
         _overwriting(cursor, "DELETE FROM content_keys WHERE page = ?", empty)
 
 
-def _row(cursor: sqlite3.Cursor, page: int) -> sqlite3.Blob | None:
-    """A row of keys, to be written in place; None if there is none."""
+def _overwrite(cursor: sqlite3.Cursor, page: int, positions: Sequence[int] | None) -> bool:
+    """Overwrite in place the keys at these positions, or all of a row; False if there is no row."""
     try:
-        return cursor.connection.blobopen("content_keys", "keys", page)
+        row = cursor.connection.blobopen("content_keys", "keys", page)
     except sqlite3.OperationalError:
         if list(cursor.execute("SELECT 1 FROM content_keys WHERE page = ?", (page,))):
             raise
-        return None
+        return False
+    with row:
+        keys = bytearray(row.read())
+        if positions is None:
+            keys = bytearray(len(keys))
+        elif (secret := _secret_in(bytes(keys))) is not None:
+            keys = bytearray(_made_of(secret, page))
+        for position in positions or ():
+            keys[_place(position)] = _NO_KEY
+        row.seek(0)
+        row.write(keys)
+    return True
+
+
+def _made_of(secret: bytes, page: int) -> bytes:
+    """A row of the keys that are made of a secret, without it."""
+    return b"".join(key_of(secret, position) for position in range(*_ends(page))) + _NO_KEY
+
+
+def _keys(cursor: sqlite3.Cursor, page: int) -> bytes:
+    """A row of keys, made if there is none."""
+    found = list(cursor.execute("SELECT keys FROM content_keys WHERE page = ?", (page,)))
+    if found and len(found[0][0]) == ROW_BYTES:
+        keys: bytes = found[0][0]
+        return keys
+    keys = bytes(_OF_SALTS_BYTES) + os.urandom(KEY_BYTES)
+    _overwriting(cursor, "REPLACE INTO content_keys (page, keys) VALUES (?, ?)", [(page, keys)])
+    if found:
+        _encrypt_anew(cursor, page, found[0][0], keys)
+    return keys
+
+
+def _encrypt_anew(cursor: sqlite3.Cursor, page: int, salts: bytes, keys: bytes) -> None:
+    """Encrypt the contents of an earlier release at the positions of a row with its new keys."""
+    secret, nonce = keys[_OF_SALTS_BYTES:], os.urandom(_NONCE_BYTES)
+    for position, content in list(cursor.execute(_OF_PAGE, _ends(page))):
+        if stored := opened(position, content, salts[_place(position)], b""):
+            again = AESGCM(key_of(secret, position)).encrypt(nonce, stored, None)
+            change = "UPDATE contents SET content = ? WHERE position = ?"
+            cursor.execute(change, (nonce + again, position))
+
+
+def _secret_in(keys: bytes) -> bytes | None:
+    """The secret of a row of keys, as long as it has one."""
+    secret = keys[_OF_SALTS_BYTES:]
+    return secret if secret.strip(b"\0") else None
+
+
+def _place(position: int) -> slice:
+    """Where the key at a position stands in its row."""
+    start = position % KEYS * KEY_BYTES
+    return slice(start, start + KEY_BYTES)
+
+
+def _ends(page: int) -> tuple[int, int]:
+    """The positions of a row of keys: the first one, and the one after the last."""
+    return page * KEYS, (page + 1) * KEYS
 
 
 def _overwriting(
-    cursor: sqlite3.Cursor, statement: str, parameters: Sequence[tuple[int, ...]]
+    cursor: sqlite3.Cursor, statement: str, parameters: Sequence[tuple[object, ...]]
 ) -> None:
     """Change which rows of keys there are; pages that SQLite empties by this are overwritten."""
     cursor.execute("PRAGMA secure_delete = ON")

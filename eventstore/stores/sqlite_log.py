@@ -36,7 +36,7 @@ from eventstore.stores.sqlite_connections import (
     create_file,
     library_errors,
 )
-from eventstore.stores.sqlite_contents import JOINED, KEY, KEYS, opened
+from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, opened
 from eventstore.stores.sqlite_erasure import WITHIN_S
 
 _TABLES: Final = (
@@ -282,25 +282,25 @@ class _Session(LogSession):
     @override
     def records(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredRecord]:
         found = self.rows(
-            f"SELECT content, {KEY}, originator_version, topic, state"  # noqa: S608 - own text
+            f"SELECT {COLUMNS}, originator_version, topic, state"  # noqa: S608 - own text
             f" FROM stored_events AS e {JOINED}"
             " WHERE originator_id = ? AND originator_version IN (SELECT value FROM json_each(?))",
             (stream.hex, json.dumps(list(versions))),
         )
         return {
-            row[0]: StoredRecord(StoredEvent(stream, *row), opened(content, key))
-            for content, key, *row in found
+            row[0]: StoredRecord(StoredEvent(stream, *row), opened(*content))
+            for content, row in ((one[:4], one[4:]) for one in found)
         }
 
     @override
     def contents(self, after: int, until: int) -> dict[int, bytes]:
         found = self.rows(
-            f"SELECT c.position, content, {KEY} FROM contents AS c"  # noqa: S608 - own text
+            f"SELECT {COLUMNS} FROM contents AS c"  # noqa: S608 - own text
             f" LEFT JOIN content_keys ON page = c.position / {KEYS}"
             " WHERE c.position > ? AND c.position <= ?",
             (after, until),
         )
-        return {position: opened(content, key) or b"" for position, content, key in found}
+        return {one[0]: opened(*one) or b"" for one in found}
 
     @override
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
@@ -315,22 +315,22 @@ class _Session(LogSession):
     @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         self._cursor.execute(
-            f"SELECT e.rowid, originator_id, originator_version, topic, state, content, {KEY}"  # noqa: S608 - own text
+            f"SELECT e.rowid, originator_id, originator_version, topic, state, {COLUMNS}"  # noqa: S608 - own text
             f" FROM stored_events AS e {JOINED}"
             " WHERE e.rowid > ? ORDER BY e.rowid LIMIT ?",
             (after, rows_max),
         )
         found: list[LogRow] = []
         size_bytes = 0
-        for position, stream, version, topic, state, content, content_key in self._cursor:
+        for position, stream, version, topic, state, *stored in self._cursor:
             try:
                 key = bytes.fromhex(stream)
-                size_bytes += len(state) + len(content or b"")
+                size_bytes += len(state) + len(stored[1] or b"")
             except (TypeError, ValueError) as error:
                 raise CorruptRow(f"position {position}", str(error)) from error
             if key.hex() != stream:
                 raise CorruptRow(f"position {position}", "the stream is not written as it is here")
-            found.append(LogRow(position, key, version, topic, state, opened(content, content_key)))
+            found.append(LogRow(position, key, version, topic, state, opened(*stored)))
             if size_bytes > bytes_max:
                 return found[:-1] or found
         return found

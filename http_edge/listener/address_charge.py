@@ -11,7 +11,7 @@ from http_edge.settings.settings import Rates
 
 UNPROVEN_BYTES: Final = 16_384
 """So many bytes that prove nothing cost as much again as the request that brought them."""
-PUBLIC_BYTES: Final = 4_096
+PUBLIC_BYTES: Final = 1_024
 """So many bytes of an answer that anybody may ask for cost one token."""
 
 

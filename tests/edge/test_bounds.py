@@ -138,6 +138,21 @@ async def test_a_sender_is_charged_for_the_work_of_its_commands_not_for_their_nu
     assert (await mediator.do(alice, "SAVE_EVENTS", events=[tagged])).status == 200
 
 
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
+async def test_a_sender_is_charged_for_the_bytes_of_the_events_that_it_reads(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for payload in ("x", "x" * 60_000):
+        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": payload}])
+        assert saved.status == 200
+    clock.advance(60)
+    page = {"filter": {}, "pagination": {"page": 0, "page_size": 2}}
+    read = [(await mediator.do(alice, "QUERY_EVENTS", **page)).status for _ in range(12)]
+    assert read == [200] * 9 + [429] * 3
+
+
 @pytest.mark.parametrize("settings", [{"limits": {"contract_bytes_max": 4096}}])
 async def test_a_contract_beyond_its_bound_is_refused(
     mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock

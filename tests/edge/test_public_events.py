@@ -335,9 +335,9 @@ async def test_a_page_of_too_many_bytes_is_refused_and_a_smaller_one_is_not(
 async def test_an_address_pays_for_what_it_is_answered_without_a_signature(
     mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
-    """Of 100 tokens a page of public events takes one for itself and one for each 4 KiB."""
+    """Of 100 tokens a page of public events takes one for itself and one for each KiB."""
     await mediator.register(alice)
-    await mediator.publish(alice, "x" * 60_000)
+    await mediator.publish(alice, "x" * 15_000)
     clock.advance(10)
     pages = [(await mediator.get(f"/public/{alice.did}")).status for _ in range(8)]
     assert pages == [200] * 7 + [429]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,12 +14,14 @@ from typing import Final
 from uuid import UUID
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from eventstore.log.content import SALT_BYTES
 from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import connect, create_file
+from eventstore.stores.sqlite_contents import COLUMNS, KEY_BYTES, KEYS, key_of
 from eventstore.stores.sqlite_log import SqliteStore
 from tests.log.samples import OTHER, OWNER, append, message, removed
 
@@ -39,16 +40,33 @@ def opened(path: Path, *, within_s: float = 0.0) -> EventLog:
     return RecorderLog(SqliteStore(path, erased_within_s=within_s))
 
 
-def keys() -> Iterator[bytes]:
-    """Salts that are all different, which the contents are encrypted with."""
-    chance = random.Random(1)  # noqa: S311 - a repeatable choice, not a secret
-    while True:
-        yield chance.randbytes(SALT_BYTES)
+class Keys:
+    """Reads, beside a log, the keys that its contents are encrypted with."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = connect(path)
+
+    def newest(self) -> list[bytes]:
+        """The key of the newest content and, as long as there is one, the secret it is made of."""
+        ((position, _, key, secret),) = self._connection.execute(
+            f"SELECT {COLUMNS} FROM contents AS c"
+            f" JOIN content_keys ON page = c.position / {KEYS} ORDER BY c.position DESC LIMIT 1"
+        )
+        is_made = secret != bytes(KEY_BYTES)
+        return [key_of(secret, position), secret] if is_made else [key]
+
+    def close(self) -> None:
+        self._connection.close()
 
 
-def found_in(path: Path, *salts: bytes) -> list[str]:
+def newest_key(path: Path) -> list[bytes]:
+    with closing(Keys(path)) as keys:
+        return keys.newest()
+
+
+def found_in(path: Path, *keys: bytes) -> list[str]:
     """The files of the directory that have a part of one of these in them."""
-    parts = [salt[4:12] for salt in salts]
+    parts = [key[4:12] for key in keys]
     files = {one.name: one.read_bytes() for one in sorted(path.parent.iterdir())}
     return [name for name, read in files.items() if any(part in read for part in parts)]
 
@@ -59,53 +77,92 @@ def until(is_so: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-def fill_and_remove(log: EventLog, seed: int) -> tuple[list[bytes], list[bytes]]:
+def fill_and_remove(log: EventLog, path: Path, seed: int) -> tuple[list[bytes], list[bytes]]:
     """Messages of all sizes for two identities; most leave, in any order, between new ones.
 
-    Returns the keys of what has left and of what waits.
+    Returns the keys of what has left, with all secrets, and the salts of what waits.
     """
     chance = random.Random(seed)  # noqa: S311 - a repeatable choice, not a secret
-    salts = keys()
     versions = {OWNER: 0, OTHER: 0}
     waiting: list[tuple[UUID, int, bytes]] = []
-    gone: list[bytes] = []
+    gone: set[bytes] = set()
     kept: list[bytes] = []
-    for number in range(NUMBER):
-        stream, salt = chance.choice([OWNER, OTHER]), next(salts)
-        size = chance.choice([10, 300, 1_000, 1_100, 2_500, 9_000, 40_000])
-        append(log, stream, message(bytes(size), salt=salt))
-        versions[stream] += 1
-        if number % 50:
-            waiting.append((stream, versions[stream], salt))
-        else:
-            kept.append(salt)
-        while len(waiting) > (40 if number < NUMBER - 1 else 0):
-            stream, version, salt = waiting.pop(chance.randrange(len(waiting)))
-            append(log, stream, removed([version], "id"))
+    with closing(Keys(path)) as keys:
+        for number in range(NUMBER):
+            stream, salt = chance.choice([OWNER, OTHER]), chance.randbytes(SALT_BYTES)
+            size = chance.choice([10, 300, 1_000, 1_100, 2_500, 9_000, 40_000])
+            append(log, stream, message(bytes(size), salt=salt))
+            key, *secret = keys.newest()
+            gone.update(secret)
             versions[stream] += 1
-            gone.append(salt)
-    return gone, kept
+            if number % 50:
+                waiting.append((stream, versions[stream], key))
+            else:
+                kept.append(salt)
+            while len(waiting) > (40 if number < NUMBER - 1 else 0):
+                stream, version, key = waiting.pop(chance.randrange(len(waiting)))
+                append(log, stream, removed([version], "id"))
+                versions[stream] += 1
+                gone.add(key)
+    return list(gone), kept
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_was_removed_is_in_no_file_any_more(path: Path, seed: int) -> None:
     with closing(opened(path, within_s=1_000)) as log:
-        gone, kept = fill_and_remove(log, seed)
+        gone, kept = fill_and_remove(log, path, seed)
         assert found_in(path, *gone) == ["log.db-wal"]
     assert found_in(path, *gone) == []
     with closing(opened(path)) as log:
-        assert all(found_in(path, salt) == ["log.db"] for salt in kept)
         stored = log.read_contents(after=0, until=10_000).values()
         assert [one[:SALT_BYTES] for one in stored] == kept
 
 
 def test_it_leaves_without_being_asked(path: Path) -> None:
-    first, second = itertools.islice(keys(), 2)
     with closing(opened(path)) as log:
-        append(log, OWNER, message(b"one", salt=first), message(b"two", salt=second))
+        append(log, OWNER, message(b"one"))
+        first = newest_key(path)
+        append(log, OWNER, message(b"two"))
+        second, _ = newest_key(path)
         append(log, OWNER, removed([1], "id"))
-        until(lambda: not found_in(path, first))
+        assert newest_key(path) == [second]
+        until(lambda: not found_in(path, *first))
         assert found_in(path, second) == ["log.db"]
+
+
+def test_what_leaves_as_the_last_of_its_neighbours_takes_their_row_with_it(path: Path) -> None:
+    with closing(opened(path)) as log:
+        append(log, OWNER, message(b"one"), message(b"two"))
+        gone = newest_key(path)
+        append(log, OWNER, removed([1], "id"), removed([2], "id"))
+        with closing(connect(path)) as beside:
+            assert list(beside.execute("SELECT * FROM content_keys")) == []
+        append(log, OWNER, message(b"three"))
+        until(lambda: not found_in(path, *gone))
+        assert len(log.read_contents(after=0, until=100)) == 1
+
+
+def test_contents_of_the_release_before_are_read_erased_and_added_to(path: Path) -> None:
+    salts = [random.Random(number).randbytes(SALT_BYTES) for number in (1, 2, 3)]  # noqa: S311
+    with closing(opened(path)) as log:
+        append(log, OWNER, *(message(b"text", salt=salt) for salt in salts))
+        with closing(connect(path)) as beside:
+            beside.execute("DELETE FROM contents")
+            # As it wrote them: a nonce of zeros, and the salts as keys.
+            beside.executemany(
+                "INSERT INTO contents VALUES (?, ?)",
+                [(n, AESGCM(s).encrypt(bytes(12), b"text", None)) for n, s in enumerate(salts, 1)],
+            )
+            row = bytes(SALT_BYTES) + b"".join(salts) + bytes(SALT_BYTES * (KEYS - 4))
+            beside.execute("UPDATE content_keys SET keys = ?", (row,))
+        stored = [salt + b"text" for salt in salts]
+        assert list(log.read_contents(after=0, until=9).values()) == stored
+        append(log, OWNER, removed([1], "id"))
+        until(lambda: not found_in(path, salts[0]))
+        assert found_in(path, salts[1]) == ["log.db"]
+        append(log, OWNER, message(b"new", salt=salts[0]), removed([3], "id"))
+        assert log.read_contents(after=0, until=9) == {2: stored[1], 5: salts[0] + b"new"}
+        until(lambda: not found_in(path, *salts))
 
 
 def test_a_content_itself_is_in_no_file_at_any_time(path: Path) -> None:
@@ -116,22 +173,24 @@ def test_a_content_itself_is_in_no_file_at_any_time(path: Path) -> None:
 
 
 def test_a_reader_in_the_way_delays_it_and_no_command(path: Path) -> None:
-    (salt,) = itertools.islice(keys(), 1)
     with closing(opened(path)) as log, closing(connect(path)) as reader:
-        append(log, OWNER, message(b"one", salt=salt))
+        append(log, OWNER, message(b"one"))
+        gone = newest_key(path)
         reader.execute("BEGIN")
         assert reader.execute("SELECT COUNT(*) FROM contents").fetchone() == (1,)
         append(log, OWNER, removed([1], "id"))
         for version in range(3, 43, 2):
             append(log, OWNER, message(b"two"), removed([version], "id"))
-        assert found_in(path, salt)
+        assert found_in(path, *gone)
         reader.execute("ROLLBACK")
-        until(lambda: not found_in(path, salt))
+        until(lambda: not found_in(path, *gone))
 
 
 def _remove_and_be_killed(path: Path) -> None:
     log = opened(path, within_s=1_000)
-    append(log, OWNER, message(b"one", salt=next(keys())))
+    append(log, OWNER, message(b"one"))
+    beside = path.with_name("keys")
+    beside.write_bytes(b"".join(reversed(newest_key(path))))
     append(log, OWNER, removed([1], "id"))
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -141,10 +200,12 @@ def test_what_a_killed_process_left_goes_with_the_next_start(path: Path) -> None
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    salt = next(keys())
-    assert found_in(path, salt) == ["log.db-wal"]
+    kept = path.with_name("keys")
+    secret = kept.read_bytes()[:KEY_BYTES]
+    kept.unlink()
+    assert found_in(path, secret) == ["log.db-wal"]
     with closing(opened(path)) as log:
-        until(lambda: not found_in(path, salt))
+        until(lambda: not found_in(path, secret))
         assert log.position() == 2
 
 
@@ -160,8 +221,8 @@ def test_what_is_free_is_given_back_to_the_file_system(path: Path) -> None:
 def test_in_a_file_of_an_earlier_release_contents_are_erased_too(path: Path) -> None:
     with closing(connect(path)) as made:
         made.execute("CREATE TABLE anything (it)")
-    salt = next(keys())
     with closing(open_log(f"sqlite:{path}")) as log:
-        append(log, OWNER, message(b"one", salt=salt))
+        append(log, OWNER, message(b"one"))
+        gone = newest_key(path)
         append(log, OWNER, removed([1], "id"))
-    assert found_in(path, salt) == []
+    assert found_in(path, *gone) == []

@@ -21,6 +21,7 @@ MAY_ASK_TIME_AND_CHANCE = {
     "actors/host/clock.py": "the server's clock and ids",
     "actors/host/host_connection.py": "makes the token of its lines",
     "actors/ray/environment.py": "makes Ray's token",
+    "eventstore/stores/sqlite_contents.py": "makes secrets and nonces that no log shows",
     "http_edge/crypto/aes_gcm.py": "makes nonces of AES-GCM",
     "http_edge/clients/sources.py": "the client's clock, nonces and jitter",
     "http_edge/didcomm/envelopes/v1/envelope.py": "makes content keys and nonces",
