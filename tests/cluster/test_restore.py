@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,20 +21,10 @@ from tests.cluster.accounts import (
     until,
     waiting_payloads,
 )
-from tests.cluster.server import MEDIATOR_DID, Server, own_environment
+from tests.cluster.commands import poste
+from tests.cluster.server import MEDIATOR_DID, Server
 
 pytestmark = pytest.mark.cluster
-
-
-def _poste(*arguments: str | Path) -> None:
-    code = "from http_edge.cli.main import main; main()"
-    subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        check=True,
-        capture_output=True,
-        env=own_environment(),
-        timeout=120,
-    )
 
 
 async def _exported(server: Server, *, in_trouble: bool) -> dict[str, Any] | None:
@@ -56,10 +44,10 @@ async def test_what_was_queued_before_is_fetched_from_the_restored_mediator(
     await befriend(writer, reader)
     sent = message(writer, reader, "written before")
     assert (await post(mediator, sent))[0] == 200
-    _poste("export", "--data-dir", server.data_dir, "--to", tmp_path / "export")
+    poste("export", "--data-dir", server.data_dir, "--to", tmp_path / "export")
     keys = server.data_dir / "mediator-keys.json"
     new = tmp_path / "new"
-    _poste("restore", "--from", tmp_path / "export", "--to", new, "--keys", keys)
+    poste("restore", "--from", tmp_path / "export", "--to", new, "--keys", keys)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("a file where a folder should be")
     to = {"export.to": str(elsewhere), "export.retry_s_max": "1"}

@@ -6,8 +6,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,8 +27,9 @@ from http_edge.clients.didcomm import (
 )
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.exits import Exit
+from tests.cluster.commands import poste
 from tests.cluster.conftest import OUTBOUND
-from tests.cluster.server import DEDICATED, HOST, Server, own_environment, send
+from tests.cluster.server import DEDICATED, HOST, Server, send
 from tests.cluster.test_placement import noting
 from tests.cluster.wallets import MediatedAgent, served
 
@@ -39,7 +38,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("server")]
 TEXTS: Final = [f"message {number}" for number in range(7)]
 LEASE_S: Final = 30.0
 """The default."""
-COMMAND_S_MAX: Final = 60.0
+ARRIVED_S_MAX: Final = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +60,6 @@ def layout(request: pytest.FixtureRequest) -> Server:
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as session:
         yield session
-
-
-def poste(*arguments: str, code: int = 0) -> str:
-    """What a command of ``poste`` says, which has to end with this code."""
-    program = "from http_edge.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=own_environment(),
-        timeout=COMMAND_S_MAX,
-    )
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout
 
 
 async def test_every_proof_of_the_demo_holds(layout: Server) -> None:
@@ -317,7 +301,7 @@ class Endpoint:
 
     async def got(self, count: int) -> None:
         """Return when so many messages have come."""
-        async with asyncio.timeout(COMMAND_S_MAX):
+        async with asyncio.timeout(ARRIVED_S_MAX):
             while len(self.received) < count:
                 self._arrived.clear()
                 await self._arrived.wait()

@@ -19,14 +19,14 @@ WRITTEN = NEW_PREFIX + "basicmessage/2.0/message"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if not IDENTUS.home.exists():
+        pytest.skip(f"{IDENTUS.requirement} is not installed: make conformance")
     data_dir: Path = tmp_path_factory.mktemp("conformance")
     with Server(data_dir) as running:
         yield running
 
 
 async def test_the_identus_sdk_is_mediated_and_picks_up(server: Server) -> None:
-    if not IDENTUS.home.exists():
-        pytest.skip(f"{IDENTUS.requirement} is not installed: make conformance")
     async with aiohttp.ClientSession() as session:
         mediator = (await fetch_invitation_2(session, f"{server.url}/invitation")).did
     found = IDENTUS.ask(mediator=mediator, content="hello")
