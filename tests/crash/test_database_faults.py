@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Final
 
 import pytest
 
-from http_edge.clients.decentrl import Account
-from tests.cluster.accounts import befriend, client, message, newcomer, post
-from tests.cluster.server import Server
+from http_edge.clients.decentrl import Account, MediatorClient
+from tests.cluster.accounts import befriend, client, healthy, message, newcomer, post, until
+from tests.cluster.nodes import free_port
+from tests.cluster.server import HOST, Server, ended, send
 from tests.crash.conftest import Report
 from tests.crash.kill_under_load import Load, Outcomes, Target, endure, kill
 from tests.database_server import DatabaseServer, database_directory
@@ -32,6 +34,7 @@ idle connection is found to be dead."""
 FURTHER_ACKS: Final = 40
 SETTINGS: Final = {"hosts": "2", "edges": "2"}
 _AWAY_S: Final = 6.0
+_ENDED_S_MAX: Final = 30.0
 _PAUSED_S: Final = 3.0
 _PROBE_S: Final = 0.1
 _PAUSE_S: Final = 0.1
@@ -98,40 +101,37 @@ def database(directory: Path) -> DatabaseServer:
 
 
 @pytest.mark.timeout(300)
-async def test_restarts_kills_and_pauses_of_the_database_cost_time_alone(
-    tmp_path: Path, database: DatabaseServer, report: Report
-) -> None:
-    async def restart(away_s: float) -> None:
-        await asyncio.to_thread(database.stop)
-        await asyncio.sleep(away_s)
-        await asyncio.to_thread(database.start)
-
-    async def faults(load: Load, outage: Outage) -> None:
-        await restart(0)
-        await outage.is_over("restart", SERVED_AGAIN_S_MAX)
-        database.kill()
-        await asyncio.to_thread(database.start)
-        await outage.is_over("kill -9", SERVED_AGAIN_S_MAX)
-        database.pause()
-        await asyncio.sleep(_PAUSED_S)
-        database.resume()
-        await outage.is_over(f"{_PAUSED_S:.0f} s paused", SERVED_AGAIN_S_MAX)
-        await restart(_AWAY_S)
-        await outage.is_over(f"{_AWAY_S:.0f} s away", SERVED_AGAIN_S_MAX)
-
-    with Server(tmp_path / "data", log=database.url, **SETTINGS) as server:
-        assert (await endured(server, faults, report)).is_clean
-
-
-@pytest.mark.timeout(300)
-async def test_a_fail_over_to_a_synchronous_standby_costs_time_alone(
+async def test_restarts_kills_pauses_and_fail_overs_of_the_database_cost_time_alone(
     tmp_path: Path, directory: Path, database: DatabaseServer, report: Report
 ) -> None:
-    first, second = database, database.standby(directory / "two")
-    second.start()
-    first.require_standby()
+    first = database
+    # Where the standby will be; until then the mediator finds nothing there.
+    second = DatabaseServer(directory / "two", free_port())
 
     async def faults(load: Load, outage: Outage) -> None:
+        await asyncio.to_thread(first.stop)
+        await asyncio.to_thread(first.start)
+        await outage.is_over("restart", SERVED_AGAIN_S_MAX)
+        first.kill()
+        await asyncio.to_thread(first.start)
+        await outage.is_over("kill -9", SERVED_AGAIN_S_MAX)
+        first.pause()
+        await asyncio.sleep(_PAUSED_S)
+        first.resume()
+        await outage.is_over(f"{_PAUSED_S:.0f} s paused", SERVED_AGAIN_S_MAX)
+        async with client(server.url) as mediator:
+            await asyncio.to_thread(first.stop)
+            await _host_is_lost_meanwhile(server, mediator)
+            await asyncio.to_thread(first.start)
+            await outage.is_over(f"{_AWAY_S:.0f} s away", SERVED_AGAIN_S_MAX)
+            await until(lambda: healthy(mediator))
+        await fail_over(load, outage)
+
+    async def fail_over(load: Load, outage: Outage) -> None:
+        await asyncio.to_thread(first.standby, directory / "two", port=second.port)
+        await asyncio.to_thread(second.start)
+        await asyncio.to_thread(first.require_standby)
+        await load.accepted(FURTHER_ACKS)
         first.kill()
         await asyncio.to_thread(second.promote)
         await outage.is_over("primary killed", SERVED_AGAIN_S_MAX)
@@ -148,6 +148,20 @@ async def test_a_fail_over_to_a_synchronous_standby_costs_time_alone(
 
     with Server(tmp_path / "data", log=first.url_with(second), **SETTINGS) as server:
         assert (await endured(server, faults, report)).is_clean
+
+
+async def _host_is_lost_meanwhile(server: Server, mediator: MediatorClient) -> None:
+    """A host ends while the database is away, and the next one finds no log to open."""
+    away_since = time.monotonic()
+    (host, *_) = server.pids(HOST)
+    send(host, signal.SIGKILL)
+    assert await asyncio.to_thread(ended, host, _ENDED_S_MAX)
+    await until(lambda: _is_unhealthy(mediator))
+    await asyncio.sleep(max(0.0, away_since + _AWAY_S - time.monotonic()))
+
+
+async def _is_unhealthy(mediator: MediatorClient) -> bool:
+    return not await healthy(mediator)
 
 
 async def endured(

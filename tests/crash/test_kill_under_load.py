@@ -1,37 +1,83 @@
-"""Processes are killed under load: nothing that was acknowledged is lost, doubled or undone."""
+"""Processes are killed under the load of both protocol families: it costs neither anything.
+
+Clients of both send and read at once, so every kill hits all that the mediator does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.server import Server
+from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.conftest import Report
-from tests.crash.kill_under_load import run
+from tests.crash.kill_under_load import Load, Outcomes, chosen, kill
+from tests.crash.wallets_under_kills import (
+    FURTHER_FORWARDS,
+    SETTINGS,
+    PickupOutcomes,
+    WalletNetwork,
+)
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
 KILLS = int(os.environ.get("KILLS", "5"))
-"""``python -m tests.crash.kill_under_load`` runs for longer."""
+"""``python -m tests.crash.kill_under_load`` and ``wallets_under_kills`` run for longer."""
 SEED = int(os.environ.get("SEED", "1"))
 
 
+async def endured(server: Server, kills: int, report: Report) -> tuple[Outcomes, PickupOutcomes]:
+    """The reckoning of both families after so many kills, which broke no promise of either."""
+    chance = random.Random(SEED)  # noqa: S311 - repeatable
+    targets = chosen(chance, kills)
+    counts = Counter(target.value for target in targets)
+    wallets: asyncio.Future[WalletNetwork] = asyncio.get_running_loop().create_future()
+    is_over = asyncio.Event()
+
+    async def of_wallets(network: WalletNetwork) -> None:
+        wallets.set_result(network)
+        await is_over.wait()
+
+    async def of_commands(load: Load) -> None:
+        try:
+            network = await wallets
+            for target in targets:
+                await load.further()
+                await network.load.more(chance.randrange(*FURTHER_FORWARDS))
+                network.load.ledger.kills += 1
+                await kill(server, target, chance)
+        finally:
+            is_over.set()
+
+    commands, pickups = await asyncio.gather(
+        kill_under_load.endure(Load(server, chance), of_commands, dict(counts)),
+        wallets_under_kills.endure(server, of_wallets, counts, chance),
+    )
+    report(f"{commands}\n  wallets: {pickups}")
+    for outcomes in (commands, pickups):
+        assert outcomes.is_clean, str(outcomes)
+    return commands, pickups
+
+
 @pytest.mark.timeout(300 + 30 * KILLS)
-async def test_no_kill_costs_an_acknowledged_message(tmp_path: Path, report: Report) -> None:
-    with Server(tmp_path / "data") as server:
-        outcomes = await run(server, KILLS, SEED)
-    report(str(outcomes))
-    assert outcomes.is_clean, outcomes
-    assert outcomes.accepted >= 50 * KILLS
+async def test_no_kill_costs_an_acknowledged_message_a_key_or_a_rule(
+    tmp_path: Path, report: Report
+) -> None:
+    with Server(tmp_path / "data", **SETTINGS) as server:
+        commands, pickups = await endured(server, KILLS, report)
+    assert commands.accepted >= 50 * KILLS
+    assert pickups.accepted >= 30 * KILLS
 
 
 @pytest.mark.postgres
-async def test_no_kill_costs_an_acknowledged_message_with_two_hosts_on_postgres(
+@pytest.mark.timeout(300 + 30 * KILLS)
+async def test_no_kill_costs_anything_with_two_hosts_and_two_edges_on_postgres(
     tmp_path: Path, postgres_url: str, report: Report
 ) -> None:
-    settings = {"log": postgres_url, "hosts": "2", "edges": "2"}
+    settings = SETTINGS | {"log": postgres_url, "hosts": "2", "edges": "2"}
     with Server(tmp_path / "data", **settings) as server:
-        outcomes = await run(server, max(3, KILLS // 3), SEED)
-    report(str(outcomes))
-    assert outcomes.is_clean, outcomes
+        await endured(server, max(3, KILLS // 3), report)
