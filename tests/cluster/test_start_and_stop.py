@@ -96,8 +96,7 @@ def test_a_log_is_not_served_with_other_keys_and_none_are_made_for_it(tmp_path: 
         tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did=MEDIATOR_DID
     )
     backup.rename(settings.keys_path)
-    with Server(tmp_path):
-        pass
+    check_log(settings)
 
 
 async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
@@ -255,3 +254,8 @@ def test_every_port_of_a_mediator_rays_included_is_on_loopback(server: Server) -
     found = listening([pid for pid, _ in server.processes()])
     assert found
     assert found <= LOOPBACK
+
+
+def test_ray_has_no_process_for_the_dashboard_that_is_off(server: Server) -> None:
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid, _ in server.processes()]
+    assert [found for found in commands if "dashboard/dashboard.py" in found] == []
