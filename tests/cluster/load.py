@@ -76,10 +76,14 @@ class Load:
             await asyncio.sleep(_PAUSE_S)
         return max(pair.accepted_at for pair in self.pairs) - since
 
-    async def check(self) -> None:
-        """Nothing accepted is lost, doubled or out of order; nothing else is there but unknowns."""
+    async def check(self, mediator: MediatorClient | None = None) -> None:
+        """Nothing accepted is lost, doubled or out of order; nothing else is there but unknowns.
+
+        Readers ask the mediator that they came to, or this one.
+        """
         for pair in self.pairs:
-            waiting = await waiting_payloads(pair.reader)
+            reader = pair.reader if mediator is None else mediator.as_(pair.reader.identity)
+            waiting = await waiting_payloads(reader)
             unknown = set(pair.unknown)
             assert [text for text in waiting if text not in unknown] == pair.accepted
             assert len(set(waiting)) == len(waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,12 +20,14 @@ from http_edge.server.exits import Exit
 from tests.cluster.accounts import Socket, client, until
 from tests.cluster.load import Load
 from tests.cluster.nodes import Nodes
+from tests.cluster.server import HOST, send
 from tests.postgres import Server as Postgres
 
 pytestmark = pytest.mark.cluster
 SHARDS = 8
 PAIRS = 8
 SERVED_S_MAX = 15.0
+SERVED_BY_OTHERS_S_MAX = 12.0
 SHORT_S = 0.5
 
 
@@ -85,7 +88,7 @@ async def test_who_does_not_agree_with_the_others_does_not_start(
 ) -> None:
     other_keys, same_name, no_cluster = await asyncio.gather(
         asyncio.to_thread(cluster.refused, 3, keys_file=str(tmp_path / "keys.json")),
-        asyncio.to_thread(cluster.refused, 3, node="node-1"),
+        asyncio.to_thread(cluster.refused, 3, node="node-2"),
         asyncio.to_thread(cluster.refused, 3, log=f"sqlite:{tmp_path}/log.db"),
     )
     assert (other_keys[0], same_name[0], no_cluster[0]) == (Exit.UNSAFE, Exit.USAGE, Exit.USAGE)
@@ -122,6 +125,13 @@ async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
     assert set(closed) == {1012, None}
     await Socket.open(load.pairs[0].reader)
 
+    await asyncio.to_thread(cluster.serve, 2)
+    await spread(cluster, 4, 4)
+    await _a_host_of_the_first_stands_still(cluster, load, first, second)
+    await load.check()
+    await _the_first_is_lost(cluster, load, second)
+    await load.check(second)
+
 
 async def _a_node_comes_and_goes(cluster: Nodes) -> None:
     await asyncio.to_thread(cluster.serve, 3)
@@ -143,3 +153,30 @@ async def _a_node_comes_and_goes(cluster: Nodes) -> None:
     await spread(cluster, 4, 4)
     await asyncio.to_thread(cluster.serve, 3)
     await spread(cluster, 3, 3, 2)
+
+
+async def _a_host_of_the_first_stands_still(
+    cluster: Nodes, load: Load, first: MediatorClient, second: MediatorClient
+) -> None:
+    """It answers no one, and when it goes on it has no say any more."""
+    (host,) = cluster.servers[1].pids(HOST)
+    load.write_to(second)
+    async with load:
+        send(host, signal.SIGSTOP)
+        took_s = await load.served_again(time.monotonic(), SERVED_BY_OTHERS_S_MAX)
+        print(f"all served again {took_s:.1f} s after the pause of a host")  # noqa: T201 - a figure
+        send(host, signal.SIGCONT)
+        await load.served_again(time.monotonic(), SERVED_BY_OTHERS_S_MAX)
+    load.write_to(first)
+    async with load:
+        await load.served_again(time.monotonic(), SERVED_BY_OTHERS_S_MAX)
+
+
+async def _the_first_is_lost(cluster: Nodes, load: Load, second: MediatorClient) -> None:
+    """The node that all others have followed is no other than they are."""
+    load.write_to(second)
+    async with load:
+        since = time.monotonic()
+        cluster.servers[1].kill_everything()
+        took_s = await load.served_again(since, SERVED_BY_OTHERS_S_MAX)
+    print(f"all served again {took_s:.1f} s after the loss of a node")  # noqa: T201 - a figure
