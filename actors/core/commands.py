@@ -326,6 +326,12 @@ class PurgeQueue(CommandBase, frozen=True):
     """Remove everything that waits for the target, by the operator's word."""
 
 
+class ExpireRecords(CommandBase, frozen=True):
+    """Remove what is due by the rules of retention, ``records_max`` records at most."""
+
+    records_max: int
+
+
 class ReleaseLeases(CommandBase, frozen=True):
     """What ``session`` holds is offered again; its live mode and its implicit pickup end."""
 
@@ -435,6 +441,7 @@ Command: TypeAlias = (
     | DeliverMessages
     | RemoveMessages
     | PurgeQueue
+    | ExpireRecords
     | ReleaseLeases
     | Listen
     | StartLive

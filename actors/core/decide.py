@@ -19,6 +19,7 @@ from actors.core import (
     envelopes,
     forwarded,
     message_queue,
+    retention,
     saved_events,
     system_commands,
 )
@@ -137,6 +138,8 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.EndLive, agent, envelopes.end_live),
         _row(commands.ReleaseLeases, mediator, envelopes.release_leases),
         _row(commands.PurgeQueue, mediator, envelopes.purge),
+        # What is due, by the rules of retention
+        _row(commands.ExpireRecords, mediator, retention.expire),
         # Edges: their sockets, and what they refused
         _row(commands.OpenSession, owner, system_commands.open_session),
         _row(commands.Listen, agent, system_commands.listen),

@@ -32,10 +32,12 @@ from eventstore.log.events import (
     AccountEnded,
     AccountRotated,
     ConnectionEstablished,
+    ContractExpired,
     ContractRequested,
     ContractRequested1,
     ContractRequestsAcknowledged,
     ContractRequestsAcknowledged1,
+    ContractRequestsExpired,
     ContractStored,
     Event,
     EventSaved,
@@ -95,8 +97,14 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
             _keep_contract(state, event, version)
         case ContractRequested() | ContractRequested1():
             _keep_request(state, event, version)
-        case ContractRequestsAcknowledged() | ContractRequestsAcknowledged1():
-            _drop_requests(state, event)
+        case ContractExpired():
+            _drop_contract(state, event)
+        case (
+            ContractRequestsAcknowledged()
+            | ContractRequestsAcknowledged1()
+            | ContractRequestsExpired()
+        ):
+            _drop_requests(state, event.request_ids)
         case EventSaved() | EventSaved1():
             state.saved_events += 1
             state.saved_bytes += stored_bytes(event)
@@ -198,15 +206,13 @@ def _keep_request(
     state: Identity, event: ContractRequested | ContractRequested1, version: int
 ) -> None:
     sender, size_bytes = event.sender_did, stored_bytes(event)
-    state.requests[event.request_id] = WaitingRequest(sender, version, size_bytes)
+    state.requests[event.request_id] = WaitingRequest(sender, version, size_bytes, event.at_ms)
     state.requests_by_sender[sender] = state.requests_by_sender.get(sender, 0) + 1
     state.request_bytes += size_bytes
 
 
-def _drop_requests(
-    state: Identity, event: ContractRequestsAcknowledged | ContractRequestsAcknowledged1
-) -> None:
-    for request_id in event.request_ids:
+def _drop_requests(state: Identity, request_ids: Sequence[str]) -> None:
+    for request_id in request_ids:
         dropped = state.requests.pop(request_id, None)
         if dropped is None:
             continue
@@ -296,14 +302,32 @@ def _give_up_did(state: Identity) -> None:
 
 
 def _keep_contract(state: Identity, event: ContractStored, version: int) -> None:
+    size_bytes, until_s = stored_bytes(event), event.expires_at_s
     state.contracts[event.contract_id] = ContractRecord(
-        event.requestor_did, event.recipient_did, event.expires_at_s, version
+        event.requestor_did, event.recipient_did, until_s, version, size_bytes
     )
     state.contract_ids[event.digest] = event.contract_id
-    state.contract_bytes += stored_bytes(event)
+    state.contract_bytes += size_bytes
+    state.contracts_until_s = min(state.contracts_until_s or until_s, until_s)
     for did in (event.requestor_did, event.recipient_did):
         known = state.correspondents.get(did, 0)
         state.correspondents[did] = max(known, event.expires_at_s)
+
+
+def _drop_contract(state: Identity, event: ContractExpired) -> None:
+    dropped = state.contracts.pop(event.contract_id, None)
+    if dropped is None:
+        return
+    state.contract_bytes -= dropped.stored_bytes
+    state.contract_ids.pop(event.digest, None)
+    left = state.contracts.values()
+    state.contracts_until_s = min((kept.expires_at_s for kept in left), default=0)
+    for did in {dropped.requestor_did, dropped.recipient_did}:
+        until = [k.expires_at_s for k in left if did in {k.requestor_did, k.recipient_did}]
+        if until:
+            state.correspondents[did] = max(until)
+        else:
+            state.correspondents.pop(did, None)
 
 
 def to_snapshot(state: Identity) -> bytes:

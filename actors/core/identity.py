@@ -14,7 +14,7 @@ from actors.core.commands import Connection
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 7
+FOLD = 8
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -69,6 +69,7 @@ class WaitingRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sender_did: str
     version: int
     stored_bytes: int
+    at_ms: int
 
 
 class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -78,6 +79,7 @@ class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     recipient_did: str
     expires_at_s: Seconds
     version: int
+    stored_bytes: int
 
 
 class PublicEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,6 +96,7 @@ class Identity(msgspec.Struct):
     ``messages``, ``requests``, ``contracts`` and ``public_events`` are by id, in arrival order.
     ``correspondents`` maps each contract partner to the latest expiry of a contract with it.
     ``contract_ids`` maps the digest of a signed contract to its id: one record per digest.
+    ``contracts_until_s`` is the first expiry of them all, 0 for none.
     ``registered_until_s`` is the latest expiry of a contract with the mediator, 0 for none.
     ``by_sender`` and ``requests_by_sender`` are what waits of each sender of Decentrl messages and
     of contract requests. The counters ``request_bytes``, ``contract_bytes``, ``saved_bytes`` and
@@ -132,6 +135,7 @@ class Identity(msgspec.Struct):
     contracts: dict[str, ContractRecord] = {}
     contract_bytes: int = 0
     contract_ids: dict[bytes, str] = {}
+    contracts_until_s: Seconds = 0
     correspondents: dict[str, Seconds] = {}
     saved_events: int = 0
     saved_bytes: int = 0

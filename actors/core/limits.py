@@ -8,8 +8,9 @@ import msgspec
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently.
 
-    ``message_bytes_max`` is of envelopes; ``queue_age_s_max`` 0 is no limit. Bytes other than those
-    of the queue are as in ``actors.core.stored_bytes``; ``identity_bytes_max`` is of all kinds.
+    ``message_bytes_max`` is of envelopes. An age of 0 is no limit; those of contracts and of the
+    unregistered count from when they expired. Bytes other than those of the queue are as in
+    ``actors.core.stored_bytes``; ``identity_bytes_max`` is of all kinds.
     """
 
     queue_messages_max: int = 10_000
@@ -25,10 +26,26 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     public_events_bytes_max: int = 128 * 1024 * 1024
     identity_bytes_max: int = 5 * 1024 * 1024 * 1024
     message_bytes_max: int = 512 * 1024
-    queue_age_s_max: int = 0
+    queue_age_s_max: int = 7_776_000
+    contract_requests_age_s_max: int = 7_776_000
+    expired_contracts_age_s_max: int = 0
+    unregistered_age_s_max: int = 0
     keylist_keys_max: int = 10_000
     live_in_flight_max: int = 100
     leased_max: int = 1_000
+
+
+class RetentionPace(msgspec.Struct, frozen=True, kw_only=True):
+    """How a host removes what is due while nothing else asks for it, in steps.
+
+    A step takes ``identities_max`` of them and ``records_max`` records of each. The next one comes
+    ``pause_s`` later, or ``look_s`` later where nothing was left.
+    """
+
+    look_s: float = 10.0
+    pause_s: float = 0.1
+    identities_max: int = 32
+    records_max: int = 256
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,3 +73,4 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes_min: int = 512 * 1024 * 1024
     dedicate_above_commands_per_s: float = 0
     identity: IdentityLimits = IdentityLimits()
+    retention: RetentionPace = RetentionPace()

@@ -61,8 +61,14 @@ def is_full(  # noqa: PLR0913, PLR0917 - asked for each message: no room for a r
     )
 
 
-def lapsed(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
-    """The removal of what waited too long, by the operator's rule or the owner's; None of nothing.
+def lapsed_messages(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
+    """The removal of what waited too long; None of nothing."""
+    ids = due_messages(state, context)
+    return removal(state, ids, EXPIRED, context) if ids else None
+
+
+def due_messages(state: Identity, context: DecisionContext) -> list[str]:
+    """What waited too long, by the operator's rule or the owner's; a bounded number.
 
     The owner's rule is for envelopes alone: Decentrl has no such rule. So is the sender's word of
     how long a message is of use.
@@ -71,9 +77,7 @@ def lapsed(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
     if state.expires_first_s and state.expires_first_s <= context.now_s:
         passed = [i for i, at_s in state.expiring.items() if at_s <= context.now_s]
         ids = list(dict.fromkeys([*ids, *passed]))[:REMOVED_MAX]
-    if not ids:
-        return None
-    return removal(state, ids, EXPIRED, context)
+    return ids
 
 
 def removal(

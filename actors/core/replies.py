@@ -233,6 +233,19 @@ class Purged(_Reply, frozen=True):
     messages: int
 
 
+class Expired(_Reply, frozen=True):
+    """How many records of each kind were removed because their time was over."""
+
+    messages: int
+    contract_requests: int
+    contracts: int
+
+    @property
+    def records(self) -> int:
+        """All of them."""
+        return self.messages + self.contract_requests + self.contracts
+
+
 Reply: TypeAlias = (
     Done
     | Refused
@@ -256,6 +269,7 @@ Reply: TypeAlias = (
     | Delivery
     | Dedication
     | Purged
+    | Expired
 )
 
 

@@ -433,6 +433,7 @@ class Host:
                 self._due_snapshots.append((partition.stream, nonces))
         self.stats.commits += 1
         self.stats.rows += len(rows)
+        self.measures.count_removed(events)
         for cached in transaction.touched.values():
             self._cache.settle(cached)
             snapshot = self._cache.snapshot_if_due(cached)

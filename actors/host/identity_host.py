@@ -20,6 +20,8 @@ from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
+from actors.host.expiry import Expiry
+from actors.host.growth import Growth
 from actors.host.host import Host
 from actors.host.inspection import Inspector
 from actors.host.measures import HostReport, HostStats, LogWatch, families
@@ -56,7 +58,14 @@ from eventstore.log.errors import (
     LogUnavailable,
     PageTooLarge,
 )
-from eventstore.log.event_log import EventLog, PublicEventsFilter, PublicEventsPage, SavedEventsPage
+from eventstore.log.event_log import (
+    EventLog,
+    LogFigures,
+    PublicEventsFilter,
+    PublicEventsPage,
+    SavedEventsPage,
+    StorageFigures,
+)
 from eventstore.log.host_leases import HostLeases
 from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import folder_of, open_log
@@ -75,7 +84,8 @@ class HostOptions(msgspec.Struct, frozen=True):
 
     ``partitions`` are those that it owns from the start; where a placer says what is whose
     (``is_placed``) there are none. ``node`` names the machine that it runs on, empty where there is
-    only one. ``lease_s`` is the time of its lease. It listens for edges at ``address``.
+    only one. ``lease_s`` is the time of its lease. It listens for edges at ``address``. With the
+    number of ``shards`` of the log it looks for what is due by itself; 0 is not known.
     """
 
     name: str
@@ -88,6 +98,7 @@ class HostOptions(msgspec.Struct, frozen=True):
     is_placed: bool = False
     lease_s: float = 4.0
     address: str = "127.0.0.1"
+    shards: int = 0
 
     def open_leases(self) -> HostLeases:
         """Where the host says that it lives."""
@@ -155,10 +166,14 @@ class IdentityHost:
             may_serve=may_serve,
         )
         self._log_watch = LogWatch(self._log)
+        self._growth = Growth(self._log, clock)
         self._inspector = Inspector(self._host, self._log, self._on_writer)
         self._sockets: dict[str, int] = {}
         self._edges: dict[str, str] = {}
+        self._expiry = self._expiry_of(options, clock, new_id)
         self._writer.start()
+        if options.shards:
+            self._expiry.start()
 
     @property
     def incarnation(self) -> str:
@@ -286,11 +301,17 @@ class IdentityHost:
         """What the host has counted and what it holds; ``log`` is None if that does not answer."""
         stats = self._on_writer(self._host.snapshot_stats)
         try:
-            figures = self._log.figures()
+            figures: LogFigures | None = self._log.figures()
+            storage: StorageFigures | None = self._log.storage()
         except LogError:
-            figures = None
+            figures = storage = None
         return msgspec.structs.replace(
-            stats, log=figures, sockets=dict(self._sockets), node=self._node
+            stats,
+            log=figures,
+            storage=storage,
+            growth_bytes_per_day=self._growth.bytes_per_day,
+            sockets=dict(self._sockets),
+            node=self._node,
         )
 
     def report(self, *, with_log: bool) -> bytes:
@@ -299,7 +320,11 @@ class IdentityHost:
             stats = self._on_writer(self._host.snapshot_stats, seconds_max=_REPORT_S_MAX)
         except TimeoutError:
             stats = self._host.stats  # counters as they are, the rest as it was the last time
-        log = self._log_watch.figures(_REPORT_S_MAX) if with_log else None
+        log = storage = None
+        if with_log and (log := self._log_watch.figures(_REPORT_S_MAX)) is not None:
+            storage = self._log_watch.storage(_REPORT_S_MAX)
+        growth = self._growth.bytes_per_day if with_log else None
+        stats = msgspec.structs.replace(stats, storage=storage, growth_bytes_per_day=growth)
         measured = families(self._host.measures.registry)
         return msgspec.msgpack.encode(HostReport(stats=stats, families=measured, log=log))
 
@@ -344,9 +369,22 @@ class IdentityHost:
 
     def stop(self) -> None:
         """Answer what was taken, then release everything."""
+        self._expiry.stop()
         self._writer.stop()
         self._log_watch.close()
         self._log.close()
+
+    def _expiry_of(self, options: HostOptions, clock: Clock, new_id: NewId) -> Expiry:
+        return Expiry(
+            self._log,
+            options.limits,
+            shards=options.shards,
+            holdings=lambda: self._host.holdings,
+            submit=self._writer.submit,
+            clock=clock,
+            new_id=new_id,
+            on_look=self._growth.look,
+        )
 
     def _page(self, read: Read) -> bytes:
         stream = identity_stream(read.owner_did)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import nlargest
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -25,7 +25,13 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from eventstore.log.errors import LogError
-from eventstore.log.event_log import EventLog, LogFigures
+from eventstore.log.event_log import EventLog, LogFigures, StorageFigures
+from eventstore.log.events import (
+    ContractExpired,
+    ContractRequestsExpired,
+    Event,
+    MessagesRemoved,
+)
 
 SECONDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -63,12 +69,12 @@ class Counts(Collector):
         self._counts: dict[tuple[str, ...], int] = {}
         registry.register(self)
 
-    def add(self, *kind: str) -> None:
-        """Count one of this kind: a value for each label."""
+    def add(self, *kind: str, count: int = 1) -> None:
+        """Count so many of this kind: a value for each label."""
         counts = self._counts
         if kind not in counts and len(counts) >= self._kinds_max:
             kind = (OTHER,) * len(kind)
-        counts[kind] = counts.get(kind, 0) + 1
+        counts[kind] = counts.get(kind, 0) + count
 
     @override
     def collect(self) -> Iterator[Metric]:
@@ -174,7 +180,7 @@ class HostMeasures:
 
     ``waited``: a batch, from its arrival to its transaction. ``transaction``: from the first
     command to the replies. ``commit``: the append within. ``items`` and ``batch_bytes`` are those
-    of a transaction. ``commands`` are by type and result.
+    of a transaction. ``commands`` are by type and result, ``removed`` by kind and reason.
     """
 
     def __init__(self) -> None:
@@ -204,6 +210,26 @@ class HostMeasures:
             ("command", "result"),
             registry,
         )
+        self.removed = Counts(
+            "poste_records_removed",
+            "Messages, contract requests and contracts that left identities, by kind and reason.",
+            ("kind", "reason"),
+            registry,
+        )
+
+    def count_removed(self, events: Iterable[Event]) -> None:
+        """Count what left by these events, once they are stored."""
+        for event in events:
+            match event:
+                case MessagesRemoved():
+                    self.removed.add("message", event.reason, count=len(event.message_ids))
+                case ContractRequestsExpired():
+                    requests = len(event.request_ids)
+                    self.removed.add("contract_request", event.reason, count=requests)
+                case ContractExpired():
+                    self.removed.add("contract", event.reason)
+                case _:
+                    pass
 
 
 _REPORTED_MAX: Final = 16
@@ -238,8 +264,9 @@ class HostStats(msgspec.Struct):
     """Counters of a host since its start, and what it holds now.
 
     Rates are of the last few seconds. ``sockets`` counts the open sockets of each edge; ``log``
-    is the state of the whole log. ``node`` is empty where there is only one. ``free_bytes`` is of
-    the disk of the log, None where that is not known.
+    is the state of the whole log, and ``storage`` what it takes. ``node`` is empty where there is
+    only one. ``free_bytes`` is of the disk of the log, None where that is not known;
+    ``growth_bytes_per_day`` is None before it was looked at for ten minutes.
     """
 
     name: str
@@ -263,6 +290,8 @@ class HostStats(msgspec.Struct):
     free_bytes: int | None = None
     sockets: dict[str, int] = {}
     log: LogFigures | None = None
+    storage: StorageFigures | None = None
+    growth_bytes_per_day: float | None = None
 
 
 class HostReport(msgspec.Struct, kw_only=True):
@@ -273,6 +302,9 @@ class HostReport(msgspec.Struct, kw_only=True):
     log: LogFigures | None = None
 
 
+_A = TypeVar("_A")
+
+
 class LogWatch:
     """Asks a log for its figures, one question at a time, and waits for no answer for long."""
 
@@ -280,17 +312,25 @@ class LogWatch:
         """A watch that has asked nothing yet."""
         self._log = log
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-watch")
-        self._query: Future[LogFigures] | None = None
+        self._queries: dict[str, Future[Any]] = {}
 
     def figures(self, seconds_max: float) -> LogFigures | None:
         """The figures, or None when the log fails or takes longer."""
+        return self._answer("figures", self._log.figures, seconds_max)
+
+    def storage(self, seconds_max: float) -> StorageFigures | None:
+        """What the log takes, or None when it fails or takes longer."""
+        return self._answer("storage", self._log.storage, seconds_max)
+
+    def _answer(self, name: str, ask: Callable[[], _A], seconds_max: float) -> _A | None:
         # A question that was given up is still under way: its answer is as good as a new one's.
-        query = self._query = self._query or self._thread.submit(self._log.figures)
+        query: Future[_A] = self._queries.get(name) or self._thread.submit(ask)
+        self._queries[name] = query
         with contextlib.suppress(TimeoutError):
             query.exception(seconds_max)
         if not query.done():
             return None
-        self._query = None
+        del self._queries[name]
         return query.result() if not isinstance(query.exception(), LogError) else None
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.commands import Command
+from actors.core.commands import Command, ExpireRecords
 from actors.core.decide import decide
 from actors.core.decision import (
     Accepted,
@@ -40,7 +40,7 @@ from actors.core.decision import (
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
-from actors.core.message_queue import lapsed, lost
+from actors.core.message_queue import lost
 from actors.core.replies import (
     ContractRequestsPage,
     ContractsPage,
@@ -51,6 +51,7 @@ from actors.core.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
+from actors.core.retention import due_times, lapsed
 from eventstore.log.codec import decode, decode_whole, encode, identity_stream
 from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow
@@ -92,9 +93,9 @@ class CachedIdentity(msgspec.Struct, gc=True):
             self.missing = set()
             if gone:
                 record(self, gone)
-        expired = lapsed(self.state, context)
-        if expired is not None:
-            record(self, [expired])
+        # Which removes just that, and no more at a time than it says.
+        if not isinstance(command, ExpireRecords) and (over := lapsed(self.state, context)):
+            record(self, over)
         decision = decide(self.state, command, context)
         if isinstance(decision, Accepted) and decision.events:
             record(self, decision.events)
@@ -119,6 +120,7 @@ class CachedIdentity(msgspec.Struct, gc=True):
             None if oldest is None else oldest.at_ms,
             self.did,
             self.state.connection is not None and bool(self.state.connection.endpoint),
+            *due_times(self.state),
         )
 
 

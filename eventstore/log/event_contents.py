@@ -12,6 +12,7 @@ from eventstore.log.content import Content
 from eventstore.log.events import (
     ContractRequested,
     ContractRequestsAcknowledged,
+    ContractRequestsExpired,
     Event,
     EventSaved,
     MessageQueued,
@@ -27,7 +28,10 @@ CONTENT_FIELDS: Final[dict[type[Event], str]] = {
     PublicEventPublished: "event",
 }
 """The types of events with a content, and its field."""
-ERASING: Final = (MessagesRemoved, ContractRequestsAcknowledged, PublicEventsDeleted)
+ERASING: Final = (
+    *(MessagesRemoved, PublicEventsDeleted),
+    *(ContractRequestsAcknowledged, ContractRequestsExpired),
+)
 """The types of events with which contents of their stream leave: those at ``versions``."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -91,7 +92,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 class QueueDepth(msgspec.Struct, frozen=True):
     """What waits for one identity; ``oldest_at_ms`` is None for an empty queue.
 
-    ``outbound``: the identity has an endpoint that its messages are sent to.
+    ``outbound``: the identity has an endpoint that its messages are sent to. The rest says from
+    when on something of it may be due (``actors.core.retention``), in Unix ms; None for nothing.
     """
 
     stream: UUID
@@ -100,6 +102,34 @@ class QueueDepth(msgspec.Struct, frozen=True):
     oldest_at_ms: int | None
     did: str = ""
     outbound: bool = False
+    expires_at_ms: int | None = None
+    requests_since_ms: int | None = None
+    contracts_until_ms: int | None = None
+    registered_until_ms: int | None = None
+
+
+class Due(StrEnum):
+    """A time of an identity that a search for what is due goes by; a field of ``QueueDepth``."""
+
+    MESSAGES = "oldest_at_ms"
+    EXPIRING = "expires_at_ms"
+    REQUESTS = "requests_since_ms"
+    CONTRACTS = "contracts_until_ms"
+    REGISTRATION = "registered_until_ms"
+
+
+class DuePlace(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the order of such a time: when, in Unix milliseconds, and whose, as 16 bytes."""
+
+    at_ms: int
+    stream: bytes
+
+
+class DueIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """An identity of which something may be due."""
+
+    did: str
+    place: DuePlace
 
 
 class WaitingQueue(msgspec.Struct, frozen=True, array_like=True):
@@ -127,6 +157,25 @@ class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
     queue_messages: int
     queue_bytes: int
     queue_oldest_at_ms: int | None
+
+
+class StorageFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log takes, in bytes; None for what its store does not tell, or not without a scan.
+
+    ``facts_bytes`` are the rows and their indexes, ``contents_bytes`` what is stored of contents,
+    ``read_models_bytes`` the tables that follow from both, snapshots included (of SQLite: the rest,
+    all indexes included). ``free_bytes`` is room within the files that is used again before they
+    grow. A log in SQLite that an earlier release began has no facts and contents of its own until
+    its read models are made anew.
+    """
+
+    facts_bytes: int | None
+    contents_bytes: int | None
+    read_models_bytes: int | None
+    wal_bytes: int | None
+    free_bytes: int | None
+    used_bytes: int
+    """All of it but what is free."""
 
 
 class StoredRecord(NamedTuple):
@@ -212,10 +261,22 @@ class EventLog(Protocol):
     def figures(self) -> LogFigures:
         """The log and all queues in figures."""
 
+    def storage(self) -> StorageFigures:
+        """What the log takes, without reading it."""
+
     def waiting_queues(
         self, *, outbound_only: bool = False, did: str | None = None, limit: int
     ) -> Sequence[WaitingQueue]:
         """Queues that are not empty, those that wait longest first; of one identity if named."""
+
+    def due_identities(
+        self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
+    ) -> Sequence[DueIdentity]:
+        """Identities whose time is not after ``until_ms``, in its order, from a place on.
+
+        Found by an index. A log of an earlier release knows of the queues alone what was there
+        then; the rest with the next command for it, or when its read models are made anew.
+        """
 
     def dedicated(self) -> Sequence[DedicatedIdentity]:
         """The identities that are partitions of their own, in the order of their DIDs."""

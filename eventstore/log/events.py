@@ -26,41 +26,14 @@ are Unix seconds as the client wrote them (an integer stays an integer, a fracti
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from eventstore.log.content import Content
+from eventstore.log.event_fields import SIZE_ALONE, STATE_ALONE, ExportColumn, NamesStream
 
 Seconds: TypeAlias = int | float
-
-
-class ExportColumn(NamedTuple):
-    """A field that stands in the export under another name.
-
-    ``is_time``: it is in Unix milliseconds, and the column a timestamp.
-    """
-
-    name: str
-    is_time: bool = False
-
-
-class NoColumn(Enum):
-    """Why a field has no column of its own; its value stands in ``state`` alone."""
-
-    SIZE_ALONE = "large content: the column size_bytes has its size in bytes"
-    STATE_ALONE = "no query filters by it"
-
-
-SIZE_ALONE: Final = NoColumn.SIZE_ALONE
-STATE_ALONE: Final = NoColumn.STATE_ALONE
-
-
-class NamesStream(NamedTuple):
-    """A field that names the stream whose first event this is, behind this prefix."""
-
-    prefix: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -177,6 +150,31 @@ class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
     versions: Annotated[list[int], STATE_ALONE]
 
 
+@released("contract-requests-expired.1")
+class ContractRequestsExpired(Event, frozen=True, kw_only=True):
+    """These contract requests, queued at ``versions``, waited longer than the operator keeps them.
+
+    ``reason`` is expired, or unregistered: the registration of who they waited for is over.
+    """
+
+    request_ids: list[str]
+    reason: str
+    versions: Annotated[list[int], STATE_ALONE]
+
+
+@released("contract-expired.1")
+class ContractExpired(Event, frozen=True, kw_only=True):
+    """A contract is not kept any more; fields as in ``ContractStored``.
+
+    ``reason`` is expired (its time was over for as long as the operator keeps such), or
+    unregistered: the registration of its owner is over.
+    """
+
+    contract_id: str
+    digest: bytes
+    reason: str
+
+
 @released("message-queued.1", is_frequent=True)
 class MessageQueued1(Event, frozen=True, kw_only=True):
     """As ``MessageQueued``, with the content in the row."""
@@ -233,8 +231,8 @@ class MessagesRemoved(Event, frozen=True, kw_only=True):
     """These messages, queued at ``versions``, left the queue (8.8; RFC 0685 messages-received).
 
     ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired, purged,
-    ended (with the account), or lost (their contents are not in this log: it was restored from an
-    export without them).
+    ended (with the account), unregistered (the registration of who they waited for is over), or
+    lost (their contents are not in this log: it was restored from an export without them).
     """
 
     message_ids: list[str]

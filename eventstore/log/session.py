@@ -13,7 +13,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from eventstore.log.event_log import LogRow, StoredRecord
+from eventstore.log.event_log import LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
 """List, timestamp in seconds, version, revision, own: a row of ``read_models.postings``."""
@@ -62,6 +62,9 @@ class LogSession(Session, Protocol):
     def clear(self) -> None:
         """Remove all rows, contents, read models and snapshots; constants stay."""
 
+    def recount(self) -> None:
+        """Make the sums anew that the store keeps of its rows and contents, if it keeps any."""
+
     def keep_out_writers(self) -> None:
         """Let no other transaction append before this one ends."""
 
@@ -81,6 +84,9 @@ class Store(Protocol):
 
     def writing(self) -> AbstractContextManager[LogSession]:
         """A transaction that is durable when the block ends, or undone when it raises."""
+
+    def storage(self) -> StorageFigures:
+        """What the store takes, from figures that it keeps."""
 
     def scratch(self) -> AbstractContextManager[tuple[LogSession, str]]:
         """A transaction that sees one snapshot, with read models of its own, which end with it.

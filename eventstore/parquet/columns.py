@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from eventstore.log.codec import decode
 from eventstore.log.content import size_of, with_content
+from eventstore.log.event_fields import NamesStream
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event, NamesStream
+from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
 from eventstore.parquet.schema import FILLING, SCHEMA, SIZE, TIME, Filled, fields_of
 
 Identities: TypeAlias = Callable[[Collection[bytes]], Mapping[bytes, str | None]]

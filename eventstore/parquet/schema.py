@@ -20,7 +20,8 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_
 import msgspec
 import pyarrow as pa
 
-from eventstore.log.events import TOPIC_BY_TYPE, Event, ExportColumn, NoColumn, Seconds
+from eventstore.log.event_fields import ExportColumn, NoColumn
+from eventstore.log.events import TOPIC_BY_TYPE, Event, Seconds
 
 FORMAT: Final = 1
 """Version of the layout: names, manifests, ``export.json``."""

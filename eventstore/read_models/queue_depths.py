@@ -11,6 +11,7 @@ to another pass over the log.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,28 +23,50 @@ from eventstore.log.event_log import LogFigures, QueueDepth, WaitingQueue
 from eventstore.log.events import (
     AccountEnded,
     ConnectionEstablished,
+    ContractExpired,
+    ContractRequested,
+    ContractRequested1,
+    ContractRequestsAcknowledged,
+    ContractRequestsAcknowledged1,
+    ContractRequestsExpired,
+    ContractStored,
     Event,
     IdentityRegistered,
+    MessageExpirySet,
     MessageQueued,
     MessageQueued1,
     MessagesRemoved,
     MessagesRemoved1,
+    QueuePolicySet,
+    Seconds,
 )
 from eventstore.log.session import Session
+from eventstore.read_models.due_identities import DUE_COLUMNS
 
+COLUMNS: Final = (
+    *("stream", "messages", "bytes", "oldest_at_ms", "did", "outbound"),
+    *DUE_COLUMNS,
+)
+NAMES: Final = ", ".join(COLUMNS)
+_PLACES: Final = ", ".join("?" * len(COLUMNS))
+CHANGES: Final = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])
+_SAVE: Final = (
+    f"INSERT INTO queue_depths ({NAMES}) VALUES ({_PLACES})"  # noqa: S608 - own text
+    f" ON CONFLICT (stream) DO UPDATE SET {CHANGES}"
+)
 _SELECT: Final = "SELECT did, messages, bytes, oldest_at_ms, outbound FROM queue_depths"
 
 
 def save(session: Session, depths: Sequence[QueueDepth]) -> None:
     """Replace the depths of these streams."""
     session.run_many(
-        "INSERT INTO queue_depths (stream, messages, bytes, oldest_at_ms, did, outbound)"
-        " VALUES (?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (stream) DO UPDATE SET messages = excluded.messages,"
-        " bytes = excluded.bytes, oldest_at_ms = excluded.oldest_at_ms,"
-        " did = excluded.did, outbound = excluded.outbound",
+        _SAVE,
         [
-            (d.stream.bytes, d.messages, d.bytes, d.oldest_at_ms, d.did.encode(), int(d.outbound))
+            (
+                *(d.stream.bytes, d.messages, d.bytes, d.oldest_at_ms, d.did.encode()),
+                *(int(d.outbound), d.expires_at_ms, d.requests_since_ms),
+                *(d.contracts_until_ms, d.registered_until_ms),
+            )
             for d in depths
         ],
     )
@@ -54,7 +77,7 @@ def waiting(session: Session, *, outbound_only: bool, limit: int) -> list[Waitin
     # Two texts: PostgreSQL uses the partial index only for the condition that it was made with.
     condition = "messages > 0 AND outbound = 1" if outbound_only else "messages > 0"
     return _queues(
-        session.rows(f"{_SELECT} WHERE {condition} ORDER BY oldest_at_ms LIMIT ?", (limit,))
+        session.rows(f"{_SELECT} WHERE {condition} ORDER BY oldest_at_ms, stream LIMIT ?", (limit,))
     )
 
 
@@ -72,17 +95,34 @@ def _queues(found: Sequence[Sequence[Any]]) -> list[WaitingQueue]:
 
 
 def total(session: Session, position: int) -> LogFigures:
-    """The sums over all identities."""
-    ((identities, messages, size_bytes, oldest_at_ms),) = session.rows(
-        "SELECT COUNT(*), SUM(messages), SUM(bytes), MIN(oldest_at_ms) FROM queue_depths"
+    """The sums over all identities, kept with every change, and the oldest by its index."""
+    sums = session.rows("SELECT queues, messages, bytes FROM queue_totals")
+    identities, messages, size_bytes = sums[0] if sums else (0, 0, 0)
+    oldest = session.rows(
+        "SELECT oldest_at_ms FROM queue_depths WHERE messages > 0 ORDER BY oldest_at_ms LIMIT 1"
     )
     return LogFigures(
         log_position=position,
         identities=identities,
-        queue_messages=int(messages or 0),
-        queue_bytes=int(size_bytes or 0),
-        queue_oldest_at_ms=oldest_at_ms,
+        queue_messages=int(messages),
+        queue_bytes=int(size_bytes),
+        queue_oldest_at_ms=oldest[0][0] if oldest else None,
     )
+
+
+def forget_totals(session: Session) -> None:
+    """The sums over no identities: what is added from now on is all that there is."""
+    session.run_many("UPDATE queue_totals SET queues = 0, messages = 0, bytes = 0", [()])
+
+
+def are_totals_wrong(session: Session, stored_in: str) -> bool:
+    """Are the sums that are kept other than those of the queues that are stored in this schema?"""
+    ((wrong,),) = session.rows(
+        "SELECT count(*) FROM (SELECT queues, messages, bytes FROM"  # noqa: S608 - own text
+        f" {stored_in}.queue_totals EXCEPT SELECT count(*), coalesce(sum(messages), 0),"
+        f" coalesce(sum(bytes), 0) FROM {stored_in}.queue_depths) AS d"
+    )
+    return bool(wrong)
 
 
 FOLDED: Final = (
@@ -91,18 +131,54 @@ FOLDED: Final = (
     AccountEnded,
     *(MessageQueued, MessageQueued1),
     *(MessagesRemoved, MessagesRemoved1),
+    *(MessageExpirySet, QueuePolicySet),
+    *(ContractRequested, ContractRequested1),
+    *(ContractRequestsAcknowledged, ContractRequestsAcknowledged1, ContractRequestsExpired),
+    *(ContractStored, ContractExpired),
 )
-"""The events that say something about a queue."""
+"""The events that say something about a queue, or of when something of its owner is due."""
 ENTRIES_MAX: Final = 1_000_000
-"""Queues and waiting messages in memory, about 250 bytes each."""
+"""Queues, and what waits in them, in memory, about 250 bytes each."""
+DIDCOMM: Final = "didcomm"
+"""What the protocol of every envelope begins with (``actors.core.evolve``)."""
 
 
 class _Queue(msgspec.Struct):
     did: str
     bytes: int = 0
     outbound: bool = False
-    waiting: dict[str, tuple[int, int]] = {}
-    """Size in bytes and time in Unix ms of each message by id, in arrival order."""
+    is_agent: bool = False
+    own_age_s: int = 0
+    registered_until_s: Seconds = 0
+    waiting: dict[str, tuple[int, int, bool]] = {}
+    """Size in bytes, time in Unix ms, and is it an envelope, of each message by id, in order."""
+    expiring: dict[str, Seconds] = {}
+    requests: dict[str, int] = {}
+    contracts: dict[str, Seconds] = {}
+
+    def depth(self, stream: UUID) -> QueueDepth:
+        """As the owner of the identity says it (``actors.core.retention``)."""
+        oldest = next(iter(self.waiting.values()), None)
+        first = next(
+            (at_ms for _, at_ms, is_envelope in self.waiting.values() if is_envelope), None
+        )
+        expiries = [ceil(at_s * 1000) for at_s in self.expiring.values()]
+        if self.own_age_s and first is not None:
+            expiries.append(first + self.own_age_s * 1000 + 1)
+        has_any = self.waiting or self.requests or self.contracts
+        is_client = self.registered_until_s and not self.is_agent
+        return QueueDepth(
+            stream,
+            len(self.waiting),
+            self.bytes,
+            None if oldest is None else oldest[1],
+            self.did,
+            self.outbound,
+            min(expiries, default=None),
+            next(iter(self.requests.values()), None),
+            ceil(min(self.contracts.values()) * 1000) if self.contracts else None,
+            ceil(self.registered_until_s * 1000) if is_client and has_any else None,
+        )
 
 
 class QueueFold:
@@ -122,33 +198,21 @@ class QueueFold:
             return
         match event:
             case IdentityRegistered():
-                self._queue(stream, event.did)
+                queue = self._queue(stream, event.did)
+                queue.registered_until_s = max(queue.registered_until_s, event.expires_at_s)
             case ConnectionEstablished():
-                self._queue(stream, event.did).outbound = bool(event.endpoint)
-            case AccountEnded():
-                if (ended := self._queues.get(stream)) is not None:
-                    ended.outbound = False
-            case MessageQueued() | MessageQueued1():
-                self._add(self._queues.get(stream), event)
-            case MessagesRemoved() | MessagesRemoved1():
-                self._remove(self._queues.get(stream), event)
+                queue = self._queue(stream, event.did)
+                queue.outbound, queue.is_agent = bool(event.endpoint), True
             case _:
-                pass
+                if (known := self._queues.get(stream)) is not None:
+                    self._take(known, event)
         if self._entries > self._entries_max:
             self._halve()
 
     def depths(self) -> Iterator[QueueDepth]:
         """What waits now, of each identity that has a queue; an empty one too."""
         for stream, queue in self._queues.items():
-            oldest = next(iter(queue.waiting.values()), None)
-            yield QueueDepth(
-                UUID(bytes=stream),
-                len(queue.waiting),
-                queue.bytes,
-                None if oldest is None else oldest[1],
-                queue.did,
-                queue.outbound,
-            )
+            yield queue.depth(UUID(bytes=stream))
 
     def _queue(self, stream: bytes, did: str) -> _Queue:
         queue = self._queues.get(stream)
@@ -157,20 +221,49 @@ class QueueFold:
             self._entries += 1
         return queue
 
-    def _add(self, queue: _Queue | None, event: MessageQueued | MessageQueued1) -> None:
-        if queue is not None:
-            size_bytes = size_of(event.payload)
-            queue.waiting[event.message_id] = (size_bytes, event.at_ms)
-            queue.bytes += size_bytes
-            self._entries += 1
+    def _take(self, queue: _Queue, event: Event) -> None:
+        match event:
+            case AccountEnded():
+                queue.outbound = queue.is_agent = False
+                queue.own_age_s = 0
+            case QueuePolicySet():
+                queue.own_age_s = event.age_s_max
+            case MessageQueued() | MessageQueued1():
+                size_bytes = size_of(event.payload)
+                is_envelope = event.protocol.startswith(DIDCOMM)
+                queue.waiting[event.message_id] = (size_bytes, event.at_ms, is_envelope)
+                queue.bytes += size_bytes
+                self._entries += 1
+            case MessageExpirySet():
+                known = [i for i in event.message_ids if i in queue.waiting]
+                queue.expiring |= dict.fromkeys(known, event.expires_at_s)
+            case MessagesRemoved() | MessagesRemoved1():
+                self._remove(queue, event.message_ids)
+            case ContractRequested() | ContractRequested1():
+                queue.requests[event.request_id] = event.at_ms
+                self._entries += 1
+            case (
+                ContractRequestsAcknowledged()
+                | ContractRequestsAcknowledged1()
+                | ContractRequestsExpired()
+            ):
+                gone = [queue.requests.pop(i, None) is not None for i in event.request_ids]
+                self._entries -= sum(gone)
+            case ContractStored():
+                queue.contracts[event.contract_id] = event.expires_at_s
+                self._entries += 1
+            case ContractExpired():
+                self._entries -= queue.contracts.pop(event.contract_id, None) is not None
+            case _:
+                pass
 
-    def _remove(self, queue: _Queue | None, event: MessagesRemoved | MessagesRemoved1) -> None:
-        if queue is not None:
-            for message_id in event.message_ids:
-                removed = queue.waiting.pop(message_id, None)
-                if removed is not None:
-                    queue.bytes -= removed[0]
-                    self._entries -= 1
+    def _remove(self, queue: _Queue, message_ids: list[str]) -> None:
+        for message_id in message_ids:
+            removed = queue.waiting.pop(message_id, None)
+            if removed is not None:
+                queue.expiring.pop(message_id, None)
+                queue.bytes -= removed[0]
+                self._entries -= 1
 
     def _halve(self) -> None:
         streams = sorted(self._queues)
@@ -178,4 +271,7 @@ class QueueFold:
             return  # one queue alone has a bound of its own
         self.rest = streams[len(streams) // 2]
         self._queues = {s: queue for s, queue in self._queues.items() if s < self.rest}
-        self._entries = sum(1 + len(queue.waiting) for queue in self._queues.values())
+        self._entries = sum(
+            1 + len(queue.waiting) + len(queue.requests) + len(queue.contracts)
+            for queue in self._queues.values()
+        )

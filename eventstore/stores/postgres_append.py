@@ -19,15 +19,17 @@ from psycopg.rows import TupleRow
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import Event
+from eventstore.read_models.queue_depths import CHANGES, NAMES
 
 LOCK: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
 FUNCTION: Final = f"""
-    DO $make$ BEGIN IF to_regproc('poste_append_1') IS NULL THEN
-    CREATE FUNCTION poste_append_1(
+    DO $make$ BEGIN IF to_regproc('poste_append_2') IS NULL THEN
+    CREATE FUNCTION poste_append_2(
         streams uuid[], versions bigint[], topics text[], states bytea[], kept bytea[],
         erased_streams uuid[], erased_versions bigint[],
         queues bytea[], numbers bigint[], sizes bigint[], since bigint[], dids bytea[],
-        outbounds smallint[]
+        outbounds smallint[], expires bigint[], requests bigint[], contracts bigint[],
+        registrations bigint[]
     ) RETURNS bigint[] LANGUAGE plpgsql AS $$
     DECLARE
         positions bigint[];
@@ -55,11 +57,10 @@ FUNCTION: Final = f"""
                 AND position = notification_id;
         END IF;
         IF queues IS NOT NULL THEN
-            INSERT INTO queue_depths (stream, messages, bytes, oldest_at_ms, did, outbound)
-            SELECT * FROM unnest(queues, numbers, sizes, since, dids, outbounds)
-            ON CONFLICT (stream) DO UPDATE SET messages = excluded.messages,
-                bytes = excluded.bytes, oldest_at_ms = excluded.oldest_at_ms,
-                did = excluded.did, outbound = excluded.outbound;
+            INSERT INTO queue_depths ({NAMES})
+            SELECT * FROM unnest(queues, numbers, sizes, since, dids, outbounds,
+                expires, requests, contracts, registrations)
+            ON CONFLICT (stream) DO UPDATE SET {CHANGES};
         END IF;
         RETURN positions;
     END $$;
@@ -68,9 +69,9 @@ FUNCTION: Final = f"""
 """Another one gets another name: nodes of two releases append to one log."""
 # In binary form, because bytes as text are twice as long.
 _APPEND: Final = (
-    "SELECT poste_append_1(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
+    "SELECT poste_append_2(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
     " %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
-    " %b::bytea[], %b::smallint[])"
+    " %b::bytea[], %b::smallint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])"
 )
 _T = TypeVar("_T")
 
@@ -102,6 +103,10 @@ def append(
         [depth.oldest_at_ms for depth in depths],
         [depth.did.encode() for depth in depths],
         [int(depth.outbound) for depth in depths],
+        [depth.expires_at_ms for depth in depths],
+        [depth.requests_since_ms for depth in depths],
+        [depth.contracts_until_ms for depth in depths],
+        [depth.registered_until_ms for depth in depths],
     ]
     cursor.execute(_APPEND, [_or_null(values) for values in parameters])
     ((positions,),) = cursor.fetchall()

@@ -21,10 +21,13 @@ from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, ReadModelsMissing
-from eventstore.log.event_log import LogRow, QueueDepth, StoredRecord
+from eventstore.log.event_log import LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
+from eventstore.read_models.due_identities import INDEXES
+from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
+from eventstore.stores import postgres_queue_totals as queue_totals
 from eventstore.stores.postgres_append import FUNCTION, LOCK, append
 from eventstore.stores.postgres_connections import PostgresBounds, PostgresConnections
 from eventstore.stores.sql_recorder import SqlRecorder
@@ -74,7 +77,9 @@ _TABLES: Final = (
     """
     CREATE TABLE IF NOT EXISTS queue_depths (
         stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
-        oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0
+        oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,
+        expires_at_ms bigint, requests_since_ms bigint, contracts_until_ms bigint,
+        registered_until_ms bigint
     )
     """,
     """
@@ -99,12 +104,18 @@ _LATER: Final = (
     """
     ALTER TABLE queue_depths
     ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',
-    ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0
+    ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0,
+    ADD COLUMN IF NOT EXISTS expires_at_ms bigint,
+    ADD COLUMN IF NOT EXISTS requests_since_ms bigint,
+    ADD COLUMN IF NOT EXISTS contracts_until_ms bigint,
+    ADD COLUMN IF NOT EXISTS registered_until_ms bigint
     """,
     """
     CREATE INDEX IF NOT EXISTS outbound_queues ON queue_depths (oldest_at_ms)
     WHERE messages > 0 AND outbound = 1
     """,
+    *INDEXES,
+    *queue_totals.MAKE,
 )
 """What the first logs were made without. Done only where it is missing: looking for it takes no
 lock, doing it waits for every reader and keeps out every writer."""
@@ -113,7 +124,17 @@ _ERASE: Final = (
     " public.stored_events WHERE originator_id = stream AND originator_version = version"
     " AND position = notification_id"
 )
-_IS_CURRENT: Final = "SELECT to_regclass('outbound_queues') IS NOT NULL AS current"
+_IS_CURRENT: Final = f"SELECT {queue_totals.IS_MADE} AS current"
+
+
+_SIZED: Final = ", ".join(f"'{name}'" for name in (*READ_MODELS, "queue_totals"))
+_STORAGE: Final = (
+    "SELECT pg_total_relation_size('public.stored_events'),"  # noqa: S608 - own text
+    " pg_total_relation_size('contents'),"
+    " (SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest("
+    f"ARRAY[{_SIZED}]) AS name),"
+    " has_function_privilege('pg_ls_waldir()', 'execute')"
+)
 
 
 def open_postgres_store(
@@ -188,6 +209,21 @@ class PostgresStore(Store):
                     )
                 )
             yield session, schema
+
+    @override
+    def storage(self) -> StorageFigures:
+        with self.reading() as session:
+            ((facts, contents, read_models, may_list),) = session.rows(_STORAGE)
+            # Superusers and the role pg_monitor alone may see the files of the WAL.
+            wal = session.rows("SELECT sum(size) FROM pg_ls_waldir()")[0][0] if may_list else None
+        return StorageFigures(
+            facts_bytes=facts,
+            contents_bytes=contents,
+            read_models_bytes=int(read_models),
+            wal_bytes=None if wal is None else int(wal),
+            free_bytes=None,
+            used_bytes=int(facts + contents + read_models + (wal or 0)),
+        )
 
     @override
     def close(self) -> None:
@@ -403,6 +439,11 @@ class _Session(LogSession):
                 SQL(", ").join(map(Identifier, ("stored_events", "contents", *READ_MODELS)))
             )
         )
+        forget_totals(self)  # TRUNCATE fires no trigger of rows
+
+    @override
+    def recount(self) -> None:
+        """Nothing: PostgreSQL knows the sizes of its tables."""
 
     @override
     def keep_out_writers(self) -> None:

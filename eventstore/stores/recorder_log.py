@@ -16,6 +16,9 @@ from typing_extensions import override
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogUnavailable, LogUnfinished
 from eventstore.log.event_log import (
     DedicatedIdentity,
+    Due,
+    DueIdentity,
+    DuePlace,
     EventLog,
     LogFigures,
     LogRow,
@@ -25,13 +28,20 @@ from eventstore.log.event_log import (
     SavedEventsFilter,
     SavedEventsPage,
     Snapshot,
+    StorageFigures,
     StoredRecord,
     WaitingQueue,
     check_batch,
 )
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Session, Store
-from eventstore.read_models import dedicated_identities, public_events, queue_depths, saved_events
+from eventstore.read_models import (
+    dedicated_identities,
+    due_identities,
+    public_events,
+    queue_depths,
+    saved_events,
+)
 from eventstore.read_models.remake import Difference, Progress, differences, remake
 from eventstore.read_models.update import MADE
 
@@ -75,6 +85,8 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
         session.keep_out_writers()
         for table in (*MADE, "snapshots"):
             session.run_many(f"DELETE FROM {table}", [()])  # noqa: S608 - own text
+        queue_depths.forget_totals(session)
+        session.recount()
         remake(session, progress=progress)
 
 
@@ -176,6 +188,11 @@ class RecorderLog(EventLog):
             return queue_depths.total(session, position)
 
     @override
+    def storage(self) -> StorageFigures:
+        with unavailable():
+            return self._store.storage()
+
+    @override
     def waiting_queues(
         self, *, outbound_only: bool = False, did: str | None = None, limit: int
     ) -> Sequence[WaitingQueue]:
@@ -183,6 +200,13 @@ class RecorderLog(EventLog):
             if did is not None:
                 return queue_depths.waiting_of(session, did)
             return queue_depths.waiting(session, outbound_only=outbound_only, limit=limit)
+
+    @override
+    def due_identities(
+        self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
+    ) -> Sequence[DueIdentity]:
+        with self._reading() as session:
+            return due_identities.find(session, time, until_ms=until_ms, after=after, limit=limit)
 
     @override
     def dedicated(self) -> Sequence[DedicatedIdentity]:

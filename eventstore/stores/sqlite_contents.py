@@ -42,6 +42,7 @@ _OF_SALTS_NONCE: Final = bytes(_NONCE_BYTES)
 ROW_BYTES: Final = _OF_SALTS_BYTES + KEY_BYTES
 """The keys, and then their secret as long as there is one."""
 _NO_KEY: Final = bytes(KEY_BYTES)
+_DELETE: Final = "DELETE FROM contents WHERE position = ? RETURNING length(content)"
 TABLES: Final = (
     # By position, so that what is new stands at the end and what leaves together stood together.
     "CREATE TABLE IF NOT EXISTS contents (position INTEGER PRIMARY KEY, content BLOB NOT NULL)",
@@ -83,8 +84,8 @@ def opened(position: int, content: object, key: object, secret: object) -> bytes
         return b""
 
 
-def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> None:
-    """Keep what is to be stored of contents, in the order of their positions.
+def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> int:
+    """Keep what is to be stored of contents, in the order of their positions; how many bytes.
 
     Nothing was stored at any position from the first to the last of them.
     """
@@ -97,14 +98,17 @@ def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> None:
             key = keys[_place(position)] if secret is None else key_of(secret, position)
             kept.append((position, nonce + AESGCM(key).encrypt(nonce, one, None)))
     cursor.executemany("INSERT INTO contents (position, content) VALUES (?, ?)", kept)
+    return sum(len(content) for _, content in kept)
 
 
-def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> None:
-    """Erase the contents at these positions that are there."""
+def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
+    """Erase the contents at these positions that are there; how many bytes they were."""
+    erased_bytes = 0
     pages: defaultdict[int, list[int]] = defaultdict(list)
     for position in positions:
         pages[position // KEYS].append(position)
-        cursor.execute("DELETE FROM contents WHERE position = ?", (position,))
+        for (size_bytes,) in cursor.execute(_DELETE, (position,)).fetchall():
+            erased_bytes += size_bytes
     empty: list[tuple[int]] = []
     for page, those in pages.items():
         is_empty = not list(cursor.execute(_LEFT, _ends(page)))
@@ -112,6 +116,7 @@ def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> None:
             empty.append((page,))
     if empty:
         _overwriting(cursor, "DELETE FROM content_keys WHERE page = ?", empty)
+    return erased_bytes
 
 
 def _overwrite(cursor: sqlite3.Cursor, page: int, positions: Sequence[int] | None) -> bool:

@@ -20,13 +20,14 @@ from typing_extensions import override
 
 from eventstore.log.errors import CorruptRow, LogUnavailable, ReadModelsMissing
 from eventstore.log.event_contents import content_of, erased_by
-from eventstore.log.event_log import LogRow, QueueDepth, StoredRecord
+from eventstore.log.event_log import LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
+from eventstore.read_models.due_identities import DUE_COLUMNS, INDEXES
 from eventstore.read_models.postings import INSERT
 from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
-from eventstore.stores import sqlite_contents
+from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sql_recorder import SqlRecorder
 from eventstore.stores.sqlite_connections import (
     CHECKPOINT_BYTES,
@@ -64,7 +65,9 @@ _TABLES: Final = (
     """
     CREATE TABLE IF NOT EXISTS queue_depths (
         stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
-        oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0
+        oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0,
+        expires_at_ms INTEGER, requests_since_ms INTEGER, contracts_until_ms INTEGER,
+        registered_until_ms INTEGER
     )
     """,
     """
@@ -79,12 +82,50 @@ _TABLES: Final = (
 _LATER_COLUMNS: Final = {
     "did": "ALTER TABLE queue_depths ADD COLUMN did BLOB NOT NULL DEFAULT x''",
     "outbound": "ALTER TABLE queue_depths ADD COLUMN outbound INTEGER NOT NULL DEFAULT 0",
+    **{name: f"ALTER TABLE queue_depths ADD COLUMN {name} INTEGER" for name in DUE_COLUMNS},
 }
 """Columns of queue_depths that the first logs were made without."""
-_OUTBOUND_INDEX: Final = """
-    CREATE INDEX IF NOT EXISTS outbound_queues ON queue_depths (oldest_at_ms)
-    WHERE messages > 0 AND outbound = 1
+_INDEXES: Final = (
     """
+    CREATE INDEX IF NOT EXISTS outbound_by_age ON queue_depths (outbound, oldest_at_ms, stream)
+    WHERE messages > 0 AND outbound = 1
+    """,
+    "DROP INDEX IF EXISTS outbound_queues",  # which SQLite no longer preferred to the next
+    *INDEXES,
+)
+_TOTALS: Final = (
+    "DROP TABLE IF EXISTS queue_totals",
+    """
+    CREATE TABLE queue_totals (
+        id INTEGER PRIMARY KEY, queues INTEGER NOT NULL, messages INTEGER NOT NULL,
+        bytes INTEGER NOT NULL
+    )
+    """,
+    """
+    INSERT INTO queue_totals
+    SELECT 0, count(*), coalesce(sum(messages), 0), coalesce(sum(bytes), 0) FROM queue_depths
+    """,
+    """
+    CREATE TRIGGER queue_added AFTER INSERT ON queue_depths BEGIN
+        UPDATE queue_totals SET queues = queues + 1, messages = messages + new.messages,
+        bytes = bytes + new.bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER queue_changed AFTER UPDATE OF messages, bytes ON queue_depths
+    WHEN new.messages <> old.messages OR new.bytes <> old.bytes BEGIN
+        UPDATE queue_totals SET messages = messages + new.messages - old.messages,
+        bytes = bytes + new.bytes - old.bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER queue_removed AFTER DELETE ON queue_depths BEGIN
+        UPDATE queue_totals SET queues = queues - 1, messages = messages - old.messages,
+        bytes = bytes - old.bytes;
+    END
+    """,
+)
+"""Sums of queue_depths, kept by the file itself: whatever changes a queue changes them, too."""
 
 
 def open_sqlite_store(path: Path, *, makes_missing: bool = False) -> Store:
@@ -119,6 +160,24 @@ def _require_read_models(path: Path) -> None:
         raise ReadModelsMissing(missing)
 
 
+def _make_tables(cursor: sqlite3.Cursor) -> None:
+    """Make what is missing of tables, columns, indexes and triggers."""
+    for table in _TABLES:
+        cursor.execute(table)
+    columns = {row[1] for row in cursor.execute("PRAGMA table_info(queue_depths)").fetchall()}
+    for name, statement in _LATER_COLUMNS.items():
+        if name not in columns:
+            cursor.execute(statement)
+    for statement in _INDEXES:
+        cursor.execute(statement)
+    there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
+    if "queue_removed" not in there:
+        for statement in _TOTALS:
+            cursor.execute(statement)
+    if sqlite_sizes.MADE_LAST not in there:
+        sqlite_sizes.make(cursor)
+
+
 class SqliteStore(Store):
     """A ``Store``: one connection that writes, a pool of connections that read."""
 
@@ -140,14 +199,8 @@ class SqliteStore(Store):
         )
         self._readers = SqliteReaders(path)
         self.recorder = SqliteRecorder(self.writer, self._readers)
-        with self.writing() as session:
-            for table in _TABLES:
-                session.rows(table)
-            known = {row[1] for row in session.rows("PRAGMA table_info(queue_depths)")}
-            for name, statement in _LATER_COLUMNS.items():
-                if name not in known:
-                    session.rows(statement)
-            session.rows(_OUTBOUND_INDEX)
+        with self.writer.transaction() as cursor:
+            _make_tables(cursor)
         if is_left:
             # By a process that was killed, perhaps, and erased something in its last moments.
             self.writer.erased()
@@ -180,6 +233,11 @@ class SqliteStore(Store):
                 cursor.execute(table.replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
             yield _Session(cursor), "main"
             connection.rollback()
+
+    @override
+    def storage(self) -> StorageFigures:
+        with self._readers.transaction() as cursor:
+            return sqlite_sizes.figures(cursor, self._path)
 
     @override
     def close(self) -> None:
@@ -223,8 +281,8 @@ class SqliteRecorder(SqlRecorder):
                 for position, event in enumerate(events, first)
                 if (content := content_of(event)) is not None and content.stored is not None
             ]
-            if kept:
-                sqlite_contents.keep(cursor, kept)
+            kept_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
+            sqlite_sizes.add(cursor, sum(len(row.state) for row in stored_events), kept_bytes)
             if gone:
                 session.erase(gone)
             if events:
@@ -310,7 +368,8 @@ class _Session(LogSession):
             for stream, version in gone
             for (position,) in self._cursor.execute(find, (stream.hex, version))
         ]
-        sqlite_contents.erase(self._cursor, found)
+        if erased_bytes := sqlite_contents.erase(self._cursor, found):
+            sqlite_sizes.add(self._cursor, 0, -erased_bytes)
 
     @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
@@ -355,7 +414,8 @@ class _Session(LogSession):
             [(r.position, r.stream.hex(), r.version, r.topic, r.state) for r in rows],
         )
         kept = [(r.position, r.content) for r in rows if r.content is not None]
-        sqlite_contents.keep(self._cursor, kept)
+        kept_bytes = sqlite_contents.keep(self._cursor, kept)
+        sqlite_sizes.add(self._cursor, sum(len(row.state) for row in rows), kept_bytes)
 
     @override
     def import_postings(self, postings: Collection[StoredPosting]) -> None:
@@ -366,6 +426,11 @@ class _Session(LogSession):
     def clear(self) -> None:
         for table in ("stored_events", "contents", "content_keys", *READ_MODELS):
             self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
+        self.recount()
+
+    @override
+    def recount(self) -> None:
+        sqlite_sizes.recount(self._cursor)
 
     @override
     def keep_out_writers(self) -> None:

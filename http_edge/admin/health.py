@@ -20,7 +20,7 @@ from actors.host.measures import HostStats
 from actors.host.port import HostUnavailable, Ping, QueryHoldings, QueryStats
 from http_edge.admin.operators import OperatorAccess
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.whole_log import logs_by_database, total
+from http_edge.dispatch.whole_log import logs_by_database, storage, total
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.routes import JSON, PlainRoute, Route
 
@@ -124,6 +124,8 @@ class Health:
         oldest_ms = figures.pop("queue_oldest_at_ms", None)
         waiting = oldest_ms is not None
         figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None
+        takes = storage(self._gateway.placement, stats)
+        figures["storage"] = None if takes is None else msgspec.to_builtins(takes)
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
         figures["commits"] = sum(s.commits for s in every)
         figures["commits_per_s"] = sum(s.commits_per_s for s in every)
@@ -135,7 +137,7 @@ class Health:
             {
                 k: v
                 for k, v in msgspec.to_builtins(s).items()
-                if k not in {"partitions", "log", "sockets"}
+                if k not in {"partitions", "log", "storage", "growth_bytes_per_day", "sockets"}
             }
             for s in stats
         ]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from actors.core.partitioning import Placement
+from actors.host.measures import HostStats
 from actors.host.port import HostUnavailable, ListQueues
-from eventstore.log.event_log import LogFigures, WaitingQueue
+from eventstore.log.event_log import LogFigures, StorageFigures, WaitingQueue
 from http_edge.dispatch.gateway import Gateway
 
+_PARTS: Final = StorageFigures.__struct_fields__
+_N = TypeVar("_N", int, float)
 _QUEUES: Final = msgspec.msgpack.Decoder(list[WaitingQueue])
 
 
@@ -75,6 +78,50 @@ def total(logs: Iterable[LogFigures | None]) -> LogFigures | None:
         queue_bytes=sum(log.queue_bytes for log in known),
         queue_oldest_at_ms=min(oldest, default=None),
     )
+
+
+class WholeStorage(msgspec.Struct, frozen=True, kw_only=True):
+    """What all databases of the log take together, in bytes; None for what is not known of each.
+
+    ``days_until_full`` is known of a log on a disk of ours, and only while it grows.
+    """
+
+    facts_bytes: int | None
+    contents_bytes: int | None
+    read_models_bytes: int | None
+    wal_bytes: int | None
+    free_bytes: int | None
+    used_bytes: int | None
+    growth_bytes_per_day: float | None
+    days_until_full: float | None
+
+
+def storage(placement: Placement, hosts: Iterable[HostStats]) -> WholeStorage | None:
+    """What the log takes, by the first of these hosts of each database that knows; else None."""
+    known: dict[int, tuple[StorageFigures, HostStats]] = {}
+    for stats in hosts:
+        if stats.storage is not None:
+            known.setdefault(placement.database_of_host(stats.name), (stats.storage, stats))
+    if len(known) < placement.databases:
+        return None
+    parts = [storage for storage, _ in known.values()]
+    growth = _sum([stats.growth_bytes_per_day for _, stats in known.values()])
+    left = _sum([stats.free_bytes for _, stats in known.values()])
+    free = _sum([part.free_bytes for part in parts])
+    days = None
+    if growth is not None and growth > 0 and left is not None:
+        days = (left + (free or 0)) / growth
+    return WholeStorage(
+        **{name: _sum([getattr(part, name) for part in parts]) for name in _PARTS},
+        growth_bytes_per_day=growth,
+        days_until_full=days,
+    )
+
+
+def _sum(values: Sequence[_N | None]) -> _N | None:
+    """The sum of these, None if one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known and len(known) == len(values) else None
 
 
 def _readers(placement: Placement, hosts: Sequence[str]) -> dict[int, str]:

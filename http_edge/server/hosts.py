@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.limits import HostLimits, IdentityLimits, RetentionPace
 from actors.core.partitioning import Placement
 from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions
@@ -52,7 +52,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
 
     Where there is a placer, that says what it owns.
     """
-    limits, placement = settings.limits, placement_of(settings)
+    limits, retention, placement = settings.limits, settings.retention, placement_of(settings)
     name = placement.host_names_on(settings.node or "")[index]
     return HostOptions(
         name=name,
@@ -64,6 +64,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         is_placed=settings.has_placer,
         lease_s=limits.host_lease_s,
         address=settings.host_address,
+        shards=settings.shards,
         limits=HostLimits(
             timestamp_window_ms=settings.protocol.timestamp_window_ms,
             nonces_per_shard_max=limits.nonces_per_shard_max,
@@ -81,24 +82,38 @@ def host_options(settings: Settings, index: int) -> HostOptions:
             snapshot_after_events=limits.snapshot_after_events,
             free_bytes_min=limits.free_bytes_min,
             dedicate_above_commands_per_s=dedicate_above_per_s(settings),
-            identity=IdentityLimits(
-                queue_messages_max=limits.queue_messages_max,
-                queue_bytes_max=limits.queue_bytes_max,
-                queue_sender_share_max=limits.queue_sender_share_max,
-                contract_requests_max=limits.contract_requests_max,
-                contract_requests_bytes_max=limits.contract_requests_bytes_max,
-                contracts_max=limits.contracts_max,
-                contracts_bytes_max=limits.contracts_bytes_max,
-                saved_events_max=limits.saved_events_max,
-                saved_events_bytes_max=limits.saved_events_bytes_max,
-                identity_bytes_max=limits.identity_bytes_max,
-                public_events_max=limits.public_events_max,
-                public_events_bytes_max=limits.public_events_bytes_max,
-                message_bytes_max=settings.didcomm.message_bytes_max,
-                queue_age_s_max=settings.didcomm.queue_age_s_max,
-                keylist_keys_max=settings.didcomm.keylist_keys_max,
-                live_in_flight_max=settings.didcomm.live_in_flight_max,
-                leased_max=settings.didcomm.leased_max,
+            identity=_identity_limits(settings),
+            retention=RetentionPace(
+                look_s=retention.look_s,
+                pause_s=retention.pause_s,
+                identities_max=retention.identities_per_step_max,
+                records_max=retention.records_per_step_max,
             ),
         ),
+    )
+
+
+def _identity_limits(settings: Settings) -> IdentityLimits:
+    limits, didcomm, retention = settings.limits, settings.didcomm, settings.retention
+    return IdentityLimits(
+        queue_messages_max=limits.queue_messages_max,
+        queue_bytes_max=limits.queue_bytes_max,
+        queue_sender_share_max=limits.queue_sender_share_max,
+        contract_requests_max=limits.contract_requests_max,
+        contract_requests_bytes_max=limits.contract_requests_bytes_max,
+        contracts_max=limits.contracts_max,
+        contracts_bytes_max=limits.contracts_bytes_max,
+        saved_events_max=limits.saved_events_max,
+        saved_events_bytes_max=limits.saved_events_bytes_max,
+        identity_bytes_max=limits.identity_bytes_max,
+        public_events_max=limits.public_events_max,
+        public_events_bytes_max=limits.public_events_bytes_max,
+        message_bytes_max=didcomm.message_bytes_max,
+        queue_age_s_max=retention.messages_s,
+        contract_requests_age_s_max=retention.contract_requests_s,
+        expired_contracts_age_s_max=retention.expired_contracts_s,
+        unregistered_age_s_max=retention.unregistered_s,
+        keylist_keys_max=didcomm.keylist_keys_max,
+        live_in_flight_max=didcomm.live_in_flight_max,
+        leased_max=didcomm.leased_max,
     )

@@ -40,7 +40,7 @@ from actors.host.clock import Clock
 from actors.host.measures import HostReport, HostStats, MetricFamily
 from eventstore.log.event_log import LogFigures
 from http_edge.admin.operators import OperatorAccess
-from http_edge.dispatch.whole_log import logs_by_database, total
+from http_edge.dispatch.whole_log import WholeStorage, logs_by_database, storage, total
 from http_edge.server import export_status
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import placement_of
@@ -89,6 +89,7 @@ _LOG_GAUGES: Final = {
     "queue_messages": ("poste_queue_messages", "Messages that wait in all queues."),
     "queue_bytes": ("poste_queue_bytes", "Bytes of the messages that wait in all queues."),
 }
+_STORAGE_PARTS: Final = ("facts", "contents", "read_models", "wal", "free")
 _EXPORT_GAUGES: Final = {
     "position": (
         "poste_export_position",
@@ -114,7 +115,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What every process reported, None for one that did not answer.
 
     ``shards`` is how many the log has. ``exports`` are ``http_edge.server.export_status.figures``,
-    one for each of the log's databases; none where nothing is exported.
+    one for each of the log's databases; none where nothing is exported. ``storage`` is what the log
+    takes, None where that is not known of each database.
     """
 
     hosts: Mapping[str, HostReport | None]
@@ -122,6 +124,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     exports: Sequence[Mapping[str, Any]]
     now_ms: int
+    storage: WholeStorage | None = None
 
     @property
     def log(self) -> LogFigures | None:
@@ -160,7 +163,7 @@ class Scrape:
             return self._seen
 
     async def _ask(self) -> Seen:
-        # A database is the same for all, and its figures are a look at every queue: one host asks.
+        # A database is the same for all: one host asks.
         readers = self._readers()
         hosts, edges = await asyncio.gather(
             asyncio.gather(
@@ -175,7 +178,9 @@ class Scrape:
             exports=[],
             now_ms=self._clock(),
         )
-        return msgspec.structs.replace(seen, exports=self._exports(seen.hosts))
+        known = [report.stats for report in seen.hosts.values() if report is not None]
+        takes = storage(self._placement, known)
+        return msgspec.structs.replace(seen, exports=self._exports(seen.hosts), storage=takes)
 
     def _readers(self) -> Collection[str]:
         """The host of each database to ask for its figures: one that answered the last time."""
@@ -237,6 +242,7 @@ class _Mediator(Collector):
         shards = "Shards of the log, each of which needs an owner."
         yield GaugeMetricFamily("poste_shards", shards, seen.shards)
         yield from _of_the_log(seen.log, seen.now_ms)
+        yield from _of_the_storage(seen.storage)
         yield from _of_the_exports(seen.exports)
 
 
@@ -284,6 +290,23 @@ def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "poste_queue_oldest_age_seconds", "Age of the message that waits longest; 0 if none.", age_s
     )
+
+
+def _of_the_storage(storage: WholeStorage | None) -> Iterator[Metric]:
+    sizes = GaugeMetricFamily(
+        "poste_log_bytes", "Bytes that the log takes, and those free in its files.", None, ["part"]
+    )
+    for part in _STORAGE_PARTS:
+        size_bytes = None if storage is None else getattr(storage, f"{part}_bytes")
+        if size_bytes is not None:
+            sizes.add_metric([part], size_bytes)
+    yield sizes
+    growth = None if storage is None else storage.growth_bytes_per_day
+    about = "Bytes that the log grows by in a day, as it did over the last day at most."
+    yield GaugeMetricFamily("poste_log_growth_bytes_per_day", about, growth)
+    days = None if storage is None else storage.days_until_full
+    about = "Days until the disk of log.db is full if the log goes on growing as it does."
+    yield GaugeMetricFamily("poste_log_days_until_full", about, days)
 
 
 def _of_the_exports(exports: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:

@@ -101,8 +101,8 @@ class Limits(Section):
     contracts_max: int = Field(default=10_000, ge=1)
     """Contracts that one identity stores: its contacts."""
     contracts_bytes_max: int = Field(default=64 * MIB, ge=64 * KIB)
-    """Bytes of contracts that one identity stores. They stay when they have expired; contracts_max
-    of the usual 2 KiB need a third."""
+    """Bytes of contracts that one identity stores. They stay when they have expired, unless
+    retention says otherwise; contracts_max of the usual 2 KiB need a third."""
     saved_events_max: int = Field(default=5_000_000, ge=1)
     """Saved events of one identity; they stand in indexed tables, not in memory."""
     saved_events_bytes_max: int = Field(default=4_096 * MIB, ge=MIB)

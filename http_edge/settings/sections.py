@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from pydantic import Field, IPvAnyNetwork, model_validator
 
@@ -20,6 +20,10 @@ from http_edge.settings.value_types import (
 
 if TYPE_CHECKING:
     from eventstore.stores.postgres_connections import PostgresBounds
+
+
+DAY_S: Final = 86_400
+AGE_S_MAX: Final = 100 * 365 * DAY_S
 
 
 class Protocol(Section):
@@ -184,9 +188,6 @@ class DidComm(Section):
     leased_max: int = Field(default=1_000, ge=1, le=10_000)
     """Messages of one agent that are handed out and not acknowledged; with more, nothing is
     offered until some are acknowledged or offered again. Each question looks through them."""
-    queue_age_s_max: int = Field(default=0, ge=0)
-    """A message that waited this long expires, of every protocol; 0 is never. An owner may ask
-    for less (Aries queue 1.0)."""
     socket_first_message_s: float = Field(default=30, gt=0, le=600)
     """Time from the upgrade to the first message that authenticates a socket."""
     socket_messages_per_s_max: float = Field(default=200, gt=0, le=10_000)
@@ -194,6 +195,45 @@ class DidComm(Section):
     lost. A live wallet sends an acknowledgement for each delivery."""
     ping_interval_s: float = Field(default=20, gt=0, le=3_600)
     """Time between pings on a socket; load balancers cut silent ones after 30 s and more."""
+
+
+class Retention(Section):
+    """What leaves by itself because its time is over, and how quickly.
+
+    Each removal is an event with its reason in the log; its content is erased with it.
+    """
+
+    messages_s: int = Field(
+        default=90 * DAY_S,
+        ge=0,
+        le=AGE_S_MAX,
+        json_schema_extra={"former_name": "didcomm.queue_age_s_max"},
+    )
+    """A message that waited this long expires, of every protocol; 0 is never. Who does not come for
+    three months has lost the device as a rule. Its sender may name an earlier time (expires_time of
+    DIDComm v2), and so may its owner (Aries queue 1.0)."""
+    contract_requests_s: int = Field(default=90 * DAY_S, ge=0, le=AGE_S_MAX)
+    """A contract request that was not answered for so long expires; 0 is never. As long as
+    messages: strangers send these, and who comes for one sees the other."""
+    expired_contracts_s: int = Field(default=0, ge=0, le=AGE_S_MAX)
+    """Time after its expiry after which a contract is not kept any more; 0 is never, since clients
+    show the contracts of their history (8.6). It makes room in limits.contracts_max; the signed
+    contract stays in its row of the log."""
+    unregistered_s: int = Field(default=0, ge=0, le=AGE_S_MAX)
+    """Time after the end of its registration after which messages, contract requests and contracts
+    of an identity leave; 0 is never. Who may renew late should find what waited, and that has an
+    age of its own. DIDComm wallets do not register."""
+    look_s: float = Field(default=10, gt=0, le=3_600)
+    """Time between two looks for what is due, by an index. So much later than its time something
+    leaves at most, if no command for its identity comes first."""
+    pause_s: float = Field(default=0.1, gt=0, le=60)
+    """Time between two steps while more is due. Clients wait for a step at most, and find a host
+    that has other work the rest of the time."""
+    identities_per_step_max: int = Field(default=32, ge=1, le=1_000)
+    """Identities in one step. At most 300 a second: a backlog of a million takes an hour."""
+    records_per_step_max: int = Field(default=256, ge=1, le=10_000)
+    """Records of one identity that leave in one step. They leave in one transaction with those of
+    few others, and all clients of the host wait for it."""
 
 
 class Outbound(Section):

@@ -28,6 +28,7 @@ from http_edge.settings.sections import (
     Postgres,
     Protocol,
     Rates,
+    Retention,
 )
 from http_edge.settings.value_types import (
     WILDCARDS,
@@ -54,6 +55,7 @@ __all__ = [
     "Postgres",
     "Protocol",
     "Rates",
+    "Retention",
     "Section",
     "Settings",
     "did_web",
@@ -116,6 +118,7 @@ class Settings(Section):
     rates: Rates = Rates()
     did_web: DidWeb = DidWeb()
     didcomm: DidComm = DidComm()
+    retention: Retention = Retention()
     outbound: Outbound = Outbound()
     operators: Operators = Operators()
     postgres: Postgres = Postgres()

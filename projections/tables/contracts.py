@@ -34,22 +34,24 @@ _REQUEST: Final = {
 
 def _contracts(step: Step) -> DataFrame:
     new = select_place(step.of("contract-stored"), *_CONTRACT)
-    return earliest(step.since("contracts", new), "stream", "digest")
+    expired = step.of("contract-expired").select("stream", "version", "contract_id")
+    kept = earliest(step.since("contracts", new), "stream", "digest")
+    return without(kept, expired, "stream", "contract_id")
 
 
 def _requests(step: Step) -> DataFrame:
     new = select_place(step.of("contract-requested"), *_REQUEST)
-    acknowledged = step.of("contract-requests-acknowledged").select(
+    gone = step.of("contract-requests-acknowledged", "contract-requests-expired").select(
         "stream", "version", F.explode("request_ids").alias("request_id")
     )
-    return without(step.since("contract_requests", new), acknowledged, "stream", "request_id")
+    return without(step.since("contract_requests", new), gone, "stream", "request_id")
 
 
 CONTRACTS: Final = Projection(
     "contracts",
-    "Signed contracts, one for each owner and digest, expired ones included.",
+    "Signed contracts, one for each owner and digest, expired ones included until they leave.",
     PLACE | _CONTRACT,
-    ("contract-stored",),
+    ("contract-stored", "contract-expired"),
     _contracts,
     LiveRows(keys=("contract_id",), order=("version",)),
 )
@@ -57,7 +59,7 @@ CONTRACT_REQUESTS: Final = Projection(
     "contract_requests",
     "Contract requests that wait for an answer.",
     PLACE | _REQUEST,
-    ("contract-requested", "contract-requests-acknowledged"),
+    ("contract-requested", "contract-requests-acknowledged", "contract-requests-expired"),
     _requests,
     LiveRows(keys=("request_id",), order=("version",)),
 )

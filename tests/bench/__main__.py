@@ -11,7 +11,16 @@ import click
 import msgspec
 
 from http_edge.cli.output import json_option, print_json
-from tests.bench import acapy_peer, cluster, decentrl, didcomm, envelopes, failover, projections
+from tests.bench import (
+    acapy_peer,
+    cluster,
+    decentrl,
+    didcomm,
+    envelopes,
+    failover,
+    projections,
+    scrape,
+)
 from tests.bench.compare import compare, print_comparison
 from tests.bench.report import ProgressBar, Report, print_report, progress_bars
 
@@ -152,6 +161,17 @@ def envelopes_command(*, quick: bool, as_json: bool) -> None:
     """Measure envelopes of DIDComm v2 against other libraries, packed and opened in turns."""
     wanted = envelopes.plan(quick=quick)
     _measure(lambda bar: envelopes.run(wanted, bar), as_json=as_json)
+
+
+@bench.command("scrape")
+@click.option("--queues", type=click.IntRange(1_000), default=1_000_000, show_default=True)
+@click.option("--log", "dsn", default="", help="An empty PostgreSQL database in place of SQLite.")
+@json_option
+def scrape_command(*, queues: int, dsn: str, as_json: bool) -> None:
+    """Measure what a scrape and poste status cost a host where so many queues wait."""
+    with tempfile.TemporaryDirectory(prefix="poste-bench-") as scratch:
+        wanted = scrape.ScrapePlan(queues, dsn)
+        _measure(lambda bar: scrape.run(wanted, Path(scratch), bar), as_json=as_json)
 
 
 def _measure(

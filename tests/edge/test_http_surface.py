@@ -439,6 +439,9 @@ async def test_the_status_tells_how_much_waits_and_how_long_already(
     figures = (await mediator.operate("/status")).json
     assert (figures["identities"], figures["queue_messages"]) == (2, 1)
     assert figures["queue_oldest_age_s"] == 90
+    assert figures["storage"]["contents_bytes"] >= len("hello")
+    assert figures["storage"]["used_bytes"] > figures["storage"]["facts_bytes"] > 0
+    assert "storage" not in figures["hosts"][0]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ from typing_extensions import override
 from eventstore.log.errors import AppendConflict, AppendUnknown
 from eventstore.log.event_log import (
     DedicatedIdentity,
+    Due,
+    DueIdentity,
+    DuePlace,
     EventLog,
     LogFigures,
     LogRow,
@@ -24,6 +27,7 @@ from eventstore.log.event_log import (
     SavedEventsFilter,
     SavedEventsPage,
     Snapshot,
+    StorageFigures,
     StoredRecord,
     WaitingQueue,
 )
@@ -146,10 +150,20 @@ class FaultyLog(EventLog):
         return self._log.figures()
 
     @override
+    def storage(self) -> StorageFigures:
+        return self._log.storage()
+
+    @override
     def waiting_queues(
         self, *, outbound_only: bool = False, did: str | None = None, limit: int
     ) -> Sequence[WaitingQueue]:
         return self._log.waiting_queues(outbound_only=outbound_only, did=did, limit=limit)
+
+    @override
+    def due_identities(
+        self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
+    ) -> Sequence[DueIdentity]:
+        return self._log.due_identities(time, until_ms=until_ms, after=after, limit=limit)
 
     @override
     def dedicated(self) -> Sequence[DedicatedIdentity]:

@@ -6,13 +6,15 @@ from contextlib import closing
 from typing import Any, Final
 
 from eventstore.log.event_log import LogRow
+from eventstore.read_models.queue_depths import COLUMNS
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import Restored, log_sections, restore
 
 _COLUMNS: Final = {
     "postings": "list, timestamp_s, version, revision, own",
-    "queue_depths": "stream, messages, bytes, oldest_at_ms, did, outbound",
+    "queue_depths": ", ".join(COLUMNS),
+    "queue_totals": "queues, messages, bytes",
     "dedicated": "stream, did, reason",
     "settings": "name, value",
 }

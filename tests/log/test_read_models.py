@@ -100,6 +100,7 @@ def test_what_appends_wrote_is_what_the_rows_say(url: str, store: Store) -> None
         ("UPDATE postings SET own = 1 - own WHERE version = 4", "postings"),
         ("UPDATE queue_depths SET messages = messages + 1 WHERE messages > 0", "queue_depths"),
         ("DELETE FROM queue_depths", "queue_depths"),
+        ("UPDATE queue_totals SET messages = messages + 1", "queue_totals"),
         ("UPDATE dedicated SET reason = x'61'", "dedicated"),
         ("DELETE FROM dedicated", "dedicated"),
     ],

@@ -10,17 +10,20 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.log.codec import encode, identity_stream
 from eventstore.log.errors import LogUnavailable, UnsafeLog
-from eventstore.log.event_log import QueueDepth, WaitingQueue
+from eventstore.log.event_log import Due, QueueDepth, WaitingQueue
+from eventstore.log.session import Session
+from eventstore.read_models import due_identities, queue_depths
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
 from eventstore.stores.sqlite_log import SqliteStore
@@ -138,6 +141,39 @@ def test_a_log_from_before_its_later_columns_opens_and_works(path: Path) -> None
             assert log.waiting_queues(limit=9) == [kept, owned]
             assert log.waiting_queues(outbound_only=True, limit=9) == [owned]
             assert log.figures().queue_messages == 2 + version
+
+
+class Explained:
+    """A session that runs nothing and keeps how its statements would be run."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.plans: list[str] = []
+
+    def rows(self, statement: str, parameters: Sequence[object] = ()) -> list[Sequence[Any]]:
+        plan = self._session.rows(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        self.plans += [row[3] for row in plan]
+        return []
+
+
+def test_no_question_about_all_queues_looks_at_each(store: SqliteStore) -> None:
+    with store.reading() as session:
+        explained = Explained(session)
+        asking = cast("Session", explained)
+        queue_depths.total(asking, 1)
+        queue_depths.waiting(asking, outbound_only=True, limit=9)
+        queue_depths.waiting(asking, outbound_only=False, limit=9)
+        for time_ in Due:
+            due_identities.find(asking, time_, until_ms=1, after=None, limit=9)
+    by_age = "queue_depths USING INDEX due_by_oldest_at_ms"
+    assert explained.plans[:4] == [
+        "SCAN queue_totals",
+        f"SCAN {by_age}",
+        "SEARCH queue_depths USING INDEX outbound_by_age (outbound=?)",
+        f"SCAN {by_age}",
+    ]
+    assert [plan.split()[4] for plan in explained.plans[4:]] == [f"due_by_{due}" for due in Due]
+    assert all(plan.startswith("SEARCH") for plan in explained.plans[4:])
 
 
 def test_a_file_that_is_no_database_is_unavailable(path: Path) -> None:

@@ -82,6 +82,7 @@ queue_commands = st.one_of(
     ends,
     st.builds(c.QueryQueue, keys),
     st.just(c.PurgeQueue()),
+    st.builds(c.ExpireRecords, st.sampled_from([1, 2, 99])),
 )
 
 

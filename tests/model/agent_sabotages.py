@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from actors.core import agents, envelopes, message_queue
+from actors.core import agents, envelopes, retention
 from actors.core import evolve as evolution
 from actors.core.commands import (
     ClaimKey,
@@ -178,19 +178,19 @@ def record_every_refusal(patch: pytest.MonkeyPatch) -> None:
 
 
 def expire_a_second_early(patch: pytest.MonkeyPatch) -> None:
-    lapsed = message_queue.lapsed
+    lapsed = retention.lapsed
 
-    def hasty(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
+    def hasty(state: Identity, context: DecisionContext) -> list[Event]:
         found = lapsed(state, _replace(context, now_ms=context.now_ms + 1_000))
-        return found and _replace(found, at_ms=context.now_ms)
+        return [_replace(event, at_ms=context.now_ms) for event in found]
 
     patch.setattr(systems, "lapsed", hasty)
 
 
 def expire_decentrls_messages_by_the_owners_rule(patch: pytest.MonkeyPatch) -> None:
-    lapsed = message_queue.lapsed
+    lapsed = retention.lapsed
 
-    def strict(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
+    def strict(state: Identity, context: DecisionContext) -> list[Event]:
         alike = {i: _replace(m, is_envelope=True) for i, m in state.messages.items()}
         return lapsed(_replace(state, messages=alike), context)
 
@@ -366,7 +366,7 @@ def deliver_another_payload(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_out_the_removal_of_what_expired(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("actors.host.state_cache.lapsed", lambda _state, _moment: None)
+    patch.setattr("actors.host.state_cache.lapsed", lambda _state, _moment: [])
 
 
 IN_THE_CORE: Final[Sequence[Sabotage]] = (

@@ -24,6 +24,9 @@ LIMITS: Final = IdentityLimits(
     public_events_max=3,
     message_bytes_max=30,
     queue_age_s_max=680,
+    contract_requests_age_s_max=690,
+    expired_contracts_age_s_max=250,
+    unregistered_age_s_max=350,
     keylist_keys_max=2,
     live_in_flight_max=2,
     leased_max=3,
@@ -131,12 +134,19 @@ class Agent:
             self.removed_ms, self.refusing = now_ms, False
 
     def lapse(self, now_ms: int) -> None:
-        """Remove what waited too long: the owner's rule is for envelopes alone."""
+        """Remove what waited too long."""
+        self.remove([m.message_id for m in self.lapsed(now_ms)], now_ms)
+
+    def lapsed(self, now_ms: int) -> list[Message]:
+        """What waited too long: the owner's rule is for envelopes alone."""
         bound_ms, own_ms = LIMITS.queue_age_s_max * 1000, self.rules().age_s_max * 1000
-        old = [m for m in self.messages if now_ms - m.at_ms > bound_ms]
-        old += [m for m in self.messages if m.key is not None and now_ms - m.at_ms > own_ms]
-        old += [m for m in self.messages if 0 < m.expires_s <= now_ms / 1000]
-        self.remove([m.message_id for m in old], now_ms)
+        old = [
+            m
+            for m in self.messages
+            if now_ms - m.at_ms > (bound_ms if m.key is None else min(bound_ms, own_ms))
+        ]
+        over = [m for m in self.messages if 0 < m.expires_s <= now_ms / 1000]
+        return [*old, *(m for m in over if m not in old)]
 
 
 class Live(NamedTuple):

@@ -60,9 +60,41 @@ class Box(Agent):
 
     until_s: Seconds = 0
     requests: list[r.WaitingContractRequest] = field(default_factory=list)
+    requested_ms: dict[str, int] = field(default_factory=dict)
     contracts: list[tuple[str, c.Contract]] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     public: list[PublicEvent] = field(default_factory=list)
+
+    def lapse(self, now_ms: int) -> None:
+        super().lapse(now_ms)
+        self.drop_requests(self.old_requests(now_ms))
+
+    def old_requests(self, now_ms: int) -> list[r.WaitingContractRequest]:
+        """Contract requests that were not answered in time."""
+        before_ms = now_ms - LIMITS.contract_requests_age_s_max * 1000
+        return [q for q in self.requests if self.requested_ms[q.request_id] < before_ms]
+
+    def drop_requests(self, gone: list[r.WaitingContractRequest]) -> None:
+        self.version += bool(gone)
+        self.requests = [q for q in self.requests if q not in gone]
+
+    def expire(self, most: int, now_ms: int) -> r.Expired:
+        """Remove so many records that are due: messages, then contract requests, then contracts."""
+        now_s = now_ms / 1000
+        is_over = bool(self.until_s) and self.connection is None
+        is_over = is_over and self.until_s + LIMITS.unregistered_age_s_max <= now_s
+        messages = (self.messages if is_over else self.lapsed(now_ms))[:most]
+        most -= len(messages)
+        requests = (self.requests if is_over else self.old_requests(now_ms))[:most]
+        most -= len(requests)
+        until_s = now_s - LIMITS.expired_contracts_age_s_max
+        contracts = [kept for kept in self.contracts if is_over or kept[1].expires_at_s <= until_s]
+        contracts = contracts[:most]
+        self.remove([m.message_id for m in messages], now_ms)
+        self.drop_requests(requests)
+        self.version += len(contracts)
+        self.contracts = [kept for kept in self.contracts if kept not in contracts]
+        return r.Expired(len(messages), len(requests), len(contracts))
 
 
 OF_OTHERS = (
@@ -130,7 +162,8 @@ class Reference:
                 (self.without_effect if request.refusal else self.nonces).add(claim.key)
             return r.Done() if request.refusal is None else r.Refused(request.refusal)
         did, box = request.target_did, self.boxes[request.target_did]
-        box.lapse(now_ms)
+        if not isinstance(request.command, c.ExpireRecords):
+            box.lapse(now_ms)
         said = self._decide(did, box, request, now_ms, next(ids))
         if claim is not None:
             is_stranger = not box.version or isinstance(request.command, OF_OTHERS)
@@ -143,6 +176,8 @@ class Reference:
     ) -> r.Reply | Refusal:
         command = request.command
         assert command is not None
+        if isinstance(command, c.ExpireRecords):
+            return box.expire(command.records_max, now_ms)
         if isinstance(command, ON_ACCOUNTS):
             return on_an_account(did, box, command, now_ms)
         if isinstance(command, BY_SPEAKERS):
@@ -186,6 +221,7 @@ def _on_decentrl(  # noqa: C901 - one arm per command
                 return Refusal.RECIPIENT_QUEUE_FULL
             box.version += 1
             box.requests.append(r.WaitingContractRequest(new, sender, request, key))
+            box.requested_ms[new] = now_ms
         case c.StoreContract(contract) | c.SaveContract(contract):
             return _keep(box, contract, command, now_s, new)
         case c.AcknowledgeMessages(ids):

@@ -20,6 +20,7 @@ from actors.core.commands import (
     DeliverMessages,
     EndAccount,
     EndLive,
+    ExpireRecords,
     Listen,
     OpenSession,
     Read,
@@ -42,7 +43,6 @@ from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.leases import Leases
 from actors.core.limits import HostLimits
-from actors.core.message_queue import lapsed
 from actors.core.nonces import NonceClaim, NonceWindow, UnprovenNonces, expiry_ms
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
@@ -60,6 +60,7 @@ from actors.core.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
+from actors.core.retention import lapsed
 from actors.core.sessions import LiveMode, Sessions
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
@@ -180,8 +181,8 @@ class CoreSystem(System):
             self._sessions.implicit_of(did),
             request.speaker,
         )
-        expired = lapsed(state, context)
-        self._record(did, state, [] if expired is None else [expired])
+        if not isinstance(request.command, ExpireRecords):
+            self._record(did, state, lapsed(state, context))
         decision = decide(state, request.command, context)
         is_own = state.version > 0 and is_of_owner(request.command)
         self._keep(claim, has_effect=not isinstance(decision, Refusal) or is_own)

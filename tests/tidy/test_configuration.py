@@ -11,9 +11,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from actors.core.limits import HostLimits, IdentityLimits
+from actors.core.limits import HostLimits, IdentityLimits, RetentionPace
 from http_edge.settings.reference import every_setting
-from http_edge.settings.settings import DidComm, Limits, Protocol, Rates
+from http_edge.settings.settings import DidComm, Limits, Protocol, Rates, Retention
 from tests.tidy.modules import PRODUCT, ROOT, modules
 
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -60,8 +60,19 @@ def test_every_setting_is_used_somewhere() -> None:
 def test_the_core_and_the_configuration_agree_on_defaults() -> None:
     sections = (Limits(), Protocol(), DidComm(), Rates())
     configured = {name: value for each in sections for name, value in each.model_dump().items()}
-    for limits in (IdentityLimits(), HostLimits()):
-        for name in set(limits.__struct_fields__) - {"identity"}:
+    ages = Retention()
+    configured |= {
+        "queue_age_s_max": ages.messages_s,
+        "contract_requests_age_s_max": ages.contract_requests_s,
+        "expired_contracts_age_s_max": ages.expired_contracts_s,
+        "unregistered_age_s_max": ages.unregistered_s,
+        "look_s": ages.look_s,
+        "pause_s": ages.pause_s,
+        "identities_max": ages.identities_per_step_max,
+        "records_max": ages.records_per_step_max,
+    }
+    for limits in (IdentityLimits(), HostLimits(), RetentionPace()):
+        for name in set(limits.__struct_fields__) - {"identity", "retention"}:
             assert getattr(limits, name) == configured[name], name
 
 

@@ -34,7 +34,7 @@ async def test_a_status_has_every_property(
 ) -> None:
     limits = network.mediator.settings.limits
     rules = {
-        "duration_limit": 0,
+        "duration_limit": network.mediator.settings.retention.messages_s,
         "message_count_limit": limits.queue_messages_max,
         "message_size_limit": network.mediator.settings.didcomm.message_bytes_max,
         "size_limit": limits.queue_bytes_max,
@@ -163,7 +163,7 @@ async def test_an_update_changes_only_what_it_names(bob: Bob) -> None:
     [
         {
             "limits": {"queue_messages_max": 3, "queue_sender_share_max": 1},
-            "didcomm": {"queue_age_s_max": 600},
+            "retention": {"messages_s": 600},
         }
     ],
 )

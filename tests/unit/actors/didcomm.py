@@ -14,6 +14,7 @@ from actors.core.commands import (
     Connect,
     EndAccount,
     EndLive,
+    ExpireRecords,
     FindAccount,
     FindKeyOwner,
     GrantMediation,
@@ -88,7 +89,12 @@ ON_ACCOUNTS: Final[list[Command]] = [
     EndAccount(ME, NOW_MS // 1000),
 ]
 """What a rotated DID is about."""
-ON_QUEUES: Final[list[Command]] = [Connect(connection()), PurgeQueue(), ReleaseLeases("phone")]
+ON_QUEUES: Final[list[Command]] = [
+    Connect(connection()),
+    PurgeQueue(),
+    ExpireRecords(9),
+    ReleaseLeases("phone"),
+]
 """What needs no connection."""
 
 

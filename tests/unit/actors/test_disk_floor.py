@@ -54,6 +54,7 @@ TAKEN = {
     "EndLive",
     "ReleaseLeases",
     "PurgeQueue",
+    "ExpireRecords",
     "OpenSession",
     "Listen",
     "CloseSession",

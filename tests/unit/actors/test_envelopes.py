@@ -22,7 +22,7 @@ from actors.core.commands import (
 from actors.core.decision import Accepted, DeliveryRefs, Leasing
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
-from actors.core.message_queue import lapsed
+from actors.core.message_queue import lapsed_messages
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopeQueued, EnvelopesWaiting
 from eventstore.log.events import (
@@ -217,7 +217,7 @@ def test_the_operators_age_is_for_all_and_the_owners_for_envelopes(
     both.do(SetQueuePolicy(age_s_max=own_s))
     limits = IdentityLimits(queue_age_s_max=bound_s)
     later = NOW_MS + waited_ms
-    expired = lapsed(both.state, context(later, limits=limits))
+    expired = lapsed_messages(both.state, context(later, limits=limits))
     if gone:
         assert expired is not None
         assert expired.message_ids == gone
@@ -232,7 +232,7 @@ def test_what_came_later_stays_longer() -> None:
     (old,) = me.queue(b"old")
     me.now_ms += 30_000
     me.queue(b"new")
-    expired = lapsed(me.state, context(me.now_ms + 30_001))
+    expired = lapsed_messages(me.state, context(me.now_ms + 30_001))
     assert expired is not None
     assert expired.message_ids == [old]
 

@@ -11,7 +11,7 @@ from actors.core.decision import Accepted
 from actors.core.identity import Identity
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
-from actors.core.message_queue import lapsed
+from actors.core.message_queue import lapsed_messages
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeDelivered, EnvelopeQueued, EnvelopesWaiting, Refused
 from actors.core.sessions import LiveMode
@@ -127,20 +127,20 @@ def test_a_message_leaves_when_its_senders_time_is_over() -> None:
     me.do(QueueEnvelopes(KEY, [b"1", b"2"], expires_at_s=NOW_S + 10), fresh_id="a")
     me.do(QueueEnvelopes(KEY, [b"3"], expires_at_s=NOW_S + 5), fresh_id="b", command=b"d" * 16)
     me.queue(b"stays", key=KEY)
-    assert lapsed(me.state, context(NOW_MS + 4_999)) is None
-    first = lapsed(me.state, context(NOW_MS + 5_000))
+    assert lapsed_messages(me.state, context(NOW_MS + 4_999)) is None
+    first = lapsed_messages(me.state, context(NOW_MS + 5_000))
     assert first is not None
     assert (first.message_ids, first.reason) == (["b"], "expired")
     me.record(first)
-    assert lapsed(me.state, context(NOW_MS + 9_999)) is None
-    second = lapsed(me.state, context(NOW_MS + 10_000))
+    assert lapsed_messages(me.state, context(NOW_MS + 9_999)) is None
+    second = lapsed_messages(me.state, context(NOW_MS + 10_000))
     assert second is not None
     assert second.message_ids == ["a.0", "a.1"]
     me.record(second)
     assert me.state.expiring == {}
     assert me.state.expires_first_s == 0
     assert len(me.state.messages) == 1
-    assert lapsed(me.state, context(NOW_MS + 10**9)) is None
+    assert lapsed_messages(me.state, context(NOW_MS + 10**9)) is None
 
 
 def test_the_expiry_is_stored_with_the_messages() -> None:
@@ -158,7 +158,7 @@ def test_what_was_removed_does_not_expire_and_the_rest_does() -> None:
         me.do(command, fresh_id=f"{number}", command=b"%d" % number * 16)
     me.do(removal("0"))
     assert me.state.expires_first_s == NOW_S + 2
-    gone = lapsed(me.state, context(NOW_MS + 10_000))
+    gone = lapsed_messages(me.state, context(NOW_MS + 10_000))
     assert gone is not None
     assert gone.message_ids == ["1", "2"]
 
@@ -166,7 +166,7 @@ def test_what_was_removed_does_not_expire_and_the_rest_does() -> None:
 def test_both_an_age_and_an_expiry_end_a_message_once() -> None:
     me, limits = agent(), IdentityLimits(queue_age_s_max=5)
     me.do(QueueEnvelopes(KEY, [b"1"], expires_at_s=NOW_S + 5), fresh_id="a")
-    gone = lapsed(me.state, context(NOW_MS + 6_000, limits=limits))
+    gone = lapsed_messages(me.state, context(NOW_MS + 6_000, limits=limits))
     assert isinstance(gone, MessagesRemoved)
     assert gone.message_ids == ["a"]
 

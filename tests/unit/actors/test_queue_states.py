@@ -21,7 +21,7 @@ from actors.core.commands import (
     SetQueuePolicy,
 )
 from actors.core.decision import Accepted, DeliveryRefs
-from actors.core.message_queue import lapsed
+from actors.core.message_queue import lapsed_messages
 from actors.core.replies import QueueState
 from eventstore.log.events import Event, MessageQueued, MessagesDelivered, MessagesRemoved
 from tests.unit.actors.didcomm import ME, Agent, agent
@@ -104,7 +104,7 @@ def test_a_queue_stands_as_one_would_count(
     history: list[Event] = []
     for command, pause_ms in steps:
         me.now_ms += pause_ms
-        expired = lapsed(me.state, context(me.now_ms))
+        expired = lapsed_messages(me.state, context(me.now_ms))
         if expired is not None:
             history.append(expired)
             me.record(expired)

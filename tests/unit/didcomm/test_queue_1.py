@@ -66,7 +66,7 @@ async def test_a_status_has_every_property(holder: Holder) -> None:
     await holder.ask(ALICE, FETCH, message_count_limit=1)
     holder.clock.advance(3600)
     assert await status_of(holder) == {
-        "duration_limit": 0,
+        "duration_limit": holder.settings.retention.messages_s,
         "duration_waited": 3600,
         "last_added_time": "2027-01-15 08:00:00Z",
         "last_delivered_time": "2027-01-15 08:00:01Z",
@@ -90,7 +90,7 @@ async def test_an_update_is_answered_by_the_rules_in_force(holder: Holder) -> No
 async def test_the_rules_of_one_are_not_those_of_another(holder: Holder) -> None:
     await status_of(holder, UPDATE, update=RULES)
     other = await holder.ask(BOB, STATUS_REQUEST)
-    assert other["status"]["duration_limit"] == 0
+    assert other["status"]["duration_limit"] == holder.settings.retention.messages_s
 
 
 async def test_an_update_of_one_rule_leaves_the_others(holder: Holder) -> None:
@@ -131,7 +131,8 @@ async def test_a_value_that_is_none_is_discarded(holder: Holder, update: Any) ->
 
 async def test_a_good_value_beside_a_bad_one_counts(holder: Holder) -> None:
     status = await status_of(holder, UPDATE, update={"duration_limit": -1, "will_queue": False})
-    assert (status["duration_limit"], status["will_queue"]) == (0, False)
+    kept_s = holder.settings.retention.messages_s
+    assert (status["duration_limit"], status["will_queue"]) == (kept_s, False)
 
 
 async def test_a_deny_of_future_messages_leaves_the_queued_ones(holder: Holder) -> None:

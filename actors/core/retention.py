@@ -1,0 +1,169 @@
+"""What leaves an identity because its time is over (retention).
+
+A message leaves after the operator's age, its owner's, or the time that its sender named, whichever
+is first; a contract request after the operator's age; a contract some time after it has expired;
+and everything that waits for an identity, with its contracts, some time after its registration was
+over. Rules of this file: pure; what leaves does so by an event that says why; what a state says of
+times depends on no setting (``due_times``), so that settings may change.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from math import ceil
+from typing import Final, NamedTuple
+
+from actors.core.commands import ExpireRecords
+from actors.core.decision import Accepted, DecisionContext
+from actors.core.identity import Identity
+from actors.core.limits import IdentityLimits
+from actors.core.message_queue import EXPIRED, due_messages, lapsed_messages, removal
+from actors.core.replies import Expired
+from eventstore.log.event_log import Due
+from eventstore.log.events import ContractExpired, ContractRequestsExpired, Event, Seconds
+
+UNREGISTERED: Final = "unregistered"
+CONTRACTS_MAX: Final = 64
+"""Contracts that leave by one command: with each, those that are left are looked through."""
+
+
+class DueTimes(NamedTuple):
+    """From when on something of an identity may be due, in Unix milliseconds; None for nothing.
+
+    ``expires_at_ms`` is when its first message expires by its sender's word or by the owner's
+    rules. Of the other three the operator's ages count from there: the oldest contract request, the
+    first expiry of a contract, and the end of the registration of who has anything that could go.
+    """
+
+    expires_at_ms: int | None
+    requests_since_ms: int | None
+    contracts_until_ms: int | None
+    registered_until_ms: int | None
+
+
+def due_times(state: Identity) -> DueTimes:
+    """The times that a search for what is due goes by."""
+    oldest = next(iter(state.requests.values()), None) if state.requests else None
+    anything = state.messages or state.requests or state.contracts
+    is_client = state.registered_until_s and state.connection is None
+    return DueTimes(
+        _expires_at_ms(state) if state.messages else None,
+        None if oldest is None else oldest.at_ms,
+        _ms(state.contracts_until_s) if state.contracts else None,
+        _ms(state.registered_until_s) if is_client and anything else None,
+    )
+
+
+def due_until_ms(limits: IdentityLimits, now_ms: int) -> dict[Due, int]:
+    """Up to which value each of these times means that something is due now."""
+    messages_s, requests_s = limits.queue_age_s_max, limits.contract_requests_age_s_max
+    ages_ms = {
+        Due.EXPIRING: 0,
+        # Their age has to be more than so long, for the others as much is enough.
+        Due.MESSAGES: messages_s and messages_s * 1000 + 1,
+        Due.REQUESTS: requests_s and requests_s * 1000 + 1,
+        Due.CONTRACTS: limits.expired_contracts_age_s_max * 1000,
+        Due.REGISTRATION: limits.unregistered_age_s_max * 1000,
+    }
+    return {
+        time: now_ms - age_ms for time, age_ms in ages_ms.items() if age_ms or time is Due.EXPIRING
+    }
+
+
+def lapsed(state: Identity, context: DecisionContext) -> list[Event]:
+    """What is removed before any command, so that no one is shown what is over; none as a rule."""
+    messages = lapsed_messages(state, context)
+    events: list[Event] = [] if messages is None else [messages]
+    if state.requests and (requests := _old_requests(state, context)):
+        events.append(_requests_expired(state, requests, EXPIRED, context))
+    return events
+
+
+def expire(state: Identity, command: ExpireRecords, context: DecisionContext) -> Accepted:
+    """Remove what is due, a bounded number of records at a time."""
+    is_over, most = _is_unregistered(state, context), command.records_max
+    reason = UNREGISTERED if is_over else EXPIRED
+    messages = list(state.messages) if is_over else due_messages(state, context)
+    messages = messages[:most]
+    requests = list(state.requests) if is_over else _old_requests(state, context)
+    requests = requests[: most - len(messages)]
+    contracts = _contracts_expired(
+        state, most - len(messages) - len(requests), reason, context, is_over=is_over
+    )
+    events: list[Event] = []
+    if messages:
+        events.append(removal(state, messages, reason, context))
+    if requests:
+        events.append(_requests_expired(state, requests, reason, context))
+    return Accepted(Expired(len(messages), len(requests), len(contracts)), [*events, *contracts])
+
+
+def _expires_at_ms(state: Identity) -> int | None:
+    """When the first message expires by its sender's word, or by the owner's rule for envelopes."""
+    first = _ms(state.expires_first_s) if state.expires_first_s else None
+    own_s = state.policy.age_s_max if state.policy is not None else 0
+    if not own_s or not state.envelopes:
+        return first
+    oldest = next(message for message in state.messages.values() if message.is_envelope)
+    by_rule = oldest.at_ms + own_s * 1000 + 1
+    return by_rule if first is None else min(first, by_rule)
+
+
+def _ms(at_s: Seconds) -> int:
+    return ceil(at_s * 1000)
+
+
+def _is_unregistered(state: Identity, context: DecisionContext) -> bool:
+    """Was the registration over for as long as the operator waits? An agent has none."""
+    age_s, until_s = context.limits.unregistered_age_s_max, state.registered_until_s
+    if not age_s or not until_s or state.connection is not None:
+        return False
+    return until_s + age_s <= context.now_s
+
+
+def _old_requests(state: Identity, context: DecisionContext) -> list[str]:
+    age_s = context.limits.contract_requests_age_s_max
+    if not age_s:
+        return []
+    before_ms = context.now_ms - age_s * 1000
+    found: list[str] = []
+    for request_id, request in state.requests.items():
+        if request.at_ms >= before_ms:
+            break
+        found.append(request_id)
+    return found
+
+
+def _requests_expired(
+    state: Identity, request_ids: list[str], reason: str, context: DecisionContext
+) -> ContractRequestsExpired:
+    return ContractRequestsExpired(
+        at_ms=context.now_ms,
+        command=context.command,
+        request_ids=request_ids,
+        reason=reason,
+        versions=[state.requests[request_id].version for request_id in request_ids],
+    )
+
+
+def _contracts_expired(
+    state: Identity, most: int, reason: str, context: DecisionContext, *, is_over: bool
+) -> list[Event]:
+    """The events of contracts that leave."""
+    age_s = context.limits.expired_contracts_age_s_max
+    until_s = context.now_s - age_s
+    if not is_over and not (age_s and 0 < state.contracts_until_s <= until_s):
+        return []
+    due = (i for i, kept in state.contracts.items() if is_over or kept.expires_at_s <= until_s)
+    chosen = list(islice(due, min(most, CONTRACTS_MAX)))
+    digests = {contract_id: digest for digest, contract_id in state.contract_ids.items()}
+    return [
+        ContractExpired(
+            at_ms=context.now_ms,
+            command=context.command,
+            contract_id=contract_id,
+            digest=digests.get(contract_id, b""),
+            reason=reason,
+        )
+        for contract_id in chosen
+    ]

@@ -1,0 +1,138 @@
+"""What is due leaves without being asked for: a thread that looks for it and orders its removal.
+
+In bounded steps (``RetentionPace``): a step asks the log for identities of which something is due,
+by an index, and gives those that this host owns to its writer as commands like any other, one for
+each. So every removal is an event, decided by its owner, sealed and stored before anything is
+erased, and whatever is killed when, the next look finds what is left. Each time goes on from the
+place that the last step came to, and begins anew at the end: what others own, or what an index of
+an earlier release names wrongly, keeps nothing from being reached.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Final, TypeAlias
+
+import msgspec
+
+from actors.core.commands import ExpireRecords, Submission
+from actors.core.limits import HostLimits
+from actors.core.partitioning import shard_of
+from actors.core.replies import BatchResult, Expired
+from actors.core.retention import due_until_ms
+from actors.host.clock import Clock, NewId
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import Due, DuePlace, EventLog
+from eventstore.log.seal import command_key
+
+_LOG = logging.getLogger(__name__)
+_ANSWER_S_MAX: Final = 60.0
+_RECORD_COST: Final = 0.3
+"""Of one record that is removed, in the units of ``actors.core.cost``, its content included."""
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
+
+Submit: TypeAlias = Callable[[str, bytes, Callable[[bytes], None]], None]
+"""As ``Writer.submit``."""
+Holdings: TypeAlias = Callable[[], Mapping[str, str]]
+"""The partitions that this host owns."""
+
+
+class Expiry:
+    """Looks for what is due in the log of one host, and has the host remove it."""
+
+    def __init__(  # noqa: PLR0913 - what it works with, each part by itself
+        self,
+        log: EventLog,
+        limits: HostLimits,
+        *,
+        shards: int,
+        holdings: Holdings,
+        submit: Submit,
+        clock: Clock,
+        new_id: NewId,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """One that does nothing before ``start``, or ``step``; ``shards`` is how many there are.
+
+        ``on_look`` is called before each step, on the thread of this; it may raise ``LogError``.
+        """
+        self._log, self._limits, self._pace = log, limits.identity, limits.retention
+        self._shards, self._holdings, self._submit = shards, holdings, submit
+        self._clock, self._new_id, self._on_look = clock, new_id, on_look
+        self._places: dict[Due, DuePlace | None] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="expiry", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more, and wait for the step that is under way."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def step(self) -> bool:
+        """Remove some of what is due, if any; may there be more?
+
+        Raises:
+            LogError: the log cannot be read.
+            TimeoutError: the host did not answer.
+        """
+        found: dict[str, str] = {}
+        is_all, limit = True, self._pace.identities_max
+        for time, until_ms in due_until_ms(self._limits, self._clock()).items():
+            page = self._log.due_identities(
+                time, until_ms=until_ms, after=self._places.get(time), limit=limit
+            )
+            is_last = len(page) < limit
+            self._places[time] = None if is_last else page[-1].place
+            is_all = is_all and is_last
+            for identity in page:
+                if (partition := self._partition(identity.did)) is not None:
+                    found[identity.did] = partition
+        is_any_removed = self._remove(found)
+        return is_any_removed or not is_all
+
+    def _partition(self, did: str) -> str | None:
+        """The partition of an identity, if this host owns it."""
+        holdings = self._holdings()
+        if did in holdings:
+            return did
+        shard = shard_of(did, self._shards)
+        return shard if shard in holdings else None
+
+    def _remove(self, found: Mapping[str, str]) -> bool:
+        """Order the removal of what is due of these; was anything removed?"""
+        if not found:
+            return False
+        command = ExpireRecords(self._pace.records_max)
+        submissions = [
+            Submission(
+                partition,
+                did,
+                command_key(did, self._new_id()),
+                command=command,
+                cost=1 + _RECORD_COST * self._pace.records_max,
+            )
+            for did, partition in found.items()
+        ]
+        answered: Future[bytes] = Future()
+        self._submit("", _ENCODER.encode(submissions), answered.set_result)
+        replies = _RESULT.decode(answered.result(_ANSWER_S_MAX)).replies
+        return any(isinstance(reply, Expired) and reply.records for reply in replies)
+
+    def _work(self) -> None:
+        wait_s = self._pace.look_s
+        while not self._ended.wait(wait_s):
+            try:
+                self._on_look()
+                wait_s = self._pace.pause_s if self.step() else self._pace.look_s
+            except (LogError, TimeoutError) as error:
+                _LOG.warning("what is due was not looked for: %s", type(error).__name__)
+                wait_s = self._pace.look_s

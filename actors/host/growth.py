@@ -1,0 +1,45 @@
+"""How much a log grows: what it takes, looked at once a minute, over the last day."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from actors.host.clock import Clock
+from eventstore.log.event_log import EventLog
+
+_LOOK_MS: Final = 60_000
+_DAY_MS: Final = 86_400_000
+_LEAST_MS: Final = 600_000
+"""A rate of fewer minutes is chance: files grow in steps."""
+
+
+class Growth:
+    """The sizes of a log over the last day; one thread looks, any may ask."""
+
+    def __init__(self, log: EventLog, clock: Clock) -> None:
+        """Nothing was looked at yet."""
+        self._log = log
+        self._clock = clock
+        self._seen: deque[tuple[int, int]] = deque()
+        self.bytes_per_day: float | None = None
+        """By what the log grew lately, made a day; None in the first ten minutes."""
+
+    def look(self) -> None:
+        """Note what the log takes now, if the last time is a minute ago.
+
+        Raises:
+            LogUnavailable: it cannot be read.
+        """
+        now_ms, seen = self._clock(), self._seen
+        if seen and 0 <= now_ms - seen[-1][0] < _LOOK_MS:
+            return
+        if seen and now_ms < seen[-1][0]:
+            seen.clear()  # the clock went back
+        seen.append((now_ms, self._log.storage().used_bytes))
+        while seen[0][0] < now_ms - _DAY_MS:
+            seen.popleft()
+        (first_ms, first), (last_ms, last) = seen[0], seen[-1]
+        passed_ms = last_ms - first_ms
+        if passed_ms >= _LEAST_MS:
+            self.bytes_per_day = (last - first) * _DAY_MS / passed_ms

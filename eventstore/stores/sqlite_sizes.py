@@ -1,0 +1,80 @@
+"""What a log in SQLite takes, without a look at its pages: sums that every append keeps.
+
+SQLite knows how many pages a file has and how many are free, and not which table has them without
+reading all. So one row has the bytes of rows and of contents, changed in the transaction of each
+append and erasure. A file of an earlier release has none of it until its read models are made anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from eventstore.log.event_log import StorageFigures
+
+TABLES: Final = (
+    """
+    CREATE TABLE log_bytes (
+        id INTEGER PRIMARY KEY, facts INTEGER NOT NULL, contents INTEGER NOT NULL
+    )
+    """,
+    # Of rows that leave, by whatever statement. Appends have nothing to do with it.
+    """
+    CREATE TRIGGER fact_removed AFTER DELETE ON stored_events BEGIN
+        UPDATE log_bytes SET facts = facts - coalesce(length(old.state), 0);
+    END
+    """,
+)
+MADE_LAST: Final = "fact_removed"
+_BEGIN: Final = """
+    INSERT INTO log_bytes SELECT 0, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM stored_events)
+    """
+_RECOUNT: Final = (
+    "DELETE FROM log_bytes",
+    """
+    INSERT INTO log_bytes SELECT 0,
+    (SELECT coalesce(sum(length(state)), 0) FROM stored_events),
+    (SELECT coalesce(sum(length(content)), 0) FROM contents)
+    """,
+)
+
+
+def make(cursor: sqlite3.Cursor) -> None:
+    """Keep the sums from now on, if the log is empty."""
+    for statement in (*TABLES, _BEGIN):
+        cursor.execute(statement)
+
+
+def add(cursor: sqlite3.Cursor, facts_bytes: int, contents_bytes: int) -> None:
+    """So many bytes came, or left if less than 0."""
+    cursor.execute(
+        "UPDATE log_bytes SET facts = facts + ?, contents = contents + ?",
+        (facts_bytes, contents_bytes),
+    )
+
+
+def recount(cursor: sqlite3.Cursor) -> None:
+    """Make the sums anew from all rows and contents."""
+    for statement in _RECOUNT:
+        cursor.execute(statement)
+
+
+def figures(cursor: sqlite3.Cursor, path: Path) -> StorageFigures:
+    """What the file and its WAL take."""
+    ((pages,),) = cursor.execute("PRAGMA page_count").fetchall()
+    ((free,),) = cursor.execute("PRAGMA freelist_count").fetchall()
+    ((page_bytes,),) = cursor.execute("PRAGMA page_size").fetchall()
+    sums = cursor.execute("SELECT facts, contents FROM log_bytes").fetchall()
+    facts, contents = sums[0] if sums else (None, None)
+    held_bytes = (pages - free) * page_bytes
+    wal = path.with_name(f"{path.name}-wal")
+    wal_bytes = wal.stat().st_size if wal.exists() else 0
+    return StorageFigures(
+        facts_bytes=facts,
+        contents_bytes=contents,
+        read_models_bytes=max(0, held_bytes - facts - contents) if sums else None,
+        wal_bytes=wal_bytes,
+        free_bytes=free * page_bytes,
+        used_bytes=held_bytes + wal_bytes,
+    )
