@@ -484,9 +484,16 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     speaker: str = ""
 
 
+class WaitingAt(msgspec.Struct, frozen=True, array_like=True, tag="waiting"):
+    """The waiting messages at these versions, of ``total`` that match."""
+
+    versions: list[int]
+    total: int
+
+
 class Read(msgspec.Struct, frozen=True, array_like=True):
-    """A read of a read model that needs no leave, or for which leave was given."""
+    """A read beside the commands that needs no leave, or for which leave was given."""
 
     owner_did: str
     page: Page
-    where: SavedEventsFilter | PublicEventsFilter
+    where: SavedEventsFilter | PublicEventsFilter | WaitingAt

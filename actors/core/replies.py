@@ -95,6 +95,13 @@ class MessagesPage(_Reply, frozen=True):
     total: int
 
 
+class MessagesBeside(_Reply, frozen=True):
+    """A large page of waiting messages, by version: send a ``Read`` for it."""
+
+    versions: list[int]
+    total: int
+
+
 class ReadAllowed(_Reply, frozen=True):
     """The sender may read its read model: send the ``Read``."""
 
@@ -255,6 +262,7 @@ Reply: TypeAlias = (
     | ContractRequestsPage
     | ContractsPage
     | MessagesPage
+    | MessagesBeside
     | ReadAllowed
     | Connected
     | KeyOwner

@@ -21,7 +21,6 @@ from actors.core.charges import Charges
 from actors.core.commands import Submission
 from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext, Refs
-from actors.core.identity import Identity
 from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
 from actors.core.placement_table import handed_out_id
@@ -76,7 +75,7 @@ class Host:
         self._limits = limits
         self._clock = clock
         self._new_id, self._secret = new_id, secret
-        self._cache = StateCache(log, limits)
+        self.cache = StateCache(log, limits)
         self._registry = SessionRegistry()
         self._nonces = NonceClaims(limits)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
@@ -113,7 +112,7 @@ class Host:
         given = Handover(handover)
         self._registry.lose(names)
         for name in names:
-            self._cache.drop_partition(name)
+            self.cache.drop_partition(name)
         ids = self._ownership.adopt(names, given.ids())
         self._registry.take_over(names, given)
         return ids
@@ -122,7 +121,7 @@ class Host:
         """Own these partitions no longer; the handover for their next owner."""
         ids = self._ownership.release(names)
         for name in names:
-            self._cache.drop_partition(name)
+            self.cache.drop_partition(name)
         return self._registry.hand_over(ids)
 
     def hand_out(self, did: str, shard: str) -> bytes:
@@ -132,7 +131,7 @@ class Host:
             LogError: it is not known whether the identity is dedicated.
         """
         id_ = self._ownership.holdings.get(shard)
-        if not id_ or self._cache.peek(did) is not None:
+        if not id_ or self.cache.peek(did) is not None:
             return b""  # an identity in memory here is not dedicated
         state, _ = read_identity(self._log, identity_stream(did))
         if not state.dedicated_by:
@@ -181,7 +180,7 @@ class Host:
         failed = self._append(transaction) if transaction.partitions else None
         for did in transaction.misplaced:
             # What its owner does to it is not seen here.
-            self._cache.drop(did)
+            self.cache.drop(did)
         if failed is not None:
             return [Refused(failed)] * len(items), []
         pages_bytes = 0
@@ -221,7 +220,7 @@ class Host:
     def run_housekeeping(self) -> list[tuple[UUID, Snapshot]]:
         """Passivate and forget expired nonces, between batches; the snapshots that are due."""
         now_ms = self._clock()
-        due = self._due_snapshots + self._cache.passivate(now_ms)
+        due = self._due_snapshots + self.cache.passivate(now_ms)
         self._due_snapshots = []
         self._measure(now_ms)
         if now_ms - self._swept_ms >= _SWEEP_MS:
@@ -254,15 +253,15 @@ class Host:
         """Trust nothing in memory any more; the log is read and claimed anew."""
         for name in list(self._ownership.owned):
             self._ownership.forget(name)
-            self._cache.drop_partition(name)
+            self.cache.drop_partition(name)
         self._registry.lose_leases()
 
     def snapshot_stats(self) -> HostStats:
         """The counters, with what the host holds now."""
         self.stats.partitions = sorted(self._ownership.owned)
-        self.stats.activations = self._cache.activations
-        self.stats.cached_identities = len(self._cache)
-        self.stats.cached_bytes = self._cache.bytes
+        self.stats.activations = self.cache.activations
+        self.stats.cached_identities = len(self.cache)
+        self.stats.cached_bytes = self.cache.bytes
         self.stats.nonces = sum(len(p.nonces) for p in self._ownership.owned.values())
         self.stats.leases = len(self._registry.leases)
         self.stats.sessions = len(self.sessions)
@@ -280,14 +279,6 @@ class Host:
     def partition(self, name: str) -> OwnedPartition | None:
         """A partition that is owned."""
         return self._ownership.owned.get(name)
-
-    def cached_state(self, did: str) -> Identity | None:
-        """The state of an identity that is in memory."""
-        return self._cache.peek(did)
-
-    def cached_dids(self) -> list[str]:
-        """The identities in memory."""
-        return self._cache.dids()
 
     def now_ms(self) -> int:
         """Unix milliseconds by the clock of this host."""
@@ -348,7 +339,7 @@ class Host:
         assert submission.command is not None
         did = submission.target_did
         part = transaction.part(partition)
-        cached = self._cache.get(did, partition.name, transaction.now_ms)
+        cached = self.cache.get(did, partition.name, transaction.now_ms)
         self.rates.count(did, is_known=cached.state.is_known)
         context = DecisionContext(
             did,
@@ -381,7 +372,7 @@ class Host:
         """Is the identity of this partition? If of another, it is forgotten after the commit."""
         if not self._is_placed:
             return True
-        state = self._cache.get(did, partition.name, transaction.now_ms).state
+        state = self.cache.get(did, partition.name, transaction.now_ms).state
         is_here = bool(state.dedicated_by) == (partition.name == did)
         if is_here and self._expected.get(did, 0) <= transaction.now_ms:
             return True
@@ -401,7 +392,7 @@ class Host:
 
     def _lost(self, name: str) -> None:
         self.stats.partitions_lost += 1
-        self._cache.drop_partition(name)
+        self.cache.drop_partition(name)
         self._registry.lose([name])
 
     def _append(self, transaction: Transaction) -> Refusal | None:
@@ -435,8 +426,8 @@ class Host:
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
         for cached in transaction.touched.values():
-            self._cache.settle(cached)
-            snapshot = self._cache.snapshot_if_due(cached)
+            self.cache.settle(cached)
+            snapshot = self.cache.snapshot_if_due(cached)
             if snapshot is not None:
                 self._due_snapshots.append((cached.stream, snapshot))
         return None
@@ -482,7 +473,7 @@ class Host:
             self._registry.unlease(did, leasing)
         for partition in transaction.partitions:
             self._ownership.forget(partition.name)
-            self._cache.drop_partition(partition.name)
+            self.cache.drop_partition(partition.name)
 
     def _reply(self, transaction: Transaction, outcome: Outcome, request_id: str) -> Reply:
         reply = outcome.reply

@@ -15,9 +15,10 @@ from typing import Final, TypeVar, assert_never, cast
 
 import msgspec
 
-from actors.core.commands import Read
+from actors.core.commands import Read, WaitingAt
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
+from actors.core.replies import MessagesPage
 from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
 from actors.host.expiry import Expiry
@@ -49,6 +50,7 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
+from actors.host.state_cache import read_messages
 from actors.host.writer import MayServe, PushOut, Writer, always
 from eventstore.log.codec import identity_stream
 from eventstore.log.errors import (
@@ -389,9 +391,12 @@ class IdentityHost:
     def _page(self, read: Read) -> bytes:
         stream = identity_stream(read.owner_did)
         offset, limit, bytes_max = read.page.offset, read.page.size, read.page.bytes_max
-        page: SavedEventsPage | PublicEventsPage
+        page: SavedEventsPage | PublicEventsPage | MessagesPage
+        missing: set[int] = set()
         try:
-            if isinstance(read.where, PublicEventsFilter):
+            if isinstance(read.where, WaitingAt):
+                page = read_messages(self._log, stream, read.where, missing)
+            elif isinstance(read.where, PublicEventsFilter):
                 page = self._log.query_public_events(
                     stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
                 )
@@ -403,6 +408,8 @@ class IdentityHost:
             return PAGE_TOO_LARGE
         except LogError as error:
             _LOG.error("read model cannot be read: %s", type(error).__name__)
+            if missing:
+                self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
             return b""
         answer = msgspec.msgpack.encode(page)
         if isinstance(page, SavedEventsPage) and len(answer) > _CHARGED_BYTES_MIN:

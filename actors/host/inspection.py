@@ -124,7 +124,7 @@ class Inspector:
             case DescribeStates():
                 return self._states(question)
             case ListCachedIdentities():
-                return self._on_writer(lambda: CachedIdentities(self._host.cached_dids()))
+                return self._on_writer(lambda: CachedIdentities(self._host.cache.dids()))
             case DescribeNonces():
                 return self._on_writer(lambda: self._nonces(question.partition))
 
@@ -141,7 +141,7 @@ class Inspector:
         def in_memory() -> StatesDescribed:
             found: list[DescribedState] = []
             for target, partition in pairs:
-                state = self._host.cached_state(target)
+                state = self._host.cache.peek(target)
                 if state is not None:
                     found.append(describe(target, state, bytes_max))
                 elif self._host.owns(partition):

@@ -18,14 +18,14 @@ needed again; so commands for unknown DIDs cost no memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeVar, assert_never
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar, assert_never
 from uuid import UUID
 
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.commands import Command, ExpireRecords
+from actors.core.commands import Command, ExpireRecords, WaitingAt
 from actors.core.decide import decide
 from actors.core.decision import (
     Accepted,
@@ -46,6 +46,7 @@ from actors.core.replies import (
     ContractsPage,
     DeliveredMessage,
     Delivery,
+    MessagesBeside,
     MessagesPage,
     OwnedContract,
     WaitingContractRequest,
@@ -68,6 +69,8 @@ from eventstore.log.events import (
 )
 
 _ROWS_PER_READ = 1_000
+_BESIDE_BYTES_MIN: Final = 1_048_576
+"""Larger pages of messages are read beside the commands, which they would hold up for 3 ms."""
 
 
 class CachedIdentity(msgspec.Struct, gc=True):
@@ -187,6 +190,11 @@ class StateCache:
         weight = cached.state.weight_bytes()
         self._bytes += weight - cached.weight_bytes
         cached.weight_bytes = weight
+
+    def lack(self, did: str, versions: Collection[int]) -> None:
+        """What waits at these versions has no content, as was found beside the commands."""
+        if (cached := self._cached.get(did)) is not None:
+            cached.missing.update(versions)
 
     def drop(self, did: str) -> None:
         """Forget an identity, which belongs to another owner now."""
@@ -310,15 +318,18 @@ _F = TypeVar("_F", bound=Event)
 class _Records:
     """Reads events of a stream with their contents."""
 
-    def __init__(self, log: EventLog, owner: CachedIdentity, unstored: Mapping[int, Event]) -> None:
+    def __init__(
+        self, log: EventLog, stream: UUID, missing: set[int], unstored: Mapping[int, Event]
+    ) -> None:
         self._log = log
-        self._owner = owner
+        self._stream = stream
+        self._missing = missing
         self._unstored = unstored
 
     def __call__(self, versions: list[int], kind: type[_E], former: type[_F]) -> list[_E | _F]:
         """The events at these versions, each of one of these types. Raises as ``fill``."""
         stored = [version for version in versions if version not in self._unstored]
-        records = self._log.read_records(self._owner.stream, stored) if stored else {}
+        records = self._log.read_records(self._stream, stored) if stored else {}
         found = dict(self._unstored) if len(stored) < len(versions) else {}
         for version, (row, content) in records.items():
             found[version] = decode_whole(row.topic, row.state, content)
@@ -334,9 +345,25 @@ class _Records:
             events.append(event)
         if missing:
             # With the next command of the identity they leave the queue.
-            self._owner.missing.update(missing)
+            self._missing.update(missing)
             raise ContentMissing
         return events
+
+
+def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[int]) -> MessagesPage:
+    """A page of waiting messages; ``missing`` gets the versions that have no content.
+
+    Raises: as ``PageReader.fill``.
+    """
+    return _messages(_Records(log, stream, missing, {}), where.versions, where.total)
+
+
+def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
+    messages = [
+        WaitingMessage(event.message_id, event.sender_did, data_of(event.payload))
+        for event in read(versions, MessageQueued, MessageQueued1)
+    ]
+    return MessagesPage(messages, total)
 
 
 class PageReader:
@@ -348,25 +375,23 @@ class PageReader:
 
     def fill(
         self, owner: CachedIdentity, refs: Refs, unstored: Mapping[int, Event] | None = None
-    ) -> MessagesPage | ContractRequestsPage | ContractsPage | Delivery:
+    ) -> MessagesPage | MessagesBeside | ContractRequestsPage | ContractsPage | Delivery:
         """The page with its content, in the order of the references.
 
-        ``unstored`` are events by version that the log does not have yet.
+        Or what a large one of messages is to be read by, beside the commands: one of 15 MiB takes
+        40 ms. ``unstored`` are events by version that the log does not have yet.
 
         Raises:
             LogUnavailable: the log cannot be read.
             CorruptRow: a record is not where the state says, or has another content.
             ContentMissing: a content is not there.
         """
-        read = _Records(self._log, owner, unstored or {})
+        read = _Records(self._log, owner.stream, owner.missing, unstored or {})
         match refs:
             case MessageRefs():
-                queued = read(refs.versions, MessageQueued, MessageQueued1)
-                messages = [
-                    WaitingMessage(event.message_id, event.sender_did, data_of(event.payload))
-                    for event in queued
-                ]
-                return MessagesPage(messages, refs.total)
+                if refs.size_bytes > _BESIDE_BYTES_MIN and unstored is None:
+                    return MessagesBeside(refs.versions, refs.total)
+                return _messages(read, refs.versions, refs.total)
             case RequestRefs():
                 requested = read(refs.versions, ContractRequested, ContractRequested1)
                 requests = [

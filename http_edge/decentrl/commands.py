@@ -22,12 +22,13 @@ from actors.core.commands import (
     Register,
     Submission,
     UseInvitation,
+    WaitingAt,
 )
 from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, Refused, Registered, Reply
+from actors.core.replies import Done, MessagesBeside, Refused, Registered, Reply
 from actors.host.clock import Clock
 from eventstore.log.seal import command_key
 from http_edge.decentrl import envelope
@@ -221,9 +222,13 @@ class CommandEndpoint:
                 if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
                     return reject(page_refused(reply, result.page))
                 return _refused(reply, result.rejection)
-        if result.read is None:
+        read = result.read
+        if isinstance(reply, MessagesBeside) and result.page is not None:
+            where = WaitingAt(reply.versions, reply.total)
+            read = Read(submission.target_did, result.page, where)
+        if read is None:
             return result.answer(reply, result.page)
-        return await self._read(result.read, result)
+        return await self._read(read, result)
 
     async def _is_registered(self, submission: Submission) -> bool:
         """Is a registration that of an identity that is registered already? Uses no nonce up."""

@@ -18,7 +18,7 @@ import msgspec
 from actors.core.commands import GrantMediation, Read, Register, Submission
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, Done, Push, Refused, Reply
+from actors.core.replies import BatchResult, Done, MessagesPage, Push, Refused, Reply
 from actors.host.port import (
     PAGE_TOO_LARGE,
     HostNotReached,
@@ -38,8 +38,9 @@ _ASK_AGAIN_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.02
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_PAGE_DECODER: Final[msgspec.msgpack.Decoder[SavedEventsPage | PublicEventsPage]] = (
-    msgspec.msgpack.Decoder(SavedEventsPage | PublicEventsPage)
+_Page: TypeAlias = SavedEventsPage | PublicEventsPage | MessagesPage
+_PAGE_DECODER: Final[msgspec.msgpack.Decoder[_Page]] = msgspec.msgpack.Decoder(
+    SavedEventsPage | PublicEventsPage | MessagesPage
 )
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
@@ -187,8 +188,8 @@ class Gateway:
         finally:
             self._unrouted -= 1
 
-    async def read(self, read: Read) -> SavedEventsPage | PublicEventsPage | Refused:
-        """A page of a read model, from the host that owns the identity."""
+    async def read(self, read: Read) -> _Page | Refused:
+        """A page that is read beside the commands, from the host that owns the identity."""
 
         def owner() -> str | None:
             return self.routes.host_of(self.partition_of(read.owner_did))

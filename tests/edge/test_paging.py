@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -167,6 +169,37 @@ async def test_trap_71_ids_are_made_once_and_are_the_same_after_a_restart(
     await mediator.restart()
     after = {kind: await page(mediator, alice, kind, page_size=1_000) for kind in QUERIES}
     assert after == before
+
+
+@pytest.mark.usefixtures("friends")
+async def test_a_large_page_of_messages_is_read_beside_the_commands_and_is_whole(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    ids = [await mediator.delivered(alice, bob, text * 600_000) for text in "abc"]
+    query = {"pagination": {"page": 0, "page_size": 2}}
+    page = (await mediator.do(bob, "QUERY_PENDING_EVENTS", **query)).payload
+    assert page["pagination"] == {"page": 0, "page_size": 2, "total": 3}
+    assert [(event["id"], event["payload"][:1]) for event in page["pending_events"]] == [
+        (ids[0], "a"),
+        (ids[1], "b"),
+    ]
+    assert {len(event["payload"]) for event in page["pending_events"]} == {600_000}
+    assert {event["sender_did"] for event in page["pending_events"]} == {alice.did}
+
+
+@pytest.mark.usefixtures("friends")
+async def test_what_a_large_page_lacks_leaves_the_queue_and_the_rest_is_served(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    ids = [await mediator.delivered(alice, bob, text * 600_000) for text in "abc"]
+    dsn = mediator.settings.log_dsn
+    with closing(sqlite3.connect(dsn.removeprefix("sqlite:"))) as beside, beside:
+        beside.execute("DELETE FROM contents WHERE position = (SELECT min(position) FROM contents)")
+    refused = await mediator.do(bob, "QUERY_PENDING_EVENTS")
+    assert refused.refusal == (503, "TEMPORARILY_UNAVAILABLE")
+    page = (await mediator.do(bob, "QUERY_PENDING_EVENTS")).payload
+    assert [event["id"] for event in page["pending_events"]] == ids[1:]
+    assert page["pagination"]["total"] == 2
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])

@@ -161,15 +161,15 @@ def test_a_snapshot_that_its_events_do_not_make_is_named(url: str, store: Store)
     log = RecorderLog(store)
     owner = host(log, name="host-1")
     run(owner, submission(ME, QueueMessage(FRIEND, b"hi"), sender=FRIEND))
-    cached = owner._cache._cached[ME]
+    cached = owner.cache._cached[ME]
     cached.snapshot_version = -1_000
-    snapshot = owner._cache.snapshot_if_due(cached)
+    snapshot = owner.cache.snapshot_if_due(cached)
     assert snapshot is not None
     log.save_snapshots([(identity_stream(ME), snapshot)])
     assert list(wrong_snapshots(log)) == []
     cached.state.messages.popitem()
     cached.snapshot_version = -1_000
-    wrong = owner._cache.snapshot_if_due(cached)
+    wrong = owner.cache.snapshot_if_due(cached)
     assert wrong is not None
     log.save_snapshots([(identity_stream(ME), wrong)])
     assert list(wrong_snapshots(log)) == [identity_stream(ME)]

@@ -66,7 +66,7 @@ def take_every_conflict_for_our_own(patch: pytest.MonkeyPatch) -> None:
 def keep_the_partition_after_a_failed_append(patch: pytest.MonkeyPatch) -> None:
     def forget(self: Host, gathered: Transaction) -> None:
         for partition in gathered.partitions:
-            self._cache.drop_partition(partition.name)
+            self.cache.drop_partition(partition.name)
 
     patch.setattr(Host, "_forget", forget)
 

@@ -68,6 +68,7 @@ from eventstore.log.codec import decode, identity_stream
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import (
     LogFigures,
+    PublicEventsFilter,
     PublicEventsPage,
     SavedEventsFilter,
     SavedEventsPage,
@@ -379,6 +380,7 @@ class HostSystem(System):
             return self._log.query_saved_events(
                 owner, read.where, offset=page.offset, limit=page.size
             )
+        assert isinstance(read.where, PublicEventsFilter)
         return self._log.query_public_events(owner, read.where, offset=page.offset, limit=page.size)
 
     def figures(self) -> LogFigures:
@@ -413,7 +415,7 @@ class HostSystem(System):
 
     @override
     def in_memory(self) -> dict[str, Identity]:
-        cached = self._host._cache._cached
+        cached = self._host.cache._cached
         return {did: one.state for did, one in cached.items()}
 
     @override

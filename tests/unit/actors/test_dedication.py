@@ -181,7 +181,7 @@ def test_a_dedicated_identity_is_served_as_itself_and_no_more_in_its_shard(owner
     own = dedicated(owners)
     refused = owners.submission(ALICE, message("two"))
     assert owners.shard.execute([(EDGE, refused)]) == ([NOT_OWNER], [])
-    assert ALICE not in owners.shard.cached_dids()
+    assert ALICE not in owners.shard.cache.dids()
     # Nothing was done, the nonce not used: the same again is taken elsewhere.
     assert owners.reply_to(owners.shard, BOB, CheckRegistered()) == Registered(2_000_000_000)
     alone = Submission(SHARD, BOB, b"", refused.claim)
@@ -288,7 +288,7 @@ def test_what_an_identity_has_in_its_shard_is_given_away_only_when_it_has_left(
     owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
     owners.now_ms += 10_000_000
     owners.shard.run_housekeeping()
-    assert ALICE not in owners.shard.cached_dids()
+    assert ALICE not in owners.shard.cache.dids()
     assert owners.shard.hand_out(ALICE, SHARD) == b""
     assert owners.shard.hand_out(ALICE, "shard-1") == b""
     assert len(owners.shard.sessions) == 1

@@ -67,7 +67,7 @@ def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
     former.release([MINE])
     assert former.snapshot_stats().leases == 0
     assert len(former.sessions) == 0
-    assert former.cached_dids() == []
+    assert former.cache.dids() == []
     assert MINE not in former.holdings
 
 

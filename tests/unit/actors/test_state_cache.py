@@ -106,7 +106,7 @@ def test_commands_for_unknown_dids_cost_no_memory(log: EventLog) -> None:
         owner.run_housekeeping()
     stats = owner.snapshot_stats()
     assert (stats.cached_identities, stats.cached_bytes) == (0, 0)
-    assert len(owner._cache._newcomers) == 0
+    assert len(owner.cache._newcomers) == 0
 
 
 def test_what_an_identity_weighs_is_taken_off_when_it_leaves(
