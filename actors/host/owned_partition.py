@@ -103,10 +103,16 @@ def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
     stream = partition_stream(name)
     known_version, known = _known_nonces(log, stream, window_ms)
     partition: OwnedPartition | None = None
-    newest_ms = 0
+    newest_ms = reached_ms = 0
+    reached = 0
     for version, sealed in _seals_newest_first(log, stream):
         if partition is None:
             partition, newest_ms = OwnedPartition(name, sealed, version), sealed.at_ms
+        elif version < reached - 1:
+            # Those between have left for the archive: they were no younger than the last one read.
+            partition.nonces.forgotten_before_ms = reached_ms + window_ms + 1
+            break
+        reached, reached_ms = version, sealed.at_ms
         if version <= known_version:
             partition.nonces.add_packed(known.packed)
             partition.nonces.forgotten_before_ms = known.forgotten_before_ms

@@ -258,26 +258,64 @@ class StateCache:
 def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
     """The identity from its snapshot and the events after it; the version of the snapshot.
 
+    Where rows have left for the archive, the state that stands for them takes the place of a
+    snapshot that is older.
+
     Raises:
         LogUnavailable: the log cannot be read.
-        UnknownTopic, CorruptRow: its stream cannot be understood.
+        UnknownTopic, CorruptRow: its stream cannot be understood, or a row is missing.
     """
-    state = _from_snapshot(log, stream)
+    state = _state_of(log.load_snapshot(stream))
     snapshot_version = state.version
+    followed = _followed(log, stream, state)
+    return followed, snapshot_version if followed is state else 0
+
+
+def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
+    """The identity as it was at a version, or later if rows up to a later one have left.
+
+    No snapshot is believed but the state that stands for rows which have left. Raises as
+    ``read_identity``.
+    """
+    archived = log.load_archived_state(stream)
+    if archived is not None and archived.fold != FOLD:
+        why = f"its archived state is of layout {archived.fold}, this release has {FOLD}"
+        raise CorruptRow(str(stream), why)
+    state = _followed(log, stream, _state_of(archived), until=version)
+    if state.version < version:
+        raise CorruptRow(str(stream), f"version {state.version + 1} is missing")
+    return state
+
+
+def _followed(log: EventLog, stream: UUID, state: Identity, until: int | None = None) -> Identity:
+    """The state after the rows that follow it, up to a version or all."""
+    before = None if until is None else until + 1
     while True:
-        rows = log.read_stream(stream, after=state.version, limit=_ROWS_PER_READ)
+        rows = log.read_stream(stream, after=state.version, before=before, limit=_ROWS_PER_READ)
         for row in rows:
             if row.originator_version != state.version + 1:
-                raise CorruptRow(row.topic, f"version {state.version + 1} is missing")
+                state = _behind_gap(log, stream, state.version, row)
+                break
             evolve(state, decode(row.topic, row.state))
-        if len(rows) < _ROWS_PER_READ:
-            return state, snapshot_version
+        else:
+            if len(rows) < _ROWS_PER_READ:
+                return state
+
+
+def _behind_gap(log: EventLog, stream: UUID, version: int, row: StoredEvent) -> Identity:
+    """The state that stands for the rows which are missing before this one."""
+    archived = _state_of(log.load_archived_state(stream))
+    if archived.version <= version:
+        raise CorruptRow(row.topic, f"version {version + 1} is missing")
+    return archived
 
 
 def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
     """The streams whose snapshot was changed, or is not what their events make of an identity.
 
-    Those of nonces and of other releases are held to their digest alone.
+    Those of nonces and of other releases are held to their digest alone, and so are those that are
+    older than rows which have left. A state that stands for rows which have left and is of another
+    release is one of them: its stream cannot be read.
 
     Raises: as ``read_identity``.
     """
@@ -287,25 +325,24 @@ def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
             if snapshot is None or (snapshot.fold == FOLD and not _is_fold(log, stream, snapshot)):
                 yield stream
         after = page[-1][0].bytes
+    after = b""
+    while page := log.read_archived_states(after=after):
+        yield from (stream for stream, state in page if state is None or state.fold != FOLD)
+        after = page[-1][0].bytes
 
 
 def _is_fold(log: EventLog, stream: UUID, snapshot: Snapshot) -> bool:
     first = log.read_stream(stream, limit=1)
     if not first or first[0].topic == SEAL_TOPIC:
         return bool(first)
-    state = Identity()
-    while state.version < snapshot.version:
-        left = snapshot.version - state.version
-        rows = log.read_stream(stream, after=state.version, limit=min(left, _ROWS_PER_READ))
-        if not rows:
-            return False
-        for row in rows:
-            evolve(state, decode(row.topic, row.state))
+    archived = log.load_archived_state(stream)
+    if archived is not None and snapshot.version < archived.version:
+        return True
+    state = _followed(log, stream, Identity(), until=snapshot.version)
     return from_snapshot(snapshot.state) == state
 
 
-def _from_snapshot(log: EventLog, stream: UUID) -> Identity:
-    snapshot = log.load_snapshot(stream)
+def _state_of(snapshot: Snapshot | None) -> Identity:
     if snapshot is None or snapshot.fold != FOLD:
         return Identity()
     return from_snapshot(snapshot.state) or Identity()

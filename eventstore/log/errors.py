@@ -12,6 +12,8 @@ LogError
 ├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
 ├── NotAsSealed      rows are not as they were sealed; names the position
+├── SeamRefused      what a log says about the rows that left it is not the mediator's
+├── RowsStay         rows cannot leave for the archive now; says why
 ├── UnknownTopic     a row names an event type that this release does not know
 ├── ContentMissing   the content of a fact is not in the log
 └── CorruptRow       a row's state does not decode
@@ -114,3 +116,11 @@ class CorruptRow(LogError):
 
 class ContentMissing(LogError):
     """The content of a fact is not in the log: it was erased, or never came there."""
+
+
+class SeamRefused(LogError):
+    """What a log says about the rows that have left it cannot be read, or another key signed it."""
+
+
+class RowsStay(LogError):
+    """Rows cannot leave for the archive now; the message says why. Nothing of this step is done."""

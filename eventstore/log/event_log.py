@@ -8,7 +8,7 @@ that must not wait call them from a thread of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -200,6 +200,20 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
     content: bytes | None = None
 
 
+class Departure(NamedTuple):
+    """A step in which rows leave the log for its archive, done whole or not at all.
+
+    ``before`` is the seam that the log has (``eventstore.log.seam``), None for none, and ``seam``
+    what follows. The rows at ``positions`` leave; ``states`` are put in place of those of their
+    streams.
+    """
+
+    before: str | None
+    seam: str
+    positions: Sequence[int] = ()
+    states: Sequence[tuple[UUID, Snapshot]] = ()
+
+
 class EventLog(Protocol):
     """An append-only log with its read models and its snapshot cache."""
 
@@ -324,6 +338,29 @@ class EventLog(Protocol):
 
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         """Replace the snapshots of these streams; losing them loses nothing."""
+
+    def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+        """The rows of a stream up to a version that have one of these topics, without contents."""
+
+    def load_archived_state(self, stream: UUID) -> Snapshot | None:
+        """The state that stands for the rows of a stream which have left; None if none is whole."""
+
+    def read_archived_states(
+        self, *, after: bytes = b"", limit: int = 100
+    ) -> Sequence[tuple[UUID, Snapshot | None]]:
+        """Those states, as ``read_snapshots``. They are no cache: the log has them nowhere else.
+
+        None for one that was changed.
+        """
+
+    def let_leave(self, departure: Departure) -> None:
+        """Do one step, in one transaction.
+
+        Raises:
+            RowsStay: the log has another seam, or a row is not there or has its content; nothing
+                was done.
+            LogUnavailable: the store failed; all of it was done or nothing.
+        """
 
     def setting(self, name: str, default: str) -> str:
         """A constant of the log, fixed at its first use (e.g. the number of shards)."""

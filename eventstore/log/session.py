@@ -59,6 +59,12 @@ class LogSession(Session, Protocol):
     def import_postings(self, postings: Collection[StoredPosting]) -> None:
         """Store postings that are not there yet, in bulk."""
 
+    def stream_rows(self, stream: UUID, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+        """Rows of a stream up to a version that have one of these topics, without contents."""
+
+    def remove_rows(self, positions: Collection[int]) -> int:
+        """Remove those of these rows that have no content and are not the newest; how many."""
+
     def clear(self) -> None:
         """Remove all rows, contents, read models and snapshots; constants stay."""
 

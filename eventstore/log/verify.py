@@ -19,6 +19,7 @@ one page of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
@@ -30,11 +31,14 @@ from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode, partition_stream, state_of
 from eventstore.log.content_check import ContentCheck
-from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.errors import CorruptRow, LogUnavailable, SeamRefused, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.faults import Fault, Finding, Head, finding
+from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.seal import GENESIS, digest_by
+from eventstore.log.seam import SEAM, Seam, read_seam, verified_seam
+from eventstore.log.seam_check import SeamCheck, older_than
 
 
 class RowCheck:
@@ -181,7 +185,11 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a check: what was read, and the head of each partition's chain."""
+    """The end of a check: what was read, and the head of each partition's chain.
+
+    ``seam`` is the position up to which rows have left, 0 for a log that is whole; ``left`` is how
+    many. ``older_heads`` counts known heads that have left: the archive has them.
+    """
 
     position: int
     rows: int
@@ -189,12 +197,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
     findings: int
     heads: dict[str, Head]
+    seam: int = 0
+    left: int = 0
+    older_heads: int = 0
 
 
 def verify(
     log: EventLog,
     *,
     known_heads: Mapping[str, Head] | None = None,
+    key: PublicKey | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Finding | Summary]:
     """Check the log up to its present end; the last item is the ``Summary``.
@@ -202,46 +214,157 @@ def verify(
     Args:
         log: the log to read; others may append meanwhile.
         known_heads: heads by partition from an earlier check or export; each must be found.
+        key: that of the mediator, which has to have signed the seam of a log that rows have left;
+            without it the seam is believed whichever key signed it.
         progress: called after each page of rows.
 
     Raises:
-        LogUnavailable: the log cannot be read.
+        LogUnavailable: the log cannot be read, or rows left it meanwhile.
     """
-    check, contents = RowCheck(known=known_heads), ContentCheck(log)
-    end = log.position()
-    reached = rows = findings = 0
-    while reached < end:
-        page = [row for row in log.read_log(after=reached, limit=PAGE_ROWS) if row.id <= end]
-        if not page:
+    one = _Verification(log, known_heads or {}, key)
+    reached = findings = 0
+    found: Sequence[Finding] = one.begin()
+    while True:
+        one.require_same_seam(found)
+        findings += len(found)
+        yield from found
+        if reached >= one.end:
             break
-        contents.read_page(reached, page[-1].id)
-        for item in _checked(page, check, contents):
-            findings += 1
-            yield item
-        rows += len(page)
-        reached = page[-1].id
-        if progress:
-            progress(reached, end)
-    for item in (*check.end(), *_missing_heads(check.known, end), *contents.end(end)):
-        findings += 1
-        yield item
-    yield Summary(
-        position=end,
-        rows=rows,
-        seals=check.seals,
-        streams=len(check.versions),
-        findings=findings,
-        heads=check.heads,
-    )
+        reached, found = one.page(reached)
+        if progress and reached:
+            progress(reached, one.end)
+    found = one.rest()
+    one.require_same_seam(found)
+    yield from found
+    yield one.summary(findings + len(found))
+
+
+class _Verification:
+    """One check of a log: the part before its seam, if it has one, and what follows."""
+
+    def __init__(self, log: EventLog, known: Mapping[str, Head], key: PublicKey | None) -> None:
+        self._log = log
+        self._contents = ContentCheck(log)
+        self._rows = 0
+        self._refused = ""
+        self._text = log.settings().get(SEAM)
+        self.end = log.position()  # later: nothing beyond it has left
+        seam = None if self._text is None else self._read(self._text, key)
+        self._seam = seam
+        self._before = None if seam is None else SeamCheck(log, seam)
+        self._older = {} if seam is None else older_than(seam, known)
+        known = {name: head for name, head in known.items() if name not in self._older}
+        if seam is None:
+            self._check = RowCheck(known=known)
+            return
+        behind = {name: head for name, head in known.items() if seam.heads.get(name) != head}
+        self._check = RowCheck(known=behind, heads=seam.heads, part_after=seam.position)
+
+    def begin(self) -> list[Finding]:
+        """What is wrong with the seam itself."""
+        if not self._refused:
+            return []
+        row = LogRow(0 if self._seam is None else self._seam.position, bytes(16), 0, "", b"")
+        return [finding(Fault.WRONG_SEAM, row, self._refused, first_position=1)]
+
+    def page(self, reached: int) -> tuple[int, list[Finding]]:
+        """Check the next page of rows; where it ends, or the end of the log."""
+        log = self._log
+        page = [row for row in log.read_log(after=reached, limit=PAGE_ROWS) if row.id <= self.end]
+        if not page:
+            return self.end, []
+        self._contents.read_page(reached, page[-1].id)
+        self._rows += len(page)
+        findings: list[Finding] = []
+        for notification in page:
+            findings += self._row(notification)
+        return page[-1].id, sorted(findings, key=attrgetter("last_position"))
+
+    def rest(self) -> list[Finding]:
+        """What is wrong when all rows were read."""
+        found = [*self._check.end(), *_missing_heads(self._check.known, self.end)]
+        found += self._contents.end(self.end)
+        if self._before is not None:
+            assert self._check.begins is not None
+            found += [*self._before.join(self._check.begins), *self._before.end()]
+        return found
+
+    def require_same_seam(self, found: Sequence[Finding]) -> None:
+        """See that what is wrong is not so because rows have left meanwhile.
+
+        Raises:
+            LogUnavailable: some have.
+        """
+        if found and self._log.settings().get(SEAM) != self._text:
+            raise LogUnavailable("rows left for the archive meanwhile: check once more")
+
+    def summary(self, findings: int) -> Summary:
+        """The end of the check."""
+        seam, before = self._seam, self._before
+        streams = {*self._check.versions, *(() if before is None else before.versions)}
+        return Summary(
+            position=self.end,
+            rows=self._rows,
+            seals=self._check.seals,
+            streams=len(streams),
+            findings=findings,
+            heads=self._check.heads,
+            seam=0 if seam is None else seam.position,
+            left=0 if seam is None else seam.left,
+            older_heads=len(self._older),
+        )
+
+    def _read(self, text: str, key: PublicKey | None) -> Seam | None:
+        """The seam, with what is wrong with it; None where that cannot be read."""
+        try:
+            seam = read_seam(text)
+            try:
+                verified_seam(text, key or read_public_key(seam.signed_by))
+            except (SeamRefused, PublicKeyRefused) as error:
+                self._refused = str(error)
+        except SeamRefused as error:
+            self._refused = str(error)
+            return None
+        return seam
+
+    def _row(self, notification: Notification) -> Iterator[Finding]:
+        row = _log_row(notification)
+        is_before = self._seam is not None and row.position <= self._seam.position
+        if not _is_well_formed(notification):
+            yield finding(Fault.MALFORMED_ROW, row, "a column does not hold its type")
+            if not is_before:
+                self._check.take_malformed(row)
+            return
+        try:
+            yield from self._contents.take(row, decode(row.topic, row.state))
+        except UnknownTopic:
+            yield finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
+        except CorruptRow as error:
+            yield finding(Fault.UNDECODABLE_STATE, row, str(error))
+        if is_before:
+            assert self._before is not None
+            yield from self._before.take(row)
+        else:
+            yield from self._check.follow([row])
 
 
 def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
     """Those of these newest seals of an export that do not stand in a log.
 
+    Of a log that rows have left those are passed over that may have left it.
+
     Raises:
         LogUnavailable: the log cannot be read now.
     """
-    return {name: head for name, head in heads.items() if _head_in(log, name, head.version) != head}
+    text, older = log.settings().get(SEAM), dict[str, Head]()
+    if text is not None:
+        with suppress(SeamRefused):
+            older = older_than(read_seam(text), heads)
+    return {
+        name: head
+        for name, head in heads.items()
+        if name not in older and _head_in(log, name, head.version) != head
+    }
 
 
 def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
@@ -251,27 +374,6 @@ def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
     except (UnknownTopic, CorruptRow):
         return None
     return Head(version, sealed.digest) if isinstance(sealed, BatchSealed) else None
-
-
-def _checked(
-    page: Sequence[Notification], check: RowCheck, contents: ContentCheck
-) -> Sequence[Finding]:
-    """What is wrong with the rows of a page, in the order of the rows."""
-    findings: list[Finding] = []
-    for notification in page:
-        row = _log_row(notification)
-        if not _is_well_formed(notification):
-            findings.append(finding(Fault.MALFORMED_ROW, row, "a column does not hold its type"))
-            check.take_malformed(row)
-            continue
-        try:
-            findings += contents.take(row, decode(row.topic, row.state))
-        except UnknownTopic:
-            findings.append(finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}"))
-        except CorruptRow as error:
-            findings.append(finding(Fault.UNDECODABLE_STATE, row, str(error)))
-        findings += check.follow([row])
-    return sorted(findings, key=attrgetter("last_position"))
 
 
 def _missing_heads(missing: Mapping[str, Head], end: int) -> Iterator[Finding]:

@@ -75,6 +75,12 @@ _TABLES: Final = (
     )
     """,
     """
+    CREATE TABLE IF NOT EXISTS archived_states (
+        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
+        state bytea NOT NULL
+    )
+    """,
+    """
     CREATE TABLE IF NOT EXISTS queue_depths (
         stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
         oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,
@@ -125,6 +131,7 @@ _ERASE: Final = (
     " AND position = notification_id"
 )
 _IS_CURRENT: Final = f"SELECT {queue_totals.IS_MADE} AS current"
+_CLEARED: Final = ("stored_events", "contents", "archived_states", *READ_MODELS)
 
 
 _SIZED: Final = ", ".join(f"'{name}'" for name in (*READ_MODELS, "queue_totals"))
@@ -432,13 +439,28 @@ class _Session(LogSession):
                 copy.write_row(posting)
 
     @override
+    def stream_rows(self, stream: UUID, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+        found = self.rows(
+            "SELECT notification_id, originator_version, topic, state FROM stored_events"
+            " WHERE originator_id = ? AND originator_version <= ? AND topic = ANY(?)"
+            " ORDER BY originator_version",
+            (stream, until, list(topics)),
+        )
+        return [LogRow(position, stream.bytes, *row) for position, *row in found]
+
+    @override
+    def remove_rows(self, positions: Collection[int]) -> int:
+        self._cursor.execute(
+            "DELETE FROM stored_events WHERE notification_id = ANY(%s)"
+            " AND NOT EXISTS (SELECT FROM contents WHERE position = notification_id)",
+            (list(positions),),
+        )
+        return self._cursor.rowcount
+
+    @override
     def clear(self) -> None:
         # In place of DELETE, which leaves everything in the files.
-        self._cursor.execute(
-            SQL("TRUNCATE {}").format(
-                SQL(", ").join(map(Identifier, ("stored_events", "contents", *READ_MODELS)))
-            )
-        )
+        self._cursor.execute(SQL("TRUNCATE {}").format(SQL(", ").join(map(Identifier, _CLEARED))))
         forget_totals(self)  # TRUNCATE fires no trigger of rows
 
     @override

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -13,9 +13,16 @@ from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import IntegrityError, Notification, StoredEvent
 from typing_extensions import override
 
-from eventstore.log.errors import AppendConflict, AppendUnknown, LogUnavailable, LogUnfinished
+from eventstore.log.errors import (
+    AppendConflict,
+    AppendUnknown,
+    LogUnavailable,
+    LogUnfinished,
+    RowsStay,
+)
 from eventstore.log.event_log import (
     DedicatedIdentity,
+    Departure,
     Due,
     DueIdentity,
     DuePlace,
@@ -34,6 +41,7 @@ from eventstore.log.event_log import (
     check_batch,
 )
 from eventstore.log.events import Event
+from eventstore.log.seam import SEAM
 from eventstore.log.session import LogSession, Session, Store
 from eventstore.read_models import (
     dedicated_identities,
@@ -245,41 +253,55 @@ class RecorderLog(EventLog):
 
     @override
     def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        with self._reading() as session:
-            for version, fold, state in session.rows(
-                "SELECT version, fold, state FROM snapshots WHERE stream = ?", (stream.bytes,)
-            ):
-                return _checked(stream, version, fold, bytes(state))
-        return None
+        return self._load("snapshots", stream)
 
     @override
     def read_snapshots(
         self, *, after: bytes = b"", limit: int = 100
     ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        with self._reading() as session:
-            found = session.rows(
-                "SELECT stream, version, fold, state FROM snapshots WHERE stream > ?"
-                " ORDER BY stream LIMIT ?",
-                (after, limit),
-            )
-        streams = [UUID(bytes=bytes(stream)) for stream, *_ in found]
-        return [
-            (stream, _checked(stream, version, fold, bytes(state)))
-            for stream, (_, version, fold, state) in zip(streams, found, strict=True)
-        ]
+        return self._page_of("snapshots", after, limit)
 
     @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         with self._writing() as session:
-            session.run_many(
-                "INSERT INTO snapshots (stream, version, fold, state) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (stream) DO UPDATE SET"
-                " version = excluded.version, fold = excluded.fold, state = excluded.state",
-                [
-                    (stream.bytes, s.version, s.fold, _snapshot_digest(stream, s) + s.state)
-                    for stream, s in snapshots
-                ],
-            )
+            _save(session, "snapshots", snapshots)
+
+    @override
+    def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+        with self._reading() as session:
+            return session.stream_rows(stream, until, topics)
+
+    @override
+    def load_archived_state(self, stream: UUID) -> Snapshot | None:
+        return self._load("archived_states", stream)
+
+    @override
+    def read_archived_states(
+        self, *, after: bytes = b"", limit: int = 100
+    ) -> Sequence[tuple[UUID, Snapshot | None]]:
+        return self._page_of("archived_states", after, limit)
+
+    @override
+    def let_leave(self, departure: Departure) -> None:
+        name, said = SEAM.encode(), departure.seam.encode()
+        with self._writing() as session:
+            if departure.before is None:
+                new = "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
+                session.run_many(new, [(name, said)])
+            else:
+                # A change and not a look: it keeps another process waiting until this is committed.
+                follows = "UPDATE settings SET value = ? WHERE name = ? AND value = ?"
+                session.run_many(follows, [(said, name, departure.before.encode())])
+            if stored_settings(session).get(SEAM) != departure.seam:
+                raise RowsStay("another process lets rows leave")
+            positions = departure.positions
+            if positions and session.remove_rows(positions) != len(positions):
+                raise RowsStay(
+                    f"of the rows from position {min(positions)} to {max(positions)} one is not"
+                    " there, or its content still is"
+                )
+            if departure.states:
+                _save(session, "archived_states", departure.states)
 
     @override
     def setting(self, name: str, default: str) -> str:
@@ -315,6 +337,28 @@ class RecorderLog(EventLog):
     def close(self) -> None:
         self._store.close()
 
+    def _load(self, table: str, stream: UUID) -> Snapshot | None:
+        find = f"SELECT version, fold, state FROM {table} WHERE stream = ?"  # noqa: S608 - own text
+        with self._reading() as session:
+            for version, fold, state in session.rows(find, (stream.bytes,)):
+                return _checked(stream, version, fold, bytes(state))
+        return None
+
+    def _page_of(
+        self, table: str, after: bytes, limit: int
+    ) -> Sequence[tuple[UUID, Snapshot | None]]:
+        with self._reading() as session:
+            found = session.rows(
+                f"SELECT stream, version, fold, state FROM {table} WHERE stream > ?"  # noqa: S608 - own text
+                " ORDER BY stream LIMIT ?",
+                (after, limit),
+            )
+        streams = [UUID(bytes=bytes(stream)) for stream, *_ in found]
+        return [
+            (stream, _checked(stream, version, fold, bytes(state)))
+            for stream, (_, version, fold, state) in zip(streams, found, strict=True)
+        ]
+
     @contextmanager
     def _reading(self) -> Iterator[LogSession]:
         with unavailable(), self._store.reading() as session:
@@ -324,6 +368,18 @@ class RecorderLog(EventLog):
     def _writing(self) -> Iterator[LogSession]:
         with unavailable(), self._store.writing() as session:
             yield session
+
+
+def _save(session: Session, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
+    session.run_many(
+        f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
+        " ON CONFLICT (stream) DO UPDATE SET"
+        " version = excluded.version, fold = excluded.fold, state = excluded.state",
+        [
+            (stream.bytes, s.version, s.fold, _snapshot_digest(stream, s) + s.state)
+            for stream, s in states
+        ],
+    )
 
 
 def _snapshot_digest(stream: UUID, snapshot: Snapshot) -> bytes:

@@ -1,7 +1,7 @@
 """The log in one SQLite file, for one machine.
 
 A commit that returned survives a power cut (``eventstore.stores.sqlite_connections``). Several
-processes may have the same file open. Rows are never removed and the file is never rebuilt, because
+processes may have the same file open. The newest row stays and the file is never rebuilt, because
 positions are bare rowids; contents beside them are erased (``eventstore.stores.sqlite_erasure``).
 """
 
@@ -58,6 +58,12 @@ _TABLES: Final = (
     """,
     """
     CREATE TABLE IF NOT EXISTS snapshots (
+        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
+        state BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS archived_states (
         stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
         state BLOB NOT NULL
     )
@@ -215,7 +221,10 @@ class SqliteStore(Store):
     @contextmanager
     def writing(self) -> Iterator[LogSession]:
         with self.writer.transaction() as cursor:
-            yield _Session(cursor)
+            session = _Session(cursor)
+            yield session
+        if session.has_removed:
+            self.writer.erased()
 
     @override
     @contextmanager
@@ -317,6 +326,7 @@ class _Session(LogSession):
     """A ``LogSession`` on a cursor within a transaction."""
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self.has_removed = False
         self._cursor = cursor
 
     @override
@@ -423,8 +433,31 @@ class _Session(LogSession):
         self._cursor.executemany(INSERT, sorted(postings))
 
     @override
+    def stream_rows(self, stream: UUID, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+        found = self.rows(
+            "SELECT rowid, originator_version, topic, state FROM stored_events"
+            " WHERE originator_id = ? AND originator_version <= ?"
+            " AND topic IN (SELECT value FROM json_each(?)) ORDER BY originator_version",
+            (stream.hex, until, json.dumps(list(topics))),
+        )
+        return [LogRow(position, stream.bytes, *row) for position, *row in found]
+
+    @override
+    def remove_rows(self, positions: Collection[int]) -> int:
+        self._cursor.execute(
+            "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"
+            # The next position follows the newest row: without it one would be given out again.
+            " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
+            " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)",
+            (json.dumps(list(positions)),),
+        )
+        self.has_removed = self.has_removed or self._cursor.rowcount > 0
+        return self._cursor.rowcount
+
+    @override
     def clear(self) -> None:
-        for table in ("stored_events", "contents", "content_keys", *READ_MODELS):
+        own = ("stored_events", "contents", "content_keys", "archived_states")
+        for table in (*own, *READ_MODELS):
             self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
         self.recount()
 

@@ -24,9 +24,8 @@ from eventstore.parquet.errors import (
 from eventstore.parquet.files import open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys
-from http_edge.cli.log import require_existing
 from http_edge.cli.output import json_option, print_json, print_record
-from http_edge.cli.settings import with_settings
+from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.exits import Exit, Stop, escaped
 from http_edge.server.export_status import time_text
 from http_edge.server.exporting import (

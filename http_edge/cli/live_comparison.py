@@ -45,10 +45,10 @@ from eventstore.parquet.files import ExportPlace, open_place
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.live_dump import DumpWriter
-from http_edge.cli.log import require_existing
 from http_edge.cli.output import progress_bar
 from http_edge.cli.projections_program import answer_of_program
 from http_edge.cli.running_mediator import exchange, operators_access, refuse_unless_ok
+from http_edge.cli.settings import require_existing
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import OtherExporter, exporter_of, opened_to_read
 from http_edge.settings.settings import Settings

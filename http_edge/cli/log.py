@@ -1,4 +1,4 @@
-"""``poste log``: is the event log still the one that was written?"""
+"""``poste log``: is the event log still the one that was written? Old rows leave it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from actors.host.state_cache import wrong_snapshots
 from eventstore.log import verify as verification
 from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.public_key import PublicKey
 from eventstore.log.session import Store
 from eventstore.log.verify import Finding, Head, Summary
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
+from http_edge.cli.archive import archive
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
-from http_edge.cli.settings import with_settings
+from http_edge.cli.settings import require_existing, with_settings
+from http_edge.crypto.mediator_keys import load
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import opened_to_read
 from http_edge.settings.settings import Settings
@@ -32,7 +34,10 @@ _KEPT_MAX: Final = 10_000
 
 @click.group()
 def log() -> None:
-    """Check the event log."""
+    """Check the event log; let old rows leave it for its archive."""
+
+
+log.add_command(archive)
 
 
 @log.command()
@@ -78,8 +83,12 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
 def _check(settings: Settings, known_heads: Mapping[str, Head]) -> tuple[list[Finding], Summary]:
     findings: list[Finding] = []
     summary: Summary | None = None
+    has_keys = settings.keys_path.exists()
     with closing(opened_to_read(settings)) as opened, progress_bar("Checking") as progress:
-        for item in verification.verify(opened, known_heads=known_heads, progress=progress):
+        key = PublicKey(load(settings.keys_path).signing_public) if has_keys else None
+        for item in verification.verify(
+            opened, known_heads=known_heads, key=key, progress=progress
+        ):
             match item:
                 case Finding() if len(findings) < _KEPT_MAX:
                     findings.append(item)
@@ -148,18 +157,6 @@ def rebuild(loaded: Loaded) -> int:
     return Exit.OK
 
 
-def require_existing(dsn: str) -> None:
-    """Refuse a log that opening would make: an empty log has nothing wrong with it.
-
-    Raises:
-        Stop: there is no such file.
-    """
-    parts = urlsplit(dsn)
-    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file():
-        remedy = "Name it with --log or --data-dir."
-        raise Stop(Exit.UNREACHABLE, f"there is no log at {unquote(parts.path)}", remedy)
-
-
 def _print(findings: list[Finding], summary: Summary, title: str) -> None:
     if findings:
         first = findings[0]
@@ -203,6 +200,9 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "seals": summary.seals,
         "streams": summary.streams,
         "partitions": len(summary.heads),
+        "rows_left_before": summary.seam,
+        "rows_left": summary.left,
+        "known_heads_left": summary.older_heads,
         "findings": summary.findings,
         "heads": {
             partition: {"version": head.version, "digest": head.digest.hex()}

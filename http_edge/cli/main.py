@@ -27,7 +27,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "demo": "Walk Alice and Bob through a whole protocol against a running mediator.",
     "bench": "Put a bounded load on a running mediator and show how it answers.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",
-    "log": "Check the event log.",
+    "log": "Check the event log; let old rows leave it for its archive.",
     "verify": "Check an export, and with --live the memory of the mediator against it.",
     "export": "Write the event log as Parquet files, each once, and sign what was written.",
     "proof": "Check proofs of what the log has, offline; show that one head continues another.",

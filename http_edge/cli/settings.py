@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import click
 
-from http_edge.server.exits import escaped
+from http_edge.server.exits import Exit, Stop, escaped
 from http_edge.settings.reference import RETIRED, Setting, every_setting, in_words
 from http_edge.settings.sources import CONFIG_VARIABLE, load_settings
 
@@ -81,3 +82,15 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
     return name, value
+
+
+def require_existing(dsn: str) -> None:
+    """Refuse a log that opening would make: an empty log has nothing wrong with it.
+
+    Raises:
+        Stop: there is no such file.
+    """
+    parts = urlsplit(dsn)
+    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file():
+        remedy = "Name it with --log or --data-dir."
+        raise Stop(Exit.UNREACHABLE, f"there is no log at {unquote(parts.path)}", remedy)

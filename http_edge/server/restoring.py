@@ -25,6 +25,7 @@ from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.seam import SEAM
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
@@ -176,6 +177,13 @@ def _log_source(text: str, target: Target, until: AsOf) -> Iterator[Source]:
         if not {"mediator_did", "shards"} <= constants.keys():
             remedy = "Name the log of a mediator, or its export, with --from."
             raise Stop(Exit.USAGE, "the source is not the log of a mediator", remedy)
+        if SEAM in constants:
+            raise Stop(
+                Exit.USAGE,
+                "old rows have left this log for its archive: alone it is no source",
+                "Name the archive with --from: it has them all, once poste log archive or poste"
+                " export has exported the rest.",
+            )
         name = str(path) if is_file else "the log in PostgreSQL"
         if isinstance(until, datetime):
             until = _until(name, _sealed_in(log), until)

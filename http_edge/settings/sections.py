@@ -392,6 +392,17 @@ class Export(Section):
         return self.model_copy(update={"to": to})
 
 
+class Archive(Section):
+    """Old rows of a log in SQLite, which leave it for its archive by poste log archive.
+
+    The archive is the export: where export.to says, else the folder archive of data_dir.
+    """
+
+    rows_age_s_min: float = Field(default=604_800, ge=0, le=3_153_600_000)
+    """Seconds after which rows may leave. A week, in which the archive can be saved elsewhere,
+    before it is the only place of what has left."""
+
+
 class Audit(Section):
     """What the log keeps of commands that were refused and changed nothing."""
 

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from http_edge.settings.limits import Limits
 from http_edge.settings.sections import (
+    Archive,
     Audit,
     DidComm,
     DidWeb,
@@ -45,6 +46,7 @@ from http_edge.settings.value_types import (
 )
 
 __all__ = [
+    "Archive",
     "Audit",
     "DidComm",
     "DidWeb",
@@ -123,6 +125,7 @@ class Settings(Section):
     operators: Operators = Operators()
     postgres: Postgres = Postgres()
     export: Export = Export()
+    archive: Archive = Archive()
     audit: Audit = Audit()
 
     @model_validator(mode="after")
@@ -216,6 +219,11 @@ class Settings(Section):
     def keys_path(self) -> Path:
         """The file of the mediator's keys."""
         return self.keys_file or self.data_dir / "mediator-keys.json"
+
+    @property
+    def archive_place(self) -> str:
+        """Where old rows leave to: the export, else a folder of the data directory."""
+        return self.export.to or str(self.data_dir.absolute() / "archive")
 
     @property
     def operators_url(self) -> str:

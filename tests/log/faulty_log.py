@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -15,6 +15,7 @@ from typing_extensions import override
 from eventstore.log.errors import AppendConflict, AppendUnknown
 from eventstore.log.event_log import (
     DedicatedIdentity,
+    Departure,
     Due,
     DueIdentity,
     DuePlace,
@@ -218,6 +219,24 @@ class FaultyLog(EventLog):
     @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         self._log.save_snapshots(snapshots)
+
+    @override
+    def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+        return self._log.stream_rows(stream, until=until, topics=topics)
+
+    @override
+    def load_archived_state(self, stream: UUID) -> Snapshot | None:
+        return self._log.load_archived_state(stream)
+
+    @override
+    def read_archived_states(
+        self, *, after: bytes = b"", limit: int = 100
+    ) -> Sequence[tuple[UUID, Snapshot | None]]:
+        return self._log.read_archived_states(after=after, limit=limit)
+
+    @override
+    def let_leave(self, departure: Departure) -> None:
+        self._log.let_leave(departure)
 
     @override
     def setting(self, name: str, default: str) -> str:

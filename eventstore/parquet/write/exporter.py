@@ -19,7 +19,9 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from eventstore.log.errors import SeamRefused
 from eventstore.log.event_log import EventLog
+from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.tiles import TiledTree
 from eventstore.log.tree_head import origin_of
 from eventstore.log.verify import heads_not_in
@@ -135,6 +137,7 @@ class Exporter:
         self._table.remove_torn()
         self._catalog = catalog_of(place, verify)
         _check_same_log(log, self._catalog)
+        _check_reaches_seam(log, self._catalog, place)
         if head.format == FORMAT:
             self._give_table()
         self._has_committed = False
@@ -338,6 +341,20 @@ def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead
             f" {theirs[2]}, not of {ours[0]} with {ours[1]} shards and key {ours[2]}"
         )
     return head
+
+
+def _check_reaches_seam(log: EventLog, catalog: Catalog, place: ExportPlace) -> None:
+    """Refuse an export that lacks rows which have left the log: they are in its archive alone."""
+    text = log.settings().get(SEAM)
+    try:
+        seam = None if text is None else read_seam(text)
+    except SeamRefused as error:
+        raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
+    if seam is not None and catalog.last < seam.position:
+        raise ExportRefused(
+            f"rows up to position {seam.position} left the log for its archive, and the export at"
+            f" {place.address()} ends at {catalog.last}: copy the archive there first"
+        )
 
 
 def _check_same_log(log: EventLog, catalog: Catalog) -> None:

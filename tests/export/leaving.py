@@ -1,0 +1,104 @@
+"""Logs whose old rows leave, and what is to be the same before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+from uuid import UUID
+
+from actors.core.evolve import to_snapshot
+from actors.host.owned_partition import load
+from actors.host.state_cache import read_identity, wrong_snapshots
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.verify import Finding, Summary, verify
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_store
+from eventstore.stores.recorder_log import wrong_read_models
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.server.archiving import Archived, let_rows_leave
+from tests.export.samples import OWNER, SEED, SIGNED_BY, export_all, whole_log
+from tests.histories import LIMITS, PARTITIONS, Act, History, random_script
+
+KEYS = MediatorKeys(SEED, bytes(32))
+LATER_MS = 4_000_000_000_000
+BOUNDS = Bounds(rows_max=300, bytes_max=1_000_000)
+
+
+def played(log: EventLog, acts: int = 400, seed: int = 11) -> History:
+    """A log with a random history, whose host is still there."""
+    history = History(log)
+    history.play(random_script(seed, acts))
+    return history
+
+
+def read_ids(history: History) -> None:
+    """Let a history read the ids that it was given, before rows leave that have them."""
+    history.acknowledge_messages(Act(0, 0, 40, 0))
+    history.commit()
+
+
+def leave(
+    log: EventLog, place: ExportPlace, *, until_ms: int = LATER_MS, section_rows: int = 150
+) -> Archived:
+    """Export the rest; then let leave what may."""
+    export_all(log, place, BOUNDS)
+    return let_rows_leave(
+        log,
+        place,
+        KEYS,
+        OWNER.mediator_did,
+        until_ms=until_ms,
+        window_ms=LIMITS.timestamp_window_ms,
+        clock=lambda: LATER_MS,
+        section_rows=section_rows,
+    )
+
+
+def streams_of(log: EventLog) -> list[UUID]:
+    """The streams of identities."""
+    rows = whole_log(log)
+    return sorted({UUID(bytes=row.stream) for row in rows if row.topic != SEAL_TOPIC})
+
+
+def states_of(log: EventLog, streams: Sequence[UUID]) -> dict[UUID, bytes]:
+    """What a host would make of each of these streams."""
+    return {stream: to_snapshot(read_identity(log, stream)[0]) for stream in streams}
+
+
+def nonces_of(log: EventLog) -> list[Any]:
+    """What a new owner of each partition would know."""
+    found = []
+    for name in PARTITIONS:
+        one = load(log, name, window_ms=LIMITS.timestamp_window_ms)
+        packed = one.nonces.packed()
+        keys = {
+            bucket: sorted(some[i : i + 16] for i in range(0, len(some), 16))
+            for bucket, some in packed.items()
+        }
+        found.append((one.version, one.epoch, one.digest, keys, one.nonces.forgotten_before_ms))
+    return found
+
+
+def faults_in(log: EventLog) -> list[str]:
+    """What the check of the log finds, by kind."""
+    found = verify(log, key=SIGNED_BY)
+    return [one.fault.value for one in found if isinstance(one, Finding)]
+
+
+def summary_of(log: EventLog) -> Summary:
+    """The end of a check that finds nothing."""
+    *findings, summary = verify(log, key=SIGNED_BY)
+    assert findings == []
+    assert isinstance(summary, Summary)
+    return summary
+
+
+def assert_whole(log: EventLog, dsn: str) -> None:
+    """Nothing is wrong with a log, nor with what is made from it."""
+    assert faults_in(log) == []
+    assert list(wrong_snapshots(log)) == []
+    with closing(open_store(dsn)) as store:
+        assert list(wrong_read_models(store)) == []
