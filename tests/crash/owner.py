@@ -12,11 +12,13 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Any, Final, Self
 
 import msgspec
 
@@ -29,10 +31,13 @@ from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import CHECKPOINT_BYTES
 from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_log import SqliteStore
+from tests.forked import started
 
 PARTITION: Final = "shard-0"
 ANSWER_S_MAX: Final = 60.0
 _LENGTH_BYTES: Final = 4
+_LOOK_S: Final = 0.001
+_GO: Final = b"\n"
 _BATCH: Final = msgspec.msgpack.Encoder()
 _RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
 
@@ -41,7 +46,7 @@ class Owner:
     """The process as a context manager; ``prefix`` runs it under another program."""
 
     def __init__(self, dsn: str, *options: str, prefix: Sequence[str] = ()) -> None:
-        self._process = subprocess.Popen(
+        self._process: subprocess.Popen[bytes] | _Traced = subprocess.Popen(
             [*prefix, sys.executable, "-m", "tests.crash.owner", dsn, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -49,6 +54,13 @@ class Owner:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    @classmethod
+    def traced(cls, dsn: str, tracer: Sequence[str]) -> Self:
+        """One that is there at once, and does nothing before this program has attached to it."""
+        owner = cls.__new__(cls)
+        owner._process = _Traced(dsn, tracer)
+        return owner
 
     def ask(self, *submissions: Submission) -> list[Reply] | None:
         """The replies to one batch; None when the process has ended instead."""
@@ -76,7 +88,8 @@ class Owner:
 
         Signalled is not gone: what SQLite shares with a process that still ends is not read anew.
         """
-        os.killpg(self._process.pid, number)
+        with suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(self._process.pid, number)
         if number == signal.SIGKILL:
             self._process.wait()
             assert self._process.stdout is not None
@@ -105,6 +118,51 @@ class Owner:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+class _Traced:
+    """An owner's process, forked from one that has imported all of this, and traced from its start.
+
+    As far as ``Owner`` asks it, it is a ``Popen``.
+    """
+
+    def __init__(self, dsn: str, tracer: Sequence[str]) -> None:
+        request, stdin = os.pipe()
+        stdout, answers = os.pipe()
+        self.stdin: IO[bytes] = os.fdopen(stdin, "wb", buffering=0)
+        self.stdout: IO[bytes] = os.fdopen(stdout, "rb", buffering=0)
+        self._process = started(_forked, dsn, DupFd(request), DupFd(answers))
+        os.close(request)
+        os.close(answers)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self._tracer = subprocess.Popen(
+            [*tracer, "-p", str(self.pid)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while "TracerPid:\t0\n" in Path(f"/proc/{self.pid}/status").read_text():
+            assert self._tracer.poll() is None, "it cannot be traced"
+            time.sleep(_LOOK_S)
+        self.stdin.write(_GO)
+
+    def poll(self) -> int | None:
+        """With what it has ended; None while it lives."""
+        return self._process.exitcode
+
+    def wait(self, seconds: float | None = None) -> int:
+        """With what it ends; what was traced is written by then."""
+        self._process.join(seconds)
+        assert self._process.exitcode is not None, "it does not end"
+        self._tracer.wait(seconds)
+        return self._process.exitcode
+
+
+def _forked(dsn: str, request: Any, answers: Any) -> None:
+    os.setsid()
+    os.dup2(request.detach(), 0)
+    os.dup2(answers.detach(), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    assert os.read(0, len(_GO)) == _GO
+    main(dsn)
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def fail(directory: Path, fault: str, killed: bool) -> Run:
         pass  # the log is made: what may fail is the work on it
     call = fault.partition(":")[0]
     strace = [*STRACE, f"-o{trace}", f"-etrace={call}", f"-einject={fault}"]
-    with Owner(dsn, prefix=strace) as owner:
+    with Owner.traced(dsn, strace) as owner:
         replies = [owner.ask(*introduction())]
         known = introduced(replies[0])
         for text in TEXTS if known else []:

@@ -153,7 +153,7 @@ def fail(tmp_path: Path, fault: str, *, killed: bool) -> Run:
         pass  # the log is made: what may fail is the work on it
     call = fault.partition(":")[0]
     strace = [*STRACE, f"-o{trace}", f"-etrace={call}", f"-einject={fault}"]
-    with Owner(dsn, prefix=strace) as owner:
+    with Owner.traced(dsn, strace) as owner:
         agent = Agent(owner)
         replies = owner.ask(*registered()) or [UNAVAILABLE]
         known = not any(isinstance(reply, Refused) for reply in replies)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from eventstore.parquet.files import open_place
 from eventstore.parquet.write import table
 from eventstore.stores.open_log import open_log
 from tests.export.samples import export_all, exporter
+from tests.forked import started
 
 _WATCHED: Final = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 _STEPS: Final = ("create_write_transaction", "create_checkpoint", "cleanup_metadata")
@@ -75,10 +75,7 @@ def exit_code(folder: str, fatal: int, what: str) -> int | None:
 
     Steps are those of the library of the table; with ``what`` "files" also what touches a file.
     """
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload([__name__])
-    process = server.Process(target=_export, args=(folder, fatal, what))
-    process.start()
+    process = started(_export, folder, fatal, what)
     process.join(_END_S)
     try:
         return process.exitcode

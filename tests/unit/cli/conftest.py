@@ -49,7 +49,8 @@ def answering(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        # Its end is seen when it looks next.
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"127.0.0.1:{server.server_port}"
