@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Of programs that tests start, too: ``spark-defaults.conf`` stands beside this file.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent)
+_COMMANDS = ("audit", "compare", "rebuild")
+_ASKING = ("audit", "live_comparison")
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +29,22 @@ def spark() -> Iterator[SparkSession]:
 
     with open_session("local[1]", memory_mib=1_024) as session:
         yield session
+
+
+@pytest.fixture
+def spark_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The same for commands, of which each would start one of its own, in a process of its own."""
+    from projections.__main__ import projections  # noqa: PLC0415
+
+    def answered(arguments: Sequence[str]) -> tuple[int, bytes]:
+        done = CliRunner().invoke(projections, arguments)
+        sys.stderr.write(done.stderr)
+        return done.exit_code, done.stdout.encode()
+
+    for name in _COMMANDS:
+        monkeypatch.setattr(
+            f"projections.{name}.program.open_session", lambda *_, **__: nullcontext(spark)
+        )
+    for name in _ASKING:
+        monkeypatch.setattr(f"http_edge.cli.{name}.answer_of_program", answered)
+    return spark

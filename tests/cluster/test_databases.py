@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
@@ -33,14 +31,17 @@ from tests.cluster.accounts import (
     until,
     waiting_payloads,
 )
+from tests.cluster.commands import ended, poste_json
 from tests.cluster.load import Load
 from tests.cluster.nodes import Nodes
-from tests.cluster.server import MEDIATOR_DID, Server, own_environment
+from tests.cluster.server import MEDIATOR_DID, Server
 from tests.cluster.test_start_and_stop import refusal
-from tests.cluster.test_verify_live import verify
 from tests.crash.owner import here
 from tests.export.samples import catalog_of
 from tests.postgres import Server as Postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
 SHARDS = 4
@@ -62,26 +63,6 @@ def four(postgres_server: Postgres) -> Iterator[list[str]]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-def poste(*arguments: str | Path) -> dict[str, Any]:
-    """Run a command with ``--json``: what it printed."""
-    ended = run_poste(*arguments, "--json")
-    assert ended.returncode == Exit.OK, ended.stderr.decode()
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
-
-
-def run_poste(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """Run a command."""
-    program = "from http_edge.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        check=False,
-        capture_output=True,
-        env=own_environment(),
-        timeout=120,
-    )
-
-
 async def person_in(database: int, mediator: MediatorClient) -> Account:
     """A registered identity whose shard is in this database."""
     while True:
@@ -92,7 +73,9 @@ async def person_in(database: int, mediator: MediatorClient) -> Account:
 
 @pytest.mark.spark
 async def test_people_of_two_databases_meet_and_are_restored_database_by_database(
-    tmp_path: Path, four: list[str]
+    spark_here: SparkSession,
+    tmp_path: Path,
+    four: list[str],
 ) -> None:
     log, data_dir = " ".join(four[:2]), tmp_path / "data"
     with Server(data_dir, log=log, **SETTINGS) as server:
@@ -104,9 +87,9 @@ async def test_people_of_two_databases_meet_and_are_restored_database_by_databas
             assert (await post(mediator, sent))[0] == 200
             assert await there.send(here.identity.did, "to the first")
             assert await waiting_payloads(there) == ["to the second"]
-        queues = poste("queue", "show", "--data-dir", data_dir)["queues"]
+        queues = poste_json("queue", "show", "--data-dir", data_dir)["queues"]
         assert {queue["did"] for queue in queues} == {here.identity.did, there.identity.did}
-        status = poste("status", "--data-dir", data_dir)
+        status = poste_json("status", "--data-dir", data_dir)
         assert (status["identities"], status["queue_messages"]) == (2, 2)
         assert {row["shard"]: row["host"] for row in status["shards"]} == {
             "shard-0": "host-0-0",
@@ -114,33 +97,29 @@ async def test_people_of_two_databases_meet_and_are_restored_database_by_databas
             "shard-2": "host-0-0",
             "shard-3": "host-1-0",
         }
-        code, said, err = await verify(server, tmp_path / "export", "--log", log)
-        assert (code, err) == (Exit.OK, ""), (said, err)
-        assert said["findings"] == said["databases"][0]["findings"] == []
-        compared = said["live"]
-        assert (compared["differences"], len(compared["positions"])) == (0, 2)
-        rows = {table["name"]: table["rows"] for table in compared["tables"]}
-        assert (rows["registrations"], rows["queues"], rows["seals"]) == (2, 2, SHARDS)
+        _memory_is_what_was_exported(log, data_dir, tmp_path / "export")
     for number, dsn in enumerate(four[:2]):
         with closing(open_log(dsn)) as opened:
             assert opened.figures().identities == 1
             assert opened.settings()["database"] == str(number)
 
     named: list[str | Path] = ["--log", log, "--data-dir", data_dir]
-    checked = poste("log", "verify", *named, "--set", f"shards={SHARDS}")["databases"]
+    checked = poste_json("log", "verify", *named, "--set", f"shards={SHARDS}")["databases"]
     assert [one["summary"]["findings"] for one in checked] == [0, 0]
     known = tmp_path / "known.json"
     known.write_text(json.dumps({"databases": checked}))
-    poste("log", "verify", *named, "--set", f"shards={SHARDS}", "--known", known)
-    exported = poste("export", *named, "--to", tmp_path / "export", "--set", f"did={MEDIATOR_DID}")
+    poste_json("log", "verify", *named, "--set", f"shards={SHARDS}", "--known", known)
+    exported = poste_json(
+        "export", *named, "--to", tmp_path / "export", "--set", f"did={MEDIATOR_DID}"
+    )
     assert len(exported["databases"]) == 2
 
     new = tmp_path / "new"
     for number, dsn in enumerate(four[2:]):
         export = tmp_path / "export" / f"db-{number}"
-        poste("verify", "--from", export, "--data-dir", data_dir)
+        poste_json("verify", "--from", export, "--data-dir", data_dir)
         keys = data_dir / "mediator-keys.json"
-        poste("restore", "--from", export, "--to", dsn, "--data-dir", new, "--keys", keys)
+        poste_json("restore", "--from", export, "--to", dsn, "--data-dir", new, "--keys", keys)
     assert "belongs elsewhere" in refusal(
         tmp_path / "other", log=" ".join(four[:1:-1]), listen="127.0.0.1:0", **SETTINGS
     )
@@ -150,6 +129,17 @@ async def test_people_of_two_databases_meet_and_are_restored_database_by_databas
             assert await waiting_payloads(again.as_(there.identity)) == ["to the second"]
             status_code, answer = await post(again, sent)
             assert (status_code, answer["code"]) == (401, "DUPLICATE_NONCE")
+
+
+def _memory_is_what_was_exported(log: str, data_dir: Path, export: Path) -> None:
+    """Of two people with one message each."""
+    named: list[str | Path] = ["--log", log, "--data-dir", data_dir]
+    said = poste_json("verify", "--live", "--from", export, *named)
+    assert said["findings"] == said["databases"][0]["findings"] == []
+    compared = said["live"]
+    assert (compared["differences"], len(compared["positions"])) == (0, 2)
+    rows = {table["name"]: table["rows"] for table in compared["tables"]}
+    assert (rows["registrations"], rows["queues"], rows["seals"]) == (2, 2, SHARDS)
 
 
 def test_the_databases_of_a_log_are_named_all_and_in_their_order(
@@ -179,7 +169,7 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
             """Wait until these are the hosts of the shards, database by database."""
 
             async def found() -> bool:
-                shards = (await asyncio.to_thread(poste, "shards", "list", *named))["shards"]
+                shards = (await asyncio.to_thread(poste_json, "shards", "list", *named))["shards"]
                 return [{s["host"] for s in shards[place::2]} for place in (0, 1)] == [*expected]
 
             await until(found)
@@ -205,7 +195,7 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
         await placed(of_nodes(0, 1, 2), of_nodes(1, 1, 2))
 
         async def order(*words: str) -> int:
-            return (await asyncio.to_thread(run_poste, "shards", *words, *named)).returncode
+            return (await asyncio.to_thread(ended, "shards", *words, *named)).code
 
         async with client(url) as mediator:
             load = await Load.of([mediator], PAIRS)

@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from eventstore.log.content import with_content
 from eventstore.log.event_log import EventLog
@@ -23,7 +24,6 @@ from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.write.exporter import Exporter, Kept
 from eventstore.parquet.write.step import Bounds
-from projections.spark.session import open_session
 from tests.export.samples import VERIFY, Growing, export_all, exporter, findings, whole_log
 
 WAIT_S = 60
@@ -113,15 +113,12 @@ def test_programs_see_whole_versions_and_each_row_once_while_the_exporter_works(
 
 @pytest.mark.spark
 def test_duckdb_pandas_and_spark_read_the_same_rows(
-    sqlite_log: EventLog, place: ExportPlace, in_duckdb: Read
+    spark: SparkSession, sqlite_log: EventLog, place: ExportPlace, in_duckdb: Read
 ) -> None:
     growing = Growing(sqlite_log)
     growing.grow(8)
     export_all(sqlite_log, place)
-    with (
-        closing(exporter(sqlite_log, place, Bounds(), KEPT)) as export,
-        open_session("local[1]") as spark,
-    ):
+    with closing(exporter(sqlite_log, place, Bounds(), KEPT)) as export:
         uri = place.table.uri
         pinned = DeltaTable(uri)
         rows = in_duckdb(uri)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from moto.server import ThreadedMotoServer
 
 import projections
@@ -22,6 +22,9 @@ from tests.export.samples import (
     exporter,
     whole_log,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_an_export_to_s3_follows_compacts_and_reads_back(sqlite_log: EventLog, s3_uri: str) -> None:
@@ -75,18 +78,18 @@ def test_an_export_in_s3_is_opened_for_a_notebook(sqlite_log: EventLog, s3_uri: 
 
 @pytest.mark.spark
 def test_a_cluster_without_a_connector_says_what_it_needs(
-    sqlite_log: EventLog, s3_uri: str, tmp_path: Path
+    spark_here: SparkSession,
+    sqlite_log: EventLog,
+    s3_uri: str,
+    tmp_path: Path,
 ) -> None:
+    from projections.__main__ import projections as program  # noqa: PLC0415 - Spark
+
     Growing(sqlite_log).grow()
     export_all(sqlite_log, open_place(s3_uri))
-    program = [sys.executable, "-m", "projections", "rebuild", "--master", "local[1]"]
-    ran = subprocess.run(
-        [*program, "--memory-mib", "512", "--from", s3_uri, "--to", str(tmp_path / "tables")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 3, ran.stderr
+    places = ["--from", s3_uri, "--to", str(tmp_path / "tables")]
+    ran = CliRunner().invoke(program, ["rebuild", *places])
+    assert ran.exit_code == 3, ran.stderr
     assert "org.apache.hadoop:hadoop-aws" in ran.stderr
     assert "An error occurred while calling" not in ran.stderr
 

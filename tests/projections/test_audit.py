@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -112,20 +111,8 @@ def step(spark: SparkSession, sample: SampleLog) -> Step:
 
 
 @pytest.fixture
-def audit(spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+def audit(spark_here: SparkSession, run: Run) -> Run:
     """``poste audit``; the program answers in this process, in the one session of all tests."""
-
-    @contextmanager
-    def opened(_master: str | None, *, memory_mib: int) -> Iterator[SparkSession]:
-        yield spark
-
-    def answered(arguments: Sequence[str]) -> tuple[int, bytes]:
-        done = CliRunner().invoke(projections, arguments)
-        sys.stderr.write(done.stderr)
-        return done.exit_code, done.stdout.encode()
-
-    monkeypatch.setattr("projections.audit.program.open_session", opened)
-    monkeypatch.setattr("http_edge.cli.audit.answer_of_program", answered)
     return partial(run, "audit")
 
 

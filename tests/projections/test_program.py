@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -91,12 +91,10 @@ def test_a_time_beyond_what_is_exported_is_refused(export: Path, tmp_path: Path)
 
 @pytest.mark.spark
 def test_an_export_becomes_tables_with_a_catalog(
-    spark: SparkSession, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark_here: SparkSession,
+    export: Path,
+    tmp_path: Path,
 ) -> None:
-    # In the session of all tests; test_submit.py and test_verify_live.py start one of their own.
-    monkeypatch.setattr(
-        "projections.rebuild.program.open_session", lambda *_, **__: nullcontext(spark)
-    )
     done = run("--from", str(export), "--to", str(tmp_path / "tables"), "--json")
     assert (done.exit_code, done.stderr) == (0, "")
     printed = json.loads(done.stdout)
