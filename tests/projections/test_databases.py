@@ -100,7 +100,7 @@ def test_the_exports_of_two_databases_are_rebuilt_as_one_log(
     target = sample.folder / "tables"
 
     def read(made: Generation) -> dict[str, Rows]:
-        return read_tables(spark, target, made)
+        return read_tables(target, made)
 
     tables = rebuild(spark, open_export(str(sample.export)), str(target))
     assert tables.at == tuple(one.position() for one in sample.databases)

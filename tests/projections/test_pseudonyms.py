@@ -124,7 +124,7 @@ def test_rebuilt_tables_have_pseudonyms_that_join_and_no_name(
     export, target = open_export(str(tmp_path / "export"), key=KEY), tmp_path / "tables"
     rebuild(spark, export, str(target), as_of=log.position() // 2)
     tables = rebuild(spark, export, str(target), incremental=True)
-    found = read_tables(spark, target, tables)
+    found = read_tables(target, tables)
     folded = fold(log)
     for projection in PROJECTIONS:
         assert found[projection.name] == {

@@ -54,9 +54,9 @@ def seal_before(log: EventLog, position: int) -> int:
     return max(row.id for row in rows if row.topic == "batch-sealed.1" and row.id <= position)
 
 
-def read(spark: SparkSession, target: Path, made: Generation) -> dict[str, Rows]:
+def read(target: Path, made: Generation) -> dict[str, Rows]:
     """The rows of the tables of a generation, as it describes them."""
-    found = read_tables(spark, target, made)
+    found = read_tables(target, made)
     assert {t.name: t.rows for t in made.tables} == {n: len(rows) for n, rows in found.items()}
     return found
 
@@ -75,14 +75,14 @@ def test_rebuilt_tables_are_the_fold_of_the_log(spark: SparkSession) -> None:
             tables = rebuild(spark, export, str(target), as_of=position)
             assert (tables.position, tables.generation) == (position, 1)
             earlier = folded(prefix)
-            assert read(spark, target, tables) == earlier
+            assert read(target, tables) == earlier
         expected = folded(log)
         tables = rebuild(spark, export, str(target), incremental=True)
         assert (tables.position, tables.generation) == (log.position(), 2)
-        assert read(spark, target, tables) == expected
+        assert read(target, tables) == expected
         (first,) = [TablesPlace(str(target)).generation(1)]
         assert first is not None
-        assert read(spark, target, first) == earlier
+        assert read(target, first) == earlier
 
 
 def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None:
@@ -106,7 +106,7 @@ def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSes
             rebuild(spark, export, str(target), as_of=log.position() + 1)
         assert TablesPlace(str(target)).generation() is None
         made = rebuild(spark, export, str(target))
-        before = read(spark, target, made)
+        before = read(target, made)
         assert rebuild(spark, export, str(target), incremental=True) == made
         with pytest.raises(RebuildRefused, match="after 3"):
             rebuild(spark, export, str(target), as_of=3, incremental=True)
@@ -115,7 +115,7 @@ def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSes
         with pytest.raises(RebuildRefused, match="did:web:other"):
             rebuild(spark, export, str(target), incremental=True)
         assert place.numbers() == [made.generation, strange.generation]
-        assert read(spark, target, made) == before
+        assert read(target, made) == before
         # There is no event up to this position: everything is empty.
         export = open_export(str(other / "export"))
         empty = rebuild(spark, export, str(target), as_of=0, kept=Kept(newest=1, replaced_s=0))
@@ -149,7 +149,7 @@ def test_files_change_by_what_happened_to_older_streams_alone(spark: SparkSessio
             export_log(log, folder / "export")
             export = open_export(str(folder / "export"))
             after = rebuild(spark, export, str(target), incremental=True)
-            assert read(spark, target, after) == folded(log)
+            assert read(target, after) == folded(log)
             one, other = before.table("identities"), after.table("identities")
             assert one.buckets == other.buckets > 1
             touched = {slot % one.buckets for slot in older_slots(log, position)}
@@ -190,7 +190,7 @@ def test_a_rebuild_that_fails_at_any_table_changes_nothing(spark: SparkSession) 
             assert sorted(target.glob("*/*/*/*.parquet")) == written
             assert TablesPlace(str(target)).opened() == first
         second = rebuild(spark, export, str(target), incremental=True)
-        assert (second.generation, read(spark, target, second)) == (2, folded(log))
+        assert (second.generation, read(target, second)) == (2, folded(log))
 
 
 class _KilledError(Exception):
@@ -208,4 +208,4 @@ def test_tables_that_were_changed_are_not_continued(spark: SparkSession) -> None
         with pytest.raises(TablesDamaged, match=f"identities/{file.path}: its SHA-256"):
             rebuild(spark, export, str(target), incremental=True)
         # From the first event on nothing of them is read.
-        assert read(spark, target, rebuild(spark, export, str(target))) == folded(log)
+        assert read(target, rebuild(spark, export, str(target))) == folded(log)

@@ -68,7 +68,7 @@ def test_a_running_rebuild_lets_no_other_in_and_may_be_killed(
             program.wait()
         assert TablesPlace(str(target)).generation() is None
         made = rebuild(spark, open_export(str(source)), str(target), incremental=True)
-        assert read_tables(spark, target, made) == folded(log)
+        assert read_tables(target, made) == folded(log)
         named = {f"{t.name}/{f.path}" for t in made.tables for f in t.files}
         found = {str(path.relative_to(target)) for path in target.glob("*/*/*/*.parquet")}
         assert found == named  # nothing is left of the one that was killed
