@@ -13,15 +13,12 @@ from eventstore.log.session import Session
 
 DUE_COLUMNS: Final = tuple(time.value for time in Due if time is not Due.MESSAGES)
 """The columns of ``queue_depths`` that are for this search alone."""
-_HAS: Final = {
-    time: "messages > 0" if time is Due.MESSAGES else f"{time.value} IS NOT NULL" for time in Due
-}
 INDEXES: Final = tuple(
     f"CREATE INDEX IF NOT EXISTS due_by_{time.value} ON queue_depths ({time.value}, stream)"
-    f" WHERE {_HAS[time]}"
+    f" WHERE {time.value} IS NOT NULL"
     for time in Due
 )
-"""The same text for both stores."""
+"""The same text for both stores. A message that is not the oldest changes none of them."""
 _FIRST: Final = DuePlace(-(2**62), b"")
 
 
@@ -31,7 +28,7 @@ def find(
     """Identities whose time is not after ``until_ms``, in its order, from a place on."""
     start, at = after or _FIRST, time.value
     found = session.rows(
-        f"SELECT did, {at}, stream FROM queue_depths WHERE {_HAS[time]} AND {at} <= ?"  # noqa: S608 - own text
+        f"SELECT did, {at}, stream FROM queue_depths WHERE {at} IS NOT NULL AND {at} <= ?"  # noqa: S608 - own text
         f" AND ({at}, stream) > (?, ?) ORDER BY {at}, stream LIMIT ?",
         (until_ms, start.at_ms, start.stream, limit),
     )

@@ -59,23 +59,23 @@ _SELECT: Final = "SELECT did, messages, bytes, oldest_at_ms, outbound FROM queue
 
 def save(session: Session, depths: Sequence[QueueDepth]) -> None:
     """Replace the depths of these streams."""
-    session.run_many(
-        _SAVE,
-        [
-            (
-                *(d.stream.bytes, d.messages, d.bytes, d.oldest_at_ms, d.did.encode()),
-                *(int(d.outbound), d.expires_at_ms, d.requests_since_ms),
-                *(d.contracts_until_ms, d.registered_until_ms),
-            )
-            for d in depths
-        ],
+    session.run_many(_SAVE, [row_of(depth) for depth in depths])
+
+
+def row_of(depth: QueueDepth) -> tuple[object, ...]:
+    """The values of ``COLUMNS``."""
+    d = depth
+    return (
+        *(d.stream.bytes, d.messages, d.bytes, d.oldest_at_ms, d.did.encode()),
+        *(int(d.outbound), d.expires_at_ms, d.requests_since_ms),
+        *(d.contracts_until_ms, d.registered_until_ms),
     )
 
 
 def waiting(session: Session, *, outbound_only: bool, limit: int) -> list[WaitingQueue]:
     """Queues that are not empty, those that wait longest first."""
     # Two texts: PostgreSQL uses the partial index only for the condition that it was made with.
-    condition = "messages > 0 AND outbound = 1" if outbound_only else "messages > 0"
+    condition = "messages > 0 AND outbound = 1" if outbound_only else "oldest_at_ms IS NOT NULL"
     return _queues(
         session.rows(f"{_SELECT} WHERE {condition} ORDER BY oldest_at_ms, stream LIMIT ?", (limit,))
     )
@@ -99,7 +99,8 @@ def total(session: Session, position: int) -> LogFigures:
     sums = session.rows("SELECT queues, messages, bytes FROM queue_totals")
     identities, messages, size_bytes = sums[0] if sums else (0, 0, 0)
     oldest = session.rows(
-        "SELECT oldest_at_ms FROM queue_depths WHERE messages > 0 ORDER BY oldest_at_ms LIMIT 1"
+        "SELECT oldest_at_ms FROM queue_depths WHERE oldest_at_ms IS NOT NULL"
+        " ORDER BY oldest_at_ms LIMIT 1"
     )
     return LogFigures(
         log_position=position,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -39,6 +39,7 @@ from eventstore.stores.sqlite_connections import (
 )
 from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, opened
 from eventstore.stores.sqlite_erasure import WITHIN_S
+from eventstore.stores.sqlite_sizes import UnsavedBytes
 
 _TABLES: Final = (
     # As the library's recorder makes it, so that logs of all releases are alike.
@@ -132,6 +133,12 @@ _TOTALS: Final = (
     """,
 )
 """Sums of queue_depths, kept by the file itself: whatever changes a queue changes them, too."""
+
+
+_DEEPER: Final = (
+    "UPDATE queue_depths SET messages = ?, bytes = ? WHERE stream = ? AND "  # noqa: S608 - own text
+    + " AND ".join(f"{name} IS ?" for name in queue_depths.COLUMNS[3:])
+)
 
 
 def open_sqlite_store(path: Path, *, makes_missing: bool = False) -> Store:
@@ -246,10 +253,13 @@ class SqliteStore(Store):
     @override
     def storage(self) -> StorageFigures:
         with self._readers.transaction() as cursor:
-            return sqlite_sizes.figures(cursor, self._path)
+            return sqlite_sizes.figures(cursor, self._path, self.recorder.unsaved)
 
     @override
     def close(self) -> None:
+        if self.recorder.unsaved.appends:
+            with suppress(OperationalError), self.writer.transaction() as cursor:
+                self.recorder.unsaved.save(cursor)
         self.writer.close()
         self._readers.close()
 
@@ -262,6 +272,7 @@ class SqliteRecorder(SqlRecorder):
     def __init__(self, writer: SqliteWriter, readers: SqliteReaders) -> None:
         self._writer = writer
         self._readers = readers
+        self.unsaved = UnsavedBytes()
 
     @override
     def insert_events(
@@ -290,14 +301,14 @@ class SqliteRecorder(SqlRecorder):
                 for position, event in enumerate(events, first)
                 if (content := content_of(event)) is not None and content.stored is not None
             ]
-            kept_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
-            sqlite_sizes.add(cursor, sum(len(row.state) for row in stored_events), kept_bytes)
-            if gone:
-                session.erase(gone)
+            contents_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
+            contents_bytes -= session.erased(gone) if gone else 0
+            unsaved = self.unsaved.saved(cursor)
             if events:
                 update_read_models(session, stored_events, events)
             if depths:
-                queue_depths.save(session, depths)
+                _save_depths(session, depths)
+        self.unsaved = unsaved.after(stored_events, contents_bytes)
         if gone:
             self._writer.erased()
         return list(range(first, newest + 1))
@@ -320,6 +331,12 @@ class SqliteRecorder(SqlRecorder):
             foreign: str = stored
             return foreign
         return stream if stream.hex == stored else str(stored)
+
+
+def _save_depths(session: _Session, depths: Sequence[QueueDepth]) -> None:
+    others = [depth for depth in depths if not session.is_deeper(depth)]
+    if others:
+        queue_depths.save(session, others)
 
 
 class _Session(LogSession):
@@ -372,14 +389,27 @@ class _Session(LogSession):
 
     @override
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
+        if erased_bytes := self.erased(gone):
+            sqlite_sizes.add(self._cursor, 0, -erased_bytes)
+
+    def erased(self, gone: Collection[tuple[UUID, int]]) -> int:
+        """Erase contents; how many bytes they had."""
         find = "SELECT rowid FROM stored_events WHERE originator_id = ? AND originator_version = ?"
         found = [
             position
             for stream, version in gone
             for (position,) in self._cursor.execute(find, (stream.hex, version))
         ]
-        if erased_bytes := sqlite_contents.erase(self._cursor, found):
-            sqlite_sizes.add(self._cursor, 0, -erased_bytes)
+        return sqlite_contents.erase(self._cursor, found)
+
+    def is_deeper(self, depth: QueueDepth) -> bool:
+        """Save a depth of which only number and bytes have changed; False where more has.
+
+        SQLite writes every index anew that a changed column stands in, changed or not.
+        """
+        stream, messages, size_bytes, *rest = queue_depths.row_of(depth)
+        self._cursor.execute(_DEEPER, (messages, size_bytes, stream, *rest))
+        return self._cursor.rowcount > 0
 
     @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:

@@ -165,12 +165,12 @@ def test_no_question_about_all_queues_looks_at_each(store: SqliteStore) -> None:
         queue_depths.waiting(asking, outbound_only=False, limit=9)
         for time_ in Due:
             due_identities.find(asking, time_, until_ms=1, after=None, limit=9)
-    by_age = "queue_depths USING INDEX due_by_oldest_at_ms"
+    by_age = "INDEX due_by_oldest_at_ms (oldest_at_ms>?)"
     assert explained.plans[:4] == [
         "SCAN queue_totals",
-        f"SCAN {by_age}",
+        f"SEARCH queue_depths USING COVERING {by_age}",
         "SEARCH queue_depths USING INDEX outbound_by_age (outbound=?)",
-        f"SCAN {by_age}",
+        f"SEARCH queue_depths USING {by_age}",
     ]
     assert [plan.split()[4] for plan in explained.plans[4:]] == [f"due_by_{due}" for due in Due]
     assert all(plan.startswith("SEARCH") for plan in explained.plans[4:])
