@@ -114,7 +114,7 @@ class Owner:
     ) -> None:
         if self._process.poll() is None:
             self.signal(signal.SIGKILL)
-            self._process.wait()
+        self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
