@@ -407,7 +407,7 @@ class IdentityHost:
         except PageTooLarge:
             return PAGE_TOO_LARGE
         except LogError as error:
-            _LOG.error("read model cannot be read: %s", type(error).__name__)
+            _LOG.error("page cannot be read: %s", type(error).__name__)
             if missing:
                 self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
             return b""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import logging
 import os
 import shutil
@@ -202,9 +201,6 @@ class RayIdentityHost(IdentityHost):
             on_over=self._server.close if options.is_placed else _nothing,
         )
         self._lease.start()
-        # What is there now stays: looking through it again and again costs every commit.
-        gc.collect()
-        gc.freeze()
         sys.setswitchinterval(_SWITCH_S)
 
     @override

@@ -303,12 +303,12 @@ class SqliteRecorder(SqlRecorder):
             ]
             contents_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
             contents_bytes -= session.erased(gone) if gone else 0
-            unsaved = self.unsaved.saved(cursor)
+            unsaved = self.unsaved.after(cursor, stored_events, contents_bytes)
             if events:
                 update_read_models(session, stored_events, events)
             if depths:
                 _save_depths(session, depths)
-        self.unsaved = unsaved.after(stored_events, contents_bytes)
+        self.unsaved = unsaved
         if gone:
             self._writer.erased()
         return list(range(first, newest + 1))

@@ -1,9 +1,9 @@
-"""What a log in SQLite takes, without a look at its pages: sums that every append keeps.
+"""What a log in SQLite takes, without a look at its pages: sums of what came and what left.
 
 SQLite knows how many pages a file has and how many are free, and not which table has them without
-reading all. So one row has the bytes of rows and of contents. Appends change it now and then: it is
-a page of each commit otherwise. What a killed process had not saved is missing in it until the read
-models are made anew, as all of it is in a file of an earlier release.
+reading all. So one row has the bytes of rows and of contents. Not every append changes it: it would
+be a page of each commit. What a killed process had not saved, a few pages, is missing in it until
+the read models are made anew, as all of it is in a file of an earlier release.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ _RECOUNT: Final = (
     (SELECT coalesce(sum(length(content)), 0) FROM contents)
     """,
 )
-
-
-_APPENDS: Final = 64
-"""So many appends are added together: a thousandth of what a log takes in a minute under load."""
+_UNSAVED_APPENDS: Final = 64
+_UNSAVED_BYTES: Final = 65_536
+"""What is not saved yet is less than both."""
 
 
 class UnsavedBytes(msgspec.Struct, frozen=True):
@@ -56,21 +55,21 @@ class UnsavedBytes(msgspec.Struct, frozen=True):
     contents: int = 0
     appends: int = 0
 
-    def saved(self, cursor: sqlite3.Cursor) -> UnsavedBytes:
-        """Save it if it is of enough appends; what is unsaved then, once this is committed."""
-        if self.appends < _APPENDS:
-            return self
-        self.save(cursor)
-        return UnsavedBytes()
-
     def save(self, cursor: sqlite3.Cursor) -> None:
         """Add it to the row."""
         add(cursor, self.facts, self.contents)
 
-    def after(self, rows: Sequence[StoredEvent], contents_bytes: int) -> UnsavedBytes:
-        """What is unsaved after an append."""
-        facts = sum(len(row.state) for row in rows)
-        return UnsavedBytes(self.facts + facts, self.contents + contents_bytes, self.appends + 1)
+    def after(
+        self, cursor: sqlite3.Cursor, rows: Sequence[StoredEvent], contents_bytes: int
+    ) -> UnsavedBytes:
+        """What is unsaved once this append is committed; saved with it if it is much."""
+        facts, contents = sum(len(row.state) for row in rows), self.contents + contents_bytes
+        sums = UnsavedBytes(self.facts + facts, contents, self.appends + 1)
+        is_little = sums.facts + abs(sums.contents) < _UNSAVED_BYTES
+        if is_little and sums.appends < _UNSAVED_APPENDS:
+            return sums
+        sums.save(cursor)
+        return UnsavedBytes()
 
 
 def make(cursor: sqlite3.Cursor) -> None:

@@ -24,6 +24,25 @@ def test_rows_contents_and_read_models_are_distinguished(log: EventLog) -> None:
     assert storage.used_bytes > _LARGE
 
 
+def test_what_a_killed_process_leaves_is_almost_all_of_the_sums(
+    log: EventLog, open_another: OpenLog
+) -> None:
+    for number in range(1, 301, 2):
+        append(log, OWNER, message(bytes(1_000)))
+        append(log, OWNER, removed([number], "a"))
+    append(log, OTHER, message(bytes(_LARGE)))
+    now, left = log.storage(), open_another().storage()
+    assert now.contents_bytes is not None
+    assert left.contents_bytes is not None
+    assert abs(now.contents_bytes - left.contents_bytes) < _LARGE // 10
+    append(log, OTHER, removed([1], "a"))
+    now, left = log.storage(), open_another().storage()
+    assert now.facts_bytes is not None
+    assert left.facts_bytes is not None
+    assert left.facts_bytes > now.facts_bytes * 3 // 4
+    assert (left.contents_bytes or 0) - (now.contents_bytes or 0) < _LARGE // 10
+
+
 def test_what_is_erased_in_sqlite_leaves_the_sum_of_contents(
     log: EventLog, log_url: str, open_another: OpenLog
 ) -> None:

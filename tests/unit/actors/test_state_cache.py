@@ -15,7 +15,7 @@ from actors.core.commands import (
 from actors.core.evolve import evolve, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
-from actors.core.replies import MessageAccepted, MessagesPage
+from actors.core.replies import MessageAccepted, MessagesBeside, MessagesPage
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
 from eventstore.log.codec import decode, identity_stream
@@ -84,6 +84,18 @@ def test_an_identity_over_a_bound_leaves_memory_and_comes_back_whole(
     assert stats.cached_identities < len(IDENTITIES)
     for did in IDENTITIES:
         assert payloads(owner, did) == [b"0", b"1", b"2"]
+
+
+def test_a_large_page_is_left_to_be_read_beside_the_commands(log: EventLog) -> None:
+    owner, me = host(log), IDENTITIES[0]
+    populate(owner, [me])
+    for _ in range(2):
+        run(owner, submission(me, QueueMessage(FRIEND, bytes(600_000)), sender=FRIEND))
+    topics = [row.topic for row in log.read_stream(identity_stream(me))]
+    queued = [at for at, topic in enumerate(topics, 1) if topic.startswith("message-queued")]
+    assert run(owner, submission(me, QueryMessages(ALL))) == [MessagesBeside(queued, 2)]
+    (page,) = run(owner, submission(me, QueryMessages(Page(0, 1))))
+    assert isinstance(page, MessagesPage)
 
 
 def test_the_longest_unused_leaves_first(log: EventLog, clock: HandClock) -> None:
