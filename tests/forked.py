@@ -9,7 +9,12 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from typing import Any, Final
 
-_PRELOADED: Final = ["tests.crash.owner", "tests.export.killed_exporter"]
+_PRELOADED: Final = [
+    "tests.crash.killed_expiry",
+    "tests.crash.owner",
+    "tests.export.killed_archiving",
+    "tests.export.killed_exporter",
+]
 
 
 def started(target: Any, *arguments: Any) -> ForkServerProcess:

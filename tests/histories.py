@@ -374,6 +374,16 @@ class History:
                 (*self._crowd.identities, *self._crowd.agents)[act.more % 4],
                 orders[act.pick % 8],
             )
+        elif act.pick % 8 == len(orders):
+            self.erase(act)
+
+    def erase(self, act: Act) -> None:
+        """Some steps of an erasure, or all of it; an agent comes back after it."""
+        who = (*self._crowd.identities, *self._crowd.agents)[act.more % 4]
+        for _ in range((3, 40)[act.who]):
+            self._ask(MEDIATOR, who, c.EraseIdentity("operator", 4))
+        if who in self._crowd.agents:
+            self._ask(who, who, c.GrantMediation(_connection("", "back")))
 
     def count_refusals(self, act: Act) -> None:
         refused = RefusedCommands("decentrl", "", "DUPLICATE_NONCE", "", act.more + 1, 1, 2)

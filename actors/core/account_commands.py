@@ -82,6 +82,16 @@ class EndAccount(CommandBase, frozen=True):
     issued_at_s: Seconds
 
 
+class EraseIdentity(CommandBase, frozen=True):
+    """Erase all that the target has, ``records_max`` records at a time; ``by``: operator, or owner.
+
+    Asked again until the answer says that nothing is left.
+    """
+
+    by: str
+    records_max: int
+
+
 class QueueEnvelopes(CommandBase, frozen=True):
     """Queue the envelopes of one message of DIDComm v2 for the target, in order, all or none.
 

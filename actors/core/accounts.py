@@ -64,6 +64,8 @@ def find_account(state: Identity, command: FindAccount, context: DecisionContext
 
 def grant_mediation(state: Identity, command: GrantMediation, context: DecisionContext) -> Decision:
     """Every connected agent is granted mediation; who may connect is decided before."""
+    if state.erasing:
+        return Refusal.TEMPORARILY_UNAVAILABLE
     if state.connection is None and command.connection is None:
         return Refusal.NOT_CONNECTED
     if _has_no_room(state, command.own, context):
@@ -78,6 +80,8 @@ def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext
     """This DID is to speak for another account; not one that is an account itself."""
     if state.account_did == command.account_did:
         return Accepted(Done())
+    if state.erasing:
+        return Refusal.TEMPORARILY_UNAVAILABLE
     if state.account_did or state.connection is not None:
         return Refusal.KEY_TAKEN
     named = SpeakerNamed(

@@ -41,8 +41,10 @@ from eventstore.log.events import (
 )
 
 
-def connect(state: Identity, command: Connect, context: DecisionContext) -> Accepted:
+def connect(state: Identity, command: Connect, context: DecisionContext) -> Decision:
     """Keep what the agent states of itself; the latest statement counts."""
+    if state.erasing:
+        return Refusal.TEMPORARILY_UNAVAILABLE
     stated = command.connection
     if stated == state.connection:
         return Accepted(Done())

@@ -20,6 +20,7 @@ from actors.core.account_commands import (
     CommandBase,
     Connection,
     EndAccount,
+    EraseIdentity,
     FindAccount,
     FindKeyOwner,
     GrantMediation,
@@ -38,6 +39,7 @@ __all__ = [
     "ClaimedKey",
     "Connection",
     "EndAccount",
+    "EraseIdentity",
     "FindAccount",
     "FindKeyOwner",
     "GrantMediation",
@@ -103,10 +105,7 @@ class StoreContract(CommandBase, frozen=True):
 
 
 class SaveContract(CommandBase, frozen=True):
-    """Store a contract that the target itself saves (8.5).
-
-    ``contract`` is the edge's validation result: a refusal counts only after authorization.
-    """
+    """Store a contract that the target itself saves (8.5); ``contract`` as in ``StoreContract``."""
 
     contract: Contract | Refusal
 
@@ -428,6 +427,7 @@ Command: TypeAlias = (
     | NameSpeaker
     | RotateAccount
     | EndAccount
+    | EraseIdentity
     | ClaimKey
     | ReleaseKey
     | FindKeyOwner

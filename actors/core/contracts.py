@@ -36,6 +36,8 @@ from eventstore.log.events import (
 def register(state: Identity, command: Register, context: DecisionContext) -> Decision:
     """Store a contract with the mediator: registration or its renewal (8.1)."""
     contract = command.contract
+    if state.erasing:
+        return Refusal.TEMPORARILY_UNAVAILABLE
     if not command.admitted and not state.registered_until_s:
         return Refusal.UNAUTHORIZED_COMMAND
     if contract.expires_at_s <= context.now_s:

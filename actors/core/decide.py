@@ -17,6 +17,7 @@ from actors.core import (
     commands,
     contracts,
     envelopes,
+    erasure,
     forwarded,
     message_queue,
     retention,
@@ -140,6 +141,8 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.PurgeQueue, mediator, envelopes.purge),
         # What is due, by the rules of retention
         _row(commands.ExpireRecords, mediator, retention.expire),
+        # Erasure, by the operator's word or the owner's
+        _row(commands.EraseIdentity, mediator, erasure.erase),
         # Edges: their sockets, and what they refused
         _row(commands.OpenSession, owner, system_commands.open_session),
         _row(commands.Listen, agent, system_commands.listen),

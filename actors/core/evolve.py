@@ -44,6 +44,8 @@ from eventstore.log.events import (
     EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
+    IdentityErased,
+    IdentityErasureBegun,
     IdentityRegistered,
     IdentityReleased,
     InvitationUsed,
@@ -64,6 +66,7 @@ from eventstore.log.events import (
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
+    SavedEventsErased,
     SpeakerNamed,
 )
 
@@ -93,6 +96,7 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
             _remove(state, event)
         case IdentityRegistered():
             state.registered_until_s = max(state.registered_until_s, event.expires_at_s)
+            state.is_erased = False
         case ContractStored():
             _keep_contract(state, event, version)
         case ContractRequested() | ContractRequested1():
@@ -230,6 +234,7 @@ def _evolve_agent(  # noqa: C901 - one arm per event
     """The events of DIDComm agents, of invitations, of edges, and of placement."""
     match event:
         case ConnectionEstablished():
+            state.is_erased = False
             state.connection = Connection(
                 event.peer_did,
                 event.label,
@@ -290,8 +295,43 @@ def _evolve_account(state: Identity, event: Event, version: int) -> None:
             state.mediated = state.refusing = False
             state.ended_at_s = event.issued_at_s
             state.prior_dids = []
+        case IdentityErasureBegun() | SavedEventsErased() | IdentityErased():
+            _erase(state, event, version)
         case _:
             raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
+
+
+_LEFT_TO_ERASE: Final = frozenset(
+    [
+        *("version", "messages", "queue_bytes", "by_sender", "envelopes", "envelope_bytes"),
+        *("by_key", "expiring", "expires_first_s", "requests", "requests_by_sender"),
+        *("request_bytes", "public_events", "public_bytes"),
+        *("last_added_ms", "last_delivered_ms", "last_removed_ms", "refusing"),
+        *("dedicated_by", "erased_events"),
+    ]
+)
+"""What the beginning of an erasure leaves to the steps that follow, and what names no one."""
+
+
+def _erase(
+    state: Identity,
+    event: IdentityErasureBegun | SavedEventsErased | IdentityErased,
+    version: int,
+) -> None:
+    match event:
+        case IdentityErasureBegun():
+            saved, blank = state.saved_events, Identity()
+            for name in Identity.__struct_fields__:
+                if name not in _LEFT_TO_ERASE:
+                    setattr(state, name, getattr(blank, name))
+            state.erasing = version
+            state.erased_events += saved
+            state.erased_until = 0 if saved else version
+        case SavedEventsErased():
+            state.erased_until = event.after + event.count
+        case IdentityErased():
+            state.erasing = state.erased_until = 0
+            state.is_erased = True
 
 
 def _give_up_did(state: Identity) -> None:

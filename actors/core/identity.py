@@ -110,6 +110,10 @@ class Identity(msgspec.Struct):
     envelopes queued last, by what each came by, so that a sender's retry makes no second one; of
     an edge, the commands that its last counts came by.
 
+    ``erasing`` is the version with which the erasure of the identity began, 0 where none is under
+    way; saved events up to ``erased_until`` are erased already. ``is_erased``: it was, and has not
+    come back. ``erased_events`` counts the saved events that were erased ever.
+
     ``dedicated_by`` says why the identity is a partition of its own; empty for
     one that belongs to its shard.
 
@@ -165,6 +169,10 @@ class Identity(msgspec.Struct):
     former_did: str = ""
     used_by: str = ""
     dedicated_by: str = ""
+    erasing: int = 0
+    erased_until: int = 0
+    erased_events: int = 0
+    is_erased: bool = False
 
     @property
     def is_known(self) -> bool:

@@ -240,6 +240,19 @@ class Purged(_Reply, frozen=True):
     messages: int
 
 
+class Erased(_Reply, frozen=True):
+    """A step of an erasure: how many records it took; ``is_over``: nothing is left to be erased.
+
+    ``keys`` are those that the target had registered, to be released; ``is_known``: there is, or
+    was, such an identity.
+    """
+
+    records: int
+    is_over: bool
+    keys: list[ClaimedKey] = []
+    is_known: bool = True
+
+
 class Expired(_Reply, frozen=True):
     """How many records of each kind were removed because their time was over."""
 
@@ -277,6 +290,7 @@ Reply: TypeAlias = (
     | Delivery
     | Dedication
     | Purged
+    | Erased
     | Expired
 )
 

@@ -13,12 +13,13 @@ from itertools import islice
 from math import ceil
 from typing import Final, NamedTuple
 
+from actors.core import erasure
 from actors.core.commands import ExpireRecords
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import EXPIRED, due_messages, lapsed_messages, removal
-from actors.core.replies import Expired
+from actors.core.replies import Erased, Expired
 from eventstore.log.event_log import Due
 from eventstore.log.events import ContractExpired, ContractRequestsExpired, Event, Seconds
 
@@ -47,7 +48,7 @@ def due_times(state: Identity) -> DueTimes:
     anything = state.messages or state.requests or state.contracts
     is_client = state.registered_until_s and state.connection is None
     return DueTimes(
-        _expires_at_ms(state) if state.messages else None,
+        _expires_at_ms(state) if state.messages or state.erasing else None,
         None if oldest is None else oldest.at_ms,
         _ms(state.contracts_until_s) if state.contracts else None,
         _ms(state.registered_until_s) if is_client and anything else None,
@@ -81,6 +82,10 @@ def lapsed(state: Identity, context: DecisionContext) -> list[Event]:
 
 def expire(state: Identity, command: ExpireRecords, context: DecisionContext) -> Accepted:
     """Remove what is due, a bounded number of records at a time."""
+    if state.erasing:
+        step = erasure.next_step(state, command.records_max, context)
+        assert isinstance(step.reply, Erased)
+        return Accepted(Expired(step.reply.records + 1, 0, 0), step.events)
     is_over, most = _is_unregistered(state, context), command.records_max
     reason = UNREGISTERED if is_over else EXPIRED
     messages = list(state.messages) if is_over else due_messages(state, context)
@@ -99,7 +104,12 @@ def expire(state: Identity, command: ExpireRecords, context: DecisionContext) ->
 
 
 def _expires_at_ms(state: Identity) -> int | None:
-    """When the first message expires by its sender's word, or by the owner's rule for envelopes."""
+    """When the first message expires by its sender's word, or by the owner's rule for envelopes.
+
+    Long ago for an identity that is being erased: its next step is always due.
+    """
+    if state.erasing:
+        return 0
     first = _ms(state.expires_first_s) if state.expires_first_s else None
     own_s = state.policy.age_s_max if state.policy is not None else 0
     if not own_s or not state.envelopes:

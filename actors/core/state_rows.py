@@ -30,6 +30,7 @@ class IdentityRow(NamedTuple):
     removed_at: int | None
     refusing: bool
     dedicated: bool
+    erased: bool
 
 
 class RegistrationRow(NamedTuple):
@@ -195,9 +196,9 @@ TABLES: Final[Mapping[str, type[NamedTuple]]] = {
 def state_rows(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
     """The rows of every table that this identity has any in."""
     yield "identities", [IdentityRow(
-        state.version, state.saved_events, state.last_added_ms or None,
+        state.version, state.saved_events + state.erased_events, state.last_added_ms or None,
         state.last_delivered_ms or None, state.last_removed_ms or None, state.refusing,
-        bool(state.dedicated_by),
+        bool(state.dedicated_by), state.is_erased,
     )]  # fmt: skip
     if state.registered_until_s:
         yield "registrations", [RegistrationRow(float(state.registered_until_s))]

@@ -61,7 +61,6 @@ LEAVING: Final = frozenset(
 )
 """The events that leave, beside seals, when nothing refers to them."""
 _ERASING: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
-_ROWS_AT_ONCE: Final = 1_000
 _STATES_AT_ONCE: Final = 100
 _STATE_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 _FIRST: Final = 1
@@ -106,6 +105,7 @@ class Archiver:
         sign: Callable[[bytes], bytes],
         *,
         window_ms: int,
+        rows_max: int,
         clock: Callable[[], int],
         after_step: Callable[[], None] = lambda: None,
     ) -> None:
@@ -118,13 +118,15 @@ class Archiver:
             sign: signs the seams to come, with the key that ``seam`` names.
             window_ms: the widest window of timestamps that the mediator may be given, in
                 milliseconds: seals that are needed under it stay.
+            rows_max: rows that leave in one transaction, and those of the batch that reaches it.
             clock: tells Unix milliseconds.
-            after_step: called after each transaction.
+            after_step: called after each transaction; what it raises ends the work there.
         """
         self.seam = seam
         self._log = log
         self._sign = sign
         self._window_ms = window_ms
+        self._rows_max = rows_max
         self._clock = clock
         self._after_step = after_step
         self._text = text
@@ -147,7 +149,7 @@ class Archiver:
                 states=[(stream, new) for stream, new, _ in some],
             )
         earlier = [row for row in plan.rows if row.position <= self.seam.position]
-        for rows in _in_parts(earlier, _ROWS_AT_ONCE):
+        for rows in _in_parts(earlier, self._rows_max):
             stayed = self.seam.stayed.minus(map(row_entry, rows))
             seam = msgspec.structs.replace(self.seam, stayed=stayed)
             self._step(seam, left=[row.position for row in rows])
@@ -169,7 +171,7 @@ class Archiver:
             assert isinstance(sealed, BatchSealed)
             heads[sealed.partition] = Head(row.version, sealed.digest)
             is_last = row is section.rows[-1]
-            if is_last or len(left) >= _ROWS_AT_ONCE:
+            if is_last or len(left) >= self._rows_max:
                 stayed = stayed.plus(stay)
                 seam = msgspec.structs.replace(
                     self.seam,

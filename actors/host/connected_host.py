@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from contextvars import Context
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from actors.host.host_client import (
+    Content,
     HostClient,
     HostConnectionLost,
     QuestionFailed,
@@ -19,17 +22,19 @@ from actors.host.host_connection import HostAddress, TakePushes
 from actors.host.host_finder import HostFinder
 from actors.host.port import (
     A,
+    HostCutOff,
     HostNotReached,
     HostQuestion,
     HostUnavailable,
     NoteSockets,
+    ReadPages,
     decode_answer,
 )
 from eventstore.log.host_leases import HostLease
 
-_CONNECT_S_MAX: Final = 1.0
-"""On one network a connection takes a millisecond; who waits longer waits for a lost machine."""
+_LOG = logging.getLogger(__name__)
 _AGAIN_S: Final = 0.1
+_T = TypeVar("_T")
 
 
 class Caller(NamedTuple):
@@ -56,30 +61,48 @@ class ConnectedHostPort:
         self._finder = finder
         self._client: HostClient | None = None
         self._noted: tuple[HostClient, NoteSockets] | None = None
-        self._opening = asyncio.Lock()
+        self._pages: ConnectedHostPort | None = None
+        self._attempt: asyncio.Task[None] | None = None
+        self._missed: HostLease | None = None
+        self._is_cut_off = False
 
     async def submit(self, batch: bytes) -> bytes:
         """Run a batch of submissions; see ``IdentityHost.submit``.
 
         Raises:
             HostNotReached: nothing was sent.
+            HostCutOff: nothing was sent, and the host lives; said within a second.
             HostUnavailable: outcome unknown.
         """
         return await self._call(lambda client: client.submit(batch))
 
     async def ask(self, question: HostQuestion[A]) -> A:
-        """The answer to a question; see ``IdentityHost.ask``. Raises: as ``submit``."""
-        return decode_answer(question, await self.ask_packed(msgspec.msgpack.encode(question)))
+        """The answer to a question; see ``IdentityHost.ask``. Raises: as ``submit``.
 
-    async def ask_packed(self, question: bytes) -> bytes:
+        Pages may be large: no command waits behind one, for they have a connection of their own.
+        """
+        port = self._port_for_pages() if isinstance(question, ReadPages) else self
+        return decode_answer(question, await port.ask_packed(msgspec.msgpack.encode(question)))
+
+    async def ask_packed(self, question: bytes) -> Content:
         """The same in msgpack, for a family of questions of any kind. Raises: as ``submit``."""
         return await self._call(lambda client: client.ask(question))
+
+    def _port_for_pages(self) -> ConnectedHostPort:
+        if self._pages is None:
+            caller = self._caller._replace(
+                name=f"{self._caller.name} pages", on_pushes=_ignore, on_missed=_ignore
+            )
+            self._pages = ConnectedHostPort(caller, self._name, self._finder)
+        return self._pages
 
     def close(self) -> None:
         """End the connection; the next call makes one to the process of that name by then."""
         if self._client is not None:
             self._client.close()
             self._client = self._noted = None
+        if self._pages is not None:
+            self._pages.close()
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
@@ -92,14 +115,14 @@ class ConnectedHostPort:
         if self._noted is not None and self._noted[0].is_open and self._noted[1] == note:
             return self._noted[0].incarnation
 
-        async def ask(client: HostClient) -> bytes:
+        async def ask(client: HostClient) -> str:
             await client.ask(msgspec.msgpack.encode(note))
             self._noted = client, note
-            return client.incarnation.encode()
+            return client.incarnation
 
-        return (await self._call(ask)).decode()
+        return await self._call(ask)
 
-    async def _call(self, ask: Callable[[HostClient], Awaitable[bytes]]) -> bytes:
+    async def _call(self, ask: Callable[[HostClient], Awaitable[_T]]) -> _T:
         try:
             async with asyncio.timeout(self._caller.call_s_max):
                 client = self._client
@@ -110,30 +133,78 @@ class ConnectedHostPort:
             raise HostUnavailable(self._name) from error
 
     async def _connected(self) -> HostClient:
+        """The open connection; who wants it while one is being made waits for that one."""
         until_s = time.monotonic() + self._caller.patience_s
-        async with self._opening:
-            while self._client is None or not self._client.is_open:
-                lease = await self._finder.find(self._name)
-                if lease is not None and await self._opened(lease):
-                    break
-                if time.monotonic() >= until_s:
-                    raise HostNotReached(self._name)
-                await asyncio.sleep(_AGAIN_S)
-            assert self._client is not None
-            return self._client
+        while self._client is None or not self._client.is_open:
+            attempt = self._attempt_under_way()
+            try:
+                if not self._is_cut_off:
+                    await asyncio.shield(attempt)
+            except HostNotReached:
+                if not self._is_cut_off:
+                    if time.monotonic() >= until_s:
+                        raise
+                    await asyncio.sleep(_AGAIN_S)
+            if self._is_cut_off:
+                raise HostCutOff(self._name)
+        return self._client
 
-    async def _opened(self, lease: HostLease) -> bool:
+    def _attempt_under_way(self) -> asyncio.Task[None]:
+        if self._attempt is None or self._attempt.done():
+            # Of no request: others wait for it, too.
+            self._attempt = asyncio.get_running_loop().create_task(
+                self._connect(), context=Context()
+            )
+            self._attempt.add_done_callback(_retrieve)
+        return self._attempt
+
+    async def _connect(self) -> None:
+        """Try once to connect to where the row says. Raises: HostNotReached, HostUnavailable."""
+        lease = await self._finder.find(self._name)
+        if lease is None:
+            self._reached()
+            raise HostNotReached(self._name)
         address = HostAddress(lease.address, lease.port, lease.token)
         try:
-            async with asyncio.timeout(_CONNECT_S_MAX):
-                self._client = await connect_to_host(
-                    address, self._caller.name, self._caller.on_pushes
-                )
-        except ConnectionRefusedError:
+            client = await connect_to_host(address, self._caller.name, self._caller.on_pushes)
+        except HostConnectionLost as error:
+            raise HostNotReached(self._name) from error
+        except ConnectionRefusedError as error:
             self._finder.refused(lease)
-            return False
-        except (HostConnectionLost, OSError):
-            return False
-        if self._client.has_missed:
+            self._reached()
+            raise HostNotReached(self._name) from error
+        except OSError as error:
+            await self._not_reached(lease)
+            raise HostNotReached(self._name) from error
+        self._client = client
+        self._reached()
+        if client.has_missed:
             self._caller.on_missed(self._name)
-        return True
+
+    def _reached(self) -> None:
+        """There is a way to where the host is, or the host is no more."""
+        self._missed, self._is_cut_off = None, False
+
+    async def _not_reached(self, lease: HostLease) -> None:
+        """No answer came from there. A row that was renewed since says that the host lives."""
+        if self._missed is None or self._missed.incarnation != lease.incarnation:
+            self._missed = lease
+        now = await self._finder.find(self._name)
+        is_cut_off = (
+            now is not None
+            and now.incarnation == lease.incarnation
+            and now.ends_s > self._missed.ends_s
+        )
+        if is_cut_off and not self._is_cut_off:
+            _LOG.error("%s lives and cannot be reached from here", self._name)
+        self._is_cut_off = is_cut_off
+
+
+def _ignore(_: object) -> None:
+    """Nothing is pushed to who asks and nothing more."""
+
+
+def _retrieve(attempt: asyncio.Task[None]) -> None:
+    """All who waited for it may have given up."""
+    if not attempt.cancelled():
+        attempt.exception()

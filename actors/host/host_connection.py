@@ -43,6 +43,8 @@ _HELLO_S_MAX: Final = 5.0
 UNPROVEN_MAX: Final = 64
 """Connections that have not proved themselves yet; each takes a thread for some seconds. With more
 the longest silent one is closed: an edge says its ``Hello`` at once, and is not kept out."""
+_JOINED_BYTES_MAX: Final = 64 * 1024
+"""A shorter content leaves with its head in one piece; to copy a longer one takes more."""
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 """What may wait for an edge that reads slowly; beyond it would fill the memory."""
 HEADER: Final = struct.Struct(">IQ")
@@ -58,12 +60,17 @@ _IDLE_S: Final = 2
 _PROBES_S: Final = 1
 _PROBES: Final = 3
 _UNACKNOWLEDGED_MS: Final = 5_000
+"""For the end of the host, which may wait for an edge that does not read."""
+ASKED_MS: Final = 1_000
+"""For the end of the edge: a machine takes what is sent to it also when its host stands still or
+has much to do, so who hears nothing for so long, with two packets sent again, is cut off."""
 
+Buffer: TypeAlias = bytes | bytearray
 Answer: TypeAlias = Callable[[bytes], None]
 Submit: TypeAlias = Callable[[str, bytes, Answer, str], None]
 """Takes an edge, a batch, who gets the answer, and the incarnation of the
 connection; may not wait."""
-Answered: TypeAlias = Callable[[bytes | None], None]
+Answered: TypeAlias = Callable[[Buffer | None], None]
 """Gets the msgpack of the answer to a question, or None if it cannot be answered."""
 Ask: TypeAlias = Callable[[bytes, Answered], None]
 """Takes a question and who gets the answer; may not wait."""
@@ -104,14 +111,17 @@ class Welcome(msgspec.Struct, frozen=True):
     has_missed: bool
 
 
-def keep_alive(connection: socket.socket) -> None:
-    """Send at once, and notice within seconds that the other machine is gone."""
+def keep_alive(connection: socket.socket, unacknowledged_ms: int = _UNACKNOWLEDGED_MS) -> None:
+    """Send at once, and notice within seconds that the other machine is gone.
+
+    What was sent and not acknowledged for ``unacknowledged_ms`` ends the connection.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBES_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unacknowledged_ms)
 
 
 _HELLO: Final = msgspec.msgpack.Decoder(Hello)
@@ -134,27 +144,34 @@ class EdgeConnection:
         self._is_open = True
         threading.Thread(target=self._send_rest, name="edge-rest", daemon=True).start()
 
-    def send(self, number: int, content: bytes) -> None:
+    def send(self, number: int, content: Buffer) -> None:
         """Send a frame without waiting: what the socket does not take at once is sent later."""
-        frame = memoryview(HEADER.pack(len(content), number) + content)
+        head = HEADER.pack(len(content), number)
         with self._changed:
-            if not self._is_open:
+            if len(content) <= _JOINED_BYTES_MAX:
+                self._send(memoryview(head + content))
+            else:
+                self._send(memoryview(head))
+                self._send(memoryview(content))
+
+    def _send(self, part: memoryview) -> None:
+        if not self._is_open:
+            return
+        if not self._unsent_bytes:
+            try:
+                part = part[self._connection.send(part, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._shut()
                 return
-            if not self._unsent_bytes:
-                try:
-                    frame = frame[self._connection.send(frame, socket.MSG_DONTWAIT) :]
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    self._shut()
-                    return
-            if frame:
-                self._unsent.append(frame)
-                self._unsent_bytes += len(frame)
-                if self._unsent_bytes > self._unsent_bytes_max:
-                    _LOG.error("%s does not read its answers: connection closed", self.edge)
-                    self._shut()
-                self._changed.notify()
+        if part:
+            self._unsent.append(part)
+            self._unsent_bytes += len(part)
+            if self._unsent_bytes > self._unsent_bytes_max:
+                _LOG.error("%s does not read its answers: connection closed", self.edge)
+                self._shut()
+            self._changed.notify()
 
     def close(self) -> None:
         """End the connection; the thread that reads from it notices."""
@@ -361,7 +378,7 @@ def _answer(connection: EdgeConnection, number: int) -> Answer:
 
 
 def _answered(connection: EdgeConnection, number: int) -> Answered:
-    def answered(content: bytes | None) -> None:
+    def answered(content: Buffer | None) -> None:
         connection.send(number | FAILED if content is None else number, content or b"")
 
     return answered

@@ -26,6 +26,7 @@ from actors.host.growth import Growth
 from actors.host.host import Host
 from actors.host.inspection import Inspector
 from actors.host.measures import HostReport, HostStats, LogWatch, families
+from actors.host.packed_page import pack_page
 from actors.host.port import (
     PAGE_TOO_LARGE,
     A,
@@ -71,7 +72,7 @@ from eventstore.log.event_log import (
 from eventstore.log.host_leases import HostLeases
 from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import folder_of, open_log
-from eventstore.stores.postgres_connections import PostgresBounds
+from eventstore.stores.postgres_bounds import PostgresBounds
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
@@ -247,7 +248,7 @@ class IdentityHost:
             case _:
                 assert_never(question)
 
-    def read(self, reads: Sequence[Read]) -> list[bytes]:
+    def read(self, reads: Sequence[Read]) -> list[memoryview]:
         """Answer reads of read models, beside the writer: a slow read delays no command.
 
         Returns:
@@ -388,7 +389,7 @@ class IdentityHost:
             on_look=self._growth.look,
         )
 
-    def _page(self, read: Read) -> bytes:
+    def _page(self, read: Read) -> memoryview:
         stream = identity_stream(read.owner_did)
         offset, limit, bytes_max = read.page.offset, read.page.size, read.page.bytes_max
         page: SavedEventsPage | PublicEventsPage | MessagesPage
@@ -405,13 +406,13 @@ class IdentityHost:
                     stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
                 )
         except PageTooLarge:
-            return PAGE_TOO_LARGE
+            return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("page cannot be read: %s", type(error).__name__)
             if missing:
                 self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
-            return b""
-        answer = msgspec.msgpack.encode(page)
+            return memoryview(b"")
+        answer = pack_page(page)
         if isinstance(page, SavedEventsPage) and len(answer) > _CHARGED_BYTES_MIN:
             # Before it is answered: the owner's next command comes after it.
             self._writer.call(lambda: self._charge(read.owner_did, len(answer)))

@@ -31,6 +31,10 @@ class HostNotReached(HostUnavailable):
     """There was no way to a host; nothing was asked of it."""
 
 
+class HostCutOff(HostUnavailable):
+    """A host lives, by its row, and there is no way to it from here; nothing was asked of it."""
+
+
 class HostQuestion(msgspec.Struct, Generic[A], frozen=True, array_like=True, tag=True):
     """Base of all questions; ``A`` is the type of the answer."""
 
@@ -47,7 +51,7 @@ PAGE_TOO_LARGE: Final = msgspec.msgpack.encode(None)
 """Instead of a page whose records are more bytes than it may have."""
 
 
-class ReadPages(HostQuestion[list[bytes]], frozen=True):
+class ReadPages(HostQuestion[list[memoryview]], frozen=True):
     """The msgpack of each page, empty where it could not be read."""
 
     reads: list[Read]
@@ -178,7 +182,7 @@ _ANSWERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
 }
 
 
-def decode_answer(question: HostQuestion[A], answer: bytes) -> A:
+def decode_answer(question: HostQuestion[A], answer: bytes | memoryview) -> A:
     """The answer to a question from its msgpack."""
     found: A = _ANSWERS[type(question)].decode(answer)
     return found

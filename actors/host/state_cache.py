@@ -57,7 +57,7 @@ from eventstore.log.codec import decode, decode_whole, encode, identity_stream
 from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow
 from eventstore.log.event_contents import content_of
-from eventstore.log.event_log import EventLog, QueueDepth, Snapshot
+from eventstore.log.event_log import Changed, EventLog, QueueDepth, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     ContractRequested,
@@ -85,6 +85,9 @@ class CachedIdentity(msgspec.Struct, gc=True):
     weight_bytes: int = 0
     missing: set[int] = set()
     """Versions of what waits and has no content, as was found when it was to be handed out."""
+    stored_oldest_ms: int | None = None
+    stored_rest: tuple[object, ...] = ()
+    """What the log has of ``depth`` beside the size; an append that fails forgets the identity."""
 
     def run(self, command: Command, context: DecisionContext, record: Record) -> Decision:
         """Decide on one command; what has waited too long is removed before it.
@@ -113,18 +116,20 @@ class CachedIdentity(msgspec.Struct, gc=True):
         return rows
 
     def depth(self) -> QueueDepth:
-        """What waits for the identity now."""
-        messages = self.state.messages
-        oldest = next(iter(messages.values()), None)
-        return QueueDepth(
-            self.stream,
-            len(messages),
-            self.state.queue_bytes,
-            None if oldest is None else oldest.at_ms,
-            self.did,
-            self.state.connection is not None and bool(self.state.connection.endpoint),
-            *due_times(self.state),
-        )
+        """What waits for the identity now, to be stored."""
+        state = self.state
+        oldest = next(iter(state.messages.values()), None)
+        oldest_ms = None if oldest is None else oldest.at_ms
+        did = "" if state.is_erased else self.did
+        outbound = state.connection is not None and bool(state.connection.endpoint)
+        due = due_times(state)
+        rest = (did, outbound, *due)
+        changed = Changed.SIZE if oldest_ms == self.stored_oldest_ms else Changed.OLDEST
+        if rest != self.stored_rest:
+            changed = Changed.ANYTHING
+        self.stored_oldest_ms, self.stored_rest = oldest_ms, rest
+        size = len(state.messages), state.queue_bytes
+        return QueueDepth(self.stream, *size, oldest_ms, did, outbound, *due, changed)
 
 
 Record: TypeAlias = Callable[[CachedIdentity, Sequence[Event]], None]
@@ -239,7 +244,9 @@ class StateCache:
         """
         state = cached.state
         due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
-        if state.version - cached.snapshot_version < due_after:
+        # One of before an erasure has the names that it was to end.
+        new = state.version - cached.snapshot_version
+        if new < due_after and not (state.is_erased and new):
             return None
         cached.snapshot_version = state.version
         return Snapshot(version=state.version, fold=FOLD, state=to_snapshot(state))
@@ -279,7 +286,7 @@ def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
     """
     archived = log.load_archived_state(stream)
     if archived is not None and archived.fold != FOLD:
-        why = f"its archived state is of layout {archived.fold}, this release has {FOLD}"
+        why = f"its archived state is of layout {archived.fold}, and {FOLD} of it was not made yet"
         raise CorruptRow(str(stream), why)
     state = _followed(log, stream, _state_of(archived), until=version)
     if state.version < version:
@@ -314,8 +321,7 @@ def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
     """The streams whose snapshot was changed, or is not what their events make of an identity.
 
     Those of nonces and of other releases are held to their digest alone, and so are those that are
-    older than rows which have left. A state that stands for rows which have left and is of another
-    release is one of them: its stream cannot be read.
+    older than rows which have left, and the states that stand for these.
 
     Raises: as ``read_identity``.
     """
@@ -327,7 +333,7 @@ def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
         after = page[-1][0].bytes
     after = b""
     while page := log.read_archived_states(after=after):
-        yield from (stream for stream, state in page if state is None or state.fold != FOLD)
+        yield from (stream for stream, state in page if state is None)
         after = page[-1][0].bytes
 
 

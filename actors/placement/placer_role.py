@@ -20,7 +20,7 @@ from typing_extensions import override
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
 from actors.host.connected_host import Caller, ConnectedHostPort
-from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
+from actors.host.host_client import Content, HostClient, HostConnectionLost, connect_to_host
 from actors.host.host_connection import Answered, HostAddress, HostServer
 from actors.host.host_finder import HostFinder
 from actors.host.host_term import HostTerm
@@ -43,10 +43,12 @@ from eventstore.log.host_leases import HostLease, HostLeases
 PLACER: Final = "placer"
 _LOG = logging.getLogger(__name__)
 _TICK_S: Final = 0.5
+_STAND_BY_S: Final = 1.0
+"""Who stands by hears of the end of the placer's process by its connection; the rest by the lease,
+a quarter of whose time this is."""
 _TABLE_S: Final = 1.0
 """How long a question for a newer table waits: who is not answered looks for another placer."""
 _ANSWER_S_MAX: Final = 3.0
-_CONNECT_S_MAX: Final = 1.0
 _ORDER_S_MAX: Final = 60.0
 """For an order: a process may have to be started, and shards to be moved."""
 
@@ -106,7 +108,7 @@ class PlacerRole:
             while True:
                 if not await self._looked(self._lease):
                     server.close()  # who is connected here looks for the placer elsewhere
-                await asyncio.sleep(_TICK_S)
+                await self._pause()
         finally:
             server.close()
             if self._placing is not None:
@@ -121,6 +123,16 @@ class PlacerRole:
             with contextlib.suppress(LogUnavailable):
                 await asyncio.to_thread(self._leases.leave, self._lease)
         await asyncio.to_thread(self._leases.close)
+
+    async def _pause(self) -> None:
+        """Until it is time to look again, which it is when the process of the placer has ended."""
+        placing = self._placing
+        if self._placer is not None or placing is None or not placing.is_open:
+            await asyncio.sleep(_TICK_S)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STAND_BY_S):
+                await placing.ended()
 
     async def _looked(self, lease: HostLease) -> bool:
         """Renew the lease, and look at the hosts if it is ours; False if it is ours no longer."""
@@ -161,9 +173,8 @@ class PlacerRole:
             if other.name == PLACER:
                 address = HostAddress(other.address, other.port, other.token)
                 try:
-                    async with asyncio.timeout(_CONNECT_S_MAX):
-                        name = f"standby {self._node} {new_id()}"
-                        self._placing = await connect_to_host(address, name, _ignore)
+                    name = f"standby {self._node} {new_id()}"
+                    self._placing = await connect_to_host(address, name, _ignore)
                 except ConnectionRefusedError:
                     return True
                 except (HostConnectionLost, OSError) as error:
@@ -229,7 +240,9 @@ class PlacerLink(PlacerPort):
     async def order(self, order: Order) -> Placed:
         return _PLACED.decode(await self._ask(order, _ORDER_S_MAX))
 
-    async def _ask(self, question: HostQuestion[Any], seconds_max: float = _ANSWER_S_MAX) -> bytes:
+    async def _ask(
+        self, question: HostQuestion[Any], seconds_max: float = _ANSWER_S_MAX
+    ) -> Content:
         try:
             async with asyncio.timeout(seconds_max):
                 return await self._port.ask_packed(msgspec.msgpack.encode(question))

@@ -10,6 +10,15 @@ INLINE_BYTES: Final = 4 * 1024 * 1024
 """Arguments and results up to this size travel inside the call. Ray's default of 100 KB would send
 a page of 100 messages of 1 KiB through shared memory, at a millisecond each."""
 
+_PERIODS_MS: Final = {
+    "raylet_report_resources_period_milliseconds": 5_000,
+    "object_manager_timer_freq_ms": 1_000,
+    "kill_idle_workers_interval_ms": 5_000,
+    "gcs_pull_resource_loads_period_milliseconds": 10_000,
+}
+"""How often Ray looks at resources, objects and idle processes that other nodes might want: one
+machine has none of these. By default up to ten times a second, a third of a percent of a core."""
+
 
 def prepare() -> None:
     """Set what this process and all its children need.
@@ -25,5 +34,8 @@ def prepare() -> None:
     os.environ.setdefault("RAY_max_direct_call_object_size", str(INLINE_BYTES))
     # Ray's own record of every call, for a dashboard that is not there: it grows with them.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+    for name, ms in _PERIODS_MS.items():
+        os.environ.setdefault(f"RAY_{name}", str(ms))
+    os.environ.setdefault("RAY_event_stats", "0")
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -22,6 +22,8 @@ from eventstore.log.errors import ContentMissing
 SALT_BYTES: Final = 16
 _BIN_32: Final = 0xC6
 _BEGIN: Final = Struct(">BI")
+BEGINS_WITH_CONTENT: Final = bytes([_BIN_32])
+"""The first byte of a ``state`` of an export that has the content; no fact begins with it."""
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True, dict=True):

@@ -9,7 +9,7 @@ as messages waited at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -74,7 +74,7 @@ class ContentCheck:
         for place in self._missing.values():
             yield finding(Fault.MISSING_CONTENT, place, "no row says that its content was erased")
 
-    def _erased(self, row: LogRow, versions: list[int]) -> Iterator[Finding]:
+    def _erased(self, row: LogRow, versions: Sequence[int]) -> Iterator[Finding]:
         left = [v for v in versions if self._missing.pop((row.stream, v), None) is None]
         if not left:
             return

@@ -1,9 +1,11 @@
-"""What a field of an event says of its column in the export, and of the stream that it names."""
+"""What a field of an event says of its column, its bounds and its stream; records in a field."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
 
 
 class ExportColumn(NamedTuple):
@@ -26,8 +28,29 @@ class NoColumn(Enum):
 SIZE_ALONE: Final = NoColumn.SIZE_ALONE
 STATE_ALONE: Final = NoColumn.STATE_ALONE
 
+ERASED_AT_ONCE: Final = msgspec.Meta(ge=0, le=10_000)
+"""The most that ``retention.records_per_step_max`` can be set to. A row that was made up says no
+more: who reads it would fill the memory with versions."""
+
 
 class NamesStream(NamedTuple):
     """A field that names the stream whose first event this is, behind this prefix."""
 
     prefix: str = ""
+
+
+class RefusedCommands(msgspec.Struct, frozen=True, array_like=True):
+    """Commands that one edge refused alike: how many, and when the first and the last of them.
+
+    ``protocol`` is ``decentrl`` or ``didcomm``; ``command`` its name for the request, empty
+    where it is not known or not distinguished; ``reason`` the code of the refusal. ``sender_did``
+    is who signed or packed them, empty where that is not proven or where there were many.
+    """
+
+    protocol: str
+    command: str
+    reason: str
+    sender_did: str
+    count: int
+    first_ms: Annotated[int, ExportColumn("first_at", is_time=True)]
+    last_ms: Annotated[int, ExportColumn("last_at", is_time=True)]

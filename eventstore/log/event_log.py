@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -89,6 +89,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class Changed(Enum):
+    """What of a depth differs from the one that was stored before; the size always may."""
+
+    SIZE = "messages, bytes"
+    OLDEST = "oldest_at_ms"
+    ANYTHING = "anything"
+
+
 class QueueDepth(msgspec.Struct, frozen=True):
     """What waits for one identity; ``oldest_at_ms`` is None for an empty queue.
 
@@ -106,6 +114,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
     requests_since_ms: int | None = None
     contracts_until_ms: int | None = None
     registered_until_ms: int | None = None
+    changed: Changed = Changed.ANYTHING
 
 
 class Due(StrEnum):

@@ -25,46 +25,28 @@ are Unix seconds as the client wrote them (an integer stays an integer, a fracti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Final, TypeAlias, TypeVar
-
-import msgspec
+from typing import Annotated, Final
 
 from eventstore.log.content import Content
-from eventstore.log.event_fields import SIZE_ALONE, STATE_ALONE, ExportColumn, NamesStream
+from eventstore.log.event_fields import (
+    ERASED_AT_ONCE,
+    SIZE_ALONE,
+    STATE_ALONE,
+    ExportColumn,
+    NamesStream,
+    RefusedCommands,
+)
+from eventstore.log.event_registry import (
+    FREQUENT,
+    TOPIC_BY_TYPE,
+    Event,
+    Seconds,
+    released,
+    type_name,
+)
 
-Seconds: TypeAlias = int | float
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What every event carries: when it was decided and which command caused it."""
-
-    at_ms: int
-    command: bytes
-
-
-TOPIC_BY_TYPE: Final[dict[type[Event], str]] = {}
-"""The registry: every released type, in the order of this file, with its topic."""
-FREQUENT: Final[set[type[Event]]] = set()
-"""The types that make up most of a log. Events of the others are few."""
-_Kind = TypeVar("_Kind", bound=type[Event])
-
-
-def released(topic: str, *, is_frequent: bool = False) -> Callable[[_Kind], _Kind]:
-    """Register an event type under its topic: a short stable name with a version."""
-
-    def register(kind: _Kind) -> _Kind:
-        TOPIC_BY_TYPE[kind] = topic
-        if is_frequent:
-            FREQUENT.add(kind)
-        return kind
-
-    return register
-
-
-def type_name(kind: type[Event]) -> str:
-    """The topic of an event type without its version, as in the column ``type``."""
-    return TOPIC_BY_TYPE[kind].rpartition(".")[0]
+__all__ = ["FREQUENT", "TOPIC_BY_TYPE", "Event", "RefusedCommands", "Seconds", "type_name"]
+"""Declared beside this module, and part of it all the same."""
 
 
 @released("identity-registered.1")
@@ -359,23 +341,6 @@ class InvitationUsed(Event, frozen=True, kw_only=True):
     by_did: str
 
 
-class RefusedCommands(msgspec.Struct, frozen=True, array_like=True):
-    """Commands that one edge refused alike: how many, and when the first and the last of them.
-
-    ``protocol`` is ``decentrl`` or ``didcomm``; ``command`` its name for the request, empty
-    where it is not known or not distinguished; ``reason`` the code of the refusal. ``sender_did``
-    is who signed or packed them, empty where that is not proven or where there were many.
-    """
-
-    protocol: str
-    command: str
-    reason: str
-    sender_did: str
-    count: int
-    first_ms: Annotated[int, ExportColumn("first_at", is_time=True)]
-    last_ms: Annotated[int, ExportColumn("last_at", is_time=True)]
-
-
 @released("refusals-counted.1")
 class RefusalsCounted(Event, frozen=True, kw_only=True):
     """What one edge refused in a period, summed up; in the stream of the edge.
@@ -471,6 +436,35 @@ class PublicEventsDeleted(Event, frozen=True, kw_only=True):
     event_ids: list[str]
     channel_id: str | None
     versions: Annotated[list[int], STATE_ALONE]
+
+
+@released("identity-erasure-begun.1")
+class IdentityErasureBegun(Event, frozen=True, kw_only=True):
+    """All that stands before this in the stream is being erased; ``reason``: operator, or owner.
+
+    Registration, contracts, connection, mediation, keylist, rules and history of saved events are
+    over with this event. What has contents leaves by the events that follow, in steps.
+    """
+
+    reason: str
+
+
+@released("saved-events-erased.1")
+class SavedEventsErased(Event, frozen=True, kw_only=True):
+    """The saved events at the ``count`` versions behind the version ``after`` are erased."""
+
+    after: Annotated[int, STATE_ALONE]
+    count: Annotated[int, STATE_ALONE, ERASED_AT_ONCE]
+
+    @property
+    def versions(self) -> range:
+        """The versions whose contents leave, among them those of other rows, which have none."""
+        return range(self.after + 1, self.after + 1 + self.count)
+
+
+@released("identity-erased.1")
+class IdentityErased(Event, frozen=True, kw_only=True):
+    """Nothing is left of what stood before the erasure began, which this ends."""
 
 
 @released("batch-sealed.1", is_frequent=True)

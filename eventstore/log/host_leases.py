@@ -16,7 +16,9 @@ class HostLease(msgspec.Struct, frozen=True):
     """A host that lives, as its row says.
 
     ``incarnation`` differs between two processes of the same name. ``address`` and ``port`` are
-    where it listens for edges, and ``token`` opens a connection there.
+    where it listens for edges, and ``token`` opens a connection there. ``ends_s`` is when its
+    time is over by the clock of the database, which grows as long as the host renews it; 0 in a
+    lease that was not read.
     """
 
     name: str
@@ -25,6 +27,7 @@ class HostLease(msgspec.Struct, frozen=True):
     address: str
     port: int
     token: bytes
+    ends_s: float = 0.0
 
     def __repr__(self) -> str:
         """Without the token: this may be printed."""

@@ -82,7 +82,8 @@ class Seam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     ``left`` counts the rows that have left, ``stayed`` is the sum over the others up to there,
     ``states`` that over the states of the streams that rows have left from. ``heads`` are the
-    newest seals up to there. ``manifest`` is the one of the archive, with its SHA-256, that had the
+    newest seals up to there. ``fold`` is the layout of all states, 0 where nothing says it.
+    ``manifest`` is the one of the archive, with its SHA-256, that had the
     rows which left last. ``at_ms`` is when it was signed, Unix milliseconds.
     """
 
@@ -92,6 +93,7 @@ class Seam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     left: int = 0
     stayed: Sum = Sum()
     states: Sum = Sum()
+    fold: int = 0
     heads: dict[str, Head] = {}
     manifest: str = ""
     manifest_sha256: str = ""

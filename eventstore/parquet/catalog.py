@@ -11,18 +11,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import UNSET
 
 from eventstore.log.verify import Head
-from eventstore.parquet.errors import Damage, ExportDamaged
+from eventstore.parquet.errors import Damage, ExportDamaged, RowsPruned
 from eventstore.parquet.files import HEAD, INDEX, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     DataFile,
     ExportHead,
     Manifest,
+    Pruned,
     Statement,
     Verify,
     heads_of,
@@ -76,6 +78,35 @@ class Catalog:
         return self.statements[-1].manifest.last if self.statements else 0
 
     @property
+    def pruned_to(self) -> int:
+        """The position up to which only rows are left that something needs; 0 for none."""
+        first = self.statements[0].manifest if self.statements else None
+        return first.last if first is not None and first.is_pruned else 0
+
+    @property
+    def pruned(self) -> Pruned | None:
+        """What was removed up to ``pruned_to``; None for nothing."""
+        said = self.statements[0].manifest.pruned if self.statements else UNSET
+        return None if said is UNSET else said
+
+    def check_not_pruned(self, as_of: datetime | int | None) -> None:
+        """Refuse a time or a position at which there were rows that were removed since.
+
+        Raises:
+            RowsPruned: says from when on everything is there.
+        """
+        pruned = self.pruned
+        if pruned is None or as_of is None:
+            return
+        is_before = (
+            as_of < self.pruned_to
+            if isinstance(as_of, int)
+            else as_of.timestamp() * 1000 < pruned.recorded_until_ms
+        )
+        if is_before:
+            raise RowsPruned(f"as of {as_of} it is not known any more: {pruned_text(self)}")
+
+    @property
     def rows(self) -> int:
         """All rows."""
         return sum(statement.manifest.rows for statement in self.statements)
@@ -104,6 +135,21 @@ class Catalog:
         if mark is None or not mark.complete_until_ms or mark.complete_position > self.last:
             return None
         return mark.complete_until_ms
+
+
+def pruned_text(catalog: Catalog) -> str:
+    """What was removed from an export, in words; empty for nothing."""
+    pruned = catalog.pruned
+    if pruned is None:
+        return ""
+    until, at = (
+        datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+        for ms in (pruned.recorded_until_ms, pruned.at_ms)
+    )
+    return (
+        f"{pruned.rows:,} rows up to position {catalog.pruned_to:,}, recorded until {until}, were"
+        f" removed from the archive at {at}"
+    )
 
 
 def catalog_of(
@@ -260,11 +306,13 @@ class _Reading:
                 raise ExportDamaged(path, Damage.BAD_SIGNATURE, why)
 
     def _statements(self, said: TableVersion, *, is_whole: bool) -> list[Statement]:
-        named, found = dict(said.since), read_summary(self._place, said)
-        if is_whole:
-            named, found = counting_in(said, found), []
+        summary = read_summary(self._place, said)
+        named = counting_in(said, summary)
+        # One that was written again stands for the same rows as that in the summary.
+        found = [] if is_whole else [s for s in summary if s.manifest.path in named]
         known = [s for s in self._known if named.get(s.manifest.path) == s.sha256]
-        found += _statements(self._place, sorted(named), self._verify, known)
+        unread = named.keys() - {s.manifest.path for s in found}
+        found += _statements(self._place, sorted(unread), self._verify, known)
         for statement in found:
             path = statement.manifest.path
             if named.get(path, statement.sha256) != statement.sha256:

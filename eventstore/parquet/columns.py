@@ -135,9 +135,16 @@ def columns_of(topics: Sequence[str], events: Sequence[Any]) -> dict[str, list[A
 
 def with_shards(table: pa.Table, sections: Iterable[tuple[str, int]]) -> pa.Table:
     """The table with its ``shard`` column: each partition for the number of rows it sealed."""
-    shards = [pa.repeat(pa.scalar(partition, pa.string()), rows) for partition, rows in sections]
     index = SCHEMA.get_field_index("shard")
-    return table.add_column(index, SCHEMA.field(index), pa.concat_arrays(shards))
+    return table.add_column(index, SCHEMA.field(index), shards_of(sections))
+
+
+def shards_of(sections: Iterable[tuple[str | None, int]]) -> pa.Array:
+    """The ``shard`` of the rows of these sections: partitions, and how many rows each sealed.
+
+    Most seals are of a row or two: an array for each would cost more than all else about a row.
+    """
+    return pa.array([partition for partition, rows in sections for _ in range(rows)], pa.string())
 
 
 def identity_of(event: Event) -> str | None:

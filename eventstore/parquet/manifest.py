@@ -8,6 +8,10 @@ newest seal of every partition up to ``last``, so that a cut end of the log is f
 others (``eventstore.parquet.write.compaction``) takes their place in the chain: it has the
 ``previous`` of the first of them, and ``stands_for`` is the SHA-256 of the last of them.
 
+A manifest with ``pruned`` is the first one and stands for the beginning of a log of which only
+the rows are left that something still needs (``eventstore.parquet.write.pruning``). No seal covers
+single rows, so what proves these is its signature over their files alone.
+
 Manifests are canonical JSON (RFC 8785); the signature is over the same without ``signature``.
 """
 
@@ -33,9 +37,11 @@ Sign: TypeAlias = Callable[[bytes], bytes]
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
 """Whether the second is the mediator's signature of the first."""
 
-_NAME: Final = re.compile(rf"{MANIFESTS}/(\d{{20}})-(\d{{20}})\.json")
+_REWRITTEN: Final = re.compile(r"-r(\d+)\.[a-z]+\Z")
+"""Ends the name of what was written again with the same rows, without contents that were erased."""
+_NAME: Final = re.compile(rf"{MANIFESTS}/(\d{{20}})-(\d{{20}})(?:-r[1-9]\d*)?\.json")
 _FILE_NAME: Final = re.compile(
-    rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-(\d{{20}})-(\d{{20}})\.parquet"
+    rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-(\d{{20}})-(\d{{20}})(?:-r[1-9]\d*)?\.parquet"
 )
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -85,10 +91,26 @@ class ManifestTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     root: str
 
 
+class Pruned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is not in the export any more of the positions that a manifest stands for.
+
+    ``rows`` counts the rows that were removed, by this pruning and those before; the last of all
+    rows there was recorded at ``recorded_until_ms``, and this was signed at ``at_ms``, both Unix
+    milliseconds.
+    """
+
+    rows: int
+    recorded_until_ms: int
+    at_ms: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stands in the export for the positions ``first`` to ``last`` of the log.
 
-    ``tree`` is that of all seals up to ``last``; earlier releases did not say it.
+    ``tree`` is that of all seals up to ``last``; earlier releases did not say it. ``rewritten``
+    counts how often its rows were written again without contents that had been erased since,
+    ``contents`` the rows that have theirs; earlier releases did not say it. ``pruned`` says that
+    rows between these positions were removed; ``tree`` and ``heads`` stand for them.
     """
 
     format: int
@@ -103,12 +125,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     previous: str
     signed_by: str
     tree: ManifestTree | UnsetType = UNSET
+    rewritten: int | UnsetType = UNSET
+    contents: int | UnsetType = UNSET
+    pruned: Pruned | UnsetType = UNSET
     signature: str = ""
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether rows were removed between its positions."""
+        return self.pruned is not UNSET
 
     @property
     def path(self) -> str:
         """Where it stands in the export."""
-        return manifest_path(self.first, self.last)
+        return manifest_path(self.first, self.last, self.rewritten or 0)
 
 
 class ExportHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,14 +165,24 @@ class Statement(NamedTuple):
     """Of the manifest as it is stored."""
 
 
-def manifest_path(first: int, last: int) -> str:
-    """The path of the manifest over these positions."""
-    return f"{MANIFESTS}/{first:020d}-{last:020d}.json"
+def manifest_path(first: int, last: int, rewritten: int = 0) -> str:
+    """The path of the manifest over these positions, which were written again so often."""
+    return f"{MANIFESTS}/{first:020d}-{last:020d}{_suffix(rewritten)}.json"
 
 
-def data_path(date: str, first: int, last: int) -> str:
-    """The path of the file with the rows of a day between these positions."""
-    return f"{EVENTS}/date={date}/events-{first:020d}-{last:020d}.parquet"
+def data_path(date: str, first: int, last: int, rewritten: int = 0) -> str:
+    """The path of the file with the rows of a day between these positions, as above."""
+    return f"{EVENTS}/date={date}/events-{first:020d}-{last:020d}{_suffix(rewritten)}.parquet"
+
+
+def _suffix(rewritten: int) -> str:
+    return f"-r{rewritten}" if rewritten else ""
+
+
+def rewritten_of(path: str) -> int:
+    """How often the rows were written again that the path of a manifest or data file names."""
+    found = _REWRITTEN.search(path)
+    return int(found[1]) if found else 0
 
 
 def is_manifest(path: str) -> bool:
@@ -152,12 +192,13 @@ def is_manifest(path: str) -> bool:
 
 def last_position(manifest: str) -> int:
     """The last position that the path of a manifest names."""
-    return int(manifest.removesuffix(".json").rpartition("-")[2])
+    return positions_of(manifest)[1]
 
 
 def positions_of(path: str) -> tuple[int, int]:
     """The first and last position that the path of a manifest or a data file names."""
-    first, last = path.partition(".")[0].split("-")[-2:]
+    parts = path.partition(".")[0].split("-")
+    first, last = parts[-3:-1] if parts[-1].startswith("r") else parts[-2:]
     return int(first[-20:]), int(last)
 
 
@@ -311,6 +352,9 @@ def _check_figures(path: str, manifest: Manifest) -> None:
     rows = sum(file.rows for file in manifest.files)
     if not 0 < manifest.first <= manifest.last or rows != manifest.rows or rows == 0:
         why = f"{rows} rows in its files, {manifest.rows} rows in all"
+        raise ExportDamaged(path, Damage.BROKEN_MANIFEST, why)
+    if manifest.is_pruned and (manifest.first > 1 or manifest.tree is UNSET):
+        why = "what was pruned begins with position 1, and a tree stands for it"
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, why)
     for file in manifest.files:
         _check_file(path, manifest, file)

@@ -121,6 +121,11 @@ class OpenedExport:
         return found
 
     @property
+    def pruned_to(self) -> Position:
+        """Up to where only rows are left that something needs; 0 where all are."""
+        return tuple(part.catalog.pruned_to for part in self.parts)
+
+    @property
     def complete_until_ms(self) -> int | None:
         """All that was recorded until then (Unix milliseconds) is here; None if that is unknown."""
         said = [part.catalog.complete_until_ms for part in self.parts]
@@ -133,8 +138,12 @@ class OpenedExport:
         Raises:
             NotExported: the export ends before it, or may be incomplete until then, or it names
                 none.
+            RowsPruned: rows were removed since that it had then.
         """
         catalogs = [part.catalog for part in self.parts]
+        if len(catalogs) == 1 or isinstance(as_of, datetime):
+            for catalog in catalogs:
+                catalog.check_not_pruned(as_of)
         if isinstance(as_of, datetime):
             _check_complete(catalogs, as_of)
         elif as_of is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from typing import Final
 
 import pyarrow as pa
@@ -62,7 +63,7 @@ def exported_sections(
     ]
     with ThreadPoolExecutor(1, "export-rows") as reader:
         ahead = reader.submit(manifest_table, place, manifests[0]) if manifests else None
-        for manifest, after in zip(manifests, [*manifests[1:], None], strict=True):
+        for manifest, after in zip_longest(manifests, manifests[1:]):
             assert ahead is not None
             table = ahead.result()
             ahead = reader.submit(manifest_table, place, after) if after else None
@@ -70,7 +71,7 @@ def exported_sections(
             for start in range(0, table.num_rows, _ROWS_AT_ONCE):
                 rows = log_rows(table.slice(start, _ROWS_AT_ONCE))
                 is_last = start + _ROWS_AT_ONCE >= table.num_rows
-                yield LogSection(rows, heads if is_last else None)
+                yield LogSection(rows, heads if is_last else None, manifest.is_pruned)
 
 
 def manifest_table(place: ExportPlace, manifest: Manifest) -> pa.Table:

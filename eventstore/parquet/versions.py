@@ -26,6 +26,7 @@ from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
     ManifestTree,
+    Pruned,
     Statement,
     Verify,
     parse_statement,
@@ -98,6 +99,9 @@ class _SummaryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     previous: str
     signed_by: str
     tree: ManifestTree | UnsetType = UNSET
+    rewritten: int | UnsetType = UNSET
+    contents: int | UnsetType = UNSET
+    pruned: Pruned | UnsetType = UNSET
     sha256: str
 
 

@@ -31,6 +31,8 @@ from eventstore.log.events import (
     ContractRequestsExpired,
     ContractStored,
     Event,
+    IdentityErased,
+    IdentityErasureBegun,
     IdentityRegistered,
     MessageExpirySet,
     MessageQueued,
@@ -136,6 +138,7 @@ FOLDED: Final = (
     *(ContractRequested, ContractRequested1),
     *(ContractRequestsAcknowledged, ContractRequestsAcknowledged1, ContractRequestsExpired),
     *(ContractStored, ContractExpired),
+    *(IdentityErasureBegun, IdentityErased),
 )
 """The events that say something about a queue, or of when something of its owner is due."""
 ENTRIES_MAX: Final = 1_000_000
@@ -156,6 +159,7 @@ class _Queue(msgspec.Struct):
     expiring: dict[str, Seconds] = {}
     requests: dict[str, int] = {}
     contracts: dict[str, Seconds] = {}
+    is_being_erased: bool = False
 
     def depth(self, stream: UUID) -> QueueDepth:
         """As the owner of the identity says it (``actors.core.retention``)."""
@@ -166,6 +170,8 @@ class _Queue(msgspec.Struct):
         expiries = [ceil(at_s * 1000) for at_s in self.expiring.values()]
         if self.own_age_s and first is not None:
             expiries.append(first + self.own_age_s * 1000 + 1)
+        if self.is_being_erased:
+            expiries.append(0)
         has_any = self.waiting or self.requests or self.contracts
         is_client = self.registered_until_s and not self.is_agent
         return QueueDepth(
@@ -220,13 +226,23 @@ class QueueFold:
         if queue is None:
             queue = self._queues[stream] = _Queue(did)
             self._entries += 1
+        queue.did = did
         return queue
 
-    def _take(self, queue: _Queue, event: Event) -> None:
+    def _take(  # noqa: C901 - one arm per event
+        self, queue: _Queue, event: Event
+    ) -> None:
         match event:
             case AccountEnded():
                 queue.outbound = queue.is_agent = False
                 queue.own_age_s = 0
+            case IdentityErasureBegun():
+                self._entries -= len(queue.contracts)
+                queue.registered_until_s = queue.own_age_s = 0
+                queue.contracts, queue.is_being_erased = {}, True
+                queue.outbound = queue.is_agent = False
+            case IdentityErased():
+                queue.did, queue.is_being_erased = "", False
             case QueuePolicySet():
                 queue.own_age_s = event.age_s_max
             case MessageQueued() | MessageQueued1():

@@ -13,11 +13,17 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.codec import identity_stream
+from eventstore.log.codec import decode, identity_stream
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
-from eventstore.log.events import EventSaved, EventSaved1, EventTagsUpdated
+from eventstore.log.events import (
+    TOPIC_BY_TYPE,
+    EventSaved,
+    EventSaved1,
+    EventTagsUpdated,
+    SavedEventsErased,
+)
 from eventstore.log.session import Session, StoredPosting
 from eventstore.read_models.postings import (
     ListKey,
@@ -39,6 +45,7 @@ _FOREIGN: Final = "saved foreign"
 _ALL: Final = "saved"
 _UNPROCESSED: Final = "saved unprocessed"
 _TAG: Final = "tag"
+_SAVED_TOPICS: Final = {TOPIC_BY_TYPE[EventSaved], TOPIC_BY_TYPE[EventSaved1]}
 _stream_of: Final = lru_cache(maxsize=1_000)(identity_stream)
 """The events of one command are of a few participants; a UUID takes 25 us."""
 
@@ -89,6 +96,34 @@ def update_tags(
         there += on_lists(new, before._replace(revision=version))
     remove(session, gone)
     add(session, there)
+
+
+def erase(session: Session, owner: UUID, erased: SavedEventsErased) -> None:
+    """Take the owner's events at these versions off all lists."""
+    rows = session.stored(owner, erased.versions)
+    saved = [
+        (version, decode(row.topic, row.state))
+        for version, row in rows.items()
+        if row.topic in _SAVED_TOPICS
+    ]
+    events = {
+        list_key(owner, _ID, event.event_id): (version, event)
+        for version, event in saved
+        if isinstance(event, EventSaved | EventSaved1)
+    }
+    known = newest(session, list(events))
+    found = [(posting, *events[key]) for key, posting in known.items()]
+    tagged = session.stored(owner, [posting.revision for posting, _, _ in found])
+    gone: list[StoredPosting] = []
+    for posting, version, event in found:
+        if posting.version == version:
+            row = tagged.get(posting.revision)
+            update = event if row is None else decode(row.topic, row.state)
+            assert isinstance(update, EventSaved | EventSaved1 | EventTagsUpdated)
+            processed = event.processed or row is not None
+            lists = _lists(owner, _others(owner, event), update.encrypted_tags, processed=processed)
+            gone += on_lists([*lists, *_fixed_lists(owner, event.event_id, posting)], posting)
+    remove(session, gone)
 
 
 def query(

@@ -21,6 +21,7 @@ from eventstore.log.events import (
     PublicEventPublished1,
     PublicEventsDeleted,
     PublicEventsDeleted1,
+    SavedEventsErased,
 )
 from eventstore.log.session import Session
 from eventstore.read_models import dedicated_identities, public_events, saved_events
@@ -28,7 +29,7 @@ from eventstore.read_models import dedicated_identities, public_events, saved_ev
 INDEXED: Final = (
     *(EventSaved, EventSaved1, EventTagsUpdated, PublicEventPublished, PublicEventPublished1),
     *(PublicEventsDeleted, PublicEventsDeleted1),
-    *(IdentityDedicated, IdentityReleased),
+    *(IdentityDedicated, IdentityReleased, SavedEventsErased),
 )
 """The events that change a read model; depths of queues come from their owner."""
 MADE: Final = ("postings", "queue_depths", "dedicated")
@@ -74,6 +75,8 @@ def _update_one(session: Session, owner: UUID, version: int, event: Event) -> No
             public_events.publish(session, owner, version, event)
         case PublicEventsDeleted() | PublicEventsDeleted1():
             public_events.withdraw(session, owner, event)
+        case SavedEventsErased():
+            saved_events.erase(session, owner, event)
         case IdentityDedicated():
             dedicated_identities.dedicate(session, owner, event)
         case IdentityReleased():

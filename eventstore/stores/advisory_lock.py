@@ -16,7 +16,8 @@ from typing import Final, TypeAlias
 from psycopg import Error
 
 from eventstore.log.errors import LockedElsewhere, LogUnavailable
-from eventstore.stores.postgres_connections import BoundedConnection, PostgresBounds, connected
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_connections import BoundedConnection, connected
 
 _KEEPALIVES: Final = 3
 _BOUNDS: Final = PostgresBounds()

@@ -68,7 +68,8 @@ class HostLeaseFile(HostLeases):
     @override
     def living(self) -> Sequence[HostLease]:
         with self._living() as (rows, _):
-            return [lease for _, (_, lease) in sorted(rows.items())]
+            found = [row for _, row in sorted(rows.items())]
+            return [msgspec.structs.replace(lease, ends_s=ends_s) for ends_s, lease in found]
 
     @override
     def leave(self, lease: HostLease) -> None:

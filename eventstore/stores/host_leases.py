@@ -1,50 +1,17 @@
-"""Host leases in PostgreSQL, in the log's own database.
-
-Statements are short, have a connection of their own, and never wait behind an append. No process
-relies on a row after a power cut, so commits wait for no disk and no standby.
-"""
+"""Opens the host leases of the log that a URL names."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-import psycopg
-from psycopg.rows import tuple_row
-from typing_extensions import override
-
-from eventstore.log.errors import LogUnavailable
-from eventstore.log.host_leases import HostLease, HostLeases
+from eventstore.log.host_leases import HostLeases
 from eventstore.stores.host_lease_file import HostLeaseFile
-from eventstore.stores.postgres_connections import BoundedConnection, PostgresBounds, connected
+from eventstore.stores.postgres_bounds import PostgresBounds
 
 _BOUNDS: Final = PostgresBounds()
-_CONNECT_S_MAX: Final = 2.0
-"""libpq knows no shorter time."""
-_ANSWER_S_MAX: Final = 1.0
-_KEPT_S: Final = 3_600.0
-"""A row whose time is over is removed after so long: hosts of single identities come and go."""
 _FILE: Final = "-hosts"
-_NOW: Final = "extract(epoch from clock_timestamp())::float8"
-_COLUMNS: Final = "name, node, incarnation, address, port, token"
-_INSERT: Final = (
-    f"INSERT INTO host_leases ({_COLUMNS}, ends)"  # noqa: S608 - own text
-    f" VALUES (%s, %s, %s, %s, %s, %s, {_NOW} + %s)"
-    " ON CONFLICT (name) DO UPDATE SET node = excluded.node, incarnation = excluded.incarnation,"
-    " address = excluded.address, port = excluded.port, token = excluded.token,"
-    " ends = excluded.ends"
-)
-_RENEW: Final = (
-    f"{_INSERT} WHERE host_leases.incarnation = excluded.incarnation"
-    f" OR host_leases.ends <= {_NOW} RETURNING 1"
-)
-_CLEAR: Final = f"DELETE FROM host_leases WHERE ends <= {_NOW} - %s"  # noqa: S608 - own text
-_LIVING: Final = f"SELECT {_COLUMNS} FROM host_leases WHERE ends > {_NOW} ORDER BY name"  # noqa: S608 - own text
-_LEAVE: Final = "DELETE FROM host_leases WHERE name = %s AND incarnation = %s"
 
 
 def open_host_leases(dsn: str, postgres: PostgresBounds = _BOUNDS) -> HostLeases:
@@ -56,85 +23,7 @@ def open_host_leases(dsn: str, postgres: PostgresBounds = _BOUNDS) -> HostLeases
     if url.scheme == "sqlite":
         log = Path(unquote(url.path)).absolute()
         return HostLeaseFile(log.with_name(log.name + _FILE))
+    # A process without PostgreSQL starts without its driver.
+    from eventstore.stores.postgres_host_leases import PostgresHostLeases  # noqa: PLC0415
+
     return PostgresHostLeases(dsn, postgres)
-
-
-class PostgresHostLeases(HostLeases):
-    """A ``HostLeases`` in the database of the log."""
-
-    def __init__(self, dsn: str, bounds: PostgresBounds) -> None:
-        self._dsn = dsn
-        self._bounds = msgspec.structs.replace(
-            bounds,
-            connect_s_max=_CONNECT_S_MAX,
-            answer_s_max=_ANSWER_S_MAX,
-            lock_s_max=_ANSWER_S_MAX,
-        )
-        self._turn = threading.Lock()
-        self._connection: BoundedConnection | None = None
-
-    @override
-    def take(self, lease: HostLease, seconds: float) -> None:
-        self._run(_INSERT, [*_row(lease), seconds])
-        self._run(_CLEAR, [_KEPT_S])
-
-    @override
-    def renew(self, lease: HostLease, seconds: float) -> bool:
-        return bool(self._run(_RENEW, [*_row(lease), seconds]))
-
-    @override
-    def living(self) -> Sequence[HostLease]:
-        return [
-            HostLease(
-                name.decode(),
-                node.decode(),
-                incarnation.decode(),
-                address.decode(),
-                port,
-                token,
-            )
-            for name, node, incarnation, address, port, token in self._run(_LIVING, [])
-        ]
-
-    @override
-    def leave(self, lease: HostLease) -> None:
-        self._run(_LEAVE, [lease.name.encode(), lease.incarnation.encode()])
-
-    @override
-    def close(self) -> None:
-        with self._turn:
-            self._disconnect()
-
-    def _run(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        with self._turn:
-            try:
-                return self._rows(statement, parameters)
-            except (psycopg.Error, OSError) as error:
-                self._disconnect()
-                why = next(iter(str(error).splitlines()), type(error).__name__)
-                raise LogUnavailable(f"host leases: {why}") from error
-
-    def _rows(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        if self._connection is None:
-            self._connection = connected(self._dsn, self._bounds)
-            self._connection.execute("SET synchronous_commit = off")
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            # Own text, with nothing of others in it.
-            cursor.execute(statement.encode(), parameters, prepare=True)
-            return cursor.fetchall() if cursor.description else []
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-
-def _row(lease: HostLease) -> list[object]:
-    return [
-        lease.name.encode(),
-        lease.node.encode(),
-        lease.incarnation.encode(),
-        lease.address.encode(),
-        lease.port,
-        lease.token,
-    ]

@@ -18,12 +18,17 @@ from typing_extensions import override
 
 from eventstore.log.errors import ImportRefused
 from eventstore.log.event_contents import erased_by
-from eventstore.log.event_log import LogRow, QueueDepth, StoredRecord
+from eventstore.log.event_log import LogRow, QueueDepth, Snapshot, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Session, Store, StoredPosting
 from eventstore.read_models import postings, queue_depths
 from eventstore.read_models.update import update_read_models
-from eventstore.stores.recorder_log import UNFINISHED, stored_settings, unavailable
+from eventstore.stores.recorder_log import (
+    UNFINISHED,
+    save_states,
+    stored_settings,
+    unavailable,
+)
 
 _SET: Final = (
     "INSERT INTO settings (name, value) VALUES (?, ?)"
@@ -89,6 +94,11 @@ class LogImport:
         """Store the depths of these queues, in one transaction."""
         with self._writing() as session:
             queue_depths.save(session, depths)
+
+    def save_states(self, states: Sequence[tuple[UUID, Snapshot]]) -> None:
+        """Store the states that stand for rows which are missing, in one transaction."""
+        with self._writing() as session:
+            save_states(session, "archived_states", states)
 
     def finish(self, constants: Mapping[str, str]) -> None:
         """Fix the constants of the log and take the mark away: from now on it is a log."""

@@ -9,8 +9,7 @@ from urllib.parse import unquote, urlsplit
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.session import Store
-from eventstore.stores.postgres_connections import PostgresBounds
-from eventstore.stores.postgres_log import open_postgres_store
+from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.recorder_log import opened
 from eventstore.stores.sqlite_log import open_sqlite_store
 
@@ -62,6 +61,9 @@ def open_store(
         case "sqlite" if url.path and not url.netloc:
             return open_sqlite_store(Path(unquote(url.path)), makes_missing=makes_missing)
         case "postgresql" | "postgres":
+            # A process without PostgreSQL starts without its driver.
+            from eventstore.stores.postgres_log import open_postgres_store  # noqa: PLC0415
+
             return open_postgres_store(
                 dsn, allow_unsafe=allow_unsafe, bounds=postgres, makes_missing=makes_missing
             )

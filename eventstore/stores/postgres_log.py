@@ -29,7 +29,8 @@ from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
 from eventstore.stores import postgres_queue_totals as queue_totals
 from eventstore.stores.postgres_append import FUNCTION, LOCK, append
-from eventstore.stores.postgres_connections import PostgresBounds, PostgresConnections
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_connections import PostgresConnections
 from eventstore.stores.sql_recorder import SqlRecorder
 
 _BOUNDS: Final = PostgresBounds()

@@ -264,7 +264,7 @@ class RecorderLog(EventLog):
     @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         with self._writing() as session:
-            _save(session, "snapshots", snapshots)
+            save_states(session, "snapshots", snapshots)
 
     @override
     def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
@@ -301,7 +301,7 @@ class RecorderLog(EventLog):
                     " there, or its content still is"
                 )
             if departure.states:
-                _save(session, "archived_states", departure.states)
+                save_states(session, "archived_states", departure.states)
 
     @override
     def setting(self, name: str, default: str) -> str:
@@ -370,7 +370,8 @@ class RecorderLog(EventLog):
             yield session
 
 
-def _save(session: Session, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
+def save_states(session: Session, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
+    """Replace the states of these streams in a table of them."""
     session.run_many(
         f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
         " ON CONFLICT (stream) DO UPDATE SET"

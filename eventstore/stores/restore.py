@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from eventstore.log.codec import decode, decode_whole, encode, partition_stream
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
-from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed, Event
 from eventstore.log.seal import GENESIS, digest_by
 from eventstore.log.verify import Head
@@ -79,6 +80,25 @@ class SealedRows:
                 raise NotAsSealed(self._unsealed[0].position, why)
         return covered
 
+    def begin(self, rows: Sequence[LogRow]) -> None:
+        """Take rows that are left of the beginning of a log: no seal covers them one by one.
+
+        Raises:
+            NotAsSealed: one is out of order.
+            UnknownTopic, CorruptRow: a seal cannot be understood.
+        """
+        for row in rows:
+            if row.position <= self._reached or row.version <= self._versions.get(row.stream, 0):
+                raise NotAsSealed(row.position, f"stands after position {self._reached}")
+            self._reached = row.position
+            self._versions[row.stream] = row.version
+            if row.topic == SEAL_TOPIC:
+                sealed = decode(row.topic, row.state)
+                assert isinstance(sealed, BatchSealed)
+                self.heads[sealed.partition] = Head(row.version, sealed.digest)
+                self.position, self.seals = row.position, self.seals + 1
+        self.rows += len(rows)
+
     def _check(self, row: LogRow) -> None:
         sealed = decode(row.topic, row.state)
         assert isinstance(sealed, BatchSealed)
@@ -112,6 +132,7 @@ PAGE_BYTES: Final = 16 * 1024 * 1024
 TRANSACTION_ROWS: Final = 32_768
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
 _DEPTHS_AT_ONCE: Final = 10_000
+_STATES_AT_ONCE: Final = 1_000
 _FOLDED: Final = {TOPIC_BY_TYPE[kind] for kind in FOLDED}
 _WRITTEN: Final = {TOPIC_BY_TYPE[kind] for kind in (*INDEXED, *ERASING)}
 _DECODED: Final = _FOLDED | _WRITTEN
@@ -124,10 +145,12 @@ class LogSection(NamedTuple):
     """Rows that follow each other in a log.
 
     ``heads``, where they are known, are the newest seals of all partitions up to the last row.
+    ``is_rest``: they are what is left of the beginning of a log that was pruned.
     """
 
     rows: Sequence[LogRow]
     heads: Mapping[str, Head] | None = None
+    is_rest: bool = False
 
 
 class Restored(NamedTuple):
@@ -140,20 +163,24 @@ class Restored(NamedTuple):
     identities: int
 
 
-def log_sections(log: EventLog) -> Iterator[LogSection]:
-    """All rows of a log, up to where it ends when that is reached. Raises as ``read_rows``."""
-    reached = 0
+def log_sections(log: EventLog, after: int = 0) -> Iterator[LogSection]:
+    """The rows of a log behind a position, up to where it ends when that is reached.
+
+    Raises as ``read_rows``.
+    """
+    reached = after
     while rows := log.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES):
         reached = rows[-1].position
         yield LogSection(rows)
 
 
-def restore(
+def restore(  # noqa: PLR0913 - what, where to, and up to where
     sections: Iterable[LogSection],
     target: LogImport,
     constants: Mapping[str, str],
     *,
     until: int | None = None,
+    states: Sequence[tuple[UUID, Snapshot]] = (),
     progress: OnProgress = lambda _position, _rows: None,
     entries_max: int = ENTRIES_MAX,
 ) -> Restored:
@@ -163,7 +190,8 @@ def restore(
         sections: the rows, from the first on.
         target: where to, begun; finished here.
         constants: of the log, by name.
-        until: end with the last seal at or before this position.
+        until: end with the last seal at or before this position, which is behind what was pruned.
+        states: of the streams that rows are missing from, for rows that were pruned.
         progress: called after each transaction.
         entries_max: queues and waiting messages to keep in memory.
 
@@ -180,7 +208,11 @@ def restore(
         rows = section.rows
         if until is not None and rows[-1].position > until:
             rows = [row for row in rows if row.position <= until]
-        writer.take(sealed.take(rows))
+        if section.is_rest:
+            sealed.begin(rows)
+            writer.take(rows)
+        else:
+            writer.take(sealed.take(rows))
         if len(rows) < len(section.rows):
             break
         if section.heads is not None and sealed.heads != section.heads:
@@ -196,6 +228,8 @@ def restore(
         raise NotAsSealed(sealed.position + 1, why)
     progress(sealed.position, sealed.rows)
     identities = _save_depths(target, writer.fold, entries_max)
+    for start in range(0, len(states), _STATES_AT_ONCE):
+        target.save_states(states[start : start + _STATES_AT_ONCE])
     target.finish(constants)
     return Restored(sealed.position, sealed.rows, sealed.seals, sealed.streams, identities)
 

@@ -21,12 +21,13 @@ are, and made new where something is added to their positions.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -42,7 +43,10 @@ _OF_SALTS_NONCE: Final = bytes(_NONCE_BYTES)
 ROW_BYTES: Final = _OF_SALTS_BYTES + KEY_BYTES
 """The keys, and then their secret as long as there is one."""
 _NO_KEY: Final = bytes(KEY_BYTES)
-_DELETE: Final = "DELETE FROM contents WHERE position = ? RETURNING length(content)"
+_DELETE: Final = (
+    "DELETE FROM contents WHERE position IN (SELECT value FROM json_each(?))"
+    " RETURNING length(content)"
+)
 TABLES: Final = (
     # By position, so that what is new stands at the end and what leaves together stood together.
     "CREATE TABLE IF NOT EXISTS contents (position INTEGER PRIMARY KEY, content BLOB NOT NULL)",
@@ -103,12 +107,11 @@ def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> int:
 
 def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
     """Erase the contents at these positions that are there; how many bytes they were."""
-    erased_bytes = 0
     pages: defaultdict[int, list[int]] = defaultdict(list)
     for position in positions:
         pages[position // KEYS].append(position)
-        for (size_bytes,) in cursor.execute(_DELETE, (position,)).fetchall():
-            erased_bytes += size_bytes
+    places = json.dumps(list(chain.from_iterable(pages.values())))
+    erased = cursor.execute(_DELETE, (places,)).fetchall()
     empty: list[tuple[int]] = []
     for page, those in pages.items():
         is_empty = not list(cursor.execute(_LEFT, _ends(page)))
@@ -116,7 +119,7 @@ def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
             empty.append((page,))
     if empty:
         _overwriting(cursor, "DELETE FROM content_keys WHERE page = ?", empty)
-    return erased_bytes
+    return sum(size_bytes for (size_bytes,) in erased)
 
 
 def _overwrite(cursor: sqlite3.Cursor, page: int, positions: Sequence[int] | None) -> bool:

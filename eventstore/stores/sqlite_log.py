@@ -20,14 +20,14 @@ from typing_extensions import override
 
 from eventstore.log.errors import CorruptRow, LogUnavailable, ReadModelsMissing
 from eventstore.log.event_contents import content_of, erased_by
-from eventstore.log.event_log import LogRow, QueueDepth, StorageFigures, StoredRecord
+from eventstore.log.event_log import Changed, LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
 from eventstore.read_models.due_identities import DUE_COLUMNS, INDEXES
 from eventstore.read_models.postings import INSERT
 from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
-from eventstore.stores import sqlite_contents, sqlite_sizes
+from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
 from eventstore.stores.sql_recorder import SqlRecorder
 from eventstore.stores.sqlite_connections import (
     CHECKPOINT_BYTES,
@@ -100,45 +100,17 @@ _INDEXES: Final = (
     "DROP INDEX IF EXISTS outbound_queues",  # which SQLite no longer preferred to the next
     *INDEXES,
 )
-_TOTALS: Final = (
-    "DROP TABLE IF EXISTS queue_totals",
-    """
-    CREATE TABLE queue_totals (
-        id INTEGER PRIMARY KEY, queues INTEGER NOT NULL, messages INTEGER NOT NULL,
-        bytes INTEGER NOT NULL
-    )
-    """,
-    """
-    INSERT INTO queue_totals
-    SELECT 0, count(*), coalesce(sum(messages), 0), coalesce(sum(bytes), 0) FROM queue_depths
-    """,
-    """
-    CREATE TRIGGER queue_added AFTER INSERT ON queue_depths BEGIN
-        UPDATE queue_totals SET queues = queues + 1, messages = messages + new.messages,
-        bytes = bytes + new.bytes;
-    END
-    """,
-    """
-    CREATE TRIGGER queue_changed AFTER UPDATE OF messages, bytes ON queue_depths
-    WHEN new.messages <> old.messages OR new.bytes <> old.bytes BEGIN
-        UPDATE queue_totals SET messages = messages + new.messages - old.messages,
-        bytes = bytes + new.bytes - old.bytes;
-    END
-    """,
-    """
-    CREATE TRIGGER queue_removed AFTER DELETE ON queue_depths BEGIN
-        UPDATE queue_totals SET queues = queues - 1, messages = messages - old.messages,
-        bytes = bytes - old.bytes;
-    END
-    """,
+_POSITIONS: Final = (
+    "SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
+    " ON originator_id = json_extract(value, '$[0]')"
+    " AND originator_version = json_extract(value, '$[1]')"
 )
-"""Sums of queue_depths, kept by the file itself: whatever changes a queue changes them, too."""
-
-
-_DEEPER: Final = (
-    "UPDATE queue_depths SET messages = ?, bytes = ? WHERE stream = ? AND "  # noqa: S608 - own text
-    + " AND ".join(f"{name} IS ?" for name in queue_depths.COLUMNS[3:])
-)
+_RESIZE: Final = {
+    Changed.SIZE: "UPDATE queue_depths SET messages = ?, bytes = ? WHERE stream = ?",
+    Changed.OLDEST: (
+        "UPDATE queue_depths SET messages = ?, bytes = ?, oldest_at_ms = ? WHERE stream = ?"
+    ),
+}
 
 
 def open_sqlite_store(path: Path, *, makes_missing: bool = False) -> Store:
@@ -184,8 +156,8 @@ def _make_tables(cursor: sqlite3.Cursor) -> None:
     for statement in _INDEXES:
         cursor.execute(statement)
     there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
-    if "queue_removed" not in there:
-        for statement in _TOTALS:
+    if sqlite_queue_totals.MADE_LAST not in there:
+        for statement in sqlite_queue_totals.MAKE:
             cursor.execute(statement)
     if sqlite_sizes.MADE_LAST not in there:
         sqlite_sizes.make(cursor)
@@ -205,8 +177,7 @@ class SqliteStore(Store):
         if not makes_missing:
             _require_read_models(path)
         self._path = path
-        left = path.with_name(f"{path.name}-wal")
-        is_left = left.exists() and left.stat().st_size > 0
+        is_left = sqlite_sizes.wal_bytes(path) > 0
         self.writer = SqliteWriter(
             path, checkpoint_bytes=checkpoint_bytes, erased_within_s=erased_within_s
         )
@@ -334,7 +305,11 @@ class SqliteRecorder(SqlRecorder):
 
 
 def _save_depths(session: _Session, depths: Sequence[QueueDepth]) -> None:
-    others = [depth for depth in depths if not session.is_deeper(depth)]
+    others = [depth for depth in depths if depth.changed is Changed.ANYTHING]
+    for changed in _RESIZE:
+        some = [depth for depth in depths if depth.changed is changed]
+        if some and not session.resized(changed, some):
+            others += some
     if others:
         queue_depths.save(session, others)
 
@@ -394,22 +369,22 @@ class _Session(LogSession):
 
     def erased(self, gone: Collection[tuple[UUID, int]]) -> int:
         """Erase contents; how many bytes they had."""
-        find = "SELECT rowid FROM stored_events WHERE originator_id = ? AND originator_version = ?"
-        found = [
-            position
-            for stream, version in gone
-            for (position,) in self._cursor.execute(find, (stream.hex, version))
-        ]
+        places = json.dumps([(stream.hex, version) for stream, version in gone])
+        found = [position for (position,) in self.rows(_POSITIONS, (places,))]
         return sqlite_contents.erase(self._cursor, found)
 
-    def is_deeper(self, depth: QueueDepth) -> bool:
-        """Save a depth of which only number and bytes have changed; False where more has.
+    def resized(self, changed: Changed, depths: Sequence[QueueDepth]) -> bool:
+        """Save no more of these depths than has changed; False where a row is missing.
 
-        SQLite writes every index anew that a changed column stands in, changed or not.
+        SQLite writes every index anew that a named column stands in, changed or not.
         """
-        stream, messages, size_bytes, *rest = queue_depths.row_of(depth)
-        self._cursor.execute(_DEEPER, (messages, size_bytes, stream, *rest))
-        return self._cursor.rowcount > 0
+        rows: list[tuple[object, ...]]
+        if changed is Changed.SIZE:
+            rows = [(d.messages, d.bytes, d.stream.bytes) for d in depths]
+        else:
+            rows = [(d.messages, d.bytes, d.oldest_at_ms, d.stream.bytes) for d in depths]
+        self._cursor.executemany(_RESIZE[changed], rows)
+        return self._cursor.rowcount == len(depths)
 
     @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:

@@ -102,13 +102,20 @@ def figures(cursor: sqlite3.Cursor, path: Path, unsaved: UnsavedBytes) -> Storag
         (sums[0][0] + unsaved.facts, sums[0][1] + unsaved.contents) if sums else (None, None)
     )
     held_bytes = (pages - free) * page_bytes
-    wal = path.with_name(f"{path.name}-wal")
-    wal_bytes = wal.stat().st_size if wal.exists() else 0
+    in_wal = wal_bytes(path)
     return StorageFigures(
         facts_bytes=facts,
         contents_bytes=contents,
         read_models_bytes=max(0, held_bytes - facts - contents) if sums else None,
-        wal_bytes=wal_bytes,
+        wal_bytes=in_wal,
         free_bytes=free * page_bytes,
-        used_bytes=held_bytes + wal_bytes,
+        used_bytes=held_bytes + in_wal,
     )
+
+
+def wal_bytes(path: Path) -> int:
+    """The size of the WAL beside a file; 0 where there is none."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size
+    except FileNotFoundError:  # the last connection of another process removes it
+        return 0

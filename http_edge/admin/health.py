@@ -177,7 +177,7 @@ class HealthEndpoint:
 
     ``refused`` is the number of requests that this edge has refused. ``outbound`` are the figures
     of deliveries to endpoints, ``export`` those of the export, from the figures of ``/status`` so
-    far; None where this mediator does neither.
+    far, ``archive`` those of archiving; None where this mediator does not do so.
     """
 
     def __init__(
@@ -188,12 +188,14 @@ class HealthEndpoint:
         refused: Callable[[], int],
         outbound: Callable[[], dict[str, int]] | None = None,
         export: Callable[[Figures], Figures] | None = None,
+        archive: Callable[[], Figures] | None = None,
     ) -> None:
         self._health = health
         self._in_flight = in_flight
         self._refused = refused
         self._outbound = outbound
         self._export = export
+        self._archive = archive
 
     def routes(self) -> Sequence[Route]:
         """``/health``, ``/livez`` and ``/readyz`` for every client: without what is wrong."""
@@ -243,6 +245,8 @@ class HealthEndpoint:
             figures["outbound"] = self._outbound()
         if self._export is not None:
             figures["export"] = self._export(figures)
+        if self._archive is not None:
+            figures["archive"] = self._archive()
         return web.Response(body=orjson.dumps(figures), content_type=JSON)
 
     def _draining(self) -> str | None:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from typing import Any, Final
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
-from actors.host.clock import system_clock
 from eventstore.log.errors import RowsStay, SeamRefused
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
-from http_edge.server.archiving import Archived, let_rows_leave
+from http_edge.server.archive_round import archive_once
+from http_edge.server.archiving import Archived
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.exporting import OtherExporter, exporter_of, opened_to_read
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
-
-_MS: Final = 1_000
-_PAUSE_S: Final = 0.03
-"""Longer than what SQLite waits at first before it looks again whether it may write."""
 
 
 @click.command()
@@ -36,55 +32,43 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
     What is not exported yet is exported first. Then rows leave that the archive has, that are older
     than archive.rows_age_s_min, and that nothing refers to which lives: messages that were removed,
     with all that happened to them, and seals. What stays is whole: poste log verify checks it
-    without the archive. May run beside a running mediator, and be interrupted.
+    without the archive. A mediator on SQLite does the same by itself (archive.enabled); this may
+    run beside it, and be interrupted.
+
+    Of a log in PostgreSQL the archive is the export alone (export.to), and no mediator does this by
+    itself: what leaves is free in its table when VACUUM was there, for which appends wait.
 
     From then on the archive is the only place with what has left: save it like the log itself.
     """
     settings = loaded.settings
-    if not settings.log_dsn.startswith("sqlite:"):
+    if not settings.log_dsn.startswith("sqlite:") and settings.export.to is None:
         raise Stop(
             Exit.USAGE,
-            "rows leave logs in SQLite alone so far",
-            "In PostgreSQL they stay; poste export copies them all the same.",
+            "a log in PostgreSQL is archived in its export alone, and none is named",
+            "Name a place that all nodes reach: --set export.to=PLACE.",
         )
     require_existing(settings.log_dsn)
-    keys = existing_keys(settings)
-    place = open_place(settings.archive_place)
-    with (
-        _explained(),
-        closing(opened_to_read(settings)) as log,
-        progress_bar("Archiving") as progress,
-    ):
-        _export_rest(settings, place)
-        archived = let_rows_leave(
-            log,
-            place,
-            keys,
-            log.setting("mediator_did", settings.mediator_did),
-            until_ms=system_clock() - round(settings.archive.rows_age_s_min * _MS),
-            clock=system_clock,
-            pause_s=_PAUSE_S,
-            progress=progress,
-        )
-    record = _record(archived, place)
+    existing_keys(settings)  # they sign what has left
+    records = [_archived(one) for one in settings.each_database()]
     if as_json:
-        print_json(record)
+        print_json(records[0] if len(records) == 1 else {"databases": records})
     else:
-        print_record("Old rows have left the log", record)
+        for record in records:
+            print_record("Old rows have left the log", record)
     return Exit.OK
 
 
-def _export_rest(settings: Settings, place: ExportPlace) -> None:
-    """Export what is not in the archive yet; where the mediator does so by itself, let it."""
-    export = settings.export.model_copy(update={"to": settings.archive_place})
-    settings = settings.model_copy(update={"export": export})
-    with (
-        suppress(OtherExporter),
-        closing(opened_to_read(settings)) as log,
-        exporter_of(settings, log, place) as exporter,
-    ):
-        while (step := exporter.step()) is not None and step.is_full:
-            pass
+def _archived(settings: Settings) -> dict[str, Any]:
+    """Let rows leave one database of the log; what was done."""
+    with _explained(), progress_bar("Archiving") as progress:
+        archived = archive_once(
+            settings,
+            is_checked=True,
+            after_step=lambda: time.sleep(settings.archive.pause_s),
+            progress=progress,
+        )
+    assert archived is not None
+    return _record(archived, open_place(settings.archive_place))
 
 
 def _record(archived: Archived, place: ExportPlace) -> dict[str, Any]:

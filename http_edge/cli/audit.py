@@ -305,6 +305,10 @@ def _answer(query: _Query, subject: Subject, rows_max: int) -> Answer:
 
 def _write_proof(query: _Query, message_id: str, events: Sequence[Record], file: Path) -> None:
     """Prove what was found of a message, which is in one database."""
+    if any(event["seal_position"] is None for event in events):
+        why = "rows around those of this message were removed from the archive, and with them what"
+        said = "their seals cover; the signed manifest of that removal stands for it: poste verify"
+        raise Stop(Exit.FINDING, f"no proof can be made: {why} {said}")
     export = open_exports(query.source, query.public_key)
     part = export.parts[events[0].get("database", 0)]
     proof = message_proof(

@@ -24,7 +24,7 @@ from eventstore.parquet.errors import (
 from eventstore.parquet.files import open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys
-from http_edge.cli.output import json_option, print_json, print_record
+from http_edge.cli.output import json_option, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.exits import Exit, Stop, escaped
 from http_edge.server.export_status import time_text
@@ -55,8 +55,11 @@ class _Written:
         self.bytes += step.bytes
 
 
-@click.command()
-@click.option("--to", metavar="DIR|URI", help="Where to; else the setting export.to.")
+_to: Final = click.option("--to", metavar="DIR|URI", help="Where to; else the setting export.to.")
+
+
+@click.group(invoke_without_command=True)
+@_to
 @click.option("--watch", is_flag=True, help="Go on with what is stored later, until interrupted.")
 @click.option("--compact", "compacting", is_flag=True, help="Put small files together afterwards.")
 @json_option
@@ -69,15 +72,9 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
     pyarrow knows, for example s3://bucket/folder?region=eu-west-1. Where the log has several
     databases, each is an export of its own in a folder there: db-0, db-1 and so on.
     """
-    settings = loaded.settings
-    if to is not None:
-        export = settings.export.model_copy(update={"to": to})
-        settings = settings.model_copy(update={"export": export})
-    if settings.export.to is None:
-        raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
-    require_existing(settings.log_dsn)
-    existing_keys(settings)  # they sign what is written
-    each = settings.each_database()
+    if click.get_current_context().invoked_subcommand is not None:
+        return Exit.OK
+    each = _each(loaded.settings, to)
     if watch:
         _watch(each, as_json=as_json)
         return Exit.OK
@@ -86,6 +83,70 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
     if as_json:
         print_json(records[0] if len(records) == 1 else {"databases": records})
     return Exit.OK
+
+
+@export.command()
+@_to
+@json_option
+@with_settings("data_dir", "log")
+def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
+    """Write files of an export again without contents that were erased since.
+
+    These are contents of messages, contract requests and events that were acknowledged, expired or
+    removed, as the log says. Rows, seals and proofs stay as they are. Small files are put together
+    first; what was replaced is removed at the end, so no program should be reading meanwhile. Each
+    file is replaced by one version of the table: this may be interrupted, and run again.
+
+    A mediator that exports by itself does the same by itself (export.erased_every_s). Without --to
+    and export.to the place is the archive in the data directory.
+    """
+    target = to or loaded.settings.exported_place
+    with _explained():
+        records = [_compacted(one, is_quiet=as_json) for one in _each(loaded.settings, target)]
+    if as_json:
+        print_json(records[0] if len(records) == 1 else {"databases": records})
+    return Exit.OK
+
+
+def _each(settings: Settings, to: str | None) -> list[Settings]:
+    """The settings of each database of the log, with the place of its export.
+
+    Raises:
+        Stop: no place is named, or there is no log or key.
+    """
+    if to is not None:
+        export = settings.export.model_copy(update={"to": to})
+        settings = settings.model_copy(update={"export": export})
+    if settings.export.to is None:
+        raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
+    require_existing(settings.log_dsn)
+    existing_keys(settings)  # they sign what is written
+    return settings.each_database()
+
+
+def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
+    assert settings.export.to is not None
+    place = open_place(settings.export.to)
+    with (
+        closing(opened_to_read(settings)) as log,
+        exporter_of(settings, log, place) as exporter,
+        progress_bar("Compacting") as progress,
+    ):
+        fewer = _compact(exporter)
+        erased = exporter.take_out_erased(progress)
+        exporter.sweep()
+        catalog = exporter.catalog
+    record = {
+        "place": place.address(),
+        "position": catalog.last,
+        "contents_taken_out": erased,
+        "steps_put_together": fewer,
+        "files_in_all": len(catalog.files),
+        "bytes_in_all": sum(file.bytes for file in catalog.files),
+    }
+    if not is_quiet:
+        print_record("Erased contents are not in the export", record)
+    return record
 
 
 def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``poste identities``: which identities have dedicated hosts, and orders to change it."""
+"""``poste identities``: which identities have dedicated hosts, orders to change it, erasure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from actors.placement.port import Placed
+from http_edge.cli import erasure
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
@@ -39,10 +40,15 @@ _REFUSALS: Final = {
 
 @click.group()
 def identities() -> None:
-    """Give identities of a cluster dedicated hosts, and back to their shards.
+    """Give identities dedicated hosts, and back to their shards; erase identities.
 
     It answers its operators alone: run this with its data directory at hand.
     """
+
+
+identities.add_command(erasure.erase)
+identities.add_command(erasure.receipt)
+identities.add_command(erasure.check)
 
 
 @identities.command("list")

@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from actors.host.state_cache import wrong_snapshots
 from eventstore.log import verify as verification
-from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.errors import CorruptRow, SeamRefused, UnknownTopic
 from eventstore.log.public_key import PublicKey
 from eventstore.log.session import Store
 from eventstore.log.verify import Finding, Head, Summary
+from eventstore.parquet.errors import ExportError
+from eventstore.parquet.files import open_place
+from eventstore.parquet.verify.findings import ExportSummary
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
 from http_edge.cli.archive import archive
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto.mediator_keys import load
+from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import opened_to_read
+from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
@@ -47,9 +53,18 @@ log.add_command(archive)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The JSON of an earlier check: its heads must still be there, so a cut end is found too.",
 )
+@click.option(
+    "--all", "all_rows", is_flag=True, help="Of the archive, too, read what was verified before."
+)
+@click.option("--without-archive", is_flag=True, help="Check the log alone.")
 @with_settings("data_dir", "log")
-def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
+def verify(
+    loaded: Loaded, *, known: Path | None, all_rows: bool, without_archive: bool, as_json: bool
+) -> int:
     """Read the whole log and check every row against the seals.
+
+    Where old rows have left, their archive is checked too: that it is as it was written, and ends
+    with the seals from which the log goes on. What was verified of it before is not read again.
 
     Then check what is made from the rows: tables that answer queries, and snapshots. Exit code 1
     when a row was changed, removed, added or moved, which is named, or when a table or a snapshot
@@ -64,20 +79,75 @@ def verify(loaded: Loaded, *, known: Path | None, as_json: bool) -> int:
     for number, one in enumerate(each):
         findings, summary = _check(one, known_heads[number])
         made = [] if findings else _check_what_is_made(one)
+        archive = None
+        if summary.seam and not without_archive and one.keys_path.exists():
+            archive = _check_archive(one, all_rows=all_rows)
         checked.append(
             {
                 "summary": _summary(summary),
                 "findings": list(map(_finding, findings)),
                 "made_from_rows": made,
+                "archive": archive,
             }
         )
         if not as_json:
             _print(findings, summary, "" if len(each) == 1 else f"Database {number}: ")
             _print_made(made)
+            _print_archive(archive)
     if as_json:
         print_json(checked[0] if len(checked) == 1 else {"databases": checked})
-    wrong = any(one["findings"] or one["made_from_rows"] for one in checked)
+    wrong = any(map(_is_wrong, checked))
     return Exit.FINDING if wrong else Exit.OK
+
+
+def _is_wrong(checked: Mapping[str, Any]) -> bool:
+    archive = checked["archive"]
+    in_archive = archive is not None and archive["findings"]
+    return bool(checked["findings"] or checked["made_from_rows"] or in_archive)
+
+
+def _check_archive(settings: Settings, *, all_rows: bool) -> dict[str, Any] | None:
+    """What is wrong with the archive, or where it meets the log; None if nothing can be said.
+
+    Raises:
+        Stop: it cannot be read now.
+    """
+    place = open_place(settings.archive_place)
+    key = PublicKey(load(settings.keys_path).signing_public)
+    with closing(opened_to_read(settings)) as opened:
+        try:
+            seam = seam_of(opened, key)
+        except SeamRefused:
+            return None  # which is a finding of the log
+    assert seam is not None
+    marks = marks_of(settings, key, forgotten=all_rows)
+    try:
+        with progress_bar("Checking the archive") as progress:
+            *findings, summary = check_archive(place, seam, key, marks=marks, progress=progress)
+    except ExportError as error:
+        remedy = "The log alone: poste log verify --without-archive."
+        raise Stop(Exit.UNREACHABLE, f"the archive cannot be read: {error}", remedy) from error
+    assert isinstance(summary, ExportSummary)
+    return {
+        "place": place.address(),
+        "position": summary.position,
+        "rows": summary.rows,
+        "verified_before_up_to": summary.verified_to,
+        "pruned_up_to": summary.pruned_to,
+        "findings": [msgspec.to_builtins(one) for one in findings[:_KEPT_MAX]],
+    }
+
+
+def _print_archive(archive: Mapping[str, Any] | None) -> None:
+    if archive is None:
+        return
+    if archive["findings"]:
+        columns = ("fault", "path", "explanation")
+        shown = [[one[name] for name in columns] for one in archive["findings"][:_SHOWN_MAX]]
+        print_table(f"{len(archive['findings'])} findings in the archive", columns, shown)
+        return
+    about = {name: value for name, value in archive.items() if name != "findings"}
+    print_record("What has left is in the archive, and the log goes on from it", about)
 
 
 def _check(settings: Settings, known_heads: Mapping[str, Head]) -> tuple[list[Finding], Summary]:

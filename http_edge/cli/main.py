@@ -23,7 +23,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "invite": "Make an invitation to this mediator, as a URL and a QR code for wallets.",
     "queue": "Show what waits for whom in a running mediator; empty a queue.",
     "shards": "Show where the shards of a running mediator are; move them.",
-    "identities": "Give identities of a cluster dedicated hosts, and back to their shards.",
+    "identities": "Give identities dedicated hosts, and back to their shards; erase identities.",
     "demo": "Walk Alice and Bob through a whole protocol against a running mediator.",
     "bench": "Put a bounded load on a running mediator and show how it answers.",
     "keys": "Show the mediator's DID and public keys; make the keys at first use.",

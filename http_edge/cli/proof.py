@@ -62,7 +62,12 @@ def check(*, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
 @proof.command()
 @click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--from", "source", metavar="DIR|URI", help="The export; else what export.to says.")
+@click.option(
+    "--from",
+    "source",
+    metavar="DIR|URI",
+    help="The export; else what export.to says, or the archive of data_dir.",
+)
 @click.option(
     "--proof",
     "file",
@@ -88,7 +93,7 @@ def consistency(  # noqa: PLR0913 - one for each option
     hashes of the export. Exit code 1: it is not, so the mediator signed two logs, or a signature is
     not that of --public-key; without that option the key is the one that the export names.
     """
-    target = source or loaded.settings.export.to
+    target = source or loaded.settings.exported_place
     if target is None:
         raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
     notes = old.read_bytes(), new.read_bytes()

@@ -19,6 +19,7 @@ from eventstore.log.errors import (
     ImportRefused,
     LogUnavailable,
     NotAsSealed,
+    SeamRefused,
     UnknownTopic,
 )
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
@@ -66,6 +67,11 @@ def _point_in_log(text: str) -> AsOf:
     help="The backup of the mediator's key file; else the one in the data directory.",
 )
 @click.option(
+    "--archive",
+    metavar="DIR|URI",
+    help="Where rows are that have left the log; else export.to, or archive beside its file.",
+)
+@click.option(
     "--as-of",
     "until",
     type=_point_in_log,
@@ -74,20 +80,22 @@ def _point_in_log(text: str) -> AsOf:
 )
 @json_option
 @with_settings("data_dir")
-def restore(
+def restore(  # noqa: PLR0913 - one for each option
     loaded: Loaded,
     *,
     origin: str,
     destination: str,
     backup: Path | None,
+    archive: str | None,
     until: AsOf,
     as_json: bool,
 ) -> int:
     """Build a log anew from its export, or move it to another store.
 
     Every row is checked against the seals before it is stored, and the files of an export against
-    their signed manifests. Until all is stored nothing opens the new log; a restore that was
-    interrupted begins anew when it is run again. Stop the mediator before its log is moved.
+    their signed manifests. Rows that have left a log for its archive are read there. Until all is
+    stored nothing opens the new log; a restore that was interrupted begins anew when it is run
+    again. Stop the mediator before its log is moved.
 
     With a URL as --to, --data-dir is the directory of the mediator that will use that log.
     """
@@ -95,7 +103,8 @@ def restore(
     started = time.monotonic()
     with _explained():
         keys = keys_for(target, backup)
-        with opened_source(origin, target, keys, until) as source:
+        archive = archive or loaded.settings.export.to
+        with opened_source(origin, target, keys, until, archive) as source:
             end = source.last if source.until is None else source.until
             with _progress_bar(end) as progress:
                 restored = run(source, target, keys, progress)
@@ -157,6 +166,9 @@ def _explained() -> Iterator[None]:
     except ExportDamaged as error:
         remedy = "Put a whole copy of the file there. All that is wrong: poste verify."
         raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", remedy) from error
+    except SeamRefused as error:
+        remedy = "Name the keys of the mediator whose log it is with --keys."
+        raise Stop(Exit.UNSAFE, f"the seam of the log cannot be used: {error}", remedy) from error
     except NotAsSealed as error:
         remedy = "Restore from another copy, or end before it with --as-of."
         raise Stop(Exit.UNSAFE, f"the source is not as it was sealed: {error}", remedy) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -24,7 +23,6 @@ from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import EVENTS, MANIFESTS, open_place
-from eventstore.parquet.manifest import Signer
 from eventstore.parquet.verify.beside import compare_end
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
@@ -36,11 +34,11 @@ from http_edge.cli.projections_program import spark_arguments, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import with_settings
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.export_status import time_text
 from http_edge.server.exporting import opened_to_read
+from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
@@ -48,9 +46,9 @@ _MS: Final = 1_000
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
 _COLUMNS: Final = ("table", "identity", "key", "column", "live", "rebuilt")
-_MARKS: Final = "verified"
 _NAMED: Final = {
     "verified_to": "verified_before_up_to",
+    "pruned_to": "pruned_up_to",
     "known_to": "earlier_check_up_to",
     "asleep": "not_in_memory",
 }
@@ -109,7 +107,12 @@ class _Found(NamedTuple):
 
 
 @click.command()
-@click.option("--from", "source", metavar="DIR|URI", help="The export; else what export.to says.")
+@click.option(
+    "--from",
+    "source",
+    metavar="DIR|URI",
+    help="The export; else what export.to says, or the archive of data_dir.",
+)
 @click.option("--live", is_flag=True, help="Also compare the memory of the running mediator.")
 @click.option(
     "--known",
@@ -168,7 +171,7 @@ def verify(  # noqa: PLR0913 - one for each option
         if live:
             export_rest(each)
         key = _key(settings, public_key)
-        marks = _marks(settings, key, forgotten=all_rows)
+        marks = marks_of(settings, key, forgotten=all_rows)
         expected = _Expected(key, known, _notes(witnessed), marks)
         found = _check_all(settings, target, expected)
         if live and found.is_sound:
@@ -196,7 +199,7 @@ def _target(settings: Settings, source: str | None) -> str:
     Raises:
         Stop: none is named.
     """
-    target = source or settings.export.to
+    target = source or settings.exported_place
     if target is None:
         raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
     return target
@@ -228,20 +231,6 @@ def _key(settings: Settings, named: PublicKey | None) -> PublicKey | None:
     if named is not None or not settings.keys_path.exists():
         return named
     return PublicKey(load(settings.keys_path).signing_public)
-
-
-def _marks(settings: Settings, key: PublicKey | None, *, forgotten: bool) -> VerifiedMarks | None:
-    """The marks in the data directory whose key it is; None for another key, or without one."""
-    if key is None or not settings.keys_path.exists():
-        return None
-    keys = load(settings.keys_path)
-    if key.raw != keys.signing_public:
-        return None
-    signer = Signer(key.text, partial(signatures.sign, keys.signing_seed))
-    marks = VerifiedMarks(open_place(str(settings.data_dir / _MARKS)), signer, key)
-    if forgotten:
-        marks.forget()
-    return marks
 
 
 def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
@@ -285,7 +274,9 @@ def _check_all(settings: Settings, target: str, expected: _Expected) -> _Found:
     ]
     logs = settings.each_database()
     if len(logs) == len(checked):
-        checked = [_beside(*pair) for pair in zip(logs, checked, strict=True)]
+        is_named = target != settings.archive_place
+        pairs = zip(logs, checked, strict=True)
+        checked = [_beside(*pair, is_named=is_named) for pair in pairs]
     if is_one or any(one.summary.findings for one in checked):
         return _Found(checked, [])
     return _Found(checked, _together(targets))
@@ -315,7 +306,7 @@ def _check(
     return _Checked(name, summary, findings)
 
 
-def _beside(settings: Settings, checked: _Checked) -> _Checked:
+def _beside(settings: Settings, checked: _Checked, *, is_named: bool) -> _Checked:
     """The same with what the log of the export says about its end, if that log is at hand."""
     summary = checked.summary
     parts = urlsplit(settings.log_dsn)
@@ -328,7 +319,8 @@ def _beside(settings: Settings, checked: _Checked) -> _Checked:
     lag_ms = round((export.settled_s + export.lag_s_max) * _MS)
     try:
         with closing(opened_to_read(settings)) as log:
-            until_ms = system_clock() - lag_ms
+            # What is an archive alone has what has left, and nothing says when more comes.
+            until_ms = system_clock() - lag_ms if export.to is not None or is_named else 0
             found = [*compare_end(log, summary, recorded_before_ms=until_ms)]
     except LogError as error:
         why = f"poste: the export was not compared with the end of the log: {error}"

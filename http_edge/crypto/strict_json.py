@@ -32,12 +32,12 @@ empty arrays takes almost a second to read; the largest honest command has a few
 FLOATS_MAX: Final = 4_000
 """How many numbers with a fraction or an exponent a text may have. Each takes 1 µs to write in
 the canonical form; the largest honest command has one for each of its 1,000 events."""
+FEW_VALUES: Final = 256
+"""Texts of at most so many values and ``DEPTH_MAX`` arrays and objects, however long, are looked
+through in one loop, 0.1 µs for each value: envelopes are a few long strings."""
 SMALL_BYTES: Final = 4_096
-"""Texts up to this are looked through value by value, which is quick for few; larger ones level by
-level, which costs 0.1 µs for each value instead of 0.4 µs, and 13 µs before the first."""
-SMALL_PARTS: Final = 256
-"""So are larger texts with at most so many commas and brackets of each kind, those in strings
-included: envelopes are a few long strings."""
+"""Other texts up to this are looked through value by value, which is quick for few; larger ones
+level by level, which costs 0.1 µs for each value instead of 0.4 µs, and 13 µs before the first."""
 
 RULES: Final = frozenset(
     {
@@ -76,20 +76,15 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     Raises:
         JsonRefused: see the module's rules.
     """
-    is_small = len(body) <= SMALL_BYTES or not any(_has_many(body, each) for each in b",[{")
-    # A text that is short enough, or has few of anything, needs no count.
-    needs_count = not is_small and len(body) > CONTAINERS_MAX
-    if needs_count and body.count(b"[") + body.count(b"{") > CONTAINERS_MAX:
+    if len(body) > CONTAINERS_MAX and _has_too_many_containers(body):
         raise JsonRefused("too many parts")
-    # With so few brackets no text is too deep.
-    is_flat = is_small and body.count(b"[") + body.count(b"{") <= DEPTH_MAX
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise JsonRefused(error.msg) from None
-    if is_flat:
-        floats = _has_floats_anywhere(value)
-    else:
+    floats = _has_floats_among_few(value)
+    if floats is None:
+        is_small = len(body) <= SMALL_BYTES
         floats = _has_floats(value, DEPTH_MAX) if is_small else _has_floats_below(value)
     # orjson keeps the last of two equal keys. That it dropped none is shown by the length: what
     # orjson writes is never longer than what it read, token by token. A string is written with
@@ -101,15 +96,18 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     return value, floats
 
 
-def _has_many(body: bytes, character: int) -> bool:
-    """Does a character occur more than ``SMALL_PARTS`` times?
+def _has_too_many_containers(body: bytes) -> bool:
+    """May a text that is long enough for it have more than ``CONTAINERS_MAX``?"""
+    # Most long texts have few brackets of either kind: to find that out costs less than to count.
+    if not any(_has_many(body, each) for each in b"[{"):
+        return False
+    return body.count(b"[") + body.count(b"{") > CONTAINERS_MAX
 
-    In a long text counting all of them takes longer than finding so many.
-    """
-    if len(body) <= CONTAINERS_MAX:
-        return body.count(character) > SMALL_PARTS
+
+def _has_many(body: bytes, character: int) -> bool:
+    """Does a character occur more than ``FEW_VALUES`` times?"""
     at = -1
-    for _ in range(SMALL_PARTS + 1):
+    for _ in range(FEW_VALUES + 1):
         at = body.find(character, at + 1)
         if at < 0:
             return False
@@ -194,18 +192,23 @@ def _has_floats_below(value: object) -> bool:
     return floats > 0
 
 
-def _has_floats_anywhere(value: Any) -> bool:
-    """``_has_floats``, for a value that is not deep: one loop costs less than calls."""
-    floats = False
+def _has_floats_among_few(value: Any) -> bool | None:
+    """``_has_floats``, for a value of few parts: one loop costs less than calls.
+
+    None where it is another one: with more than ``DEPTH_MAX`` arrays and objects it may be too
+    deep, and with more than ``FEW_VALUES`` values a loop is no longer the cheapest.
+    """
+    floats, containers = False, 0
     values: list[Any] = [value]
     for each in values:
         kind = type(each)
         if kind is str:
             continue
-        if kind is dict:
-            values += each.values()
-        elif kind is list:
-            values += each
+        if kind is dict or kind is list:
+            containers += 1
+            values += each.values() if kind is dict else each
+            if containers > DEPTH_MAX or len(values) > FEW_VALUES:
+                return None
         elif kind is int or kind is float:
             floats = _is_float(each) or floats
     return floats

@@ -21,7 +21,10 @@ from aiohttp import hdrs, web
 from actors.core.commands import Page
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
+from actors.host.packed_page import FoundPage, unpack_page
+from http_edge.listener.large_bodies import PiecedBody, read_apart
 from http_edge.listener.routes import JSON, Rejection
+from http_edge.listener.small_answer import SmallAnswer
 
 HTTP_STATUS: Final[dict[Refusal, HTTPStatus]] = {
     Refusal.INVALID_COMMAND: HTTPStatus.BAD_REQUEST,
@@ -76,14 +79,26 @@ DETAILS: Final[dict[Refusal, str]] = {
 class Answer(msgspec.Struct, frozen=True):
     """An HTTP answer before it meets HTTP: status, JSON text and Retry-After in seconds.
 
-    ``refusal`` is what it says, None if it is no error.
+    ``refusal`` is what it says, None if it is no error. A long text goes on in ``more``, so that
+    no step takes all of it at once.
     """
 
     status: int
     body: bytes
     retry_after_s: int | None = None
     refusal: Refusal | None = None
+    more: Sequence[bytes] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        """The length of the whole text."""
+        return len(self.body) + sum(map(len, self.more))
+
+
+_LARGE_BYTES: Final = 256 * 1024
+"""What is larger is unpacked and written as JSON beside the event loop: 2 ms for each MiB."""
+_PIECE_BYTES: Final = 128 * 1024
+"""A piece of a long text ends with the record that reaches this length."""
 
 Answering: TypeAlias = Callable[[Any, Page | None], Answer]
 """Makes the answer of a command from its reply; ``Page`` is the page of a query."""
@@ -96,11 +111,15 @@ class Rejected(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def respond(answer: Answer) -> web.Response:
+def respond(answer: Answer) -> web.StreamResponse:
     """An answer as an HTTP response."""
+    if answer.more:
+        body = PiecedBody([answer.body, *answer.more], content_type=JSON)
+        return web.Response(status=answer.status, body=body)
+    if answer.retry_after_s is None:
+        return SmallAnswer(answer.status, answer.body, JSON)
     response = web.Response(status=answer.status, body=answer.body, content_type=JSON)
-    if answer.retry_after_s is not None:
-        response.headers[hdrs.RETRY_AFTER] = str(answer.retry_after_s)
+    response.headers[hdrs.RETRY_AFTER] = str(answer.retry_after_s)
     return response
 
 
@@ -116,7 +135,26 @@ def records(name: str, items: Sequence[Any], total: int, page: Page | None) -> A
     """One page of records under their name (9.2); ``total`` is how many match."""
     assert page is not None, "a query has a page"
     pagination = {"page": page.number, "page_size": page.size, "total": total}
-    return success(payload={name: items, "pagination": pagination})
+    pieces = []
+    piece = bytearray(b'{"type":"SUCCESS","payload":{"%b":[' % name.encode())
+    # One by one: while a large page is written others take their turns in between (``answer_of``).
+    for number, item in enumerate(items):
+        if len(piece) >= _PIECE_BYTES:
+            pieces.append(bytes(piece))
+            piece.clear()
+        if number:
+            piece += b","
+        piece += orjson.dumps(item)
+    piece += b'],"pagination":%b}}' % orjson.dumps(pagination)
+    body, *more = *pieces, bytes(piece)
+    return Answer(HTTPStatus.OK, body, more=more)
+
+
+async def answer_of(packed: memoryview, answering: Callable[[FoundPage], Answer]) -> Answer:
+    """The answer made of a page as the gateway found it; of a large one beside the event loop."""
+    if len(packed) <= _LARGE_BYTES:
+        return answering(unpack_page(packed))
+    return await read_apart(lambda: answering(unpack_page(packed)))
 
 
 # ---- errors

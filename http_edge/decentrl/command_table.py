@@ -17,6 +17,7 @@ from actors.core.commands import (
     AcknowledgeContractRequests,
     AcknowledgeMessages,
     DeletePublicEvents,
+    EraseIdentity,
     NewSavedEvent,
     Page,
     PublishPublicEvent,
@@ -30,6 +31,7 @@ from actors.core.commands import (
     TagUpdate,
     UpdateEventTags,
 )
+from actors.core.erasure import OWNER
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     ContractRequestsPage,
@@ -76,6 +78,7 @@ from http_edge.decentrl.validator import (
 
 SUCCESS: Final = success()
 REQUESTED: Final = success(code="REQUESTED")
+ERASED: Final = success(code="ERASED")
 
 
 def _done(_reply: Reply, _page: Page | None) -> Answer:
@@ -318,6 +321,26 @@ def _check_tags(request: CommandRequest, tags: int) -> None:
         raise PayloadInvalid(f"payload.events: have more than {tags_max} tags together")
 
 
+# ---- erasure: a command of this mediator's own
+
+
+class EraseIdentityPayload(msgspec.Struct, frozen=True):
+    """The sender's own DID once more, so that nothing else is taken for this command."""
+
+    did: Did
+
+
+def _erase_identity(request: CommandRequest, payload: EraseIdentityPayload) -> ValidatedCommand:
+    if payload.did != request.envelope.sender_did:
+        raise PayloadInvalid("payload.did: is not the sender's own")
+    records_max = request.mediator.settings.retention.records_per_step_max
+    return request.own(EraseIdentity(OWNER, records_max))
+
+
+def _erased(_reply: Reply, _page: Page | None) -> Answer:
+    return ERASED
+
+
 # ---- public events: DCTRL-0007
 
 
@@ -421,6 +444,9 @@ DIRECT: Final = {
     ),
     "UPDATE_EVENT_TAGS": CommandRow(
         UpdateEventTagsPayload, _REGISTERED, _TO_MEDIATOR, _update_tags, _done
+    ),
+    "ERASE_IDENTITY": CommandRow(
+        EraseIdentityPayload, _REGISTERED, _TO_MEDIATOR, _erase_identity, _erased
     ),
 }  # fmt: skip
 PUBLIC: Final = {

@@ -18,6 +18,7 @@ import msgspec
 from actors.core.commands import (
     CheckRegistered,
     Command,
+    EraseIdentity,
     Read,
     Register,
     Submission,
@@ -26,14 +27,22 @@ from actors.core.commands import (
 )
 from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
+from actors.core.erasure import OPERATOR
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, MessagesBeside, Refused, Registered, Reply
+from actors.core.replies import Done, Erased, MessagesBeside, Refused, Registered, Reply
 from actors.host.clock import Clock
 from eventstore.log.seal import command_key
 from http_edge.decentrl import envelope
 from http_edge.decentrl.admission import USED
-from http_edge.decentrl.answers import Answer, Rejected, page_refused, refuse, reject
+from http_edge.decentrl.answers import (
+    Answer,
+    Rejected,
+    answer_of,
+    page_refused,
+    refuse,
+    reject,
+)
 from http_edge.decentrl.command_table import TYPES
 from http_edge.decentrl.envelope import CommandEnvelope
 from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
@@ -218,6 +227,8 @@ class CommandEndpoint:
             if part is not submission.command:
                 submission = msgspec.structs.replace(submission, command=part, cost=turn_cost(part))
             reply = await self._gateway.submit(submission, size_bytes)
+            if isinstance(reply, Erased):
+                reply = await self._erase_rest(submission, reply)
             if isinstance(reply, Refused):
                 if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
                     return reject(page_refused(reply, result.page))
@@ -229,6 +240,16 @@ class CommandEndpoint:
         if read is None:
             return result.answer(reply, result.page)
         return await self._read(read, result)
+
+    async def _erase_rest(self, submission: Submission, step: Erased) -> Reply:
+        """The end of an erasure that was begun; where this is cut short, its host goes on."""
+        assert isinstance(submission.command, EraseIdentity)
+        rest = EraseIdentity(OPERATOR, submission.command.records_max)
+        submission = msgspec.structs.replace(submission, claim=None, charge=0.0, command=rest)
+        reply: Reply = step
+        while isinstance(reply, Erased) and not reply.is_over:
+            reply = await self._gateway.submit(submission)
+        return reply
 
     async def _is_registered(self, submission: Submission) -> bool:
         """Is a registration that of an identity that is registered already? Uses no nonce up."""
@@ -243,7 +264,7 @@ class CommandEndpoint:
         found = await self._gateway.read(read)
         if isinstance(found, Refused):
             return reject(page_refused(found, read.page))
-        return result.answer(found, result.page)
+        return await answer_of(found, lambda page: result.answer(page, result.page))
 
     async def _use_invitation(
         self, submission: Submission, result: ValidatedCommand

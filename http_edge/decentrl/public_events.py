@@ -20,6 +20,7 @@ from eventstore.log.events import Seconds
 from http_edge.decentrl.answers import (
     Answer,
     Rejected,
+    answer_of,
     page_refused,
     records,
     refuse,
@@ -51,7 +52,7 @@ class PublicEventsEndpoint:
         self._refusals = refusals
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         """The page that the target names, or INVALID_COMMAND."""
         # From the raw target: the router has decoded the path already.
         path = request.raw_path.partition("?")[0]
@@ -68,10 +69,9 @@ class PublicEventsEndpoint:
             found = await self._gateway.read(Read(query.did, query.page, query.where))
             if isinstance(found, Refused):
                 return respond(reject(page_refused(found, query.page)))
-            assert isinstance(found, PublicEventsPage)
-            response = respond(_answer(found, query.page))
-            charge_public(response.content_length or 0)
-        return response
+            answer = await answer_of(found, lambda page: _answer(page, query.page))
+            charge_public(answer.size_bytes)
+        return respond(answer)
 
 
 class PublicQuery(msgspec.Struct, frozen=True):
@@ -117,7 +117,8 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery 
     return PublicQuery(did, Page(int(number), int(size), limits.page_bytes_max), where)
 
 
-def _answer(found: PublicEventsPage, page: Page) -> Answer:
+def _answer(found: object, page: Page) -> Answer:
+    assert isinstance(found, PublicEventsPage), "a host answers what it was asked"
     events = [
         {
             "id": event.event_id,

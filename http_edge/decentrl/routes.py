@@ -43,7 +43,7 @@ def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
             return home_page()
         return await show_document(request)
 
-    async def execute(_: web.Request, body: bytes) -> web.Response:
+    async def execute(_: web.Request, body: bytes) -> web.StreamResponse:
         return respond(await commands.handle(body))
 
     return RouteGroup(

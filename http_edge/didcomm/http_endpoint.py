@@ -26,6 +26,7 @@ from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.outgoing import all_sent
+from http_edge.listener.small_answer import SmallAnswer
 from http_edge.settings.settings import DidComm
 
 STATUS: Final[Mapping[RejectionReason, HTTPStatus]] = {
@@ -110,9 +111,9 @@ class DidCommEndpoint:
         if back is None and received.request is not None and _wants_a_waiting_one(received):
             back, handed_over = await self._waiting_one(received.request)
         if back is None or received.request is None:
-            return web.Response(status=HTTPStatus.ACCEPTED)
+            return SmallAnswer(HTTPStatus.ACCEPTED)
         named = self._envelopes.media_type(received.request.sender, http_request.content_type)
-        response = web.Response(body=back, content_type=named)
+        response = SmallAnswer(HTTPStatus.OK, back, named)
         if handed_over:
             await self._hand_over(http_request, response, received.request, handed_over)
         return response
@@ -137,7 +138,7 @@ class DidCommEndpoint:
     async def _hand_over(
         self,
         http_request: web.Request,
-        response: web.Response,
+        response: web.StreamResponse,
         request: Request,
         message_ids: list[str],
     ) -> None:

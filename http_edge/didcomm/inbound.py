@@ -9,6 +9,7 @@ WebSocket both come through here, so a message means the same on both.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Final
@@ -42,14 +43,16 @@ from http_edge.didcomm.protocols.protocol import (
     Request,
     refusal,
 )
+from http_edge.didcomm.protocols.report_limit import ReportLimit
 from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding, ToQueue
 from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
-from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of
+from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of, rejected_by
 from http_edge.listener.address_charge import charge_unproven
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
+_LOG = logging.getLogger(__name__)
 _COMMAND_BYTES: Final = 16
 _DELIVERED: Final = "delivered"
 
@@ -112,12 +115,14 @@ class Inbound:
         self._accounts = accounts
         self._reader = reader
         self._times = AnswerTimes()
+        self._reports = ReportLimit(settings)
         self._clock = clock
         self._new_id = new_id
         self._senders = senders
         self._sender_seen = sender_seen
         self._refusals = refusals
         self._measures = measures
+        self._misaddressed = 0
 
     async def receive(
         self, body: bytes, transport: InboundTransport
@@ -135,6 +140,8 @@ class Inbound:
                     await asyncio.sleep(self._times.left_unopened_s(arrived_s))
                 return MessageRejection(self.refused(reason, name))
             case ToForward():
+                if found.forward is not None and found.forward.names_another:
+                    self._note_misaddressed(FORWARDS[found.envelopes.generation])
                 return await self._forward(found, command, transport, arrived_s)
             case ForUs(message, sender):
                 return await self._answer(message, sender, command, transport)
@@ -157,6 +164,17 @@ class Inbound:
             self._refusals.count(DIDCOMM, command, reason, sender_did)
         self._measures.commands.add(DIDCOMM, command or UNKNOWN, rejection.value)
         return rejection
+
+    def _note_misaddressed(self, name: str) -> None:
+        """A message is taken although it says that it is for another: operators can see that.
+
+        A line is logged whenever there are twice as many of them: strangers send them.
+        """
+        self._measures.misaddressed.add(name or UNKNOWN)
+        self._misaddressed += 1
+        if self._misaddressed.bit_count() == 1:
+            about = {"command": name or UNKNOWN, "so_far": self._misaddressed}
+            _LOG.info("a message names another recipient", extra=about)
 
     async def handed_over(self, request: Request, message_ids: Sequence[str]) -> None:
         """These messages were written: they leave the queue.
@@ -228,6 +246,8 @@ class Inbound:
         transport: InboundTransport,
     ) -> ReceivedMessage | MessageRejection:
         name = self._table.name_of(message.type)
+        if message.names_another:
+            self._note_misaddressed(name)
         now_ms = self._clock()
         if message.expires_at_s is not None and message.expires_at_s <= now_ms / 1000:
             charge_unproven(0)
@@ -279,6 +299,12 @@ class Inbound:
         outcome = acknowledged(message, outcome)
         if outcome.refused:
             self._refusals.count(DIDCOMM, name, outcome.refused, account.did)
+            limited = self._reports.limited(account.did, outcome, self._clock() / 1000)
+            if limited is None:
+                # HTTP has a status for it; a socket says nothing more.
+                self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused)
+                return MessageRejection(RejectionReason.RATE_LIMITED, None, account)
+            outcome = limited
         back = await self._back(request, outcome)
         if isinstance(back, RejectionReason):
             return MessageRejection(back, message, account)
@@ -333,7 +359,13 @@ class Inbound:
         if request.routable:
             return packed
         if not outcome.may_wait:
-            return None
+            if outcome.to_retry is None:
+                return None
+            # What was not done, or perhaps not, must not look done to who awaits no answer.
+            reason = rejected_by(outcome.to_retry)
+            name = self._table.name_of(request.message.type)
+            self._measures.commands.add(DIDCOMM, name or UNKNOWN, reason.value)
+            return reason
         generation = self._envelopes.generation(request.sender.version)
         queued = await self._forwarding.queue(
             request.sender.did, "", ToQueue([packed], generation), request.command

@@ -54,6 +54,12 @@ REPORTED: Final = {
     RejectionReason.EXPIRED: Problem.EXPIRED,
 }
 """What a message that was not taken is answered with in an envelope, if its sender is proven."""
+_BY_PROBLEM: Final = {problem: reason for reason, problem in REPORTED.items()}
+
+
+def rejected_by(problem: Problem) -> RejectionReason:
+    """How the transport says a problem that is over soon, where no report can go back."""
+    return _BY_PROBLEM.get(problem, RejectionReason.TRY_AGAIN)
 
 
 def reason_of(refusal: Refusal | None) -> RejectionReason:

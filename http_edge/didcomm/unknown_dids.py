@@ -39,7 +39,7 @@ _WAITING_MAX: Final = 64
 """Messages of one edge that wait for fetches at once; each holds a request for some seconds."""
 
 
-def _of_web(did: str, body: bytes) -> AgentDocument | None:
+def _of_web(did: str, body: bytes, _beside: bytes) -> AgentDocument | None:
     """What the document of a did:web says, which has to be its own."""
     try:
         document = parse(body)
@@ -53,13 +53,13 @@ def _of_web(did: str, body: bytes) -> AgentDocument | None:
 def methods(clock: Clock) -> Mapping[str, FetchedMethod[AgentDocument]]:
     """How the documents of agents are found and read, by the prefix of their DIDs."""
 
-    def of_webvh(did: str, body: bytes) -> AgentDocument | None:
-        document = webvh.read_log(did, body, clock() / 1000)
+    def of_webvh(did: str, body: bytes, proofs: bytes) -> AgentDocument | None:
+        document = webvh.read_log(did, body, clock() / 1000, proofs)
         return None if document is None else read_agent_document(did, document)
 
     return {
         web.PREFIX: FetchedMethod(web.document_url, _of_web),
-        webvh.PREFIX: FetchedMethod(webvh.log_url, of_webvh),
+        webvh.PREFIX: FetchedMethod(webvh.log_url, of_webvh, webvh.witness_url),
     }
 
 

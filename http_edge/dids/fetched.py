@@ -35,11 +35,13 @@ class FetchedMethod(NamedTuple, Generic[_Document]):
     """A DID method whose documents are on the network.
 
     ``url`` says where the document of a DID is, None for what is no DID of the method; ``read``
-    what a body from there says of the DID, None where it is not its document.
+    what a body from there says of the DID, None where it is not its document. ``beside`` says where
+    another file is that such a body needs, and ``read`` gets that too; empty where it needs none.
     """
 
     url: Callable[[str], URL | None]
-    read: Callable[[str, bytes], _Document | None]
+    read: Callable[[str, bytes, bytes], _Document | None]
+    beside: Callable[[str, bytes], URL | None] = lambda _did, _body: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,11 @@ class FetchedDids(Generic[_Document]):
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 body = await self._get(url)
+                further = None if body is None else method.beside(did, body)
+                beside = b"" if further is None else await self._get(further)
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
-        return None if body is None else method.read(did, body)
+        return None if body is None or beside is None else method.read(did, body, beside)
 
     async def _get(self, url: URL) -> bytes | None:
         """The body of a plain 200 answer of at most ``body_bytes_max``."""

@@ -73,7 +73,7 @@ def document_url(did: str) -> URL | None:
     )
 
 
-def _read(did: str, body: bytes) -> DidDocument | None:
+def _read(did: str, body: bytes, _beside: bytes) -> DidDocument | None:
     try:
         return read_document(did, parse(body))
     except JsonRefused:

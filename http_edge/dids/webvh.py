@@ -2,8 +2,8 @@
 
 The log stands with a host, one entry in a line. The DID holds the hash of the first entry; each
 entry holds the hash of the one before, and a signature by a key that the log authorized before it.
-So a host can keep back what is new and can forge nothing. A log that names witnesses is not read:
-their proofs stand in another file, and without them it says less than it promises.
+So a host can keep back what is new and can forge nothing. Where the log names witnesses, so many of
+them have approved each entry, in a file beside it (``webvh_witnesses``).
 """
 
 from __future__ import annotations
@@ -12,30 +12,29 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
-from base58 import b58decode, b58encode
+from base58 import b58encode
 from yarl import URL
 
 from http_edge.crypto.canonical_json import canonical
-from http_edge.crypto.encoding import ED25519_PREFIX, multibase_decode
-from http_edge.crypto.signatures import verify
 from http_edge.crypto.strict_json import parse
 from http_edge.dids import web
+from http_edge.dids.data_integrity import Proof, is_proven
+from http_edge.dids.webvh_witnesses import Witnesses, are_approved, read_witnesses
 
 PREFIX: Final = "did:webvh:"
 ENTRIES_MAX: Final = 64
 """Entries of one log, two hashes and a signature each; with more it is not read."""
 _METHOD: Final = "did:webvh:1.0"
 _FILE: Final = "did.jsonl"
+_WITNESS_FILE: Final = "did-witness.json"
 _SCID: Final = re.compile(r"Qm[1-9A-HJ-NP-Za-km-z]{44}\Z")
 _PLACEHOLDER: Final = "{SCID}"
 _SHA2_256: Final = b"\x12\x20"
 """Multihash: SHA2-256, of 32 bytes."""
 _PROOFS_MAX: Final = 4
-_SIGNATURE_CHARS_MAX: Final = 100
-_PROOF_VALUE: Final = "proofValue"
 
 
 class _Parameters(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,19 +44,11 @@ class _Parameters(msgspec.Struct, frozen=True, rename="camel"):
     next_key_hashes: list[str] | None = None
     portable: bool | None = None
     deactivated: bool | None = None
-    witness: dict[str, object] | None = None
+    witness: dict[str, Any] | None = None
 
 
 class _State(msgspec.Struct, frozen=True):
     id: str
-
-
-class _Proof(msgspec.Struct, frozen=True, rename="camel"):
-    type: Literal["DataIntegrityProof"]
-    cryptosuite: Literal["eddsa-jcs-2022"]
-    verification_method: str
-    proof_purpose: Literal["assertionMethod"]
-    proof_value: str
 
 
 class _Entry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -65,7 +56,7 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
     version_time: datetime
     parameters: _Parameters
     state: _State
-    proof: list[_Proof]
+    proof: list[Proof]
 
 
 class _Authority(msgspec.Struct, frozen=True):
@@ -77,6 +68,7 @@ class _Authority(msgspec.Struct, frozen=True):
     portable: bool = False
     keys: Sequence[str] = ()
     next_hashes: Sequence[str] = ()
+    witnesses: Witnesses = Witnesses()
 
 
 def log_url(did: str) -> URL | None:
@@ -88,16 +80,31 @@ def log_url(did: str) -> URL | None:
     return None if url is None else url.with_name(_FILE)
 
 
-def read_log(did: str, body: bytes, now_s: float) -> dict[str, Any] | None:
+def witness_url(did: str, body: bytes) -> URL | None:
+    """Where the proofs of witnesses are that the log in ``body`` needs; None if it needs none."""
+    try:
+        entries = [parse(line) for line in body.splitlines()[:ENTRIES_MAX]]
+    except ValueError:
+        return None
+    url = log_url(did)
+    named = (each.get("parameters") for each in entries if isinstance(each, dict))
+    if url is None or not any(isinstance(each, dict) and each.get("witness") for each in named):
+        return None
+    return url.with_name(_WITNESS_FILE)
+
+
+def read_log(did: str, body: bytes, now_s: float, proofs: bytes = b"") -> dict[str, Any] | None:
     """The document of ``did`` as of the last entry of its log; None where any part is not right.
 
-    ``now_s`` is the time, Unix seconds: no entry is later.
+    ``now_s`` is the time, Unix seconds: no entry is later. ``proofs`` is the file of the witnesses,
+    where the log has such (``witness_url``).
     """
     scid = did.removeprefix(PREFIX).partition(":")[0]
     lines = body.splitlines()
     if not did.startswith(PREFIX) or not 0 < len(lines) <= ENTRIES_MAX:
         return None
     so_far = _Authority(scid)
+    required: dict[str, Witnesses] = {}
     value: Any = None
     try:
         for number, line in enumerate(lines, 1):
@@ -105,7 +112,13 @@ def read_log(did: str, body: bytes, now_s: float) -> dict[str, Any] | None:
             following = _followed(number, so_far, value, scid)
             if following is None:
                 return None
+            # The first witnesses approve the entry that names them, others that which is before.
+            required[following.version_id] = (
+                so_far.witnesses if so_far.witnesses.keys else following.witnesses
+            )
             so_far = following
+        if not are_approved(required, proofs):
+            return None
     except ValueError:  # also what JsonRefused, NotCanonical and msgspec.ValidationError are
         return None
     if so_far.did != did or so_far.at is None or so_far.at.timestamp() > now_s:
@@ -122,7 +135,10 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
         return None
     if said.method not in {None, _METHOD} or said.scid not in {None, scid}:
         return None
-    if said.deactivated or said.witness or entry.version_time.tzinfo is None:
+    if said.deactivated or entry.version_time.tzinfo is None:
+        return None
+    witnesses = so_far.witnesses if said.witness is None else read_witnesses(said.witness)
+    if witnesses is None:
         return None
     if so_far.at is not None and entry.version_time < so_far.at:
         return None
@@ -141,6 +157,7 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
         portable=bool(said.portable) if number == 1 else so_far.portable,
         keys=so_far.keys if said.update_keys is None else said.update_keys,
         next_hashes=so_far.next_hashes if said.next_key_hashes is None else said.next_key_hashes,
+        witnesses=witnesses,
     )
 
 
@@ -162,17 +179,12 @@ def _is_first(value: dict[str, Any], scid: str) -> bool:
     return _multihash(text.replace(scid, _PLACEHOLDER).encode()) == scid
 
 
-def _is_signed(value: dict[str, Any], proofs: Sequence[_Proof], keys: Sequence[str]) -> bool:
+def _is_signed(value: dict[str, Any], proofs: Sequence[Proof], keys: Sequence[str]) -> bool:
     """Has one of the keys signed the entry (Data Integrity, eddsa-jcs-2022)?"""
-    content = sha256(canonical(_unsigned(value))).digest()
-    for proof, raw in zip(proofs[:_PROOFS_MAX], value["proof"], strict=False):
-        named = (key for key in keys if proof.verification_method == f"did:key:{key}#{key}")
-        key, text = next(named, None), proof.proof_value
-        if key is None or not text.startswith("z") or len(text) > _SIGNATURE_CHARS_MAX:
-            continue
-        options = {name: each for name, each in raw.items() if name != _PROOF_VALUE}
-        signed = sha256(canonical(options)).digest() + content
-        if verify(multibase_decode(key, ED25519_PREFIX), signed, b58decode(text[1:])):
+    content = _unsigned(value)
+    for proof, written in zip(proofs[:_PROOFS_MAX], value["proof"], strict=False):
+        key = next(filter(proof.is_by, keys), None)
+        if key is not None and is_proven(proof, written, key, content):
             return True
     return False
 

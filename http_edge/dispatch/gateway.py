@@ -18,7 +18,7 @@ import msgspec
 from actors.core.commands import GrantMediation, Read, Register, Submission
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, Done, MessagesPage, Push, Refused, Reply
+from actors.core.replies import BatchResult, Done, Push, Refused, Reply
 from actors.host.port import (
     PAGE_TOO_LARGE,
     HostNotReached,
@@ -26,7 +26,7 @@ from actors.host.port import (
     HostUnavailable,
     ReadPages,
 )
-from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage, SavedEventsPage
+from eventstore.log.event_log import PublicEventsFilter
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
 from http_edge.dispatch.routes import Routes
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -38,10 +38,6 @@ _ASK_AGAIN_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.02
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_Page: TypeAlias = SavedEventsPage | PublicEventsPage | MessagesPage
-_PAGE_DECODER: Final[msgspec.msgpack.Decoder[_Page]] = msgspec.msgpack.Decoder(
-    SavedEventsPage | PublicEventsPage | MessagesPage
-)
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
@@ -188,8 +184,11 @@ class Gateway:
         finally:
             self._unrouted -= 1
 
-    async def read(self, read: Read) -> _Page | Refused:
-        """A page that is read beside the commands, from the host that owns the identity."""
+    async def read(self, read: Read) -> memoryview | Refused:
+        """A page that is read beside the commands, from the host that owns the identity.
+
+        It is packed as it came (``unpack_page``): large ones are not unpacked on the event loop.
+        """
 
         def owner() -> str | None:
             return self.routes.host_of(self.partition_of(read.owner_did))
@@ -198,7 +197,7 @@ class Gateway:
             return lambda: owner() not in {None, host}
 
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
-        page: bytes | None = None
+        page: memoryview | None = None
         while page is None:
             host = owner()
             if host is not None:
@@ -215,7 +214,7 @@ class Gateway:
                 return _UNAVAILABLE
         if page == PAGE_TOO_LARGE:
             return _PAGE_TOO_LARGE
-        return _PAGE_DECODER.decode(page) if page else _UNAVAILABLE
+        return page or _UNAVAILABLE
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
         """Its owner's turn to read a history: one page after the other, for each may be large.

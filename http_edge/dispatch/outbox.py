@@ -26,7 +26,7 @@ from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused, Reply
 from actors.core.turns import Turns
-from actors.host.port import HostNotReached, HostPort, HostUnavailable
+from actors.host.port import HostCutOff, HostNotReached, HostPort, HostUnavailable
 from actors.host.transaction import request_ids
 from http_edge.telemetry.edge_measures import EdgeMeasures
 
@@ -199,14 +199,16 @@ class Outbox:
             encoded = _ENCODER.encode([waiting.submission for waiting in batch])
             result = _RESULT_DECODER.decode(await self.port.submit(encoded))
         except HostUnavailable as error:
-            is_sent = not isinstance(error, HostNotReached)
+            is_there = not isinstance(error, HostNotReached)
             # One line for an outage, not one for every call that fails in it.
             level = logging.DEBUG if self._is_silent else logging.WARNING
-            what = "does not answer, outcome unknown" if is_sent else "is not there"
+            what = "does not answer, outcome unknown" if is_there else "is not there"
+            if isinstance(error, HostCutOff):
+                what = "lives and cannot be reached from here"
             _LOG.log(level, "a host %s", what, extra=self._about(batch))
             self._is_silent = True
-            # What was not sent can be sent to the next owner.
-            self._settle(batch, [_UNAVAILABLE if is_sent else _NOT_OWNER] * len(batch))
+            # What was not sent can be sent to the next owner; a host that lives has none.
+            self._settle(batch, [_UNAVAILABLE if is_there else _NOT_OWNER] * len(batch))
             return
         except Exception:  # noqa: BLE001 - whatever failed, no caller may wait for ever
             _LOG.exception("call to a host failed", extra=self._about(batch))

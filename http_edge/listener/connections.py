@@ -76,13 +76,16 @@ class Connections:
         address_of: Callable[[str], str | None],
         is_owing: Callable[[str], bool],
         on_cut: Callable[[str], None],
+        common_head: bytes = b"",
     ) -> None:
         """Connections whose bodies count in ``arriving``.
 
+        ``common_head`` are the lines of the headers that every answer has.
         ``address_of`` makes the key of rates of a host; None of one without a share of its own.
         ``is_owing`` says of such a key whether it has to pay for what it had before.
         """
         self.arriving = arriving
+        self.common_head = common_head
         self._address_of = address_of
         self._is_owing = is_owing
         self._connections_max = min(limits.connections_max, _connections_by_files())
@@ -258,6 +261,11 @@ class Connection(RequestHandler):
     def leaving(self) -> Transfers:
         """What the listener holds for clients that read slowly."""
         return self._connections.leaving
+
+    @property
+    def common_head(self) -> bytes:
+        """Lines that stand in the head of every answer of the listener."""
+        return self._connections.common_head
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -464,3 +472,10 @@ def peer_of(request: web.Request) -> Peer:
     connection = request.protocol
     assert isinstance(connection, Connection)
     return connection
+
+
+def common_head(request: web.BaseRequest) -> bytes:
+    """Lines of the headers that every answer of the listener has."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    return connection.common_head

@@ -1,5 +1,7 @@
 """Large bodies are read beside the event loop, one at a time, so that others are served meanwhile.
 
+Those of answers leave in pieces, each when the client has taken most of the ones before.
+
 The interpreter runs one thread at a time and gives each its turn: one thread that reads costs the
 event loop a few milliseconds now and then, and several would cost it as much each.
 """
@@ -7,10 +9,15 @@ event loop a few milliseconds now and then, and several would cost it as much ea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Final, TypeVar
+
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
+from typing_extensions import override
 
 LARGE_BYTES: Final = 32_768
 """The worst body of this size takes about 4 ms to read and to write in canonical form."""
@@ -21,3 +28,29 @@ _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 async def read_apart(work: Callable[[], _T]) -> _T:
     """Do the work on a body of more than ``LARGE_BYTES`` beside the event loop."""
     return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)
+
+
+class PiecedBody(Payload):
+    """A body in pieces, of which each is given back as soon as it is written."""
+
+    _value: deque[bytes]
+
+    def __init__(self, pieces: Iterable[bytes], *, content_type: str) -> None:
+        """It can be written once."""
+        super().__init__(deque(pieces), content_type=content_type)
+        self._size = sum(map(len, self._value))
+
+    @override
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+    @override
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        while self._value:
+            await writer.write(self._value.popleft())
+
+    @override
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        await self.write(writer)

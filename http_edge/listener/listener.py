@@ -105,6 +105,10 @@ class HttpListener:
         self._new_id = new_id
         self._refusals = refusals
         self._measures = measures
+        self._headers = {hdrs.SERVER: "poste"}  # not what runs it, in which version
+        if cors:
+            origin = settings.protocol.cors_allowed_origin
+            self._headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
         self._cors = cors
         self._address = ClientAddress(settings.rates.trusted_proxies)
         self.connections = Connections(
@@ -113,6 +117,7 @@ class HttpListener:
             address_of=self._address.of_connection,
             is_owing=lambda address: self._rates.requests.owes(address, self._now_s()),
             on_cut=measures.cuts.add,
+            common_head="".join(f"{n}: {text}\r\n" for n, text in self._headers.items()).encode(),
         )
         self._rates = AddressRates(settings.rates, settings.edges)
         self._limited: Counter[str] = Counter()
@@ -252,10 +257,7 @@ class HttpListener:
 
     async def _add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
         response.headers[request_id.HEADER] = request_id.current()
-        response.headers[hdrs.SERVER] = "poste"  # not what runs it, in which version
-        if self._cors:
-            origin = self._settings.protocol.cors_allowed_origin
-            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers.update(self._headers)
 
     def _rated(self, route: PlainRoute) -> Handler:
         if route.per_address_per_s is None:

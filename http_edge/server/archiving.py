@@ -7,13 +7,13 @@ compared with the one in the archive, and both with their seals, before
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from actors.core.identity import FOLD
 from actors.host.archiving import Archiver, Section
 from eventstore.log.codec import decode
 from eventstore.log.errors import RowsStay
@@ -32,6 +32,7 @@ from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys
 
 SECTION_ROWS: Final = 65_536
+ROWS_PER_STEP: Final = 256
 SECTION_BYTES: Final = 64 * 1024 * 1024
 _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -64,7 +65,9 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
     clock: Callable[[], int],
     window_ms: int = WINDOW_MS,
     section_rows: int = SECTION_ROWS,
-    pause_s: float = 0.0,
+    rows_per_step_max: int = ROWS_PER_STEP,
+    is_checked: bool = True,
+    after_step: Callable[[], None] = lambda: None,
     progress: Progress = lambda _seam, _end: None,
 ) -> Archived:
     """Let leave what is older and stands in the archive.
@@ -78,7 +81,11 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
         clock: tells Unix milliseconds.
         window_ms: the widest window of timestamps that the mediator may be given.
         section_rows: how many rows are looked at together.
-        pause_s: time between two transactions, in which the mediator commits its own.
+        rows_per_step_max: rows that leave in one transaction.
+        is_checked: compare what stands before the seam with its sums first, which reads all of
+            it. Without that nothing is hidden: sums of which something wrong is taken away stay
+            wrong, and ``poste log verify`` finds it.
+        after_step: called after each transaction; what it raises ends the work there.
         progress: called after each section.
 
     Raises:
@@ -88,11 +95,8 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
         LogError: the log cannot be read or written now, or a row cannot be understood.
     """
     key = PublicKey(keys.signing_public)
-    text, seam = _verified(log, key, mediator_did)
-    catalog = catalog_of(place, key.verify, is_whole=True)
-    if catalog.last < seam.position:
-        where = f"the archive at {place.address()} ends at position {catalog.last}"
-        raise RowsStay(f"{where}, and rows up to {seam.position} have left for it")
+    text, seam = _verified(log, key, mediator_did, is_checked=is_checked)
+    catalog = _catalog(place, key, seam)
     sign = partial(signatures.sign, keys.signing_seed)
     archiver = Archiver(
         log,
@@ -100,13 +104,28 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
         text,
         sign,
         window_ms=window_ms,
+        rows_max=rows_per_step_max,
         clock=clock,
-        after_step=partial(time.sleep, pause_s),
+        after_step=after_step,
     )
     for section in _sections(log, place, catalog, seam, until_ms, section_rows):
         archiver.take(section)
         progress(archiver.seam.position, catalog.last)
     return _archived(seam, archiver.seam)
+
+
+def _catalog(place: ExportPlace, key: PublicKey, seam: Seam) -> Catalog:
+    """What the archive has.
+
+    Raises:
+        RowsStay: it lacks rows that have left.
+        ExportError: it is damaged or cannot be read now.
+    """
+    catalog = catalog_of(place, key.verify, is_whole=True)
+    if catalog.last < seam.position:
+        where = f"the archive at {place.address()} ends at position {catalog.last}"
+        raise RowsStay(f"{where}, and rows up to {seam.position} have left for it")
+    return catalog
 
 
 def _archived(before: Seam, after: Seam) -> Archived:
@@ -120,8 +139,10 @@ def _archived(before: Seam, after: Seam) -> Archived:
     )
 
 
-def _verified(log: EventLog, key: PublicKey, mediator_did: str) -> tuple[str | None, Seam]:
-    """The seam of a log as it has it and in parts, once all that it says of the log is so.
+def _verified(
+    log: EventLog, key: PublicKey, mediator_did: str, *, is_checked: bool
+) -> tuple[str | None, Seam]:
+    """The seam of a log as it has it and in parts; ``is_checked``: once all it says is so.
 
     Raises:
         RowsStay: it is not.
@@ -130,11 +151,13 @@ def _verified(log: EventLog, key: PublicKey, mediator_did: str) -> tuple[str | N
     """
     text = log.settings().get(SEAM)
     if text is None:
-        return None, Seam(mediator_did=mediator_did, signed_by=key.text)
+        return None, Seam(mediator_did=mediator_did, fold=FOLD, signed_by=key.text)
     seam = verified_seam(text, key)
     if seam.mediator_did != mediator_did:
         raise RowsStay(f"the seam of the log is of {seam.mediator_did}")
-    for wrong in check_before(log, seam):
+    if seam.fold != FOLD:
+        raise RowsStay("states that stand for rows are of another release")
+    for wrong in check_before(log, seam) if is_checked else ():
         raise RowsStay(f"{wrong.explanation} ({wrong.fault.value}): see poste log verify")
     return text, seam
 

@@ -26,6 +26,7 @@ from actors.host.clock import Clock, new_id, system_clock
 from actors.host.measures import MetricFamily, families
 from actors.host.port import HostUnavailable
 from actors.placement.port import PlacerPort
+from http_edge.admin.erasure import ErasureEndpoint
 from http_edge.admin.health import Figures, Health, HealthEndpoint
 from http_edge.admin.operators import OperatorAccess, OperatorEndpoint
 from http_edge.admin.shards import FixedPlaces, PlacementEndpoint
@@ -42,6 +43,7 @@ from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import DeliveryQueue
+from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.unknown_dids import AgentDids, methods
 from http_edge.dids.document import mediator_document
 from http_edge.dids.fetched import WebLimits
@@ -56,7 +58,7 @@ from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
-from http_edge.server import export_status
+from http_edge.server import archive_status, export_status
 from http_edge.server.address import listen
 from http_edge.server.home_page import home_page
 from http_edge.server.hosts import placement_of
@@ -165,6 +167,7 @@ class Edge:
             refused=lambda: refusals.total,
             outbound=None if mediation is None else mediation.outbound,
             export=None if settings.export.to is None else _export_figures(settings, clock),
+            archive=_archive_figures(settings, clock) if settings.lets_rows_leave else None,
         )
         groups = [
             decentrl_routes(
@@ -188,7 +191,18 @@ class Edge:
         access = OperatorAccess(operators_token(self._settings.operators_token_path))
         queues = OperatorEndpoint(access, self._gateway, identities, clock=clock, new_id=new_id)
         placement = PlacementEndpoint(access, self._placer)
-        return [*self._health.operator_routes(access), *queues.routes(), *placement.routes()]
+        erasure = ErasureEndpoint(
+            access,
+            identities,
+            Keylists(identities, keys_max=self._settings.didcomm.keylist_keys_max),
+            records_max=self._settings.retention.records_per_step_max,
+            new_id=new_id,
+        )
+        endpoints = (queues, erasure, placement)
+        return [
+            *self._health.operator_routes(access),
+            *[route for endpoint in endpoints for route in endpoint.routes()],
+        ]
 
     def _workers(
         self, name: str, keys: MediatorKeys, identities: Identities, clock: Clock
@@ -367,6 +381,10 @@ def _export_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Fig
         return each[0] if len(each) == 1 else {"databases": each}
 
     return figures
+
+
+def _archive_figures(settings: Settings, clock: Clock) -> Callable[[], Figures]:
+    return lambda: archive_status.figures(settings.data_dir, clock())
 
 
 def _gateway_limits(limits: Limits) -> GatewayLimits:

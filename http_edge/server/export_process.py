@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 import sys
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from http_edge.settings.settings import Settings
 
@@ -34,23 +35,32 @@ class ExportProcess:
         settings_line = self._settings.model_dump_json().encode() + b"\n"
         stopped = asyncio.create_task(stopping.wait())
         while not stopping.is_set():
-            child = await asyncio.create_subprocess_exec(
-                *self._child, stdin=asyncio.subprocess.PIPE
-            )
-            ended = asyncio.create_task(child.wait())
-            try:
-                assert child.stdin is not None
-                with contextlib.suppress(ConnectionError):
-                    child.stdin.write(settings_line)
-                    await child.stdin.drain()
-                await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                child.stdin.close()
-                if not stopping.is_set():
-                    _LOG.error("the exporting process ended", extra={"code": child.returncode})
-                    await asyncio.wait({stopped}, timeout=_RESTART_S)
-                await asyncio.wait({ended}, timeout=_STOP_S_MAX)
-            finally:
-                if child.returncode is None:
-                    # Nothing is lost: what counts is decided by manifests.
-                    child.kill()
-                await ended
+            code = await run_child(self._child, settings_line, stopped)
+            if not stopping.is_set():
+                _LOG.error("the exporting process ended", extra={"code": code})
+                await asyncio.wait({stopped}, timeout=_RESTART_S)
+
+
+async def run_child(
+    command: Sequence[str], settings_line: bytes, stopped: asyncio.Task[Any]
+) -> int | None:
+    """Run a process that ends by itself or, within some seconds, once ``stopped`` is done.
+
+    It is handed its settings on stdin, which ends when it is to end. Returns its exit code.
+    """
+    child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+    ended = asyncio.create_task(child.wait())
+    try:
+        assert child.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            child.stdin.write(settings_line)
+            await child.stdin.drain()
+        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        child.stdin.close()
+        await asyncio.wait({ended}, timeout=_STOP_S_MAX)
+    finally:
+        if child.returncode is None:
+            # Nothing is lost: what counts is decided by what it has committed.
+            child.kill()
+        await ended
+    return child.returncode

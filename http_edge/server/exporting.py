@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import IO, Final
@@ -45,11 +46,14 @@ from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import KeyFileRefused, load, load_or_create
 from http_edge.server.export_status import Reporter
 from http_edge.server.log_head import HeadFile
+from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import configure
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S_MIN: Final = 1.0
+_FIRST_ERASING_S: Final = 3_600.0
+"""After the start, so that a mediator which is started anew each day does it, too."""
 _GIVE_WAY: Final = 5
 """Nice value: the mediator goes first, and the export keeps a quarter of a full core."""
 
@@ -70,8 +74,12 @@ class OtherExporter(ExportRefused):
 
 
 @contextlib.contextmanager
-def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterator[Exporter]:
+def exporter_of(
+    settings: Settings, log: EventLog, place: ExportPlace, *, until_ms: int | None = None
+) -> Iterator[Exporter]:
     """The exporter of this mediator to a place, the only one while it is used.
+
+    It takes nothing that was recorded after ``until_ms``, Unix milliseconds, where that is given.
 
     Raises:
         OtherExporter: another process exports there.
@@ -91,7 +99,7 @@ def exporter_of(settings: Settings, log: EventLog, place: ExportPlace) -> Iterat
         base58.b58encode(keys.signing_public).decode(), partial(signatures.sign, keys.signing_seed)
     )
     verify = partial(signatures.verify, keys.signing_public)
-    bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max)
+    bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max, until_ms)
     export = settings.export
     kept = Kept(export.replaced_kept_s, export.versions_kept_s)
     completeness = Completeness(export.settled_s, export.complete_every_s)
@@ -158,6 +166,9 @@ class ContinuousExport:
     def _follow(self, stopping: threading.Event) -> None:
         export = self._settings.export
         steps = 0
+        began_s, archive = time.monotonic(), self._settings.archive
+        erasing_at_s = began_s + min(export.erased_every_s, _FIRST_ERASING_S)
+        pruning_at_s = began_s + min(archive.prune_every_s, _FIRST_ERASING_S)
         with (
             contextlib.closing(opened_to_read(self._settings)) as log,
             exporter_of(self._settings, log, open_place(self._target)) as exporter,
@@ -172,6 +183,12 @@ class ContinuousExport:
                     steps += 1
                     if steps % export.compact_files_min == 0:
                         exporter.compact(files_min=export.compact_files_min)
+                if export.erased_every_s and time.monotonic() >= erasing_at_s:
+                    exporter.take_out_erased()
+                    erasing_at_s = time.monotonic() + export.erased_every_s
+                if archive.keep_s and time.monotonic() >= pruning_at_s:
+                    prune_old(exporter, archive)
+                    pruning_at_s = time.monotonic() + archive.prune_every_s
                 if step is None or not step.is_full:
                     catalog = exporter.catalog
                     self._on_caught_up(catalog.last, catalog.complete_until_ms)

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import base58
 
+from actors.core.identity import FOLD
 from actors.core.partitioning import shards_of_database
 from actors.host.clock import new_id
 from eventstore.log import databases
-from eventstore.log.errors import LogError, LogUnfinished, UnsafeLog, WrongDatabase
+from eventstore.log.errors import (
+    LogError,
+    LogUnfinished,
+    RowsStay,
+    SeamRefused,
+    UnsafeLog,
+    WrongDatabase,
+)
 from eventstore.log.event_log import EventLog
+from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.server.exits import Exit, Stop, unfinished
 from http_edge.settings.settings import Settings
+
+_LOG = logging.getLogger(__name__)
 
 
 def check_log(settings: Settings) -> str:
@@ -42,6 +54,8 @@ def check_log(settings: Settings) -> str:
         for log in logs:
             _check_constants(log, settings)
         _check_keys(settings, logs[0])
+        for log, one in zip(logs, settings.each_database(), strict=True):
+            _check_states(log, one)
         log_id = logs[0].setting("log_id", new_id())
         with contextlib.suppress(OSError):  # a node may have keys and log elsewhere, and no folder
             _served(settings).write_text(log_id + "\n")
@@ -105,6 +119,38 @@ def _check_constants(log: EventLog, settings: Settings) -> None:
                 f"It is fixed for the life of a log. Set {option} {fixed}, or begin a new log in"
                 " another directory with --data-dir.",
             )
+
+
+def _check_states(log: EventLog, settings: Settings) -> None:
+    """See that this release knows the states that stand for rows which have left.
+
+    After an upgrade with another layout they are made anew by the archive, before anything is
+    served.
+
+    Raises:
+        Stop: the archive does not give them.
+    """
+    text = log.settings().get(SEAM)
+    if text is None or read_seam(text).fold == FOLD:
+        return
+    # Only then: pyarrow takes 48 MB of memory.
+    from eventstore.parquet.errors import ExportError  # noqa: PLC0415
+    from eventstore.parquet.files import open_place  # noqa: PLC0415
+    from http_edge.server.archived_states import fold_again  # noqa: PLC0415
+
+    place = settings.archive_place
+    _LOG.info("states that stand for archived rows are made anew", extra={"place": place})
+    try:
+        made = fold_again(log, lambda: open_place(place), load_or_create(settings.keys_path))
+    except (ExportError, RowsStay, SeamRefused) as error:
+        raise Stop(
+            Exit.UNSAFE,
+            f"States of another release stand for rows that have left, and {place} does not give"
+            f" them anew: {error}.",
+            "Bring the archive back from a backup, or serve with the release from before. See: "
+            "poste verify.",
+        ) from error
+    _LOG.info("states of archived rows are those of this release", extra={"states": made})
 
 
 def _check_keys(settings: Settings, log: EventLog) -> None:

@@ -41,7 +41,7 @@ from actors.host.measures import HostReport, HostStats, MetricFamily
 from eventstore.log.event_log import LogFigures
 from http_edge.admin.operators import OperatorAccess
 from http_edge.dispatch.whole_log import WholeStorage, logs_by_database, storage, total
-from http_edge.server import export_status
+from http_edge.server import archive_status, export_status
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import placement_of
 from http_edge.settings.settings import Settings, split_listen
@@ -109,6 +109,22 @@ _EXPORT_GAUGES: Final = {
         "1 while another process exports, 0 for the one that does.",
     ),
 }
+_ARCHIVE_GAUGES: Final = {
+    "position": ("poste_archive_position", "Position up to which old rows have left the log."),
+    "rows_left": ("poste_archive_rows_left", "Rows that have left the log for its archive."),
+    "rows_stayed": (
+        "poste_archive_rows_stayed",
+        "Rows that are old enough and stay in the log, because something refers to them.",
+    ),
+    "last_round_age_s": (
+        "poste_archive_last_round_age_seconds",
+        "Since when no round of archiving has come to its end.",
+    ),
+    "trouble_age_s": (
+        "poste_archive_trouble_age_seconds",
+        "Since when something keeps old rows in the log; absent while nothing does.",
+    ),
+}
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +132,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     ``shards`` is how many the log has. ``exports`` are ``http_edge.server.export_status.figures``,
     one for each of the log's databases; none where nothing is exported. ``storage`` is what the log
-    takes, None where that is not known of each database.
+    takes, None where that is not known of each database. ``archive`` are
+    ``http_edge.server.archive_status.figures``, None where rows stay.
     """
 
     hosts: Mapping[str, HostReport | None]
@@ -125,6 +142,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     exports: Sequence[Mapping[str, Any]]
     now_ms: int
     storage: WholeStorage | None = None
+    archive: Mapping[str, Any] | None = None
 
     @property
     def log(self) -> LogFigures | None:
@@ -180,7 +198,14 @@ class Scrape:
         )
         known = [report.stats for report in seen.hosts.values() if report is not None]
         takes = storage(self._placement, known)
-        return msgspec.structs.replace(seen, exports=self._exports(seen.hosts), storage=takes)
+        settings = self._settings
+        archive = archive_status.figures(settings.data_dir, seen.now_ms)
+        return msgspec.structs.replace(
+            seen,
+            exports=self._exports(seen.hosts),
+            storage=takes,
+            archive=archive if settings.lets_rows_leave else None,
+        )
 
     def _readers(self) -> Collection[str]:
         """The host of each database to ask for its figures: one that answered the last time."""
@@ -244,6 +269,7 @@ class _Mediator(Collector):
         yield from _of_the_log(seen.log, seen.now_ms)
         yield from _of_the_storage(seen.storage)
         yield from _of_the_exports(seen.exports)
+        yield from _of_the_archive(seen.archive)
 
 
 def _by_process(measured: Mapping[str, Sequence[MetricFamily]]) -> Iterable[Metric]:
@@ -318,6 +344,11 @@ def _of_the_exports(exports: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
             if export[field] is not None:
                 family.add_metric([str(number)][: len(labels)], export[field])
         yield family
+
+
+def _of_the_archive(archive: Mapping[str, Any] | None) -> Iterator[Metric]:
+    for field, (metric, text) in _ARCHIVE_GAUGES.items() if archive is not None else ():
+        yield GaugeMetricFamily(metric, text, (archive or {}).get(field))
 
 
 @contextlib.contextmanager

@@ -8,14 +8,15 @@ them, and a mediator with other keys is another mediator to all its clients.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
+from uuid import UUID
 
 import base58
 import pyarrow as pa
@@ -23,12 +24,13 @@ import pyarrow.dataset as ds
 
 from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
-from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
 from eventstore.parquet.files import EVENTS, HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import parse_head
 from eventstore.parquet.rows import exported_sections
@@ -38,8 +40,10 @@ from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sections, restore
 from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys, create, load
+from http_edge.server.archive_check import seam_of, sections_to
 from http_edge.server.data_dir import locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.pruning import beginning_of
 
 AsOf: TypeAlias = datetime | int | None
 """A time with its zone, a position of the log, or None for all of it."""
@@ -48,13 +52,17 @@ _LOGS: Final = {"sqlite", "postgresql", "postgres"}
 
 @dataclass(frozen=True)
 class Source:
-    """The log to restore: its rows, its constants, its end, and where to end; None for all."""
+    """The log to restore: its rows, its constants, its end, and where to end; None for all.
+
+    ``states`` stand for rows that were pruned; the constants have the seam then.
+    """
 
     name: str
     sections: Iterator[LogSection]
     constants: Mapping[str, str]
     last: int
     until: int | None
+    states: Sequence[tuple[UUID, Snapshot]] = ()
 
 
 @dataclass(frozen=True)
@@ -110,10 +118,13 @@ def keys_for(target: Target, backup: Path | None) -> MediatorKeys:
 
 
 @contextmanager
-def opened_source(text: str, target: Target, keys: MediatorKeys, until: AsOf) -> Iterator[Source]:
+def opened_source(
+    text: str, target: Target, keys: MediatorKeys, until: AsOf, archive: str | None = None
+) -> Iterator[Source]:
     """The source that a path or URL names, checked as far as that goes without reading all.
 
-    As of a time it ends with the last transaction that was made until then.
+    As of a time it ends with the last transaction that was made until then. ``archive`` is the
+    place of the rows that have left the log; None: the folder beside its file.
 
     Raises:
         Stop: there is none, it is of other keys, it ends before ``until``, or a mediator runs on
@@ -122,7 +133,7 @@ def opened_source(text: str, target: Target, keys: MediatorKeys, until: AsOf) ->
     """
     with ExitStack() as stack:
         if _is_log(text) or Path(text).is_file():
-            source = stack.enter_context(_log_source(text, target, until))
+            source = stack.enter_context(_log_source(text, target, keys, until, archive))
         else:
             _refuse_several(text)
             source = _export_source(open_place(text), keys, until)
@@ -153,7 +164,12 @@ def run(source: Source, target: Target, keys: MediatorKeys, progress: OnProgress
         # Before the log is one: a mediator that finds no keys makes new ones.
         create(target.keys_path, keys)
         return restore(
-            source.sections, log, source.constants, until=source.until, progress=progress
+            source.sections,
+            log,
+            source.constants,
+            until=source.until,
+            states=source.states,
+            progress=progress,
         )
 
 
@@ -162,7 +178,9 @@ def _is_log(text: str) -> bool:
 
 
 @contextmanager
-def _log_source(text: str, target: Target, until: AsOf) -> Iterator[Source]:
+def _log_source(
+    text: str, target: Target, keys: MediatorKeys, until: AsOf, archive: str | None
+) -> Iterator[Source]:
     dsn = text if _is_log(text) else f"sqlite://{quote(str(Path(text).absolute()))}"
     path = Path(unquote(urlsplit(dsn).path))
     is_file = dsn.startswith("sqlite:")
@@ -177,17 +195,67 @@ def _log_source(text: str, target: Target, until: AsOf) -> Iterator[Source]:
         if not {"mediator_did", "shards"} <= constants.keys():
             remedy = "Name the log of a mediator, or its export, with --from."
             raise Stop(Exit.USAGE, "the source is not the log of a mediator", remedy)
-        if SEAM in constants:
-            raise Stop(
-                Exit.USAGE,
-                "old rows have left this log for its archive: alone it is no source",
-                "Name the archive with --from: it has them all, once poste log archive or poste"
-                " export has exported the rest.",
-            )
         name = str(path) if is_file else "the log in PostgreSQL"
+        if SEAM in constants:
+            place = archive or (str(path.parent / "archive") if is_file else None)
+            yield _both_sources(name, log, place, keys, until)
+            return
         if isinstance(until, datetime):
-            until = _until(name, _sealed_in(log), until)
+            until = _until(name, _sealed_in(log_sections(log)), until)
         yield Source(name, log_sections(log), constants, log.position(), until)
+
+
+def _both_sources(
+    name: str, log: EventLog, archive: str | None, keys: MediatorKeys, until: AsOf
+) -> Source:
+    """A log that rows have left, with them: its archive up to the seam, and what follows there.
+
+    Raises:
+        Stop: the archive is not there, or does not go up to the seam.
+        SeamRefused: the seam is not the mediator's.
+    """
+    key = PublicKey(keys.signing_public)
+    seam = seam_of(log, key)
+    assert seam is not None
+    place = None if archive is None else open_place(archive)
+    catalog = catalog_of(place, key.verify, is_whole=True) if place else Catalog(None)
+    if place is None or catalog.last < seam.position:
+        there = "no archive is named" if place is None else f"{place.address()} lacks some of them"
+        raise Stop(
+            Exit.USAGE,
+            f"rows up to position {seam.position} have left this log for its archive, and {there}",
+            "Name the archive with --archive: the place of the export, else the folder archive of"
+            " the data directory.",
+        )
+
+    def sections() -> Iterator[LogSection]:
+        yield from sections_to(place, catalog, seam)
+        yield from log_sections(log, seam.position)
+
+    name = f"{name} with {place.address()}"
+    _check_not_pruned(name, catalog, until)
+    if isinstance(until, datetime):
+        until = _until(name, _sealed_in(sections()), until)
+    constants = {each: value for each, value in log.settings().items() if each != SEAM}
+    source = Source(name, sections(), constants, log.position(), until)
+    return _begun(source, place, catalog, keys)
+
+
+def _begun(source: Source, place: ExportPlace, catalog: Catalog, keys: MediatorKeys) -> Source:
+    """The same, where rows of it were pruned with what stands for them."""
+    beginning = beginning_of(place, catalog, keys, source.constants["mediator_did"])
+    if beginning is None:
+        return source
+    constants = {**source.constants, SEAM: beginning.seam}
+    return replace(source, constants=constants, states=beginning.states)
+
+
+def _check_not_pruned(name: str, catalog: Catalog, until: AsOf) -> None:
+    try:
+        catalog.check_not_pruned(until)
+    except RowsPruned as error:
+        remedy = "Name a later time or position, or leave --as-of out."
+        raise Stop(Exit.USAGE, f"{name}: {error}", remedy) from error
 
 
 def _is_served_elsewhere(data_dir: Path, target: Target) -> bool:
@@ -224,11 +292,12 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
     catalog = catalog_of(place, partial(signatures.verify, keys.signing_public), is_whole=True)
     constants = {"mediator_did": head.mediator_did, "shards": str(head.shards)}
     name = place.address()
+    _check_not_pruned(name, catalog, until)
     if isinstance(until, datetime):
         _check_complete(name, catalog, until)
         until = _until(name, _sealed_in_files(place, catalog), until)
     sections = exported_sections(place, catalog, until)
-    return Source(name, sections, constants, catalog.last, until)
+    return _begun(Source(name, sections, constants, catalog.last, until), place, catalog, keys)
 
 
 def _until(name: str, seals: Iterable[tuple[int, int]], at: datetime) -> int:
@@ -241,9 +310,9 @@ def _until(name: str, seals: Iterable[tuple[int, int]], at: datetime) -> int:
     return found
 
 
-def _sealed_in(log: EventLog) -> Iterator[tuple[int, int]]:
+def _sealed_in(sections: Iterable[LogSection]) -> Iterator[tuple[int, int]]:
     """Position of each seal, and when it was made, Unix milliseconds."""
-    for section in log_sections(log):
+    for section in sections:
         for row in section.rows:
             if row.topic == SEAL_TOPIC:
                 yield row.position, decode(row.topic, row.state).at_ms

@@ -26,6 +26,7 @@ from actors.ray import processes
 from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.address import AUTO, address_towards, reserved_address
+from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
@@ -145,7 +146,7 @@ class _Mediator:
             await self._node.join()
         self._start()
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
-        exporting = asyncio.create_task(self._keep_exporting())
+        beside = asyncio.gather(self._keep_exporting(), self._keep_archiving())
         try:
             async with metrics_served(self._scrape(), self._metrics, self._access):
                 if await self._is_ready():
@@ -154,7 +155,7 @@ class _Mediator:
         finally:
             self._stopping.set()
             await self._stop(serving)
-            await exporting
+            await beside
         return int(self._exit)
 
     def _stop_on(self, number: signal.Signals) -> None:
@@ -246,6 +247,10 @@ class _Mediator:
                 else [ExportProcess(self._settings)]
             )
             await asyncio.gather(*[child.run(self._stopping) for child in children])
+
+    async def _keep_archiving(self) -> None:
+        if self._settings.lets_rows_leave:
+            await ArchiveProcess(self._settings).run(self._stopping)
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, IPvAnyNetwork, model_validator
 
+from eventstore.stores.postgres_bounds import PostgresBounds
 from http_edge.settings.value_types import (
     KIB,
     MIB,
@@ -17,10 +18,6 @@ from http_edge.settings.value_types import (
     Section,
     at_most,
 )
-
-if TYPE_CHECKING:
-    from eventstore.stores.postgres_connections import PostgresBounds
-
 
 DAY_S: Final = 86_400
 AGE_S_MAX: Final = 100 * 365 * DAY_S
@@ -188,6 +185,12 @@ class DidComm(Section):
     leased_max: int = Field(default=1_000, ge=1, le=10_000)
     """Messages of one agent that are handed out and not acknowledged; with more, nothing is
     offered until some are acknowledged or offered again. Each question looks through them."""
+    error_reports_max: int = Field(default=100, ge=0, le=100_000)
+    """Problem reports that one sender gets within error_reports_s; then one more that says so, and
+    none until some of that time is over (DIDComm v2, circuit breaker). 0 is no limit. Wallets in
+    order get none; a loop of two that report to one another ends."""
+    error_reports_s: float = Field(default=60, gt=0, le=86_400)
+    """The time that error_reports_max counts for: who mends what was wrong gets reports soon."""
     socket_first_message_s: float = Field(default=30, gt=0, le=600)
     """Time from the upgrade to the first message that authenticates a socket."""
     socket_messages_per_s_max: float = Field(default=200, gt=0, le=10_000)
@@ -320,9 +323,6 @@ class Postgres(Section):
     @property
     def bounds(self) -> PostgresBounds:
         """What the log is opened with."""
-        # The help of a command reads the settings and needs no driver of PostgreSQL.
-        from eventstore.stores.postgres_connections import PostgresBounds  # noqa: PLC0415
-
         return PostgresBounds(
             connections_kept=self.connections_kept,
             connections_max=self.connections_max,
@@ -372,6 +372,10 @@ class Export(Section):
     replaced_kept_s: float = Field(default=3_600, ge=0, le=604_800)
     """Small files stay this long after they were put together: a rebuild that began before reads
     them to its end."""
+    erased_every_s: float = Field(default=86_400, ge=0, le=31_536_000)
+    """Time after which files are written again without contents that were erased since; 0 is never.
+    Most are left out before, where small files are put together. Replaced files stay for
+    replaced_kept_s."""
     versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Seconds for which earlier versions of the exported table can be opened by their number; files
     that were put together since stay for replaced_kept_s alone. Each step makes a version."""
@@ -393,14 +397,34 @@ class Export(Section):
 
 
 class Archive(Section):
-    """Old rows of a log in SQLite, which leave it for its archive by poste log archive.
+    """Old rows of a log in SQLite leave it for its archive, beside the serving mediator.
 
-    The archive is the export: where export.to says, else the folder archive of data_dir.
+    The archive is the export: where export.to says, else the folder archive of data_dir. Also poste
+    log archive.
     """
 
+    enabled: bool = True
+    """Let old rows leave while the mediator serves. Off: the log grows for ever, but for what poste
+    log archive takes."""
     rows_age_s_min: float = Field(default=604_800, ge=0, le=3_153_600_000)
     """Seconds after which rows may leave. A week, in which the archive can be saved elsewhere,
     before it is the only place of what has left."""
+    keep_s: float = Field(default=0, ge=0, le=3_153_600_000)
+    """Seconds for which the archive, which is the export, keeps what has left the log; 0 for ever.
+    Then what nothing needs is removed from it for good, in whole steps of the export: messages that
+    were removed with what happened to them, counts of refusals, old seals. What is left says so,
+    signed, and nothing can be asked as of a time before."""
+    prune_every_s: float = Field(default=86_400, gt=0, le=31_536_000)
+    """Time between two removals under keep_s. Each reads and writes again all that is so old."""
+    every_s: float = Field(default=3_600, gt=0, le=604_800)
+    """Time between two rounds, each by a process that ends. Where nothing is old enough it
+    takes a second of CPU."""
+    rows_per_step_max: int = Field(default=256, ge=1, le=10_000)
+    """Rows that leave in one transaction, and those of the batch that reaches it. Commands wait for
+    it: some milliseconds."""
+    pause_s: float = Field(default=0.03, ge=0, le=60)
+    """Time between two transactions of a round. Longer than SQLite lets a writer wait at first
+    before it looks again, so that the mediator commits in between."""
 
 
 class Audit(Section):

@@ -226,6 +226,17 @@ class Settings(Section):
         return self.export.to or str(self.data_dir.absolute() / "archive")
 
     @property
+    def exported_place(self) -> str | None:
+        """Where what was exported is found: the export, else the archive if it was begun."""
+        place = self.archive_place
+        return place if self.export.to is not None or Path(place).is_dir() else None
+
+    @property
+    def lets_rows_leave(self) -> bool:
+        """Do old rows leave while the mediator serves?"""
+        return self.archive.enabled and self.log_dsn.startswith("sqlite:")
+
+    @property
     def operators_url(self) -> str:
         """Where this machine reaches the listener of operators."""
         return _reached(self.operators.listen)

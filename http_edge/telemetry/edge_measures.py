@@ -24,9 +24,9 @@ class EdgeMeasures:
     """What an edge measures; times in seconds.
 
     ``commands`` are by protocol, command and result, ``refusals`` by protocol and reason, those
-    included that nothing read, ``cuts`` by cause. ``decode``: from the bytes of a command to the
-    result of its validation. ``outbox``: its wait for a call to the host. ``call``: such a call,
-    there and back.
+    included that nothing read, ``cuts`` by cause, ``misaddressed`` by command. ``decode``: from the
+    bytes of a command to the result of its validation. ``outbox``: its wait for a call to the host.
+    ``call``: such a call, there and back.
     ``answer``: by protocol, from the last byte of a POST to its answer. ``call_items`` are the
     commands in one call. The gauges are given functions by the edge that holds what they show.
     """
@@ -34,24 +34,26 @@ class EdgeMeasures:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(NAMESPACE, registry=registry)
-        gauge = partial(Gauge, registry=registry)
-        self.commands = Counts(
+        gauge, counts = partial(Gauge, registry=registry), partial(Counts, registry=registry)
+        self.commands = counts(
             "poste_commands",
             "Commands that an edge has read, by how they ended.",
             ("protocol", "command", "result"),
-            registry,
         )
-        self.refusals = Counts(
+        self.refusals = counts(
             "poste_refusals",
             "What an edge has refused, requests that were never read included.",
             ("protocol", "reason"),
-            registry,
         )
-        self.cuts = Counts(
+        self.misaddressed = counts(
+            "poste_misaddressed",
+            "Messages of DIDComm v2 that our key opened and whose header names others alone.",
+            ("command",),
+        )
+        self.cuts = counts(
             "poste_connections_cut",
             "Connections that an edge has ended or not begun, by the bound that was passed.",
             ("cause",),
-            registry,
         )
         stages = Histogram(
             "poste_edge_stage_seconds",

@@ -35,6 +35,7 @@ _OF_ROWS: Final[Mapping[str, str]] = {
 _OTHERWISE: Final = {
     "nonces.key": "binary",
     "seals.nonces": "bigint",
+    "identities.erased": "boolean",
     "refusals": "bigint",
     "refused": "string",
     "refusing": "boolean",

@@ -25,6 +25,7 @@ from eventstore.parquet.audit.question import (
     Question,
     Subject,
 )
+from eventstore.parquet.audit.records import Record, whole_life
 from projections.audit.identity import identity_history, identity_traffic
 from projections.audit.messages import (
     REPLAYS,
@@ -36,6 +37,7 @@ from projections.audit.messages import (
     stuck_messages,
 )
 from projections.audit.records import records
+from projections.spark.export import ExportedLog
 from projections.spark.program import (
     explaining,
     open_named,
@@ -80,6 +82,8 @@ def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
         at_ms = round(as_of.timestamp() * _MS) if isinstance(as_of, datetime) else step.at_ms
         name, frames = _frames(step, question.subject, at_ms, key)
         found = {what: records(rows, question.rows_max + 1) for what, rows in frames.items()}
+        if isinstance(question.subject, OfMessage):
+            found["events"] = whole_life([_as_proven(e, export) for e in found["events"]])
     answer = Answer(
         name=name,
         positions=list(position),
@@ -89,6 +93,13 @@ def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
         found=found,
     )
     click.echo(msgspec.json.encode(answer))
+
+
+def _as_proven(event: Record, export: ExportedLog) -> Record:
+    """An event of a message; of a row that stayed where others were pruned no seal is shown."""
+    if event["position"] > export.pruned_to[event.get("database", 0)]:
+        return event
+    return event | dict.fromkeys(("seal_position", "seal_version", "seal_digest"))
 
 
 def _frames(

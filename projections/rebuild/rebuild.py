@@ -33,6 +33,13 @@ from projections.generations.generation import (
 from projections.generations.lock import only_rebuild
 from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import read_files
+from projections.rebuild.erased import (
+    ERASURES,
+    erased_streams,
+    has_events_of,
+    said_last,
+    without_names,
+)
 from projections.rebuild.writing import (
     Parts,
     all_parts,
@@ -41,7 +48,8 @@ from projections.rebuild.writing import (
     slots_by_type,
     write_rows,
 )
-from projections.spark.export import ExportedLog, spark_path
+from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
+from projections.tables.identities import IDENTITIES
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.registry import PROJECTIONS
 
@@ -98,7 +106,7 @@ def rebuild(  # noqa: PLR0913 - one for each option
             place.check(start)
             if start.at == position:
                 return start
-        return _Run(spark, export, position, place, start).generation(kept, progress)
+        return _run(spark, export, position, place, start).generation(kept, progress)
 
 
 @dataclass(frozen=True)
@@ -111,13 +119,18 @@ class _Staged:
 
 @dataclass(frozen=True)
 class _Run:
-    """One rebuild to a position, from an earlier generation or from nothing."""
+    """One rebuild to a position, from an earlier generation or from nothing.
+
+    ``erased`` are the streams of the identities whose names no table gets
+    (``projections.rebuild.erased``).
+    """
 
     spark: SparkSession
     export: ExportedLog
     position: Position
     place: TablesPlace
     start: Generation | None
+    erased: Sequence[str] = ()
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def generation(self, kept: Kept, progress: Progress) -> Generation:
@@ -204,8 +217,11 @@ class _Run:
         self, projection: Projection, step: Step, parts: Parts, stays: list[TableFile] | None = None
     ) -> _Staged:
         rows = projection.rebuild(step).select(*projection.columns)
+        rows = without_names(rows, self.erased)
         root = spark_path(self.place.target)
-        write_rows(rows, parts, f"{root}/{projection.name}/{self.name}")
+        folder = f"{root}/{projection.name}/{self.name}"
+        if step.earlier or not step.types.isdisjoint(projection.reads):  # else it has no rows
+            write_rows(rows, parts, folder, in_one_task=self._is_small(parts))
         files = [*(stays or []), *self.place.staged(projection.name, self.name)]
         schema = _schema(projection, rows)
         table = GenerationTable(
@@ -222,6 +238,12 @@ class _Run:
             files=files,
         )
         return _Staged(table, schema.json())
+
+    def _is_small(self, parts: Parts) -> bool:
+        """Whether one task computes and writes these parts."""
+        after = 0 if self.start is None else self.start.position
+        rows = sum(self.position) - after + sum(file.rows for file in parts.replaced)
+        return fits_one_part(self.spark, rows)
 
     def _read(self, table: GenerationTable, files: Sequence[TableFile]) -> DataFrame:
         return read_files(self.spark, self.place, table, files)
@@ -253,6 +275,25 @@ def _keeping(step: Step) -> Iterator[Step]:
             rows.unpersist()
 
 
+def _run(
+    spark: SparkSession,
+    export: ExportedLog,
+    position: Position,
+    place: TablesPlace,
+    start: Generation | None,
+) -> _Run:
+    """A rebuild that continues earlier tables, or begins anew where names have to leave them."""
+    if export.key is not None or not export.counts(position).get(ERASURES):
+        return _Run(spark, export, position, place, start)
+    if start is not None and ERASURES not in export.types(start.at, position):
+        table = start.table(IDENTITIES.name)
+        erased = erased_streams(read_files(spark, place, table, table.files))
+        if not has_events_of(export.events(spark, start.at, position), erased):
+            return _Run(spark, export, position, place, start, erased)
+    erased = erased_streams(said_last(export.events(spark, None, position)))
+    return _Run(spark, export, position, place, None, erased)
+
+
 def _check_continues(start: Generation, export: ExportedLog, position: Position) -> None:
     head = export.head
     if (start.mediator, start.public_key) != (head.mediator_did, head.public_key):
@@ -271,6 +312,11 @@ def _check_continues(start: Generation, export: ExportedLog, position: Position)
             f"the earlier tables stand at position {position_text(start.at)},"
             f" after {position_text(position)}: rebuild them in full"
         )
+    if any(before < pruned for before, pruned in zip(start.at, export.pruned_to, strict=True)):
+        raise RebuildRefused(
+            f"rows behind position {position_text(start.at)}, where the earlier tables stand, were"
+            " removed from the archive since: rebuild them in full"
+        )
     found = {table.name: {column.name for column in table.columns} for table in start.tables}
     if found != {projection.name: set(projection.columns) for projection in PROJECTIONS}:
         raise RebuildRefused("the earlier tables are of another release: rebuild them in full")
@@ -282,6 +328,8 @@ def _step(
     """The events since an earlier generation; its tables are added where they are needed."""
     after = start.at if start else export.start
     events, types = export.events(spark, after, position), export.types(after, position)
+    if start is not None and not fits_one_part(spark, max(table.rows for table in start.tables)):
+        plan_for_many_rows(spark)  # rows of earlier tables are read beside the new events
     latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
     at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
     return Step(

@@ -124,10 +124,10 @@ def buckets_of(
     return {each % buckets for kind in projection.reads for each in slots.get(kind, ())}
 
 
-def write_rows(rows: DataFrame, parts: Parts, folder: str) -> None:
+def write_rows(rows: DataFrame, parts: Parts, folder: str, *, in_one_task: bool) -> None:
     """Have Spark write rows as files in their order, those of a bucket in one task.
 
-    Those of the recent bucket in ``Parts.recent`` tasks.
+    Those of the recent bucket in ``Parts.recent`` tasks; or all in one, where they are few.
     """
     order: Sequence[str] = [name for name in _ORDER if name in rows.columns]
     bucket = slot() % parts.buckets if parts.buckets > 1 else F.lit(0)
@@ -137,9 +137,9 @@ def write_rows(rows: DataFrame, parts: Parts, folder: str) -> None:
         bucket = F.when(is_written, bucket).otherwise(F.lit(parts.buckets))
     if parts.recent > 1:
         among.append(F.when(F.col(BUCKET) == parts.buckets, slot() % parts.recent).otherwise(0))
+    rows = rows.withColumn(BUCKET, bucket)
     (
-        rows.withColumn(BUCKET, bucket)
-        .repartition(*among)
+        (rows.coalesce(1) if in_one_task else rows.repartition(*among))
         .sortWithinPartitions(BUCKET, *order)
         .write.partitionBy(BUCKET)
         .mode("error")

@@ -110,8 +110,8 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "removal",
                 ("waits", "wait_classes"),
                 "How long messages waited until they left their queue, by the reason: acknowledged "
-                "by the owner, delivered to it, expired, purged by the operator, or ended with the "
-                "account.",
+                "by the owner, delivered to it, expired, purged by the operator, erased, or ended "
+                "with the account.",
                 "No message left a queue in this time.",
             ),
             _Outline(

@@ -79,6 +79,14 @@ def spark_schema(fields: Iterable[pa.Field]) -> StructType:
 
 
 _PART_ROWS: Final = 50_000
+"""On this machine about so many rows are grouped in one part."""
+_OF_FEW_ROWS: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Rows of one part are sent to no other: there is nothing to plan again while they are read, and to
+compile a plan takes longer than to read them by it."""
 SCHEMA: Final = spark_schema(EVALUATED)
 """The columns of the exported files that projections read."""
 
@@ -108,10 +116,13 @@ class ExportedLog(OpenedExport):
         ends = list(zip(self.parts, after, until, strict=True))
         for part, first, last in ends:
             part.hashes.check(part.place, part.files(first, last))
-        _share_out(spark, sum(last - first for _, first, last in ends))
+        count = sum(last - first for _, first, last in ends)
+        _share_out(spark, count)
         rows = _rows(
             spark, [path for part, first, last in ends for path in _paths(part, first, last)]
         )
+        if fits_one_part(spark, count):
+            rows = rows.coalesce(1)
         if len(self.parts) == 1:
             rows = rows.drop(DATABASE)
         if not all(part.is_whole(first, last) for part, first, last in ends):
@@ -157,9 +168,33 @@ def _share_out(spark: SparkSession, rows: int) -> None:
 
     A cluster's own setting stays as it is.
     """
-    if spark.sparkContext.master.startswith("local"):
-        parts = min(1 + rows // _PART_ROWS, PARTS_MAX)
-        spark.conf.set("spark.sql.shuffle.partitions", str(parts))
+    if not _is_local(spark):
+        return
+    parts = min(1 + rows // _PART_ROWS, PARTS_MAX)
+    spark.conf.set("spark.sql.shuffle.partitions", str(parts))
+    if parts > 1:
+        plan_for_many_rows(spark)
+        return
+    for name, value in _OF_FEW_ROWS.items():
+        spark.conf.set(name, value)
+
+
+def plan_for_many_rows(spark: SparkSession) -> None:
+    """Plan as Spark was started to, whatever was read before."""
+    for name in _OF_FEW_ROWS:
+        spark.conf.unset(name)
+
+
+def fits_one_part(spark: SparkSession, rows: int) -> bool:
+    """Whether so many rows are read and grouped by one task, without sending them to others.
+
+    Each stage and each task costs some hundredths of a second of Spark's own, whatever it reads.
+    """
+    return rows < _PART_ROWS and _is_local(spark)
+
+
+def _is_local(spark: SparkSession) -> bool:
+    return bool(spark.sparkContext.master.startswith("local"))
 
 
 def _paths(part: DatabaseExport, after: int, until: int) -> list[str]:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.tables.projection import (
+    ERASED,
     PLACE,
     LiveRows,
     Projection,
@@ -40,13 +41,13 @@ _KEY: Final = {
 def _connections(step: Step) -> DataFrame:
     new = select_place(step.of("connection-established"), *_CONNECTION)
     since = step.since("connections", new)
-    return latest(without(since, step.of("account-ended"), "stream"), "stream")
+    return latest(without(since, step.of("account-ended", ERASED), "stream"), "stream")
 
 
 def _mediation(step: Step) -> DataFrame:
     new = select_place(step.of("mediation-granted"))
     since = step.since("mediation", new)
-    return earliest(without(since, step.of("account-ended"), "stream"), "stream")
+    return earliest(without(since, step.of("account-ended", ERASED), "stream"), "stream")
 
 
 def _keylists(step: Step) -> DataFrame:
@@ -55,8 +56,9 @@ def _keylists(step: Step) -> DataFrame:
     new = select_place(updates, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
     new = new.select(*PLACE, "key", "ordinal", F.get("claims", F.col("ordinal")).alias("claim"))
     removed = updates.select("stream", "version", F.explode("keys_removed").alias("key"))
+    since = without(step.since("keylists", new), step.of(ERASED), "stream")
     return (
-        without(step.since("keylists", new), removed, "stream", "key")
+        without(since, removed, "stream", "key")
         .groupBy("stream", "identity", "key")
         .agg(
             F.min("version").alias("version"),
@@ -73,7 +75,7 @@ CONNECTIONS: Final = Projection(
     "connections",
     "What each connected agent said of itself last.",
     PLACE | _CONNECTION,
-    ("connection-established", "account-ended"),
+    ("connection-established", "account-ended", ERASED),
     _connections,
     LiveRows(),
 )
@@ -81,7 +83,7 @@ MEDIATION: Final = Projection(
     "mediation",
     "Agents that mediation was granted to.",
     PLACE,
-    ("mediation-granted", "account-ended"),
+    ("mediation-granted", "account-ended", ERASED),
     _mediation,
     LiveRows(),
 )
@@ -89,7 +91,7 @@ KEYLISTS: Final = Projection(
     "keylists",
     "Keys of each agent; a keylist is in the order of versions and ordinals.",
     PLACE | _KEY,
-    ("keylist-updated",),
+    ("keylist-updated", ERASED),
     _keylists,
     LiveRows(keys=("key",), order=("version", "ordinal")),
 )
@@ -98,20 +100,20 @@ KEYLISTS: Final = Projection(
 def _speakers(step: Step) -> DataFrame:
     speaker = F.col("did").alias("speaker_did")
     new = select_place(step.of("account-rotated"), speaker)
-    return latest(step.since("speakers", new), "stream")
+    return latest(without(step.since("speakers", new), step.of(ERASED), "stream"), "stream")
 
 
 def _account_names(step: Step) -> DataFrame:
     account = F.col("owner_did").alias("account_did")
     new = select_place(step.of("speaker-named"), account)
-    return latest(step.since("account_names", new), "stream")
+    return latest(without(step.since("account_names", new), step.of(ERASED), "stream"), "stream")
 
 
 SPEAKERS: Final = Projection(
     "speakers",
     "Accounts that another DID than their own speaks for (DIDComm v2, DID rotation).",
     PLACE | {"speaker_did": "the DID that speaks for the account"},
-    ("account-rotated",),
+    ("account-rotated", ERASED),
     _speakers,
     LiveRows(),
 )
@@ -119,7 +121,7 @@ ACCOUNT_NAMES: Final = Projection(
     "account_names",
     "DIDs that are to speak for the account of another, once that says so too.",
     PLACE | {"account_did": "the account"},
-    ("speaker-named",),
+    ("speaker-named", ERASED),
     _account_names,
     LiveRows(),
 )

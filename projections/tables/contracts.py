@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.tables.projection import (
+    ERASED,
     PLACE,
     LiveRows,
     Projection,
@@ -35,7 +36,8 @@ _REQUEST: Final = {
 def _contracts(step: Step) -> DataFrame:
     new = select_place(step.of("contract-stored"), *_CONTRACT)
     expired = step.of("contract-expired").select("stream", "version", "contract_id")
-    kept = earliest(step.since("contracts", new), "stream", "digest")
+    since = without(step.since("contracts", new), step.of(ERASED), "stream")
+    kept = earliest(since, "stream", "digest")
     return without(kept, expired, "stream", "contract_id")
 
 
@@ -51,7 +53,7 @@ CONTRACTS: Final = Projection(
     "contracts",
     "Signed contracts, one for each owner and digest, expired ones included until they leave.",
     PLACE | _CONTRACT,
-    ("contract-stored", "contract-expired"),
+    ("contract-stored", "contract-expired", ERASED),
     _contracts,
     LiveRows(keys=("contract_id",), order=("version",)),
 )

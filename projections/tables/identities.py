@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.log.events import TOPIC_BY_TYPE, BatchSealed, type_name
-from projections.tables.projection import PLACE, LiveRows, Projection, Step
+from projections.tables.projection import ERASED, PLACE, LiveRows, Projection, Step, without
 
-_NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicated")
+_NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicated", "erased")
 """Columns that hold what was said last."""
 
 # All aggregates here keep numbers alone: Spark then needs no sorting, only one hash table.
@@ -24,6 +24,9 @@ def _identities(step: Step) -> DataFrame:
     dedicated = F.when(kind == "identity-dedicated", F.lit(col=True)).when(
         kind == "identity-released", F.lit(col=False)
     )
+    erased = F.when(kind == "identity-erased", F.lit(col=True)).when(
+        kind.isin("identity-registered", "connection-established"), F.lit(col=False)
+    )
     new = step.events.where(kind != "batch-sealed").select(
         *PLACE,
         F.when(kind == "event-saved", 1).otherwise(0).cast("long").alias("saved_events"),
@@ -32,6 +35,7 @@ def _identities(step: Step) -> DataFrame:
         F.when(kind == "messages-removed", at).alias("removed_at"),
         refused.alias("refusing"),
         dedicated.alias("dedicated"),
+        erased.alias("erased"),
     )
     return (
         step.since("identities", new)
@@ -48,6 +52,7 @@ def _identities(step: Step) -> DataFrame:
         )
         .withColumn("refusing", F.coalesce("refusing", F.lit(col=False)))
         .withColumn("dedicated", F.coalesce("dedicated", F.lit(col=False)))
+        .withColumn("erased", F.coalesce("erased", F.lit(col=False)))
     )
 
 
@@ -59,7 +64,7 @@ def _registrations(step: Step) -> DataFrame:
         F.col("recorded_at").alias("since"),
     )
     return (
-        step.since("registrations", new)
+        without(step.since("registrations", new), step.of(ERASED), "stream")
         .groupBy("stream", "identity")
         .agg(
             F.max("version").alias("version"),
@@ -77,12 +82,13 @@ IDENTITIES: Final = Projection(
     "Every stream of the log but those of seals: identities, keys, invitations, edges.",
     PLACE
     | {
-        "saved_events": "events of its own history that it saved",
+        "saved_events": "events of its own history that it saved, erased ones included",
         "added_at": "when its queue last took a message",
         "delivered_at": "when messages were last handed out from its queue",
         "removed_at": "when messages last left its queue",
         "refusing": "its queue refused a message since it last changed",
         "dedicated": "it is a partition of its own instead of belonging to its shard",
+        "erased": "it was erased, and has not come back",
     },
     tuple(dict.fromkeys(type_name(kind) for kind in TOPIC_BY_TYPE if kind is not BatchSealed)),
     _identities,
@@ -97,7 +103,7 @@ REGISTRATIONS: Final = Projection(
         "registrations": "how often it registered",
         "since": "when it first registered",
     },
-    ("identity-registered",),
+    ("identity-registered", ERASED),
     _registrations,
     LiveRows(),
 )

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.log.events import FREQUENT as FREQUENT_EVENTS
-from eventstore.log.events import type_name
+from eventstore.log.events import IdentityErasureBegun, type_name
 from eventstore.parquet.schema import FILLING
 
 FREQUENT: Final = frozenset(map(type_name, FREQUENT_EVENTS))
@@ -28,6 +28,10 @@ _OF_FREQUENT_ALONE: Final = {"shard"}.union(
 )
 _AT_HAND_ROWS_MAX: Final = 2_000_000
 """A few numbers each: some hundred megabytes in every process."""
+
+
+ERASED: Final = type_name(IdentityErasureBegun)
+"""What ends what an identity had: registration, contracts, connection, keylist, rules, history."""
 
 
 def rare_events(events: DataFrame) -> DataFrame:

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.tables.projection import (
+    ERASED,
     PLACE,
     LiveRows,
     Projection,
@@ -87,7 +88,7 @@ def _waiting(step: Step) -> DataFrame:
 def _policies(step: Step) -> DataFrame:
     new = select_place(step.of("queue-policy-set"), *_POLICY)
     since = step.since("queue_policies", new)
-    return latest(without(since, step.of("account-ended"), "stream"), "stream")
+    return latest(without(since, step.of("account-ended", ERASED), "stream"), "stream")
 
 
 def _expiries(step: Step) -> DataFrame:
@@ -121,7 +122,7 @@ QUEUE_POLICIES: Final = Projection(
     "queue_policies",
     "The rules that owners gave their queues.",
     PLACE | _POLICY,
-    ("queue-policy-set", "account-ended"),
+    ("queue-policy-set", "account-ended", ERASED),
     _policies,
     LiveRows(),
 )

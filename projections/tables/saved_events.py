@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.tables.projection import (
+    ERASED,
     PLACE,
     LiveRows,
     Projection,
@@ -46,7 +47,8 @@ def _saved_events(step: Step) -> DataFrame:
         F.col("version").alias("new_revision"),
         F.col("tags").alias("new_tags"),
     )
-    rows = step.since("saved_events", new).join(newest, ["stream", "event_id"], "left")
+    since = without(step.since("saved_events", new), step.of(ERASED), "stream")
+    rows = since.join(newest, ["stream", "event_id"], "left")
     # An update of an id that the owner did not have yet changed nothing.
     is_updated = F.coalesce(F.col("new_revision") > F.col("version"), F.lit(col=False))
     return rows.select(
@@ -73,7 +75,7 @@ SAVED_EVENTS: Final = Projection(
     "saved_events",
     "Events that identities saved of their own history.",
     PLACE | _SAVED | _REVISION,
-    ("event-saved", "event-tags-updated"),
+    ("event-saved", "event-tags-updated", ERASED),
     _saved_events,
 )
 PUBLIC_EVENTS: Final = Projection(

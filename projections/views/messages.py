@@ -6,7 +6,10 @@ from typing import Final
 
 from projections.views.view import BIN, COMPLETE, PROTOCOL, View
 
-REMOVALS: Final = ("acknowledged", "delivered", "expired", "purged", "ended", "unregistered")
+REMOVALS: Final = (
+    *("acknowledged", "delivered", "expired", "purged", "ended", "unregistered"),
+    "erased",
+)
 """Why messages leave a queue; what a later release adds is ``other``."""
 _CODES: Final = " ".join(f"WHEN '{reason}' THEN {code}" for code, reason in enumerate(REMOVALS))
 _REASONS: Final = " ".join(f"WHEN {code} THEN '{reason}'" for code, reason in enumerate(REMOVALS))

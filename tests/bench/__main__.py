@@ -14,10 +14,12 @@ from http_edge.cli.output import json_option, print_json
 from tests.bench import (
     acapy_peer,
     cluster,
+    day,
     decentrl,
     didcomm,
     envelopes,
     failover,
+    idle,
     projections,
     scrape,
 )
@@ -144,6 +146,19 @@ def cluster_command(*, quick: bool, moves: int | None, as_json: bool) -> None:
     _measure(lambda bar: cluster.run(wanted, bar), as_json=as_json)
 
 
+@bench.command("idle")
+@_quick
+@click.option(
+    "--nodes", multiple=True, type=click.IntRange(1, 16), help="Of how many.  [default: 1, 2, 4]"
+)
+@click.option("--among", type=click.IntRange(1), default=100, show_default=True)
+@json_option
+def idle_command(*, quick: bool, nodes: tuple[int, ...], among: int, as_json: bool) -> None:
+    """Measure what a node costs that does nothing, and read off what it would among many."""
+    wanted = idle.plan(quick=quick, nodes=nodes or (1, 2, 4), among=among)
+    _measure(lambda bar: idle.run(wanted, bar), as_json=as_json)
+
+
 @bench.command("failover")
 @_quick
 @click.option("--seed", type=int, default=1, show_default=True)
@@ -172,6 +187,18 @@ def scrape_command(*, queues: int, dsn: str, as_json: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="poste-bench-") as scratch:
         wanted = scrape.ScrapePlan(queues, dsn)
         _measure(lambda bar: scrape.run(wanted, Path(scratch), bar), as_json=as_json)
+
+
+@bench.command("day")
+@click.option("--messages", type=click.IntRange(10_000), default=5_000_000, show_default=True)
+@click.option("--queues", type=click.IntRange(2), default=1_000, show_default=True)
+@click.option("--rows-age", "rows_age_s", type=click.IntRange(0), default=3_600, show_default=True)
+@json_option
+def day_command(*, messages: int, queues: int, rows_age_s: int, as_json: bool) -> None:
+    """Measure the disk that a day of messages takes, in simulated time."""
+    with tempfile.TemporaryDirectory(prefix="poste-bench-") as scratch:
+        wanted = day.DayPlan(messages, queues, rows_age_s)
+        _measure(lambda bar: day.run_day(wanted, Path(scratch), bar), as_json=as_json)
 
 
 def _measure(

@@ -32,6 +32,7 @@ from http_edge.clients.didcomm import (
 from http_edge.clients.load import Agents, DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
 from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.bench.acapy_peer import AcaPy, worked_off_after_s
+from tests.bench.accounts import new_accounts
 from tests.bench.agents import AGENTS, PacedLoad, didcomm_2_agents, didcomm_agents, drained
 from tests.bench.load import Run, connected, run_apart
 from tests.bench.memory import idle_sockets, queue_memory
@@ -128,6 +129,7 @@ async def run(wanted: Plan, acapy: Path | None, bar: ProgressBar) -> Report:
             lines.append(await _at_a_pace(server, agents, wanted.paced, bar))
         for name, make in (("wallet", didcomm_agents), ("v2 wallet", didcomm_2_agents)):
             lines.append(await _registered(name, make, server, wanted.registrations, bar))
+        lines.append(await new_accounts(server, wanted.registrations, bar))
     lines.append(await queue_memory(wanted.queued, bar))
     if wanted.sockets:
         lines.append(await idle_sockets(wanted.sockets, bar))

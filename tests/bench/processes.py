@@ -12,7 +12,7 @@ _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PARENT, _TIMES = 1, slice(11, 15)
 """Fields of /proc/<pid>/stat after the command's name; times: utime, stime, cutime, cstime."""
-_OWN_TIMES: Final = 2
+_NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,25 @@ class ProcessTree:
 
 
 def cpu_s(pids: Collection[int]) -> float:
-    """CPU seconds so far of these processes themselves, of those that live."""
-    ticks = sum(
-        sum(map(int, fields[_TIMES][:_OWN_TIMES])) for pid, fields in _processes() if pid in pids
-    )
-    return ticks / _TICKS_PER_S
+    """CPU seconds so far of these processes themselves, of those of their threads that live.
+
+    By the scheduler's own count, whose unit is not the tick of a hundredth of a second.
+    """
+    return sum(_thread_s(task) for pid in pids for task in _tasks(pid))
+
+
+def _tasks(pid: int) -> list[Path]:
+    try:
+        return list((_PROC / str(pid) / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _thread_s(task: Path) -> float:
+    try:
+        return int((task / "schedstat").read_text().split()[0]) / _NS_PER_S
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
 
 
 def peak_memory_bytes(pid: int) -> int:

@@ -58,9 +58,7 @@ class MeasuredServer(Server):
     ) -> None:
         super().__init__(data_dir, **{**UNLIMITED, **(settings or {})})
         if tree is not None:
-            # The packages of a tree come before the installed ones, in Ray's workers too.
-            self.environment = {**self.environment, "PYTHONPATH": str(tree)}
-            self.prefix = ("env", "-C", str(tree))
+            self.run_from(tree)
             known = _settings_of(tree)
             self._settings = {
                 name: value

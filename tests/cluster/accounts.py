@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -25,6 +26,7 @@ from tests.cluster.server import MEDIATOR_DID
 REGISTERED_S: Final = 86_400
 WAIT_S_MAX: Final = 60.0
 _PAUSE_S: Final = 0.05
+_PAGE_SIZE: Final = 1_000
 _ROUND_TRIPS: Final = 3
 SOURCES: Final = Sources()
 Found = TypeVar("Found")
@@ -71,8 +73,13 @@ def message(writer: Account, reader: Account, payload: str) -> bytes:
 
 async def waiting_payloads(reader: Account) -> list[str]:
     """What waits for an identity, oldest first."""
-    page = await reader.query_pending_events(page_size=1_000)
-    return [event.payload for event in page.items]
+    payloads: list[str] = []
+    for number in itertools.count():
+        page = await reader.query_pending_events(page=number, page_size=_PAGE_SIZE)
+        payloads += [event.payload for event in page.items]
+        if len(page.items) < _PAGE_SIZE:
+            break
+    return payloads
 
 
 async def post(mediator: Mediator, body: bytes) -> tuple[int, dict[str, Any]]:

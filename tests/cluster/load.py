@@ -14,6 +14,7 @@ from http_edge.clients.decentrl import Account, MediatorClient
 from tests.cluster.accounts import befriend, message, newcomer, post, waiting_payloads
 
 _PAUSE_S = 0.1
+_ANSWERED_S_MAX = 60.0
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Pair:
     unknown: list[str] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
     accepted_at: float = 0.0
+    slowest_s: float = 0.0
 
 
 class Load:
@@ -60,13 +62,27 @@ class Load:
         self._over = True
         await asyncio.gather(*self._tasks)
 
-    def write_to(self, mediator: MediatorClient) -> None:
-        """Have all accounts write through this mediator from the next time on."""
-        self._mediators = [mediator]
+    def write_to(self, *mediators: MediatorClient) -> None:
+        """Have all accounts write through these mediators, in turn, from the next time on."""
+        self._mediators = mediators
 
     def refusals(self) -> list[int]:
         """The answers that were no success; 0 where there was none."""
         return [status for pair in self.pairs for status in pair.answers if status != 200]
+
+    async def answers(self, count: int, seconds_max: float = _ANSWERED_S_MAX) -> float:
+        """Wait for so many more answers to each pair, whatever they are: the slowest, in seconds.
+
+        An answer that is awaited when this is called counts with all of its time.
+        """
+        for pair in self.pairs:
+            pair.slowest_s = 0.0
+        wanted = [len(pair.answers) + count for pair in self.pairs]
+        until = time.monotonic() + seconds_max
+        while any(len(p.answers) < n for p, n in zip(self.pairs, wanted, strict=True)):
+            assert time.monotonic() < until, "not all accounts are answered"
+            await asyncio.sleep(_PAUSE_S)
+        return max(pair.slowest_s for pair in self.pairs)
 
     async def served_again(self, since: float, seconds_max: float) -> float:
         """The seconds from ``since`` until each pair has had a message accepted."""
@@ -96,6 +112,7 @@ class Load:
                 status, _ = await post(mediator, message(pair.writer, pair.reader, text))
             except (aiohttp.ClientError, TimeoutError):
                 status = 0
+            pair.slowest_s = max(pair.slowest_s, time.monotonic() - asked_at)
             pair.answers.append(status)
             if status == 200:
                 pair.accepted.append(text)

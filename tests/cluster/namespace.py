@@ -1,7 +1,9 @@
-"""A network namespace in which a node runs, joined to the others by two links that can be cut.
+"""A network namespace in which a node runs, joined to the rest by four links that can be cut.
 
-One is the network of the cluster, the other that of clients and of the database, so a node can lose
-its cluster and still write and be asked: whatever it believes then, the log has to decide.
+One is for clients, one for the database, and of the cluster's there is one for each direction in
+which connections are made. So a node can lose its cluster and still write and be asked, or lose its
+database alone, or not reach a host that all others reach: whatever is believed then, the log has to
+decide.
 """
 
 from __future__ import annotations
@@ -55,12 +57,18 @@ class Link:
 
 
 class Namespace:
-    """A namespace with its two links; a context manager. Raises: CalledProcessError."""
+    """A namespace with its links; a context manager. Raises: CalledProcessError."""
 
     def __init__(self) -> None:
         """Not made yet."""
-        self.cluster = Link("pc", f"10.77.{os.getpid() % 256}")
-        self.clients = Link("pd", f"10.78.{os.getpid() % 256}")
+        network = os.getpid() % 256
+        self.inward = Link("pi", f"10.76.{network}")
+        """By which the other nodes reach this one."""
+        self.outward = Link("po", f"10.77.{network}")
+        """By which this node reaches the others."""
+        self.clients = Link("pc", f"10.78.{network}")
+        self.database = Link("pd", f"10.79.{network}")
+        self._links = self.inward, self.outward, self.clients, self.database
 
     @property
     def prefix(self) -> Sequence[str]:
@@ -71,8 +79,8 @@ class Namespace:
         _ip("netns", "add", _NAME)
         try:
             _ip("-n", _NAME, "link", "set", "lo", "up")
-            self.cluster.make()
-            self.clients.make()
+            for link in self._links:
+                link.make()
         except BaseException:
             self.__exit__()
             raise
@@ -80,8 +88,8 @@ class Namespace:
 
     def __exit__(self, *_: object) -> None:
         # Their other ends go with the namespace too, but only some time later.
-        self.cluster.remove()
-        self.clients.remove()
+        for link in self._links:
+            link.remove()
         _ip("netns", "del", _NAME)
 
 

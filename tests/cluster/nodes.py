@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from tests.cluster.namespace import Namespace
 from tests.cluster.server import MEDIATOR_DID, Server, own_environment, send, serve_command
 
 _REFUSED_S_MAX: Final = 60.0
+_INSIDE_PORT: Final = 8080
 
 
 class Place(NamedTuple):
@@ -22,6 +24,15 @@ class Place(NamedTuple):
     ip: str
     listen: str = "127.0.0.1:0"
     prefix: Sequence[str] = ()
+
+
+def apart(namespace: Namespace) -> tuple[Place, Place]:
+    """A place outside the namespace, and one in it."""
+    inside = f"{namespace.clients.address(3)}:{_INSIDE_PORT}"
+    return (
+        Place(namespace.outward.address(1), f"127.0.0.1:{free_port()}"),
+        Place(namespace.inward.address(3), inside, namespace.prefix),
+    )
 
 
 class Nodes:
@@ -49,6 +60,16 @@ class Nodes:
 
     def serve(self, number: int) -> Server:
         """Start a node, once more if it was there before."""
+        server = self._server(number)
+        server.start()
+        return server
+
+    def run_from(self, number: int, tree: Path | None) -> None:
+        """Have a node run the packages of this checkout, or of none but this one, from its next
+        start on; not one whose place has commands of its own."""
+        self._server(number).run_from(tree)
+
+    def _server(self, number: int) -> Server:
         if number not in self.servers:
             place = self.place(number)
             self.servers[number] = Server(
@@ -59,7 +80,6 @@ class Nodes:
                 **self._settings,
             )
             self.servers[number].prefix = place.prefix
-        self.servers[number].start()
         return self.servers[number]
 
     def refused(self, number: int, **settings: str) -> tuple[int, str]:

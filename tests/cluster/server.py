@@ -63,6 +63,14 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._sessions: list[int] = []
 
+    def run_from(self, tree: Path | None) -> None:
+        """From the next start on run the packages of this checkout, or those of this one."""
+        self.environment, self.prefix = own_environment(), ()
+        if tree is not None:
+            # They come before the installed ones, in Ray's workers too.
+            self.environment = {**self.environment, "PYTHONPATH": str(tree)}
+            self.prefix = ("env", "-C", str(tree))
+
     @property
     def pid(self) -> int:
         """The main process."""

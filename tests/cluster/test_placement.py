@@ -126,7 +126,9 @@ async def test_a_host_that_hangs_holds_up_its_own_identities_alone(two_by_two: S
         assert len(held_up) == 1
         send(host, signal.SIGKILL)
         await asyncio.wait(held_up)
-        assert "TEMPORARILY_UNAVAILABLE" in str(held_up.pop().exception())
+        error = held_up.pop().exception()
+        # An edge that had no connection to it yet has sent nothing, and asks the next owner.
+        assert error is None or "TEMPORARILY_UNAVAILABLE" in str(error)
         again = await until(lambda: asyncio.gather(*map(waiting_payloads, readers)))
         assert again == [[], []]
 

@@ -17,7 +17,8 @@ from tests.cluster.accounts import befriend, client, message, newcomer
 from tests.cluster.server import Server, own_environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
-_PAUSE_S = 0.02
+_PAUSE_S = 0.2
+"""Between two messages: enough happens while memory is dumped and compared, and it costs little."""
 
 
 async def verify(server: Server, export: Path, *more: str) -> tuple[int, Any, str]:

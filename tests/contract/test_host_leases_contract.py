@@ -14,9 +14,10 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.host_lease_file import HostLeaseFile
-from eventstore.stores.host_leases import PostgresHostLeases, open_host_leases
+from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
-from eventstore.stores.postgres_connections import PostgresBounds
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_host_leases import PostgresHostLeases
 
 LONG_S = 600.0
 OVER_S = 0.0
@@ -45,21 +46,37 @@ def of(name: str, incarnation: str = "first") -> HostLease:
     return msgspec.structs.replace(MINE, name=name, incarnation=incarnation)
 
 
+def rows(leases: HostLeases) -> list[HostLease]:
+    """The hosts that live, as they were given."""
+    return [msgspec.structs.replace(lease, ends_s=0.0) for lease in leases.living()]
+
+
+def test_a_row_tells_whether_it_was_renewed(
+    leases: HostLeases, another: Callable[[], HostLeases]
+) -> None:
+    leases.take(MINE, LONG_S)
+    (before,) = another().living()
+    assert [before] == another().living()
+    assert leases.renew(MINE, LONG_S)
+    (after,) = another().living()
+    assert after.ends_s > before.ends_s > 0
+
+
 def test_a_host_lives_for_every_process_as_long_as_its_time_runs(
     leases: HostLeases, another: Callable[[], HostLeases]
 ) -> None:
-    assert leases.living() == []
+    assert rows(leases) == []
     leases.take(MINE, LONG_S)
     leases.take(of("host-b"), LONG_S)
-    assert another().living() == [MINE, of("host-b")]
+    assert rows(another()) == [MINE, of("host-b")]
     assert leases.renew(MINE, OVER_S)
-    assert another().living() == [of("host-b")]
+    assert rows(another()) == [of("host-b")]
 
 
 def test_a_host_whose_time_was_over_has_it_again_by_renewing(leases: HostLeases) -> None:
     leases.take(MINE, OVER_S)
     assert leases.renew(MINE, LONG_S)
-    assert leases.living() == [MINE]
+    assert rows(leases) == [MINE]
 
 
 def test_a_new_process_takes_its_name_at_once_and_the_former_one_cannot_renew(
@@ -68,9 +85,9 @@ def test_a_new_process_takes_its_name_at_once_and_the_former_one_cannot_renew(
     leases.take(MINE, LONG_S)
     leases.take(of("host-a", "second"), LONG_S)
     assert not leases.renew(MINE, LONG_S)
-    assert leases.living() == [of("host-a", "second")]
+    assert rows(leases) == [of("host-a", "second")]
     leases.leave(MINE)
-    assert leases.living() == [of("host-a", "second")]
+    assert rows(leases) == [of("host-a", "second")]
 
 
 def test_a_name_that_no_process_has_any_more_goes_to_who_renews_first(
@@ -80,14 +97,14 @@ def test_a_name_that_no_process_has_any_more_goes_to_who_renews_first(
     assert another().renew(of("host-a", "second"), LONG_S)
     assert not leases.renew(MINE, LONG_S)
     leases.leave(of("host-a", "second"))
-    assert leases.living() == []
+    assert rows(leases) == []
     assert leases.renew(MINE, LONG_S)
 
 
 def test_a_name_may_be_that_of_any_identity(leases: HostLeases) -> None:
     name = "identity@node:did:web:grüße.example:\u2028"
     leases.take(of(name), LONG_S)
-    assert leases.living() == [of(name)]
+    assert rows(leases) == [of(name)]
 
 
 @pytest.mark.postgres
@@ -97,7 +114,7 @@ def test_rows_that_are_long_over_are_removed_from_the_database(postgres_url: str
     leases.take(MINE, -7_200.0)
     leases.take(of("host-b"), OVER_S)
     # Had it a row, another incarnation could have it as well: what is over is anybody's.
-    assert leases.living() == []
+    assert rows(leases) == []
     assert [row[0] for row in leases._run("SELECT name FROM host_leases", [])] == [b"host-b"]
     leases.close()
 
@@ -105,7 +122,7 @@ def test_rows_that_are_long_over_are_removed_from_the_database(postgres_url: str
 def test_a_connection_that_was_lost_is_made_anew(leases: HostLeases) -> None:
     leases.take(MINE, LONG_S)
     leases.close()
-    assert leases.living() == [MINE]
+    assert rows(leases) == [MINE]
 
 
 def test_a_database_that_is_not_there_is_an_error_of_the_log(tmp_path: Path) -> None:
@@ -145,7 +162,7 @@ def test_rows_from_before_the_machine_began_again_are_over(tmp_path: Path) -> No
     before.take(MINE, LONG_S)
     before.close()
     after = HostLeaseFile(tmp_path / "hosts", lambda: 10.0)
-    assert after.living() == []
+    assert rows(after) == []
     assert after.renew(of("host-a", "second"), LONG_S)
     after.close()
 
@@ -158,9 +175,9 @@ def test_rows_that_were_not_written_whole_are_none_and_every_host_has_its_lease_
     for torn in (b"\xff", b"SQLite format 3\0", b"\0\0\xff\xff" * 8):
         with (tmp_path / "hosts").open("r+b") as file:
             file.write(torn)
-        assert leases.living() == []
+        assert rows(leases) == []
         assert leases.renew(MINE, LONG_S)
-        assert leases.living() == [MINE]
+        assert rows(leases) == [MINE]
     leases.close()
 
 
@@ -171,5 +188,5 @@ def test_a_process_that_has_the_file_for_long_makes_others_wait_for_an_end(tmp_p
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(LogUnavailable):
             leases.living()
-    assert leases.living() == [MINE]
+    assert rows(leases) == [MINE]
     leases.close()

@@ -75,6 +75,7 @@ class Mediator:
         pace: RetentionPace | None = None,
         shards: Sequence[str] = ("shard-0", "shard-1"),
         name: str = "host-0",
+        on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock, self.log = HandClock(), log
         bounds = HostLimits(identity=limits, retention=pace or RetentionPace())
@@ -87,7 +88,8 @@ class Mediator:
             holdings=lambda: self.host.holdings,
             submit=self._submit,
             clock=self.clock,
-            new_id=lambda: f"expiry {len(self.transactions)}",
+            new_id=lambda: f"{name} expiry {len(self.transactions)}",
+            on_look=on_look,
         )
 
     def _submit(self, edge: str, batch: bytes, answer: Callable[[bytes], None]) -> None:

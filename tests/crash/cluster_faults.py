@@ -7,12 +7,13 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 from http_edge.cli.running_mediator import ask
 from http_edge.server.exits import Stop
-from tests.cluster.namespace import Namespace
+from tests.cluster.namespace import Link, Namespace
 from tests.cluster.nodes import Nodes
 from tests.cluster.server import EDGE, GCS, HOST, send
 from tests.database_server import DatabaseServer
@@ -36,6 +37,8 @@ class Fault(Enum):
     PAUSED_DATABASE = "database-paused"
     PAUSED_NODE = "node-paused"
     CUT_NODE = "node-cut-off"
+    CUT_DATABASE = "node-cut-off-from-its-database"
+    CUT_EDGE = "edge-cut-off-from-a-host"
     EVERYTHING = "everything-killed"
 
     @property
@@ -46,10 +49,10 @@ class Fault(Enum):
     @property
     def lasts(self) -> bool:
         """Do the others serve while it lasts?"""
-        return self in {Fault.PAUSED_NODE, Fault.CUT_NODE}
+        return self is Fault.PAUSED_NODE or self in NEEDS_NAMESPACE
 
 
-NEEDS_NAMESPACE: Final = frozenset({Fault.CUT_NODE})
+NEEDS_NAMESPACE: Final = frozenset({Fault.CUT_NODE, Fault.CUT_DATABASE, Fault.CUT_EDGE})
 
 
 class Harm:
@@ -99,18 +102,18 @@ class Harm:
                 self._database.pause()
             case Fault.PAUSED_NODE:
                 nodes.send(SECOND, signal.SIGSTOP)
-            case Fault.CUT_NODE:
-                assert self._namespace is not None
-                self._namespace.cluster.cut()
             case Fault.EVERYTHING:
                 nodes.lose_everything()
+            case _:
+                for link in self._links(fault):
+                    link.cut()
 
     async def end(self, fault: Fault) -> None:
         """End it, in due time."""
         lasts_s = {
             Fault.PAUSED_DATABASE: DATABASE_PAUSED_S,
             Fault.PAUSED_NODE: ZOMBIE_S,
-            Fault.CUT_NODE: ZOMBIE_S,
+            **dict.fromkeys(NEEDS_NAMESPACE, ZOMBIE_S),
         }.get(fault, 0.0)
         await asyncio.sleep(max(0.0, self._began_s + lasts_s - time.monotonic()))
         await asyncio.to_thread(self._end, fault)
@@ -123,11 +126,20 @@ class Harm:
                 self._database.resume()
             case Fault.PAUSED_NODE:
                 self._nodes.send(SECOND, signal.SIGCONT)
-            case Fault.CUT_NODE:
-                assert self._namespace is not None
-                self._namespace.cluster.heal()
+            case _ if fault in NEEDS_NAMESPACE:
+                for link in self._links(fault):
+                    link.heal()
             case _:
                 pass
+
+    def _links(self, fault: Fault) -> Sequence[Link]:
+        assert self._namespace is not None
+        inward, outward = self._namespace.inward, self._namespace.outward
+        return {
+            Fault.CUT_NODE: [inward, outward],
+            Fault.CUT_DATABASE: [self._namespace.database],
+            Fault.CUT_EDGE: [outward],
+        }[fault]
 
     def operators(self) -> tuple[str, str]:
         """Where the first node answers operators, and their token."""

@@ -29,7 +29,7 @@ from tests.cluster.accounts import befriend, client, newcomer, until
 from tests.cluster.balancer import Balancer
 from tests.cluster.memory import Memory
 from tests.cluster.namespace import Namespace, is_permitted
-from tests.cluster.nodes import Nodes, Place, free_port
+from tests.cluster.nodes import Nodes, Place, apart, free_port
 from tests.cluster.wallets import served
 from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.cluster_faults import FIRST, NEEDS_NAMESPACE, SECOND, Fault, Harm
@@ -51,7 +51,6 @@ SETTINGS: Final = wallets_under_kills.SETTINGS | {
 }
 _POLL_S: Final = 0.1
 _QUIET_S: Final = 1.5
-_INSIDE_PORT: Final = 8080
 
 
 @dataclass(slots=True)
@@ -133,10 +132,8 @@ async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
             places: dict[int, Place] = {}
             address = "127.0.0.1"
             if namespace is not None:
-                near, far = namespace.cluster.address, namespace.clients.address
-                address = far(1)
-                places[FIRST] = Place(near(FIRST), f"127.0.0.1:{free_port()}")
-                places[SECOND] = Place(near(3), f"{far(3)}:{_INSIDE_PORT}", namespace.prefix)
+                address = namespace.database.address(1)
+                places[FIRST], places[SECOND] = apart(namespace)
             else:
                 for number in (FIRST, SECOND):
                     listen = f"127.0.0.1:{free_port()}"

@@ -47,6 +47,8 @@ _PAUSE_S: Final = 0.2
 """Before a client tries again what was not answered: what starts anew needs the machine more."""
 _IDLE_S: Final = 0.02
 """Before a reader that found nothing asks again, for the same reason."""
+_SILENT_S_MAX: Final = 120.0
+"""Without an acknowledgement: a mediator that was killed is slow to start on a busy machine."""
 
 
 class Target(Enum):
@@ -176,11 +178,11 @@ class Load:
         await self.accepted(self.chance.randrange(*FURTHER_ACKS))
 
     async def accepted(self, more: int) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until so many more were acknowledged. Raises: TimeoutError: for long none was."""
         due = len(self.bodies) + more
-        async with asyncio.timeout(120):
-            while len(self.bodies) < due:
-                self.progress.clear()
+        while len(self.bodies) < due:
+            self.progress.clear()
+            async with asyncio.timeout(_SILENT_S_MAX):
                 await self.progress.wait()
 
     async def drain(self, reader: Account) -> None:

@@ -44,7 +44,7 @@ from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
 
 FORGETFULNESS: Final = 0.2
 LISTENING: Final = 0.3
-DRAINED_S_MAX: Final = 60.0
+FRUITLESS_S_MAX: Final = 60.0
 _LIMIT: Final = 10
 _DELAY_MS: Final = 100
 _SILENCE_S: Final = 0.2
@@ -87,11 +87,19 @@ class Picker(ABC):
                 await asyncio.sleep(max(load.pause_s, PAUSE_S))
 
     async def drain(self, load: WalletLoad) -> None:
-        """Take turns until nothing waits, leased or not. Raises: WalletError, TimeoutError."""
-        async with asyncio.timeout(DRAINED_S_MAX):
+        """Take turns until nothing waits, leased or not.
+
+        Raises:
+            WalletError: the mediator refused or was away.
+            TimeoutError: something waits, and for long none of it was handed out.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(FRUITLESS_S_MAX) as bound:
             while True:
                 found = await self.turn(load)
-                if not found and not (await self.wallet.status()).message_count:
+                if found:
+                    bound.reschedule(loop.time() + FRUITLESS_S_MAX)
+                elif not (await self.wallet.status()).message_count:
                     return
 
     def session(self, load: WalletLoad) -> Session:

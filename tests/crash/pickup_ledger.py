@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from eventstore.log.codec import decode
@@ -31,7 +32,7 @@ from eventstore.log.events import MessageQueued, MessagesDelivered, MessagesRemo
 _NOTICED_S: Final = 1.0
 _LIVE: Final = "live"
 _SHOWN: Final = 3
-_SHOWN_CHARS: Final = 40
+_SHOWN_CHARS: Final = 120
 
 
 class Fate(Enum):
@@ -137,13 +138,13 @@ class PickupLedger:
         """
         return now_s < offer.at_s + self.lease_s / 2 and offer.session.kills == self.kills
 
-    def twice(self) -> list[str]:
+    def twice(self) -> list[Message]:
         """Messages that were offered while another connected session held them.
 
         The mediator may have seen the end of a socket shortly before the wallet.
         """
         return [
-            again.text
+            (again.wallet, again.text)
             for first, again in self.repeated_early
             if first.session.ended_s > again.at_s + _NOTICED_S
         ]
@@ -174,6 +175,13 @@ class Kept:
     removals: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     """How it was handed out when it had left the queue, which must not be."""
+    handed_ms: list[int] = field(default_factory=list)
+    """When, each time, by the clock that leases are granted by: Unix ms."""
+
+    def is_apart(self, lease_s: float, times: int) -> bool:
+        """Was it handed out so many times, and each time when the lease before was over?"""
+        gaps_ms = [again - first for first, again in pairwise(self.handed_ms)]
+        return len(self.handed_ms) >= times and all(gap >= 1000 * lease_s for gap in gaps_ms)
 
 
 def kept_in(log: EventLog) -> list[Kept]:
@@ -183,9 +191,10 @@ def kept_in(log: EventLog) -> list[Kept]:
         match event:
             case MessageQueued(message_id=message_id, recipient_key=key, command=command):
                 kept[message_id] = Kept(key, command)
-            case MessagesDelivered(message_ids=message_ids, channel=channel):
+            case MessagesDelivered(at_ms=at_ms, message_ids=message_ids, channel=channel):
                 for message_id in message_ids:
                     one = kept[message_id]
+                    one.handed_ms.append(at_ms)
                     (one.late if one.removals else one.channels).append(channel)
             case MessagesRemoved(message_ids=message_ids, reason=reason):
                 for message_id in message_ids:
@@ -216,6 +225,8 @@ class PickupResult:
     disordered: list[str]
     late: int = 0
     """Unknown ones that came after a later one, and may have."""
+    slow: int = 0
+    """Offers that came again soon after the first was read, and by the log after its lease."""
 
     @property
     def is_clean(self) -> bool:
@@ -240,7 +251,8 @@ class PickupResult:
             "disordered": self.disordered,
         }
         answered = [f"{name} {_shown(texts)}" for name, texts in found.items()]
-        return ", ".join([f"lost {self.lost or 0}", *answered, f"{self.late} unknown late"])
+        late = f"{self.late} unknown late, {self.slow} read when their lease was nearly over"
+        return ", ".join([f"lost {self.lost or 0}", *answered, late])
 
 
 def _shown(texts: Sequence[str]) -> str:
@@ -265,6 +277,8 @@ def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
     disordered = list(_disordered(ledger, sent, by_bytes))
     unknown = {one.text for one in ledger.sent if one.fate is Fate.UNKNOWN}
     late = unknown if ledger.unknown_may_come_late else set[str]()
+    twice = set(ledger.twice())
+    slow = {message for message in twice if _came_slowly(ledger, message, by_bytes)}
     return PickupResult(
         lost=dict(
             Counter(
@@ -277,10 +291,24 @@ def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
         strange=strange,
         changed=ledger.changed,
         undone=list(dict.fromkeys(_undone(ledger, sent, by_bytes))),
-        twice=ledger.twice(),
+        twice=[text for _, text in sorted(twice - slow)],
         disordered=[text for text in disordered if text not in late],
         late=len(late.intersection(disordered)),
+        slow=len(slow),
     )
+
+
+def _came_slowly(
+    ledger: PickupLedger, message: Message, by_bytes: Mapping[tuple[str, bytes], Sequence[Kept]]
+) -> bool:
+    """Does the log say that each lease was over before the next one, for each time it was offered?
+
+    Where the machine is short of time, a message may take most of its lease to its wallet.
+    """
+    sent = ledger.sent_to(*message)
+    kept = by_bytes.get((sent.key, sent.command), []) if sent is not None else []
+    offered = sum((offer.wallet, offer.text) == message for offer in ledger.offers)
+    return len(kept) == 1 and kept[0].is_apart(ledger.lease_s, offered)
 
 
 def _never_sent(sent: Sent | None) -> bool:
@@ -308,8 +336,8 @@ def _undone(
     """
     texts = {(one.key, one.command): one.text for one in sent.values()}
     for key, copies in by_bytes.items():
-        if any(one.late for one in copies):
-            yield texts.get(key, key[1].hex())
+        for channel in (channel for one in copies for channel in one.late):
+            yield f"{channel} after its removal in the log: {texts.get(key, key[1].hex())}"
     offers: dict[Message, list[Offer]] = defaultdict(list)
     for offer in ledger.offers:
         offers[offer.wallet, offer.text].append(offer)
@@ -317,12 +345,15 @@ def _undone(
         one = sent.get(message)
         kept = by_bytes.get((one.key, one.command), []) if one is not None else []
         if not any(copy.removals for copy in kept):
-            yield message[1]
-        in_time = sum(len(copy.channels) for copy in kept)
+            yield f"no removal in the log: {message[1]}"
+        handed = [channel for copy in kept for channel in copy.channels]
         for number, offer in enumerate(offers[message]):
-            asked_late = offer.session.opened_s > removed_s
-            if asked_late or (offer.at_s > removed_s and number >= in_time):
-                yield offer.text
+            if offer.session.opened_s > removed_s:
+                after_s = offer.session.opened_s - removed_s
+                yield f"asked for {after_s:.3f} s after its removal, {handed}: {offer.text}"
+            elif offer.at_s > removed_s and number >= len(handed):
+                after_s, times = offer.at_s - removed_s, number + 1
+                yield f"got {after_s:.3f} s after its removal, {times} of {handed}: {offer.text}"
 
 
 def _disordered(

@@ -1,7 +1,8 @@
-"""PostgreSQL is restarted, killed, paused and failed over under load: it costs time, nothing else.
+"""PostgreSQL is restarted, away and failed over under load: it costs time, nothing else.
 
 The mediator is not notified of any of it. Every command is answered within a bound meanwhile, and
-service returns by itself.
+service returns by itself. A server that is killed or paused and comes back itself is one of the
+faults of ``test_cluster_under_faults``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
 ANSWERED_S_MAX: Final = 35.0
 """``limits.host_call_s_max`` and a little."""
 SERVED_AGAIN_S_MAX: Final = 15.0
-SERVED_AFTER_PAUSE_S_MAX: Final = 45.0
+SERVED_AFTER_PAUSE_S_MAX: Final = 30.0
 """The statement that was under way is given up after ``postgres.answer_s_max``, and then each
 idle connection is found to be dead."""
 FURTHER_ACKS: Final = 40
-SETTINGS: Final = {"hosts": "2", "edges": "2"}
+SETTINGS: Final = {
+    "hosts": "2",
+    "edges": "2",
+    # Less than half of what they are by default: a paused server is waited for as long.
+    "postgres.lock_s_max": "4",
+    "postgres.answer_s_max": "6",
+}
 _AWAY_S: Final = 6.0
 _ENDED_S_MAX: Final = 30.0
-_PAUSED_S: Final = 3.0
 _PROBE_S: Final = 0.1
 _PAUSE_S: Final = 0.1
 """Between two messages of a writer: the database and its standby need the machine to come back."""
@@ -101,7 +107,7 @@ def database(directory: Path) -> DatabaseServer:
 
 
 @pytest.mark.timeout(300)
-async def test_restarts_kills_pauses_and_fail_overs_of_the_database_cost_time_alone(
+async def test_restarts_outages_and_fail_overs_of_the_database_cost_time_alone(
     tmp_path: Path, directory: Path, database: DatabaseServer, report: Report
 ) -> None:
     first = database
@@ -112,13 +118,6 @@ async def test_restarts_kills_pauses_and_fail_overs_of_the_database_cost_time_al
         await asyncio.to_thread(first.stop)
         await asyncio.to_thread(first.start)
         await outage.is_over("restart", SERVED_AGAIN_S_MAX)
-        first.kill()
-        await asyncio.to_thread(first.start)
-        await outage.is_over("kill -9", SERVED_AGAIN_S_MAX)
-        first.pause()
-        await asyncio.sleep(_PAUSED_S)
-        first.resume()
-        await outage.is_over(f"{_PAUSED_S:.0f} s paused", SERVED_AGAIN_S_MAX)
         async with client(server.url) as mediator:
             await asyncio.to_thread(first.stop)
             await _host_is_lost_meanwhile(server, mediator)

@@ -1,6 +1,7 @@
 """Processes are killed under the load of both protocol families: it costs neither anything.
 
-Clients of both send and read at once, so every kill hits all that the mediator does.
+Clients of both send and read at once, and all of them without pause when a kill comes, so every
+kill hits all that the mediator does.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import pytest
 from tests.cluster.server import Server
 from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.conftest import Report
-from tests.crash.kill_under_load import Load, Outcomes, chosen, kill
+from tests.crash.kill_under_load import WRITERS, Load, Outcomes, chosen, kill
 from tests.crash.wallets_under_kills import (
     FURTHER_FORWARDS,
+    SENDERS,
     SETTINGS,
     PickupOutcomes,
     WalletNetwork,
@@ -28,6 +30,17 @@ pytestmark = [pytest.mark.crash, pytest.mark.cluster]
 KILLS = int(os.environ.get("KILLS", "5"))
 """``python -m tests.crash.kill_under_load`` and ``wallets_under_kills`` run for longer."""
 SEED = int(os.environ.get("SEED", "1"))
+PAUSE_S = 0.0 if "KILLS" in os.environ else 0.1
+"""Between two messages of a sender while the next kill is not near: what waits for a kill need not
+take all of the machine. A run with ``KILLS`` never rests."""
+
+
+async def before_kill(load: Load, network: WalletNetwork) -> None:
+    """Wait for further messages at a pace, then for some of every sender without pause."""
+    forwards = load.chance.randrange(*FURTHER_FORWARDS)
+    await asyncio.gather(load.further(), network.load.more(forwards))
+    load.pause_s = network.load.pause_s = 0.0
+    await asyncio.gather(load.accepted(2 * WRITERS), network.load.more(2 * SENDERS))
 
 
 async def endured(server: Server, kills: int, report: Report) -> tuple[Outcomes, PickupOutcomes]:
@@ -46,16 +59,17 @@ async def endured(server: Server, kills: int, report: Report) -> tuple[Outcomes,
         try:
             network = await wallets
             for target in targets:
-                await load.further()
-                await network.load.more(chance.randrange(*FURTHER_FORWARDS))
+                await before_kill(load, network)
                 network.load.ledger.kills += 1
+                # Signals are sent before anything else runs; then it may rest again.
+                load.pause_s = network.load.pause_s = PAUSE_S
                 await kill(server, target, chance)
         finally:
             is_over.set()
 
     commands, pickups = await asyncio.gather(
-        kill_under_load.endure(Load(server, chance), of_commands, dict(counts)),
-        wallets_under_kills.endure(server, of_wallets, counts, chance),
+        kill_under_load.endure(Load(server, chance, pause_s=PAUSE_S), of_commands, dict(counts)),
+        wallets_under_kills.endure(server, of_wallets, counts, chance, pause_s=PAUSE_S),
     )
     report(f"{commands}\n  wallets: {pickups}")
     for outcomes in (commands, pickups):

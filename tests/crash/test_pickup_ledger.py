@@ -119,7 +119,9 @@ def test_changed_bytes_are_found(run: Run) -> None:
 def test_an_acknowledged_removal_that_is_undone_is_found(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.offer(1, at_s=60)
-    assert run.result == replace(CLEAN, undone=["1"])
+    assert run.result == replace(
+        CLEAN, undone=["asked for 10.000 s after its removal, ['pickup/2.0']: 1"]
+    )
 
 
 def test_a_copy_that_left_before_the_removal_may_be_read_after_it(run: Run) -> None:
@@ -132,18 +134,20 @@ def test_a_copy_that_left_before_the_removal_may_be_read_after_it(run: Run) -> N
 def test_an_offer_that_the_log_has_no_handing_out_for_is_found(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.offer(1, at_s=60, session=Session(0, 10))
-    assert run.result == replace(CLEAN, undone=["1"])
+    assert run.result == replace(
+        CLEAN, undone=["got 10.000 s after its removal, 2 of ['pickup/2.0']: 1"]
+    )
 
 
 def test_a_handing_out_that_follows_the_removal_in_the_log_is_found(run: Run) -> None:
     run.kept[1].late.append(LIVE)
-    assert run.result == replace(CLEAN, undone=["1"])
+    assert run.result == replace(CLEAN, undone=["live after its removal in the log: 1"])
 
 
 def test_a_confirmed_removal_that_the_log_does_not_have_is_found(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].removals.clear()
-    assert run.result == replace(CLEAN, undone=["1"])
+    assert run.result == replace(CLEAN, undone=["no removal in the log: 1"])
 
 
 def test_the_log_says_what_was_handed_out_before_its_removal_and_what_after(tmp_path: Path) -> None:
@@ -154,7 +158,9 @@ def test_the_log_says_what_was_handed_out_before_its_removal_and_what_after(tmp_
     )
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
         append(log, OWNER, queued, fetched, removed([1], "message"), pushed)
-        assert kept_in(log) == [Kept("key", COMMAND, [ASKED], ["acknowledged"], [LIVE])]
+        (kept,) = kept_in(log)
+    handed = [AT_MS, AT_MS]
+    assert kept == Kept("key", COMMAND, [ASKED], ["acknowledged"], [LIVE], handed)
 
 
 def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Run) -> None:
@@ -163,7 +169,9 @@ def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Ru
     run.offer(1, at_s=60, session=Session(0, 49, shared=True))
     assert run.result == CLEAN
     run.offer(1, at_s=70, session=Session(0, 61, shared=True))
-    assert run.result == replace(CLEAN, undone=["1"])
+    assert run.result == replace(
+        CLEAN, undone=["asked for 11.000 s after its removal, ['pickup/2.0', 'pickup/2.0']: 1"]
+    )
 
 
 def test_amid_trouble_a_session_from_before_may_read_late_what_was_acknowledged(
@@ -175,7 +183,9 @@ def test_amid_trouble_a_session_from_before_may_read_late_what_was_acknowledged(
     run.offer(1, at_s=60, session=Session(0, 49))
     assert run.result == CLEAN
     run.offer(1, at_s=70, session=Session(0, 61))
-    assert run.result == replace(CLEAN, undone=["1"])
+    assert run.result == replace(
+        CLEAN, undone=["asked for 11.000 s after its removal, ['pickup/2.0', 'pickup/2.0']: 1"]
+    )
 
 
 def test_leases_are_not_held_to_amid_trouble_and_are_after_it(run: Run) -> None:
@@ -191,6 +201,20 @@ def test_leases_are_not_held_to_amid_trouble_and_are_after_it(run: Run) -> None:
 
 def test_two_offers_at_a_time_are_found(run: Run) -> None:
     run.offer(4, at_s=41)
+    assert run.result == replace(CLEAN, twice=["4"])
+
+
+def test_who_reads_slowly_is_offered_it_again_when_the_log_says_that_the_lease_was_over(
+    run: Run,
+) -> None:
+    run.kept[4].handed_ms = [1, 1 + round(1000 * LEASE_S)]
+    run.offer(4, at_s=41)
+    assert run.result == replace(CLEAN, slow=1)
+    assert run.result.is_clean
+    run.kept[4].handed_ms[1] -= 1
+    assert run.result == replace(CLEAN, twice=["4"])
+    # An offer that the log knows nothing of is none that came slowly.
+    run.kept[4].handed_ms = [1]
     assert run.result == replace(CLEAN, twice=["4"])
 
 

@@ -43,7 +43,7 @@ FOR_TWO: Final = 0.1
 IN_V2: Final = 0.5
 """Of those for one wallet."""
 PAUSE_S: Final = 0.03
-_MORE_S_MAX: Final = 120.0
+_SILENT_S_MAX: Final = 120.0
 _BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
 
 
@@ -74,11 +74,11 @@ class WalletLoad:
     stopping: bool = False
 
     async def more(self, count: int) -> None:
-        """Wait until so many more were accepted. Raises: TimeoutError."""
+        """Wait until so many more were accepted. Raises: TimeoutError: for long none was."""
         due = self.accepted + count
-        async with asyncio.timeout(_MORE_S_MAX):
-            while self.accepted < due:
-                self.progress.clear()
+        while self.accepted < due:
+            self.progress.clear()
+            async with asyncio.timeout(_SILENT_S_MAX):
                 await self.progress.wait()
 
     async def write(self, name: str, mailboxes: Sequence[Mailbox]) -> None:

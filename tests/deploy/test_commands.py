@@ -84,7 +84,7 @@ def _check(arguments: Sequence[str], *, shown: bool = False) -> None:
     words = [str(ROOT / "README.md") if _FILE.fullmatch(word) else word for word in arguments]
     words = [_KEY if word == "KEY" else word for word in words]
     command: click.Command = poste
-    while isinstance(command, click.Group) and words:
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(click.Context(command), words[0])
         assert found is not None, arguments
         if command is poste and words[0] in SUMMARIES and words[0] in projections.commands:

@@ -20,6 +20,7 @@ EVERY_REQUEST = [
     ("POST", "/shards/undrain?node=here"),
     ("POST", "/identities/dedicate?did=did:x:y"),
     ("POST", "/identities/release?did=did:x:y"),
+    ("POST", "/identities/erase?did=did:x:y"),
 ]
 OF_PROXIES = {
     "Forwarded": "for=127.0.0.1",

@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.routes import BodyRoute, PlainRoute, Route, RouteGroup, SocketRoute
+from http_edge.listener.small_answer import SmallAnswer
 from http_edge.listener.transfers import Cut
 from http_edge.settings.settings import Limits, Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -40,6 +42,18 @@ async def echo(_: web.Request, body: bytes) -> web.Response:
     return web.Response(body=body or ANSWER)
 
 
+async def brief(_: web.Request, body: bytes) -> web.StreamResponse:
+    return SmallAnswer(HTTPStatus.OK, body, "text/plain")
+
+
+async def ahead(request: web.Request, body: bytes) -> web.StreamResponse:
+    """An answer that is written before its handler is done."""
+    response = await brief(request, body)
+    await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
 async def push(request: web.Request) -> web.WebSocketResponse:
     """A socket that is sent more than its client reads."""
     pushed = web.WebSocketResponse(writer_limit=0)
@@ -55,6 +69,8 @@ async def push(request: web.Request) -> web.WebSocketResponse:
 ROUTES: Final[list[Route]] = [
     PlainRoute("GET", "/download", download),
     BodyRoute("/echo", echo),
+    BodyRoute("/brief", brief),
+    BodyRoute("/ahead", ahead),
     SocketRoute("/push", push),
 ]
 REQUESTS: Final = {

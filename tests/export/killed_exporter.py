@@ -22,11 +22,11 @@ _STEPS: Final = ("create_write_transaction", "create_checkpoint", "cleanup_metad
 _END_S: Final = 120
 
 
-class _Steps:
+class Steps:
     """Counts the steps of an exporter, and kills the process at one of them."""
 
-    def __init__(self, folder: str, fatal: int) -> None:
-        self._export = f"{folder}/export"
+    def __init__(self, export: str, fatal: int) -> None:
+        self._export = export
         self._fatal = fatal
         self._counted = 0
 
@@ -54,8 +54,8 @@ class _Steps:
 
 
 def _export(folder: str, fatal: int, what: str) -> None:
-    steps = _Steps(folder, fatal)
-    if what == "files":
+    steps = Steps(f"{folder}/export", fatal)
+    if what in {"files", "erasing"}:
         sys.addaudithook(steps.count)
     for name in _STEPS:
         steps.around(DeltaTable, name)
@@ -63,6 +63,12 @@ def _export(folder: str, fatal: int, what: str) -> None:
     vars(table)["SUMMARY_EVERY"] = 3  # they and checkpoints are made often
     with closing(open_log(f"sqlite:{folder}/log.db")) as log:
         place = open_place(f"{folder}/export")
+        if what == "erasing":
+            erasing = exporter(log, place)
+            erasing.take_out_erased()
+            erasing.sweep()
+            erasing.close()
+            return
         export_all(log, place)
         export = exporter(log, place)
         export.compact(files_min=2)
@@ -73,7 +79,8 @@ def _export(folder: str, fatal: int, what: str) -> None:
 def exit_code(folder: str, fatal: int, what: str) -> int | None:
     """How a process ended that exports and compacts, and kills itself at step ``fatal``.
 
-    Steps are those of the library of the table; with ``what`` "files" also what touches a file.
+    Steps are those of the library of the table; with ``what`` "files" also what touches a file;
+    with "erasing" it takes erased contents out instead.
     """
     process = started(_export, folder, fatal, what)
     process.join(_END_S)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from actors.core.evolve import to_snapshot
 from actors.host.owned_partition import load
+from actors.host.pruning import Leaving, ReadRows, not_needed
 from actors.host.state_cache import read_identity, wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
@@ -19,7 +20,7 @@ from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import wrong_read_models
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.server.archiving import Archived, let_rows_leave
-from tests.export.samples import OWNER, SEED, SIGNED_BY, export_all, whole_log
+from tests.export.samples import OWNER, SEED, SIGNED_BY, export_all, exporter, whole_log
 from tests.histories import LIMITS, PARTITIONS, Act, History, random_script
 
 KEYS = MediatorKeys(SEED, bytes(32))
@@ -54,7 +55,20 @@ def leave(
         window_ms=LIMITS.timestamp_window_ms,
         clock=lambda: LATER_MS,
         section_rows=section_rows,
+        rows_per_step_max=1_000,
     )
+
+
+def plan(read: ReadRows, last: int, pruned_to: int) -> Leaving:
+    """What nothing needs, under the window of these histories; states in several parts."""
+    window_ms = LIMITS.timestamp_window_ms
+    return not_needed(read, last, pruned_to=pruned_to, window_ms=window_ms, streams_at_once=7)
+
+
+def prune(log: EventLog, place: ExportPlace, *, until_ms: int = LATER_MS) -> int:
+    """Remove from an archive what is older and nothing needs; how many rows."""
+    with closing(exporter(log, place, BOUNDS)) as export:
+        return export.prune(until_ms, plan)
 
 
 def streams_of(log: EventLog) -> list[UUID]:

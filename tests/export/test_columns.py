@@ -32,6 +32,7 @@ from eventstore.log.events import (
     QueuePolicySet,
     RefusalsCounted,
     RefusedCommands,
+    SavedEventsErased,
 )
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.schema import FILLING, SCHEMA, SCHEMA_VERSION
@@ -52,7 +53,10 @@ CONTENT: dict[type[Event], str] = {
     EventSaved1: "payload",
     PublicEventPublished1: "event",
 }
-STATE_ALONE = {*CONTENT.values(), "requestor_ephemeral_public_key", "event_signature", "versions"}
+STATE_ALONE = {
+    *CONTENT.values(),
+    *("requestor_ephemeral_public_key", "event_signature", "versions", "after", "count"),
+}
 OTHER_NAMES = {
     "connection-established": {"protocol": "handshake"},
     "keylist-updated": {"added": "keys_added", "removed": "keys_removed"},
@@ -99,6 +103,8 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 def _events_of(kind: type[Event]) -> st.SearchStrategy[Event]:
     hints = typing.get_type_hints(kind)
     fields = {name: _BY_TYPE[hints[name]] for name in kind.__struct_fields__}
+    if kind is SavedEventsErased:
+        fields |= {"count": st.integers(0, 9)}
     return st.builds(kind, **fields)
 
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from eventstore.log.codec import decode, encode, identity_stream
+from eventstore.log.errors import CorruptRow
 from eventstore.log.events import TOPIC_BY_TYPE, TYPE_BY_TOPIC
 
 FOLDER = Path(__file__).parent
@@ -68,3 +69,12 @@ def test_numbers_keep_their_kind(topic: str) -> None:
         for name, value in example.event.items():
             if isinstance(value, int | float):
                 assert type(getattr(event, name)) is type(value), name
+
+
+@pytest.mark.parametrize("count", [-1, 10_001, 2**62])
+def test_a_row_that_was_made_up_names_no_more_versions_than_one_step_erases(count: int) -> None:
+    topic = "saved-events-erased.1"
+    event = decode(topic, bytes.fromhex(_golden(topic).examples[0].state_hex))
+    made_up = msgspec.structs.replace(event, count=count)
+    with pytest.raises(CorruptRow):
+        decode(topic, encode(identity_stream("did:example:any"), 1, made_up).state)

@@ -21,7 +21,8 @@ from eventstore.log.event_log import EventLog, QueueDepth, WaitingQueue
 from eventstore.log.events import MessagesRemoved
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_append import append as append_rows
-from eventstore.stores.postgres_connections import BoundedConnection, PostgresBounds
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_connections import BoundedConnection
 from eventstore.stores.postgres_log import PostgresStore
 from tests.cluster.server import ended
 from tests.database_server import DatabaseServer, database_directory

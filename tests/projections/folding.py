@@ -24,6 +24,8 @@ from eventstore.log.events import (
     Event,
     EventSaved,
     EventTagsUpdated,
+    IdentityErased,
+    IdentityErasureBegun,
     IdentityRegistered,
     InvitationUsed,
     KeyClaimed,
@@ -92,9 +94,22 @@ def fold(log: EventLog) -> dict[str, Rows]:
     for stored in streams.values():
         for name, rows in _of_stream(log, stored):
             tables.setdefault(name, set()).update(rows)
+    erased = {stored[0].identity for stored in streams.values() if _is_erased(stored)}
+    tables = {name: {_unnamed(row, erased) for row in rows} for name, rows in tables.items()}
     every = [e for stored in streams.values() for e in stored] + seals
     now_ms = max((e.event.at_ms for e in every), default=0)
     return tables | _of_seals(log, seals, now_ms)
+
+
+def _is_erased(stored: list[Stored]) -> bool:
+    """Was the identity erased, and has not come back?"""
+    said = (IdentityErased, IdentityRegistered, ConnectionEstablished)
+    last = [e.event for e in stored if isinstance(e.event, said)][-1:]
+    return any(isinstance(event, IdentityErased) for event in last)
+
+
+def _unnamed(row: tuple[Any, ...], erased: set[str]) -> tuple[Any, ...]:
+    return tuple("erased" if isinstance(v, str) and v in erased else v for v in row)
 
 
 def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
@@ -108,9 +123,10 @@ def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Itera
     yield "identities", [(
         *stored[-1].place, figures["saved_events"], when(figures["added_at"]),
         when(figures["delivered_at"]), when(figures["removed_at"]), figures["refusing"],
-        figures["dedicated"],
+        figures["dedicated"], figures["erased"],
     )]  # fmt: skip
-    registered = [e for e in stored if isinstance(e.event, IdentityRegistered)]
+    kept = _since_erasure(stored)
+    registered = [e for e in kept if isinstance(e.event, IdentityRegistered)]
     for row in known["registrations"]:
         yield "registrations", [(
             *registered[-1].place, row["expires_at_s"], len(registered),
@@ -118,7 +134,7 @@ def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Itera
         )]  # fmt: skip
     yield from _of_contracts(known, at)
     yield from _of_queue(known, stored, at)
-    yield from _of_agent(known, stored)
+    yield from _of_agent(known, kept)
     for row in known["key_owners"]:
         claimed = at[row["version"]]
         assert isinstance(claimed.event, KeyClaimed)
@@ -128,6 +144,12 @@ def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Itera
         assert isinstance(used.event, InvitationUsed)
         yield "invitations", [(*used.place, used.event.invitation_id, row["by_did"])]
     yield from _of_read_models(log, stored, state)
+
+
+def _since_erasure(stored: list[Stored]) -> list[Stored]:
+    """The events of a stream since the last erasure of its identity began, all if none did."""
+    begun = [e.version for e in stored if isinstance(e.event, IdentityErasureBegun)]
+    return [e for e in stored if not begun or e.version > begun[-1]]
 
 
 def described(state: Identity) -> Described:
@@ -238,10 +260,14 @@ def _of_read_models(
         owner, SavedEventsFilter(unprocessed_only=True), offset=0, limit=_ALL
     )
     unprocessed = {event.event_id for event in fresh.events}
-    saved = {e.event.event_id: e for e in stored if isinstance(e.event, EventSaved)}
-    assert len(shown.events) == shown.total == len(saved) == state.saved_events
+    since = _since_erasure(stored)
+    saved = {e.event.event_id: e for e in since if isinstance(e.event, EventSaved)}
+    # What is being erased leaves the read model in steps, and the tables at once.
+    events = [] if state.erasing else shown.events
+    assert len(shown.events) == shown.total
+    assert len(events) == len(saved) == state.saved_events
     rows = []
-    for page in shown.events:
+    for page in events:
         first = saved[page.event_id]
         event = first.event
         assert isinstance(event, EventSaved)

@@ -33,6 +33,11 @@ END_S: Final = 240
 WORKERS: Final = 2
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = re.compile(r"Successfully registered with master")
+_DAEMON_JAVA: Final = (
+    # As tests/spark-defaults.conf has it, which a master and a worker do not read.
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 OPTIONS: Final = {
     "spark.cores.max": str(WORKERS),
     "spark.executor.memory": "512m",
@@ -50,7 +55,12 @@ def daemon(name: str, said: re.Pattern[str], *arguments: str) -> Iterator[re.Mat
     """One process of the cluster, once it says that it is ready."""
     process = subprocess.Popen(
         [HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
-        env=os.environ | {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=os.environ
+        | {
+            "SPARK_HOME": str(HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -62,7 +62,7 @@ def test_every_forged_missing_added_and_changed_row_is_listed(
 ) -> None:
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
         history = History(log)
-        history.play(random_script(3, 300))
+        history.play(random_script(32, 300))
         history._host = history._new_host()  # no identity is in memory now
         forget_a_message(log, ALICE)
         export_log(log, tmp_path / "export", rows_max=1_000)

@@ -13,6 +13,7 @@ import pytest
 from projections.spark.session import (
     JavaMissing,
     chosen_java,
+    collector,
     make_launcher,
     release,
     started_by_spark,
@@ -105,3 +106,15 @@ def test_under_spark_submit_java_runs_already(monkeypatch: pytest.MonkeyPatch) -
     assert not started_by_spark()
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert started_by_spark()
+
+
+@pytest.mark.parametrize(
+    ("master", "threads", "chosen"),
+    [("local[2]", 8, "Serial"), ("local[4]", 1, "Parallel"), ("local[*]", 2, "Serial"),
+     ("local[*]", 8, "Parallel")],
+)  # fmt: skip
+def test_few_threads_have_one_that_collects_garbage(
+    master: str, threads: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: threads)
+    assert collector(master) == f"-XX:+Use{chosen}GC"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -12,17 +12,22 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from actors.core import commands as c
 from eventstore.log.event_log import EventLog
+from eventstore.parquet.errors import RowsPruned
+from eventstore.parquet.files import open_place
 from eventstore.parquet.opening import NotExported
 from eventstore.stores.open_log import open_log
 from projections.generations.delta_folder import TablesDamaged
-from projections.generations.generation import Generation
+from projections.generations.generation import Generation, TableFile
 from projections.generations.place import Kept, TablesPlace
 from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
-from tests.histories import CROWD, START_MS, Crowd, History, random_script
+from projections.tables.seals import SEALS
+from tests.export.leaving import leave, played, prune
+from tests.histories import CROWD, START_MS, Crowd, History, _contract, random_script
 from tests.projections.exports import complete_until, export_log, prefix_of, read_tables
 from tests.projections.folding import Rows, fold
 
@@ -99,6 +104,41 @@ def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None
         assert export.position(spark, complete_until(export)) == export.last
 
 
+def test_tables_of_what_is_left_of_an_archive_are_those_of_the_whole_log(
+    spark: SparkSession,
+) -> None:
+    """Of seals that were removed the counts are gone; earlier tables are not continued."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with closing(open_log(f"sqlite:{folder / 'log.db'}")) as log:
+            history = played(log, 500, seed=8)
+            expected = folded(log)
+            place, target = open_place(str(folder / "archive")), folder / "tables"
+            leave(log, place)
+            export = open_export(str(place.root))
+            early = seal_before(log, 200)
+            rebuild(spark, export, str(target), as_of=early)
+            assert prune(log, place, until_ms=history.now_ms - 100_000) > 100
+            export = open_export(str(place.root))
+            assert early < export.pruned_to[0] < log.position()
+            with pytest.raises(RebuildRefused, match="removed from the archive"):
+                rebuild(spark, export, str(target), incremental=True)
+            with pytest.raises(RowsPruned):
+                rebuild(spark, export, str(target), as_of=early)
+            found = read(target, rebuild(spark, export, str(target)))
+            names = list(dict.fromkeys(SEALS.columns))
+            counts = [names.index(each) for each in ("seals", "nonces", "events")]
+            for table, rows in expected.items():
+                if table == SEALS.name:
+                    assert _without(found[table], counts) == _without(rows, counts)
+                else:
+                    assert found[table] == rows, table
+
+
+def _without(rows: Rows, columns: Sequence[int]) -> Rows:
+    return {tuple(one for at, one in enumerate(row) if at not in columns) for row in rows}
+
+
 def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSession) -> None:
     with exported(2, acts=40) as (log, folder), exported(2, acts=5) as (_, other):
         export, target = open_export(str(folder / "export")), folder / "tables"
@@ -138,7 +178,7 @@ def older_slots(log: EventLog, position: int) -> set[int]:
 def test_files_change_by_what_happened_to_older_streams_alone(spark: SparkSession) -> None:
     """New streams are written beside them; later they are older ones themselves."""
     strangers, regulars = Crowd.of(1, 1), CROWD._replace(name="later.")
-    with exported(3, acts=250) as (log, folder):
+    with exported(32, acts=250) as (log, folder):
         target = folder / "tables"
         before = rebuild(spark, open_export(str(folder / "export")), str(target))
         for number, crowds in enumerate([(strangers,), (regulars, strangers._replace(name="2."))]):
@@ -161,6 +201,57 @@ def test_files_change_by_what_happened_to_older_streams_alone(spark: SparkSessio
             assert bool(touched) == (number == 1)
             assert other.recent in written or number == 1
             before = after
+
+
+def test_who_was_erased_has_no_name_in_tables_that_are_written_afterwards(
+    spark: SparkSession,
+) -> None:
+    with exported(32, acts=250) as (log, folder):
+        target, gone = folder / "tables", CROWD.identities[0]
+
+        def rebuilt(act: Callable[[History], None] | None) -> tuple[Generation, dict[str, Rows]]:
+            if act is not None:
+                start_ms = START_MS + log.position() * 1_000_000
+                other = CROWD._replace(name=f"{log.position()}.", identities=CROWD.agents)
+                act(History(log, crowd=other, start_ms=start_ms, after=log.position()))
+                export_log(log, folder / "export")
+            export = open_export(str(folder / "export"))
+            made = rebuild(spark, export, str(target), incremental=True)
+            tables = read(target, made)
+            assert tables == folded(log)
+            return made, tables
+
+        _, before = rebuilt(None)
+        assert {"queues", "contracts", "identities"} <= naming(before, gone)
+        _, erased = rebuilt(lambda history: erase(history, gone))
+        assert naming(erased, gone) == set()
+        assert "erased" in {value for row in erased["contracts"] for value in row}
+        one, _ = rebuilt(History.commit)
+        other, continued = rebuilt(History.commit)
+        assert naming(continued, gone) == set()
+        assert files_of(one) & files_of(other)
+        _, back = rebuilt(lambda history: come_back(history, gone))
+        assert {"identities", "registrations"} <= naming(back, gone)
+
+
+def files_of(made: Generation) -> set[TableFile]:
+    return {file for table in made.tables for file in table.files}
+
+
+def naming(tables: dict[str, Rows], did: str) -> set[str]:
+    """The tables in which a DID stands."""
+    return {name for name, rows in tables.items() if any(did in row for row in rows)}
+
+
+def erase(history: History, did: str) -> None:
+    for _ in range(100):
+        history._ask(did, did, c.EraseIdentity("operator", 8))
+    history.commit()
+
+
+def come_back(history: History, did: str) -> None:
+    history._ask(did, did, c.Register(_contract(did, did, history.now_ms // 1000 + 9_000)))
+    history.commit()
 
 
 def test_two_rebuilds_of_one_log_have_the_same_hashes(spark: SparkSession) -> None:

@@ -36,6 +36,13 @@ EXPORT: Final = {
     "trouble_age_s": None,
     "standby": False,
 }
+ARCHIVE: Final = {
+    "position": 90,
+    "rows_left": 60,
+    "rows_stayed": 30,
+    "last_round_age_s": 7.0,
+    "trouble_age_s": None,
+}
 _NAME: Final = re.compile(r"poste_[a-z0-9_]+")
 
 
@@ -52,12 +59,20 @@ def edge() -> list[MetricFamily]:
     measures.listeners.set_function(lambda: 1)
     measures.commands.add("decentrl", "QUERY_EVENTS", "done")
     measures.refusals.add("didcomm", "anonymous")
+    measures.misaddressed.add("trust-ping/2.0/ping")
     return families(measures.registry)
 
 
 def seen(*hosts: HostReport | None) -> Seen:
     named = {f"host-{index}": report for index, report in enumerate(hosts)}
-    return Seen(hosts=named, edges={"edge-0": edge()}, shards=16, exports=[EXPORT], now_ms=9_000)
+    return Seen(
+        hosts=named,
+        edges={"edge-0": edge()},
+        shards=16,
+        exports=[EXPORT],
+        now_ms=9_000,
+        archive=ARCHIVE,
+    )
 
 
 def samples(shown: Seen) -> dict[str, float]:
@@ -119,6 +134,18 @@ def test_each_database_has_figures_of_its_own_export() -> None:
         "poste_export_standby[('database', '0')]": 0,
         "poste_export_standby[('database', '1')]": 1,
     }
+
+
+def test_what_left_for_the_archive_is_shown_where_rows_leave() -> None:
+    page = seen(host())
+    shown = {name: value for name, value in samples(page).items() if "archive" in name}
+    assert shown == {
+        "poste_archive_position": 90,
+        "poste_archive_rows_left": 60,
+        "poste_archive_rows_stayed": 30,
+        "poste_archive_last_round_age_seconds": 7,
+    }
+    assert "archive" not in str(samples(msgspec.structs.replace(page, archive=None)))
 
 
 def test_the_age_of_the_oldest_message_is_0_where_nothing_waits() -> None:

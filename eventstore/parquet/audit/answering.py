@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Final, assert_never
@@ -12,7 +12,8 @@ from eventstore.log.public_key import read_public_key
 from eventstore.parquet.audit.lookup import Lookup, position_at, recorded_ms
 from eventstore.parquet.audit.question import Answer, OfIdentity, OfMessage, OfOne, Question
 from eventstore.parquet.audit.records import Record, identity_records, message_records
-from eventstore.parquet.opening import open_exports, point_in_log, signer_said
+from eventstore.parquet.catalog import pruned_text
+from eventstore.parquet.opening import OpenedExport, open_exports, point_in_log, signer_said
 
 _MS: Final = 1_000
 _NO_INDEX: Final = "this export has no index: all of it was read; the next poste export makes one"
@@ -56,8 +57,14 @@ def answer(question: Question, subject: OfOne) -> Answer:
         signed_by=signer_said(export.head.public_key, signer),
         pseudonyms=fingerprint(key),
         found={what: rows[: question.rows_max + 1] for what, rows in found.items()},
-        note="" if is_indexed else _NO_INDEX,
+        note="; ".join([*([] if is_indexed else [_NO_INDEX]), *_removed(export, lookups)]),
     )
+
+
+def _removed(export: OpenedExport, lookups: Sequence[Lookup]) -> Iterator[str]:
+    for part, lookup in zip(export.parts, lookups, strict=True):
+        if lookup.removed:
+            yield f"{lookup.removed} of the rows that name it are gone: {pruned_text(part.catalog)}"
 
 
 def _found(

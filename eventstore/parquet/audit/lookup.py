@@ -37,7 +37,7 @@ from eventstore.parquet.index import (
 )
 from eventstore.parquet.manifest import DataFile, Manifest, day_of
 from eventstore.parquet.opening import AsOf, DatabaseExport
-from eventstore.parquet.rows import read_table
+from eventstore.parquet.rows import log_rows, read_table
 from eventstore.parquet.schema import SCHEMA
 
 Row = Mapping[str, Any]
@@ -45,14 +45,32 @@ Row = Mapping[str, Any]
 _SEAL_TYPE: Final = type_name(BatchSealed)
 _MS: Final = 1_000
 _NAMED_BY: Final = ("sender_did", "by_did", "owner_did")
+_OF_REST: Final = (
+    *("position", "shard", "stream", "identity", "version", "type", "type_version", "state"),
+)
+_REST_FILES_KEPT: Final = 4
+"""Of one day each, some 20 MB."""
 _OF_NAMES: Final = ("identity", *_NAMED_BY, "refusals")
 
 
 class FoundRow(NamedTuple):
-    """A row that was looked up, and the transaction that proves it."""
+    """A row that was looked up, and the transaction that proves it.
+
+    None for a row that stayed where others were pruned: its file is the one that was signed.
+    """
 
     row: Row
-    transaction: Transaction
+    transaction: Transaction | None
+
+
+class _Proven(NamedTuple):
+    """A row as it was proven, with what the export says of its stream and partition."""
+
+    row: LogRow
+    identity: str | None
+    partition: str
+    path: str
+    transaction: Transaction | None
 
 
 class Lookup:
@@ -64,7 +82,10 @@ class Lookup:
         self._catalog = export.catalog
         self._until = until
         self.sealed = SealedRows(export.place, export.catalog)
+        self.removed = 0
+        """How many rows that name what was asked for were pruned."""
         self._named = lru_cache(maxsize=None)(self._name_by_first_row)
+        self._rest = lru_cache(maxsize=_REST_FILES_KEPT)(self._rest_of)
 
     def __enter__(self) -> Self:
         return self
@@ -93,22 +114,48 @@ class Lookup:
         return [one for one in found if not wanted.isdisjoint(_names_of(one.row))]
 
     def _at(self, keys: Collection[int]) -> list[FoundRow]:
-        rows: list[LogRow] = []
-        transactions: list[Transaction] = []
+        rows: list[_Proven] = []
         for position in self._positions(keys):
-            transaction = self.sealed.at(position)
-            row = next((one for one in transaction.rows if one.position == position), None)
-            if row is None:
-                why = f"names position {position}, where a seal is"
-                raise ExportDamaged(self._index_path(position), Damage.CHANGED, why)
-            rows.append(row)
-            transactions.append(transaction)
-        decoded = list(self._decoded(rows, transactions))
+            if position > self._catalog.pruned_to:
+                rows.append(self._sealed(position))
+            elif (stayed := self._stayed(position)) is not None:
+                rows.append(stayed)
+            else:
+                self.removed += 1
+        decoded = list(self._decoded(rows))
         for one in decoded:
             if _keys_of(one).isdisjoint(keys):
                 why = f"names position {one['position']}, whose row is of something else"
                 raise ExportDamaged(self._index_path(one["position"]), Damage.CHANGED, why)
-        return list(map(FoundRow, decoded, transactions))
+        return [FoundRow(row, one.transaction) for row, one in zip(decoded, rows, strict=True)]
+
+    def _sealed(self, position: int) -> _Proven:
+        """The row at a position, proven by its seal."""
+        transaction = self.sealed.at(position)
+        row = next((one for one in transaction.rows if one.position == position), None)
+        if row is None:
+            why = f"names position {position}, where a seal is"
+            raise ExportDamaged(self._index_path(position), Damage.CHANGED, why)
+        named, partition = transaction.identities[position], transaction.sealed.partition
+        return _Proven(row, named, partition, transaction.path, transaction)
+
+    def _stayed(self, position: int) -> _Proven | None:
+        """The row at a position where others were pruned; None if it was, too.
+
+        What proves it is the signature of its whole file.
+        """
+        for file in self._catalog.statements[0].manifest.files:
+            if file.first <= position <= file.last:
+                table = self._rest(file.path)
+                table = table.filter(pc.equal(table["position"], position))
+                if table.num_rows:
+                    named, shard = (table[name][0].as_py() for name in ("identity", "shard"))
+                    return _Proven(log_rows(table)[0], named, shard, file.path, None)
+        return None
+
+    def _rest_of(self, path: str) -> pa.Table:
+        files = self._catalog.statements[0].manifest.files
+        return read_table(self._place, next(f for f in files if f.path == path), _OF_REST)
 
     def _positions(self, keys: Collection[int]) -> list[int]:
         index = self._catalog.index
@@ -128,42 +175,46 @@ class Lookup:
             for entry in entries.filter(pc.is_in(found, keys)).to_pylist():
                 yield manifest.first + (entry & ((1 << OFFSET_BITS) - 1))
 
-    def _decoded(
-        self, rows: Sequence[LogRow], transactions: Sequence[Transaction]
-    ) -> Iterator[dict[str, Any]]:
+    def _decoded(self, proven: Sequence[_Proven]) -> Iterator[dict[str, Any]]:
         """Rows by the columns of the export, made from what is proven of them."""
+        rows = [one.row for one in proven]
         try:
             typed = event_columns([row.topic for row in rows], [row.state for row in rows])
         except (UnknownTopic, CorruptRow) as error:
-            path = transactions[0].path
-            raise ExportDamaged(path, Damage.UNKNOWN_EVENT, str(error)) from error
+            raise ExportDamaged(proven[0].path, Damage.UNKNOWN_EVENT, str(error)) from error
         schema = [field for field in SCHEMA if field.name in typed and field.name != "command"]
         columns = {f.name: pa.array(typed[f.name], f.type).to_pylist() for f in schema}
-        for number, (row, transaction) in enumerate(zip(rows, transactions, strict=True)):
+        for number, one in enumerate(proven):
+            row = one.row
             name, _, version = row.topic.rpartition(".")
             yield {
                 **{column: values[number] for column, values in columns.items()},
                 "position": row.position,
-                "shard": transaction.sealed.partition,
+                "shard": one.partition,
                 "stream": row.stream,
-                "identity": self._identity(row, transaction),
+                "identity": self._identity(one),
                 "version": row.version,
                 "type": name,
                 "type_version": int(version),
             }
 
-    def _identity(self, row: LogRow, transaction: Transaction) -> str | None:
-        named = transaction.identities[row.position]
+    def _identity(self, proven: _Proven) -> str | None:
+        row, named = proven.row, proven.identity
         if named is None:
             return self._named(row.stream)
         if identity_stream(named).bytes != row.stream:
             why = f"identity of the row at position {row.position} is not that of its stream"
-            raise ExportDamaged(transaction.path, Damage.CHANGED, why)
+            raise ExportDamaged(proven.path, Damage.CHANGED, why)
         return named
 
     def _name_by_first_row(self, stream: bytes) -> str | None:
         """What the first row of a stream calls it; None where that names nothing."""
         for position in self._positions({stream_key(stream)}):
+            if position <= self._catalog.pruned_to:
+                stayed = self._stayed(position)
+                if stayed and (stayed.row.stream, stayed.row.version) == (stream, 1):
+                    return identity_of(decode(stayed.row.topic, stayed.row.state))
+                continue
             for row in self.sealed.at(position).rows:
                 if (row.stream, row.version) == (stream, 1):
                     return identity_of(decode(row.topic, row.state))

@@ -62,17 +62,23 @@ def message_records(lookups: Sequence[Lookup], message_id: str, until: int | Non
         ExportDamaged: names the file that is not as it was signed, so that there is no answer.
         ExportUnavailable: the place cannot be read now.
     """
-    return [
+    events = [
         _event(placed, until)
         for placed in _placed([lookup.of_message(message_id) for lookup in lookups])
         if placed.row["type"] in LIFE
     ]
+    return whole_life(events)
+
+
+def whole_life(events: list[Record]) -> list[Record]:
+    """The events of a message, none where its first ones were pruned: the others say little."""
+    return events if events and events[0]["event"] == "queued" else []
 
 
 def _event(placed: PlacedRow, until: int | None) -> Record:
     row, transaction = placed.row, placed.found.transaction
-    seal = transaction.seal
-    is_sealed = until is None or seal.position <= until
+    seal = None if transaction is None else transaction.seal
+    is_shown = seal is not None and (until is None or seal.position <= until)
     return {
         **placed.place(),
         "recorded_at": time_text(row["recorded_at"]),
@@ -81,9 +87,9 @@ def _event(placed: PlacedRow, until: int | None) -> Record:
         "version": row["version"],
         **{name: row.get(name) for name in FROM_QUEUED},
         "seal_partition": row["shard"],
-        "seal_position": seal.position if is_sealed else None,
-        "seal_version": seal.version if is_sealed else None,
-        "seal_digest": transaction.sealed.digest.hex() if is_sealed else None,
+        "seal_position": seal.position if seal and is_shown else None,
+        "seal_version": seal.version if seal and is_shown else None,
+        "seal_digest": transaction.sealed.digest.hex() if transaction and is_shown else None,
     }
 
 

@@ -304,6 +304,10 @@ def _numbers(column: pa.ChunkedArray | pa.Array, kind: Any) -> memoryview:
 
 
 def _seals_in(manifest: Manifest) -> int:
+    """Where rows were removed, those that were removed count, too: they have their leaves."""
+    if manifest.is_pruned:
+        assert isinstance(manifest.tree, ManifestTree)
+        return manifest.tree.size
     return sum(file.types.get(SEAL_TOPIC, 0) for file in manifest.files)
 
 

@@ -162,6 +162,11 @@ class _ExportCheck:
         for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
             yield from checked.findings
             yield from self._join(part, checked)
+            if part.manifest.is_pruned:
+                yield from self._tree.pass_over(part.manifest)
+                yield from self._index.pass_over(part.manifest)
+                reached += part.manifest.rows
+                continue
             # What is wrong with rows or before them is reported; so is no tree that follows of it.
             is_known = part.before is not None and not checked.findings
             yield from self._tree.join(part.manifest, checked.leaves if is_known else None)
@@ -218,6 +223,7 @@ class _ExportCheck:
             known_to=self._known_to,
             heads=dict(parts[-1].heads) if parts else {},
             tree=self._tree.tree,
+            pruned_to=parts[0].manifest.last if parts and parts[0].manifest.is_pruned else 0,
         )
 
     def _skip(self) -> Iterator[ExportFinding]:

@@ -62,6 +62,9 @@ class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The newest seal of each partition, as the newest manifest has them."""
     tree: ManifestTree | None
     """The tree over all seals that were read; None if some of them are not known."""
+    pruned_to: int = 0
+    """The position up to which a signed manifest says that rows were removed, and only those are
+    here that it names; 0 where none were."""
 
 
 def finding_of(damage: ExportDamaged) -> ExportFinding:

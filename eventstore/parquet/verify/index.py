@@ -77,6 +77,15 @@ class IndexCheck:
         while self._runs and self._runs[0][0].last <= last:
             self._runs.popleft()
 
+    def pass_over(self, manifest: Manifest) -> Iterator[ExportFinding]:
+        """Go on behind a manifest of which rows were removed that its files of the index name.
+
+        Of these files the bytes are compared, and the entries of rows behind it. Raises as
+        ``join``.
+        """
+        self._known_from = max(self._known_from, manifest.last + 1)
+        yield from self.join(manifest, pa.array([], pa.uint64()))
+
     def end(self) -> Iterator[ExportFinding]:
         """Check what is left: files behind rows that are lost. Raises as ``join``."""
         yield from self._lose(self._last + 1)

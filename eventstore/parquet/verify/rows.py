@@ -29,7 +29,7 @@ from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, type_name
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
-from eventstore.parquet.columns import columns_of, events_in, identity_of, to_array
+from eventstore.parquet.columns import columns_of, events_in, identity_of, shards_of, to_array
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.index import entries_of
@@ -178,6 +178,7 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
     rows = NumberedRows([path for path, _ in tables], [table for _, table in tables])
     check = _PartCheck(part, rows, known)
     found, left_out = check.run(is_complete=is_complete)
+    is_known = is_whole and not part.manifest.is_pruned
     return CheckedPart(
         findings + found,
         left_out,
@@ -187,8 +188,8 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
         check.known_to,
         check.streams() if is_complete else None,
         is_whole,
-        check.leaves() if is_whole else None,
-        entries_of(rows.table, part.manifest.first) if is_whole else None,
+        check.leaves() if is_known else None,
+        entries_of(rows.table, part.manifest.first) if is_known else None,
     )
 
 
@@ -225,7 +226,12 @@ class _PartCheck:
 
     @property
     def missing(self) -> Mapping[str, Head]:
-        return self._check.known
+        """Of seals that were pruned it is not known what they were."""
+        known = self._check.known
+        if not self._part.manifest.is_pruned:
+            return known
+        newest = self._part.heads
+        return {n: h for n, h in known.items() if h.version == newest[n].version and h != newest[n]}
 
     @property
     def known_to(self) -> int:
@@ -246,17 +252,38 @@ class _PartCheck:
             self._keep(_check_contents(rows, events))
             self._seals += [event for event in events if isinstance(event, BatchSealed)]
             if is_complete:
-                self._keep(self._check.follow(rows, events))
+                is_rest = self._part.manifest.is_pruned
+                follow = self._follow_rest if is_rest else self._check.follow
+                self._keep(follow(rows, events))
                 self._sections += _sections(rows, events)
         heads: list[ExportFinding] = []
         if is_complete:
-            self._keep(self._check.end())
-            self._keep(self._check_shards())
+            if not self._part.manifest.is_pruned:
+                self._keep(self._check.end())
+                self._keep(self._check_shards())
             self._keep(self._check_positions())
             self._keep(self._check_last())
             heads = list(self._check_heads())
         self._found.sort(key=lambda found: found.last_position)
         return [self._rows.finding(f, self._shard(f)) for f in self._found] + heads, self._left_out
+
+    def _follow_rest(self, rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
+        """Rows between which others were removed: of each stream the first one is there.
+
+        No seal covers them; that they are those that stayed says the signature of their files.
+        """
+        check = self._check
+        assert check.begins is not None
+        for row, event in zip(rows, events, strict=True):
+            last = check.versions.get(row.stream, 0)
+            if row.version <= last or (not last and row.version != 1):
+                why = f"stands behind version {last} of its stream"
+                yield finding(Fault.VERSION_BREAK, row, why)
+            check.begins.setdefault(row.stream, row)
+            check.versions[row.stream] = row.version
+            if isinstance(event, BatchSealed):
+                check.heads[event.partition] = Head(row.version, event.digest)
+                check.seals += 1
 
     def streams(self) -> Streams:
         """Where the rows begin and end in each stream."""
@@ -310,11 +337,11 @@ class _PartCheck:
     def _check_shards(self) -> Iterator[Finding]:
         """Every row names the partition of the seal that follows it."""
         start = 0
-        expected: list[pa.Array] = []
+        expected: list[tuple[str | None, int]] = []
         for end, partition in [*self._sections, (len(self._rows), None)]:
-            expected.append(pa.repeat(pa.scalar(partition, pa.string()), end - start))
+            expected.append((partition, end - start))
             start = end
-        wrong = pc.not_equal(self._rows.table["shard"], pa.concat_arrays(expected))
+        wrong = pc.not_equal(self._rows.table["shard"], shards_of(expected))
         numbers = pc.indices_nonzero(wrong)
         self._left_out += len(numbers[FINDINGS_MAX:])
         for number in numbers[:FINDINGS_MAX].to_pylist():

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from eventstore.log.merkle import HASH_BYTES
 from eventstore.log.public_key import PublicKey
-from eventstore.log.tiles import TILE_HASHES, Tile, TiledTree, full_tiles, tree_at
+from eventstore.log.tiles import TILE_HASHES, Tile, TiledTree, full_tiles, tiles_of, tree_at
 from eventstore.log.tree_head import TreeHead, is_origin_of
 from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage, ExportDamaged
@@ -82,6 +82,23 @@ class TreeCheck:
             yield _wrong(manifest.path, why, manifest.last)
         full = {tile: content for tile, content in new.items() if tile.hashes == TILE_HASHES}
         yield from self._check_tiles(full)
+
+    def pass_over(self, manifest: Manifest) -> Iterator[ExportFinding]:
+        """Go on behind the first manifest, rows of which were removed: its tiles have their seals.
+
+        Memory: 32 bytes for each seal. Raises as ``join``.
+        """
+        assert isinstance(manifest.tree, ManifestTree)
+        size = manifest.tree.size
+        tiles = [tile for tile in tiles_of(size) if tile.level == 0]
+        try:
+            leaves = b"".join(read_tile(self._place, tile) for tile in tiles)
+        except ExportDamaged as error:
+            self._is_damaged = True
+            yield finding_of(error)
+            yield from self.join(manifest, None)
+            return
+        yield from self.join(manifest, leaves)
 
     def end(self, key: PublicKey | None, mediator_did: str) -> Iterator[ExportFinding]:
         """Check the last tiles, and the newest head with the key of the export. Raises as ``join``.

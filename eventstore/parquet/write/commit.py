@@ -35,8 +35,10 @@ def by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield day.isoformat(), rows
 
 
-def write_data(place: ExportPlace, day: str, table: pa.Table) -> DataFile:
+def write_data(place: ExportPlace, day: str, table: pa.Table, *, rewritten: int = 0) -> DataFile:
     """Write the rows of one day, sorted by position; what a manifest says about the file.
+
+    ``rewritten``: how often these rows were written again.
 
     Raises:
         ExportUnavailable: the place cannot be written now.
@@ -45,7 +47,7 @@ def write_data(place: ExportPlace, day: str, table: pa.Table) -> DataFile:
     pq.write_table(table, sink, **PARQUET_OPTIONS)
     content = sink.getvalue()
     first, last = table["position"][0].as_py(), table["position"][-1].as_py()
-    path = data_path(day, first, last)
+    path = data_path(day, first, last, rewritten)
     place.write(path, content)
     counts = table.group_by(["type", "type_version"], use_threads=False)
     return DataFile(

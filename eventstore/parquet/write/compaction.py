@@ -1,5 +1,8 @@
 """Puts small files together: many steps become one, with one manifest in place of theirs.
 
+Whatever is written again leaves out contents that were erased since (``write.erasing``); a step can
+be written again for that alone, in files of other names.
+
 One commit of the table takes the old files away and brings the new ones. Programs that opened an
 earlier version go on reading the old files, which ``commit.sweep`` removes later.
 """
@@ -11,20 +14,25 @@ from itertools import groupby
 from typing import NamedTuple
 
 import pyarrow as pa
+from msgspec import UNSET, UnsetType
 
+from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
+    Pruned,
     Signer,
     Statement,
     Verify,
     day_of,
     parse_manifest,
+    rewritten_of,
 )
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.write.commit import write_data, write_manifest
+from eventstore.parquet.write.erasing import contents_in, without_erased
 from eventstore.parquet.write.step import Bounds
 
 
@@ -39,10 +47,7 @@ class Compacted(NamedTuple):
 
 
 def compact(
-    place: ExportPlace,
-    run: Sequence[Statement],
-    signer: Signer,
-    verify: Verify,
+    place: ExportPlace, log: EventLog, run: Sequence[Statement], signer: Signer, verify: Verify
 ) -> Compacted:
     """Put the files of a run of steps together and write the manifest that replaces theirs.
 
@@ -51,15 +56,65 @@ def compact(
     Raises:
         ExportDamaged: a file is not what its manifest says.
         ExportUnavailable: the place cannot be read or written now.
+        LogUnavailable: the log cannot be read now.
     """
+    merged = list(_merged_files(place, log, run))
+    counts = [contents for _, contents in merged if contents is not None]
+    contents = sum(counts) if len(counts) == len(merged) else UNSET
+    return replaced(place, run, [file for file, _ in merged], signer, verify, contents=contents)
+
+
+def without_contents(
+    place: ExportPlace, log: EventLog, statement: Statement, signer: Signer, verify: Verify
+) -> tuple[Compacted, int] | None:
+    """Write the files of a step again that have contents which were erased since.
+
+    Returns:
+        What replaces it, and the number of these contents; None where it has none.
+
+    Raises as ``compact``.
+    """
+    files: list[DataFile] = []
+    erased = contents = 0
+    if statement.manifest.contents == 0:
+        return None
+    for file in statement.manifest.files:
+        table, found = without_erased(log, read_table(place, file))
+        contents += contents_in(table)
+        if found:
+            again = rewritten_of(file.path) + 1
+            file = write_data(place, day_of(file.path), table, rewritten=again)  # noqa: PLW2901
+        files.append(file)
+        erased += found
+    if not erased:
+        return None
+    again = rewritten_of(statement.manifest.path) + 1
+    pruned = statement.manifest.pruned
+    return replaced(
+        place, [statement], files, signer, verify,
+        rewritten=again, contents=contents, pruned=pruned,
+    ), erased  # fmt: skip
+
+
+def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom
+    place: ExportPlace,
+    run: Sequence[Statement],
+    files: list[DataFile],
+    signer: Signer,
+    verify: Verify,
+    *,
+    rewritten: int | UnsetType = UNSET,
+    contents: int | UnsetType = UNSET,
+    pruned: Pruned | UnsetType = UNSET,
+) -> Compacted:
+    """Write the manifest that names these files in place of those of a run."""
     first, last = run[0].manifest, run[-1].manifest
-    files = list(_merged_files(place, run))
     manifest = Manifest(
         format=last.format,
         schema=last.schema,
         first=first.first,
         last=last.last,
-        rows=sum(statement.manifest.rows for statement in run),
+        rows=sum(file.rows for file in files),
         files=files,
         heads=_read_again(place, run[-1], verify).heads,
         replaces=[statement.manifest.path for statement in run],
@@ -67,6 +122,9 @@ def compact(
         previous=first.previous,
         signed_by=signer.signed_by,
         tree=last.tree,
+        rewritten=rewritten,
+        contents=contents,
+        pruned=pruned,
     )
     before = {file.path: file.bytes for s in run for file in s.manifest.files}
     after = {file.path for file in files}
@@ -84,10 +142,10 @@ def runs(
     """The runs of consecutive steps that are worth putting together, earliest first.
 
     A run has at least ``files_min`` (two or more) steps, none with more rows than all others
-    together, and stays within the bounds: so a row is written again only into a file at least
-    twice as large, and memory is bounded as in a step.
+    together, none that was pruned, and stays within the bounds: so a row is written again only
+    into a file at least twice as large, and memory is bounded as in a step.
     """
-    start = 0
+    start = 1 if statements and statements[0].manifest.is_pruned else 0
     while start < len(statements):
         run = _run_from(statements, start, bounds)
         sizes = [statement.manifest.rows for statement in run]
@@ -109,16 +167,20 @@ def _run_from(statements: Sequence[Statement], start: int, bounds: Bounds) -> Se
     return statements[start:]
 
 
-def _merged_files(place: ExportPlace, run: Sequence[Statement]) -> Iterator[DataFile]:
+def _merged_files(
+    place: ExportPlace, log: EventLog, run: Sequence[Statement]
+) -> Iterator[tuple[DataFile, int | None]]:
+    """The files of each day, and how many contents are in them; None where they stay unread."""
     files = [file for statement in run for file in statement.manifest.files]
     days = groupby(sorted(files, key=lambda file: (_day(file), file.first)), key=_day)
     for day, same_day in days:
         parts = list(same_day)
         if len(parts) == 1:
-            yield parts[0]
+            yield parts[0], None
             continue
         table = pa.concat_tables([read_table(place, file) for file in parts])
-        yield write_data(place, day, table.combine_chunks())
+        table, _ = without_erased(log, table.combine_chunks())
+        yield write_data(place, day, table), contents_in(table)
 
 
 def _read_again(place: ExportPlace, statement: Statement, verify: Verify) -> Manifest:

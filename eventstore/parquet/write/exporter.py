@@ -14,6 +14,7 @@ version itself, so that the other one cannot commit what is being removed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -42,8 +43,10 @@ from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
 from eventstore.parquet.table import files_of, open_table
 from eventstore.parquet.versions import read_mark, read_version
 from eventstore.parquet.write.commit import by_day, removable, write_data, write_manifest
-from eventstore.parquet.write.compaction import compact, runs
+from eventstore.parquet.write.compaction import Compacted, compact, runs, without_contents
+from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.index import IndexWriter
+from eventstore.parquet.write.pruning import Plan, old_part, prune
 from eventstore.parquet.write.step import Bounds, ExportSteps
 from eventstore.parquet.write.table import Clock, TableWriter
 from eventstore.parquet.write.tree import TreeWriter
@@ -125,6 +128,7 @@ class Exporter:
             ExportUnavailable: the place cannot be read or written now.
             LogUnavailable: the log cannot be read now.
         """
+        self._log = log
         self._place = place
         self._signer = signer
         self._verify = verify
@@ -198,6 +202,7 @@ class Exporter:
             previous=before.link,
             signed_by=self._signer.signed_by,
             tree=tree_said(tree),
+            contents=contents_in(step.table),
         )
         statement = write_manifest(self._place, manifest, self._signer)
         statements = [*before.statements, statement]
@@ -222,16 +227,67 @@ class Exporter:
         before = self._catalog
         for run in runs(before.statements, files_min=files_min, bounds=self._bounds):
             self._is_certain = False
-            compacted = compact(self._place, run, self._signer, self._verify)
-            statements = [s for s in self._catalog.statements if s not in run]
-            statements.append(compacted.statement)
-            statements.sort(key=lambda statement: statement.manifest.first)
-            self._take(
-                self._table.commit(
-                    self._catalog, statements, added=compacted.added, removed=compacted.removed
-                )
-            )
+            self._replace(compact(self._place, self._log, run, self._signer, self._verify))
         return len(before.statements) - len(self._catalog.statements)
+
+    def take_out_erased(self, progress: Callable[[int, int], None] = lambda _at, _end: None) -> int:
+        """Write files again that have contents which the log has erased since; how many these are.
+
+        Each step is a version of its own. Of those that are replaced nothing is left but what
+        ``sweep`` removes. ``progress`` is called with the position reached and the last one.
+
+        Raises as ``step``.
+        """
+        self.sweep(self._kept.replaced_s)
+        erased = 0
+        for statement in self._catalog.statements:
+            self._is_certain = False
+            found = without_contents(self._place, self._log, statement, self._signer, self._verify)
+            if found is not None:
+                self._replace(found[0], is_change=True)
+                erased += found[1]
+            progress(statement.manifest.last, self._catalog.last)
+        self._is_certain = True
+        return erased
+
+    def prune(self, until_ms: int, plan: Plan) -> int:
+        """Remove for ever what was recorded by then and nothing needs; how many rows these are.
+
+        Of rows that are still in the log nothing is removed. It is one version; the files of what
+        it replaced leave the place as those of a compaction do.
+
+        Args:
+            until_ms: Unix milliseconds.
+            plan: says what nothing needs (``eventstore.parquet.write.pruning``).
+
+        Raises as ``step``, and whatever ``plan`` raises.
+        """
+        self.sweep(self._kept.replaced_s)
+        statements, seam = self._catalog.statements, seam_position(self._log)
+        old = old_part(self._place, statements, seam=seam, until_ms=until_ms)
+        if old is None:
+            return 0
+        self._is_certain = False
+        found = prune(
+            self._place, old, plan, self._signer, self._verify,
+            at_ms=self._clock(), rows_max=self._bounds.rows_max,
+        )  # fmt: skip
+        if found is None:
+            return 0
+        self._replace(found[0], is_change=True)
+        return found[1]
+
+    def _replace(self, compacted: Compacted, *, is_change: bool = False) -> None:
+        """Commit a version with a manifest in place of others; ``is_change``: of other rows."""
+        statements = [s for s in self._catalog.statements if s not in compacted.run]
+        statements.append(compacted.statement)
+        statements.sort(key=lambda statement: statement.manifest.first)
+        added, removed = compacted.added, compacted.removed
+        self._take(
+            self._table.commit(
+                self._catalog, statements, added=added, removed=removed, is_change=is_change
+            )
+        )
 
     def sweep(self, replaced_kept_s: float = 0.0) -> None:
         """Remove files that do not count: replaced so long ago, or left by a kill.
@@ -265,7 +321,9 @@ class Exporter:
             self._is_certain = True
 
     def _settled_ms(self) -> int:
-        return max(1, self._steps.began_ms - round(self._completeness.settled_s * _MS))
+        read_ms, until_ms = self._steps.began_ms, self._bounds.until_ms
+        read_ms = read_ms if until_ms is None else min(read_ms, until_ms)
+        return max(1, read_ms - round(self._completeness.settled_s * _MS))
 
     def _recover(self, replaced_kept_s: float) -> None:
         """After a failure: a version may be committed although committing it failed."""
@@ -343,16 +401,26 @@ def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead
     return head
 
 
-def _check_reaches_seam(log: EventLog, catalog: Catalog, place: ExportPlace) -> None:
-    """Refuse an export that lacks rows which have left the log: they are in its archive alone."""
+def seam_position(log: EventLog) -> int:
+    """The position up to which rows have left a log, 0 for none.
+
+    Raises:
+        ExportRefused: its seam cannot be understood.
+        LogUnavailable: the log cannot be read now.
+    """
     text = log.settings().get(SEAM)
     try:
-        seam = None if text is None else read_seam(text)
+        return 0 if text is None else read_seam(text).position
     except SeamRefused as error:
         raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
-    if seam is not None and catalog.last < seam.position:
+
+
+def _check_reaches_seam(log: EventLog, catalog: Catalog, place: ExportPlace) -> None:
+    """Refuse an export that lacks rows which have left the log: they are in its archive alone."""
+    seam = seam_position(log)
+    if catalog.last < seam:
         raise ExportRefused(
-            f"rows up to position {seam.position} left the log for its archive, and the export at"
+            f"rows up to position {seam} left the log for its archive, and the export at"
             f" {place.address()} ends at {catalog.last}: copy the archive there first"
         )
 

@@ -34,10 +34,15 @@ IDENTITIES_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """When a step is large enough; the transaction that reaches a bound is still part of it."""
+    """When a step is large enough; the transaction that reaches a bound is still part of it.
+
+    ``until_ms``: Unix milliseconds; where it is given no step goes beyond the first transaction
+    that was recorded later.
+    """
 
     rows_max: int = 262_144
     bytes_max: int = 64 * 1024 * 1024
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ def next_step(
     collected = _Collected(after, heads, bounds)
     tables: list[pa.Table] = []
     reached = after
-    while not collected.is_full:
+    while not (collected.is_full or collected.is_over):
         page = log.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
         if not page:
             break
@@ -184,6 +189,8 @@ class _Collected:
         self.sections: list[tuple[str, int]] = []
         self.leaves: list[bytes] = []
         self.is_full = False
+        self.is_over = False
+        """What follows was recorded too late."""
         self._bounds = bounds
         self._rows = self._bytes = 0
         self._unsealed: list[tuple[LogRow, Event | None]] = []
@@ -202,7 +209,7 @@ class _Collected:
             self._unsealed_bytes += len(row.state) + len(row.content or b"")
             if row.topic == SEAL_TOPIC:
                 self._take_seal(row, event)
-                if self.is_full:
+                if self.is_full or self.is_over:
                     break
             else:
                 self._unsealed.append((row, event))
@@ -213,6 +220,10 @@ class _Collected:
     def _take_seal(self, row: LogRow, event: Event | None) -> None:
         sealed = event or decode(row.topic, row.state)
         assert isinstance(sealed, BatchSealed)
+        until_ms = self._bounds.until_ms
+        if until_ms is not None and sealed.at_ms > until_ms:
+            self.is_over = True
+            return
         name = sealed.partition
         head = self.heads.get(name, Head(0, GENESIS))
         unsealed, self._unsealed = self._unsealed, []

@@ -116,6 +116,7 @@ class TableWriter:
         added: Iterable[DataFile] = (),
         removed: Mapping[str, int] = _NOTHING,
         index: ExportIndex | None = None,
+        is_change: bool | None = None,
     ) -> Catalog:
         """Make the version that follows the one of ``before``; what then counts.
 
@@ -126,6 +127,7 @@ class TableWriter:
             removed: files that they do not name any more, with their bytes. Where there are some,
                 the rows stay the same and are only put together in other files.
             index: that of all rows; None for the one before.
+            is_change: the rows are others than before; None: they are if nothing is removed.
 
         Raises:
             ExportRefused: another process committed this version.
@@ -135,10 +137,12 @@ class TableWriter:
         assert before.version is not None
         version = before.version.version + 1
         said, text = self._version(version, statements, before, index)
+        is_new = not removed if is_change is None else is_change
         actions: list[AddAction | RemoveAction] = [
-            _removed(path, size, self._clock()) for path, size in removed.items()
+            _removed(path, size, self._clock(), is_change=bool(is_change))
+            for path, size in removed.items()
         ]
-        actions += [self._added(file, is_new=not removed) for file in added]
+        actions += [self._added(file, is_new=is_new) for file in added]
         table = self._opened(version - 1)
         self._place.check()
         try:
@@ -357,9 +361,9 @@ def _carried(
     return since, (said.summary, said.summary_sha256), dict(checkpoint)
 
 
-def _removed(path: str, size: int, now_ms: int) -> RemoveAction:
+def _removed(path: str, size: int, now_ms: int, *, is_change: bool) -> RemoveAction:
     values: dict[str, str | None] = {DATE: day_of(path)}
-    return RemoveAction(path.removeprefix(f"{EVENTS}/"), False, now_ms, size, values)  # noqa: FBT003
+    return RemoveAction(path.removeprefix(f"{EVENTS}/"), is_change, now_ms, size, values)
 
 
 def _properties(said: TableVersion, text: str) -> CommitProperties:

@@ -283,6 +283,13 @@ class Commands:
             Channel.ONE_WAY_PUBLIC, mediator_did, payload, at=self.mediator, repeat=True
         )
 
+    async def erase_identity(self) -> None:
+        """Have the mediator erase all that this identity has there; Poste's own command.
+
+        The identity is registered there no longer. It may register again, and begins anew.
+        """
+        await self._direct({"type": "ERASE_IDENTITY", "did": self.identity.did}, repeat=False)
+
     async def _query(
         self, name: str, where: Mapping[str, object], page: int, page_size: int
     ) -> Mapping[str, object]:

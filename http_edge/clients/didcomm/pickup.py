@@ -11,7 +11,12 @@ import orjson
 
 from http_edge.clients.didcomm.connection import Key, MediatorConnection, spelled
 from http_edge.clients.didcomm.errors import UnexpectedAnswer
-from http_edge.clients.didcomm.protocol_session import ProtocolSession, check_problem, record_of
+from http_edge.clients.didcomm.protocol_session import (
+    ProtocolSession,
+    check_problem,
+    new_id,
+    record_of,
+)
 from http_edge.clients.didcomm.transport import ANSWER_S_MAX, Socket
 from http_edge.crypto.encoding import b64decode
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, read_type
@@ -109,8 +114,14 @@ class SpeaksPickup(ProtocolSession):
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
-        status = await self.acknowledge(ids)
-        return await self.status() if status is None else status
+        if self.pickup.answers_receipt:
+            return await self._status("messages-received", message_id_list=list(ids))
+        sent = await self._send_received(ids)
+        # Answers come in the order of what was asked: now there is a report, or none comes.
+        status = await self.status()
+        if (report := self.transport.came_about(sent)) is not None:
+            check_problem(report)
+        return status
 
     async def acknowledge(self, ids: Sequence[str]) -> Status | None:
         """The same, and how the queue stands only in a version that answers with it.
@@ -119,9 +130,18 @@ class SpeaksPickup(ProtocolSession):
         """
         if self.pickup.answers_receipt:
             return await self._status("messages-received", message_id_list=list(ids))
-        kind = f"{NEW_PREFIX}{self.pickup.protocol}/messages-received"
-        await self.ask({"@type": kind, "message_id_list": list(ids)}, return_route="none")
+        await self._send_received(ids)
         return None
+
+    async def _send_received(self, ids: Sequence[str]) -> str:
+        """Acknowledge without an answer: the id of the message that does."""
+        message: Json = {
+            "@type": f"{NEW_PREFIX}{self.pickup.protocol}/messages-received",
+            "@id": new_id(),
+            "message_id_list": list(ids),
+        }
+        await self.ask(message, return_route="none")
+        return str(message["@id"])
 
     async def drain(
         self, limit: int = LIMIT, recipient: Key | None = None

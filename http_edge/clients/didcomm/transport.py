@@ -46,6 +46,9 @@ class Transport(Protocol):
         Raises: WalletError.
         """
 
+    def came_about(self, message_id: str) -> Json | None:
+        """What has come about a message that nothing was to come back for; None for nothing."""
+
 
 class Posted(NamedTuple):
     """A successful answer over HTTP; its body is often empty."""
@@ -128,6 +131,9 @@ class Http:
             raise UnexpectedAnswer("an envelope for another key instead of an answer")
         return received
 
+    def came_about(self, message_id: str) -> None:
+        """See ``Transport``: nothing, for the status of the answer has said it."""
+
 
 class Socket:
     """An open WebSocket: ``say`` and ``receive``, or ``exchange`` for a question and its answer.
@@ -185,6 +191,14 @@ class Socket:
         except TimeoutError as error:
             raise NoAnswer(f"nothing came for {seconds} s") from error
         return self._inbox.popleft()
+
+    def came_about(self, message_id: str) -> Json | None:
+        """See ``Transport``: the first of it, which is not received any more."""
+        for number, received in enumerate(self._inbox):
+            if not isinstance(received, bytes) and _thread(received) == message_id:
+                del self._inbox[number]
+                return received
+        return None
 
     async def __aiter__(self) -> AsyncIterator[Received]:
         """What is received, until the socket ends."""

@@ -1,11 +1,12 @@
 """Key agreement of DIDComm v2: private keys, shared secrets, and the key that they become.
 
 ECDH-ES is RFC 7518 section 4.6, ECDH-1PU is draft-madden-jose-ecdh-1pu-04. X25519, which nearly
-every agent has, is by libsodium; the NIST curves are by OpenSSL.
+every agent has, is by OpenSSL and libsodium; the NIST curves are by OpenSSL.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from threading import Lock
 from typing import Final
@@ -26,6 +27,8 @@ from http_edge.didcomm.envelopes.public_keys import (
 
 _SECRETS_MAX: Final = 8192
 """How many correspondents' static secrets are remembered, some 400 bytes each."""
+_HEADS_MAX: Final = 1024
+"""Senders whose part of a key derivation is remembered, at most 5 KiB each."""
 _ONE_ROUND: Final = (1).to_bytes(4, "big")
 _KEY_BITS: Final = (256).to_bytes(4, "big")
 
@@ -68,7 +71,17 @@ class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
-    """The raw shared secret; None for a key of another curve, or an X25519 key of low order."""
+    """The raw shared secret of a key of ours that lasts, and is remembered for that.
+
+    None for a key of another curve, or an X25519 key of low order.
+    """
+    if own.public.curve is theirs.curve is Curve.X25519:
+        return x25519.kept_shared_secret(own.secret, theirs.raw)
+    return agree_once(own, theirs)
+
+
+def agree_once(own: PrivateKey, theirs: PublicKey) -> bytes | None:
+    """``agree``, for a key of ours that is used for this and forgotten."""
     if own.public.curve is not theirs.curve:
         return None
     if theirs.curve is Curve.X25519:
@@ -107,18 +120,14 @@ def wrapping_key(shared: bytes, algorithm: bytes, apu: bytes, apv: bytes, tag: b
     ``shared`` is Ze, or Ze and Zs; ``tag`` is that of the content for ECDH-1PU, else empty: only
     there it is part of the derivation, with its length.
     """
+    head = _head(algorithm, apu, len(apv))
+    in_kdf = len(tag).to_bytes(4, "big") + tag if tag else b""
+    return sha256(b"".join((_ONE_ROUND, shared, head, apv, _KEY_BITS, in_kdf))).digest()
+
+
+@lru_cache(_HEADS_MAX)
+def _head(algorithm: bytes, apu: bytes, apv_bytes: int) -> bytes:
+    """What stands between the secret and ``apv``: the same for every message of a sender."""
     length = int.to_bytes
-    parts = [
-        _ONE_ROUND,
-        shared,
-        length(len(algorithm), 4, "big"),
-        algorithm,
-        length(len(apu), 4, "big"),
-        apu,
-        length(len(apv), 4, "big"),
-        apv,
-        _KEY_BITS,
-    ]
-    if tag:
-        parts += [length(len(tag), 4, "big"), tag]
-    return sha256(b"".join(parts)).digest()
+    parts = [length(len(algorithm), 4, "big"), algorithm, length(len(apu), 4, "big"), apu]
+    return b"".join([*parts, length(apv_bytes, 4, "big")])

@@ -129,6 +129,7 @@ class Message(msgspec.Struct, frozen=True):
     ``expires_at_s``, Unix seconds, the message is not to be handled. ``rotation``: the sender has
     changed its DID; ``unknown_prior`` is the prior one where it has to be learned before that can
     be verified. ``acknowledges`` are the ids of messages of ours that it confirms.
+    ``names_another``: it says for whom it is, and that is another, although our key opens it.
     """
 
     version: str
@@ -150,6 +151,7 @@ class Message(msgspec.Struct, frozen=True):
     rotation: DidRotation | None = None
     unknown_prior: str = ""
     acknowledges: Sequence[str] = ()
+    names_another: bool = False
 
     def text(self, name: str) -> str | None:
         """A member that is a text; None where it is anything else."""

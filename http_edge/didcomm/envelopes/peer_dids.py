@@ -32,8 +32,8 @@ PEER_0: Final = "did:peer:0"
 PEER_2: Final = "did:peer:2"
 PEER_4: Final = "did:peer:4"
 DID_CHARS_MAX: Final = 4096
-"""A longer DID is not read. Wallets make some 1,000 characters; base58 takes 1 ms for this many,
-and more than twice that for twice as many."""
+"""A longer DID is not read. Wallets make some 1,000 characters; base58 takes half a millisecond for
+this many, and more than twice that for twice as many."""
 
 _DIGITS: Final = "[1-9A-HJ-NP-Za-km-z]"
 _PEER_4_LONG: Final = re.compile(rf"did:peer:4(z{_DIGITS}{{40,60}}):(z{_DIGITS}+)\Z")
@@ -41,7 +41,10 @@ _PEER_2_WHOLE: Final = re.compile(
     rf"did:peer:2(?:\.[ADEIV]z{_DIGITS}+|\.S[A-Za-z0-9_-]+={{0,2}})+\Z"
 )
 _ALPHABET: Final[str] = BITCOIN_ALPHABET.decode("ascii")
-_VALUES: Final = {digit: value for value, digit in enumerate(_ALPHABET)}
+_VALUES: Final = bytes.maketrans(_ALPHABET.encode(), bytes(range(len(_ALPHABET))))
+_MASKS_MAX: Final = 128
+"""For every length of a DID, a power of two, and every step: 4 KiB each at most, 100 KiB
+in all."""
 _PAIRS: Final[list[str]] = [high + low for high, low in product(_ALPHABET, repeat=2)]
 """Two digits each, by their value."""
 _JSON_CODEC: Final = b"\x80\x04"
@@ -160,22 +163,29 @@ def _base58(content: bytes) -> str:
 
 
 def _from_base58(digits: str) -> bytes:
-    """What base58btc digits say.
+    """What base58btc digits say, all of which are digits.
 
-    Neighbours are put together in pairs, so the large numbers are few: 1 ms for the longest DID,
-    where adding one digit after the other takes 10. A stranger's envelope may name any DID.
+    One large number has a lane of 8 bits for each digit; lanes are joined with their neighbours,
+    all at once, until one is left: 25 us for a usual DID and 0.5 ms for the longest, where adding
+    one digit after the other takes 10. A stranger's envelope may name any DID.
     """
-    numbers = list(map(_VALUES.__getitem__, digits))
-    base = len(_VALUES)
-    while len(numbers) > 1:
-        if len(numbers) % 2:
-            numbers.insert(0, 0)
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        numbers = [high * base + low for high, low in pairs]
-        base *= base
-    number = numbers[0] if numbers else 0
+    lanes = 1 << (len(digits) - 1).bit_length() if digits else 1
+    values = digits.encode().translate(_VALUES)
+    number = int.from_bytes(values, "big")
+    base, bits = len(_ALPHABET), 8
+    while lanes > 1:
+        low = _every_other(bits, lanes)
+        number = (number >> bits & low) * base + (number & low)
+        base, bits, lanes = base * base, 2 * bits, lanes // 2
     zeros = len(digits) - len(digits.lstrip("1"))
     return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+@lru_cache(_MASKS_MAX)
+def _every_other(bits: int, lanes: int) -> int:
+    """Every other one of so many lanes of so many bits, the lowest among them."""
+    lane = ((1 << bits) - 1).to_bytes(bits // 4, "big")
+    return int.from_bytes(lane * (lanes // 2), "big")
 
 
 def _parsed(text: bytes) -> object:

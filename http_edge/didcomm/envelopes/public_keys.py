@@ -93,20 +93,20 @@ def write_multibase(key: PublicKey) -> str:
 
 def read_jwk(jwk: object) -> PublicKey | None:
     """The public key of a JWK, whatever else is in it; None where it is none of a curve here."""
-    match jwk:
-        case {"kty": "OKP", "crv": "X25519" | "Ed25519" as crv, "x": str(x)}:
-            raw = _coordinate(x, KEY_BYTES)
-            return None if raw is None else PublicKey(_BY_NAME[crv], raw)
-        case {"kty": "EC", "crv": str(crv), "x": str(x), "y": str(y)}:
-            curve = _BY_NAME.get(crv)
-            point = None if curve is None else _POINTS.get(curve)
-            if curve is None or point is None:
-                return None
-            size = coordinate_bytes(curve)
-            across, up = _coordinate(x, size), _coordinate(y, size)
-            return None if across is None or up is None else _checked(curve, b"\4" + across + up)
-        case _:
-            return None
+    if not isinstance(jwk, dict):
+        return None
+    kty, crv, x, y = jwk.get("kty"), jwk.get("crv"), jwk.get("x"), jwk.get("y")
+    curve = _BY_NAME.get(crv) if isinstance(crv, str) else None
+    if curve is None or not isinstance(x, str):
+        return None
+    size = coordinate_bytes(curve)
+    across = _coordinate(x, size)
+    if across is None:
+        return None
+    if curve not in _POINTS:
+        return PublicKey(curve, across) if kty == "OKP" else None
+    up = _coordinate(y, size) if kty == "EC" and isinstance(y, str) else None
+    return None if up is None else _checked(curve, b"\4" + across + up)
 
 
 def write_jwk(key: PublicKey) -> Json:

@@ -96,11 +96,11 @@ class Keylists:
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
-        claims = await self._claim(owner, command, [*new, *brief], changed, wanted.held)
+        claims = await self._claim(owner, command, new, changed, wanted.held)
+        await self._look_for_others(owner, command, brief, changed, wanted.held)
         add = [ClaimedKey(key, claims[key]) for key in new if key in claims]
-        passing = [ClaimedKey(key, claims[key]) for key in brief if key in claims]
         removed = await self._update(owner, command, add, gone, changed)
-        await self._release(owner, command, [*removed, *passing])
+        await self._release(owner, command, removed)
         return changed
 
     async def enrol(
@@ -163,10 +163,34 @@ class Keylists:
     ) -> KeyClaim | Refusal:
         """Claim a name that no other account has."""
         for twin in twins(name) if with_twins else ():
-            found = await self._identities.ask(key_target(twin), FindKeyOwner(), command, KeyOwner)
-            if isinstance(found, KeyOwner) and found.owner_did != owner:
+            if await self._is_anothers(owner, command, twin):
                 return Refusal.KEY_TAKEN
         return await self._identities.ask(key_target(name), ClaimKey(owner), command, KeyClaim)
+
+    async def _is_anothers(self, owner: str, command: bytes, name: str) -> bool:
+        """Has another account registered a name, as far as that is known?"""
+        found = await self._identities.ask(key_target(name), FindKeyOwner(), command, KeyOwner)
+        return isinstance(found, KeyOwner) and found.owner_did != owner
+
+    async def _look_for_others(
+        self,
+        owner: str,
+        command: bytes,
+        names: Sequence[str],
+        changed: Changed,
+        held: frozenset[str] | None,
+    ) -> None:
+        """Which of the names that are added and removed at once could not be added?
+
+        They are not claimed: a claim that is released at once would end what another request of
+        the same account begins meanwhile.
+        """
+        for name in names:
+            spellings = [name] if held is None else [name, *twins(name)]
+            if held and name in held:
+                continue
+            if any([await self._is_anothers(owner, command, each) for each in spellings]):
+                changed.failed[name] = "client_error"
 
     async def _claim(
         self,

@@ -151,10 +151,10 @@ class Pickup:
         if isinstance(ids, InvalidMember):
             return self._refused(ids) if request.routable else NOTHING
         state = await self._queue.acknowledge(request, ids)
-        if not request.routable:
-            return NOTHING
         if not isinstance(state, QueueState):
             return self._refused(state)
+        if not request.routable:
+            return NOTHING
         if not self._form.answers_receipt:
             return Outcome(explicit=True)
         return _answer(self._written(state, _Narrowed(self._form.recipient)))

@@ -56,6 +56,8 @@ class Problem(Enum):
     """The message says itself until when it means something, and came later."""
     INSUFFICIENT_STORAGE = "insufficient-storage"
     """The mediator is short of disk and stores nothing until some is free; nothing was changed."""
+    TOO_MANY_ERRORS = "max-errors-exceeded"
+    """So much of the sender was refused that no more of it is reported for a while."""
     TRY_AGAIN = "try-again"
     """The outcome is unknown, or there was too much to do."""
 
@@ -104,6 +106,7 @@ _CODES_2: Final = {
     Problem.RATE_LIMITED: "e.m.me.res.rate-limited",
     Problem.EXPIRED: "e.m.req.time",
     Problem.INSUFFICIENT_STORAGE: "e.p.me.res.storage",
+    Problem.TOO_MANY_ERRORS: "e.p.req.max-errors-exceeded",
     Problem.TRY_AGAIN: "e.m.me.try-again",
 }
 _SENTENCES: Final = {
@@ -121,6 +124,7 @@ _SENTENCES: Final = {
     Problem.RATE_LIMITED: "Too many messages, please wait",
     Problem.EXPIRED: "The time for this message is over",
     Problem.INSUFFICIENT_STORAGE: "The mediator is short of disk and stores nothing new",
+    Problem.TOO_MANY_ERRORS: "Too many errors, no more are reported for a while",
     Problem.TRY_AGAIN: "The outcome is unknown, please try again",
 }
 _BY_REFUSAL: Final = {

@@ -57,7 +57,8 @@ class Outcome(msgspec.Struct, frozen=True):
     over an open route, what waits may go back too, as it is (RFC 0092). ``live`` turns the live
     mode of the socket on or off; ``explicit`` marks a pickup protocol: its socket gets nothing
     implicitly from now on. ``refused`` is why nothing was changed, a short name for the operator;
-    empty for what was done, and for what may have been.
+    empty for what was done, and for what may have been. ``to_retry`` is why the same message is to
+    be sent again; where no reply can go back the transport says it.
     """
 
     reply: Answer | None = None
@@ -68,6 +69,7 @@ class Outcome(msgspec.Struct, frozen=True):
     live: LiveModeChange | None = None
     explicit: bool = False
     refused: str = ""
+    to_retry: Problem | None = None
 
 
 class LiveModeChange(msgspec.Struct, frozen=True):
@@ -123,7 +125,14 @@ def refusal(
     one of the protocol itself.
     """
     report, refused = report_of(problem, is_own=is_own)
-    return Outcome(reply=report, may_wait=may_wait, explicit=explicit, refused=refused)
+    known = problem if isinstance(problem, Problem) else Problem.INVALID_MESSAGE
+    return Outcome(
+        reply=report,
+        may_wait=may_wait,
+        explicit=explicit,
+        refused=refused,
+        to_retry=known if known.who_retries == "you" else None,
+    )
 
 
 class ProtocolTable:

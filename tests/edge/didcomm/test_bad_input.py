@@ -250,7 +250,7 @@ MEMBERS: Final = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"delay_s_max": 0}}])
+@pytest.mark.parametrize("settings", [{"didcomm": {"delay_s_max": 0, "error_reports_max": 0}}])
 async def test_whatever_stands_in_a_message_is_answered(network: WalletNetwork, bob: Bob) -> None:
     bodies = []
     members = st.dictionaries(st.sampled_from(MEMBERS), JSON, min_size=1, max_size=4)

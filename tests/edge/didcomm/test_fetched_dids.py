@@ -26,7 +26,7 @@ from tests.edge.identities import Json
 from tests.edge.mediator import Answer, Mediator
 from tests.unit.didcomm.v2_agent import PING, V2Agent
 from tests.unit.outbound.agent_host import agent_host
-from tests.unit.wire.did_log import DidLog, multikey
+from tests.unit.wire.did_log import DidLog, approval_of, multikey
 from tests.unit.wire.https_host import NAME, HttpsHost, https_host
 
 ENABLED: Final = {"did_web": {"enabled": True}}
@@ -165,6 +165,34 @@ async def test_a_did_webvh_is_known_by_its_log(network: WalletNetwork, host: Htt
     stranger = NetworkAgent(log.did)
     refused = await say(network, stranger.packed())
     assert (refused.status, refused.json) == (400, {"error": "undecryptable"})
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+@pytest.mark.parametrize("approves", [True, False, None])
+async def test_a_did_webvh_with_witnesses_is_known_where_they_approved_its_log(
+    network: WalletNetwork, host: HttpsHost, *, approves: bool | None
+) -> None:
+    log, witness = DidLog(f"{NAME}%3A{host.port}:alice"), KeyPair.new()
+    agent = NetworkAgent("{DID}")
+    named = {"threshold": 1, "witnesses": [{"id": f"did:key:{multikey(witness)}"}]}
+    log.add(agent.document, agent.pair, updateKeys=[multikey(agent.pair)], witness=named)
+    agent.did = log.did
+    by = witness if approves else agent.pair
+    proofs = orjson.dumps([approval_of(log.entries[0]["versionId"], by)])
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path == "/alice/did.jsonl":
+            return web.Response(body=log.text)
+        assert request.path == "/alice/did-witness.json"
+        return web.Response(status=404) if approves is None else web.Response(body=proofs)
+
+    host.answer = answer
+    found = await say(network, agent.packed())
+    if approves:
+        assert agent.opened(found)["to"] == [log.did]
+    else:
+        assert (found.status, found.json) == (400, {"error": "undecryptable"})
+    assert len(host.requests) == 2
 
 
 @pytest.mark.parametrize("settings", [ENABLED])

@@ -266,7 +266,7 @@ HEADERS: Final = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"delay_s_max": 0}}])
+@pytest.mark.parametrize("settings", [{"didcomm": {"delay_s_max": 0, "error_reports_max": 0}}])
 async def test_whatever_stands_in_a_message_is_answered(
     network: WalletNetwork, bob: Wallet2
 ) -> None:

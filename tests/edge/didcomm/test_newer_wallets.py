@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import orjson
@@ -10,6 +11,8 @@ import pytest
 from http_edge.clients.didcomm import (
     PICKUP_3,
     PICKUP_4,
+    Live,
+    MediatorRefused,
     ProblemReported,
     endpoint_of,
     forward,
@@ -19,6 +22,7 @@ from http_edge.clients.didcomm import (
 from http_edge.clients.didcomm.connection_2 import DidMethod2
 from http_edge.clients.didcomm.mediation_2 import MediationVersion
 from http_edge.clients.didcomm.pickup import PickupVersion, delivered
+from http_edge.clients.didcomm.protocol_session import ReturnRoute
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
@@ -77,6 +81,49 @@ async def test_live_messages_come_as_deliveries_and_again_until_acknowledged(
         (again,) = await live.fetch()
         assert again.id == pushed.id
         assert (await live.received([again.id])).message_count == 0
+
+
+async def test_an_acknowledgement_that_has_no_answer_does_not_look_done_when_it_was_not(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network, pickup=PICKUP_4)
+    await alice.write(await bob.new_recipient(), "one")
+    async with bob.live() as live:
+        (picked,) = await live.fetch()
+        network.mediator.hosts.cut("host-0")
+        with pytest.raises(MediatorRefused) as refused:
+            await bob.acknowledge([picked.id])
+        assert refused.value.status == 503
+        await live.acknowledge([picked.id])
+        with pytest.raises(ProblemReported):
+            await live.next()
+        network.mediator.hosts.mend("host-0")
+        assert (await live.status()).message_count == 1
+
+
+async def test_a_client_learns_that_what_it_acknowledged_was_not_removed(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    class Mending(Live):
+        """Its acknowledgement meets a host that is away, and the question after it does not."""
+
+        async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:
+            answer = await super().ask(message, return_route=return_route)
+            if return_route == "none":
+                with suppress(ProblemReported):
+                    await self.status()
+                network.mediator.hosts.mend("host-0")
+            return answer
+
+    bob = await connected(network, pickup=PICKUP_4)
+    await alice.write(await bob.new_recipient(), "one")
+    async with bob.live() as opened_live:
+        live = Mending(bob.connection, opened_live.socket, PICKUP_4)
+        (picked,) = await live.fetch()
+        network.mediator.hosts.cut("host-0")
+        with pytest.raises(ProblemReported):
+            await live.received([picked.id])
+        assert (await live.received([picked.id])).message_count == 0
 
 
 async def test_live_mode_over_http_is_a_problem_in_each_ones_own_form(

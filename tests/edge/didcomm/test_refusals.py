@@ -7,7 +7,8 @@ from typing import Final
 import orjson
 import pytest
 
-from http_edge.clients.didcomm import ProblemReported, Wallet
+from http_edge.clients.didcomm import MediatorRefused, NoAnswer, ProblemReported, Wallet
+from http_edge.clients.didcomm.protocol_session import prepared
 from http_edge.didcomm.composition import pseudonym
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
@@ -165,3 +166,31 @@ async def test_a_client_that_keeps_to_the_rules_is_not_in_the_record(
     assert await bob.drained() == ["one", "two"]
     assert (await network.post(envelope_of(bob.key, "three"))).status == 202
     assert await recorded(mediator) == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"didcomm": {"error_reports_max": 3, "error_reports_s": 3_600}}]
+)
+async def test_a_sender_gets_so_many_reports_then_one_that_says_so_and_then_none(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    codes = []
+    message = {"@type": f"{NEW_PREFIX}unknown/1.0/question", **routed()}
+    for _ in range(4):
+        answer = await bob.wallet.ask(message)
+        codes.append(None if answer is None else answer["description"]["code"])  # type: ignore[index]
+    assert codes == [*["unknown-message-type"] * 3, "max-errors-exceeded"]
+    for _ in range(2):
+        with pytest.raises(MediatorRefused) as refused:
+            await bob.wallet.ask(message)
+        assert refused.value.status == 429
+    async with bob.wallet.socket() as socket:
+        over_it = bob.wallet.over(socket)
+        await socket.say(prepared(message, "all"))
+        assert (await over_it.status()).message_count == 0
+        with pytest.raises(NoAnswer):
+            await socket.receive(0)
+    assert (await bob.wallet.status()).message_count == 0, "what is right is answered all the while"
+    stranger = network.stranger()
+    other = await answer_to(stranger, "messagepickup/2.0/status-request")
+    assert other["description"]["code"] == "not-connected", "others learn what is wrong"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import orjson
@@ -114,3 +115,31 @@ async def test_a_wallet_may_go_on_by_its_short_did_after_a_restart(
     answer = await network.post(by_short, content_type=MEDIA_TYPE)
     assert answer.status == 200
     assert CAROL.open(answer.body, keys)["to"] == [short]
+
+
+async def test_a_message_that_names_another_is_answered_counted_and_logged_when_they_double(
+    network: WalletNetwork, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "http_edge.didcomm.inbound")
+    keys = await keys_of(network.mediator, "did:key")
+    fragment, key = next(iter(keys.agreement.items()))
+    to, sender = Recipient(f"{keys.did}#{fragment}", key), CAROL.dids.peer4
+    for number in range(5):
+        for named in (keys.did, "did:example:other"):
+            question = ping(sender, id=f"ping-{number}-{named}", to=[named])
+            answer = await network.post(CAROL.pack(question, to, sender), content_type=MEDIA_TYPE)
+            assert answer.status == 200
+            assert CAROL.open(answer.body, keys)["thid"] == question["id"]
+    logged = [line.__dict__ for line in caplog.records if "another recipient" in line.message]
+    command = "trust-ping/2.0/ping"
+    assert [(line["command"], line["so_far"]) for line in logged] == [
+        (command, 1),
+        (command, 2),
+        (command, 4),
+    ]
+    (counted,) = [
+        family.samples
+        for family in network.mediator.edges[0].report()
+        if family.name == "poste_misaddressed"
+    ]
+    assert counted == [("poste_misaddressed_total", {"command": command}, 5.0)]

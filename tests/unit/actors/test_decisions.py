@@ -15,6 +15,7 @@ from actors.core.commands import (
     CountRefusals,
     DedicateIdentity,
     DeletePublicEvents,
+    EraseIdentity,
     NewSavedEvent,
     OpenSession,
     Page,
@@ -125,6 +126,7 @@ def state() -> Identity:
 def test_these_tests_know_every_command() -> None:
     known = {type(command) for command in [*OWN, *FROM_OTHERS]}
     known |= {Register, CloseSession, CountRefusals}
+    known |= {EraseIdentity}  # its tests are in ``tests/contract/test_erasure_contract.py``
     known |= {DedicateIdentity, ReleaseIdentity}  # their tests are in ``test_dedication``
     assert known | DIDCOMM == set(get_args(Command))
 

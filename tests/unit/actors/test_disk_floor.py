@@ -43,6 +43,7 @@ TAKEN = {
     "QueryConnection",
     "FindAccount",
     "EndAccount",
+    "EraseIdentity",
     "CheckKeys",
     "QueryKeylist",
     "ReleaseKey",

@@ -33,6 +33,8 @@ from eventstore.log.events import (
     EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
+    IdentityErased,
+    IdentityErasureBegun,
     IdentityRegistered,
     IdentityReleased,
     InvitationUsed,
@@ -53,6 +55,7 @@ from eventstore.log.events import (
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
+    SavedEventsErased,
     SpeakerNamed,
 )
 
@@ -165,6 +168,9 @@ EVENTS = st.one_of(
     _events(AccountEnded, prior_did=DIDS, issued_at_s=SECONDS),
     _events(InvitationUsed, invitation_id=IDS, by_did=DIDS),
     _events(IdentityDedicated, did=DIDS, reason=st.sampled_from(["operator", "load"])),
+    _events(IdentityErasureBegun, reason=st.sampled_from(["operator", "owner"])),
+    _events(SavedEventsErased, after=st.integers(0, 9), count=st.integers(0, 9)),
+    _events(IdentityErased),
     _events(IdentityReleased, did=DIDS, reason=st.sampled_from(["operator", "load"])),
     _events(
         RefusalsCounted,

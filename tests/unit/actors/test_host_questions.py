@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,17 +16,19 @@ from actors.core.commands import Page, Read
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.host.connected_host import Caller, ConnectedHostPort
-from actors.host.host_client import HostClient
+from actors.host.host_client import Content, HostClient
 from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.inspection import CachedIdentities, ListCachedIdentities
 from actors.host.measures import HostStats
 from actors.host.port import (
+    QUESTIONS,
     AdoptPartitions,
     AnyQuestion,
     EndHost,
     Expect,
     HandOut,
+    HostCutOff,
     HostNotReached,
     HostQuestion,
     HostUnavailable,
@@ -45,6 +50,7 @@ from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter
 from eventstore.log.host_leases import HostLease
+from tests.cluster.accounts import until
 from tests.cluster.nodes import free_port
 from tests.log.raw_sql import run_sql
 
@@ -126,7 +132,7 @@ async def test_a_host_that_knows_the_sockets_of_an_edge_is_not_sent_them_again(
     questions: list[bytes] = []
     ask = HostClient.ask
 
-    async def noted(client: HostClient, question: bytes) -> bytes:
+    async def noted(client: HostClient, question: bytes) -> Content:
         questions.append(question)
         return await ask(client, question)
 
@@ -162,9 +168,74 @@ async def test_who_does_not_wait_for_a_host_hears_at_once_that_nothing_was_sent(
     with pytest.raises(HostNotReached):
         await port.submit(b"")
     leases.take(gone, 600)
-    assert await finder.find("host") == gone
+    found = await finder.find("host")
+    assert found is not None
+    assert found.incarnation == gone.incarnation
     with pytest.raises(HostNotReached):
         await port.submit(b"")
     # Nothing listens there: that process is gone, whatever the time of its lease is.
     assert await finder.find("host") is None
     leases.close()
+
+
+@pytest.mark.thorough
+async def test_who_cannot_reach_a_host_that_lives_hears_so_at_once_until_there_is_a_way(
+    options: HostOptions,
+) -> None:
+    leases = options.open_leases()
+    port = ConnectedHostPort(Caller("edge-0", 10, nowhere, nowhere), "host", HostFinder([leases]))
+    with ExitStack() as opened:
+        # What is sent to a listener whose backlog is full is lost, as if it were cut off.
+        deaf = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        where: tuple[str, int] = deaf.getsockname()
+        opened.enter_context(socket.create_connection(where))
+        lease = HostLease("host", "", "alive", *where, b"token")
+        leases.take(lease, 600)
+        for _ in range(2):
+            # It may as well be a machine that was lost, which has another owner soon.
+            with pytest.raises(HostNotReached):
+                await port.submit(b"")
+        leases.renew(lease, 600)
+        with pytest.raises(HostCutOff):
+            await port.submit(b"")
+        # While one more attempt is made no caller waits for it.
+        async with asyncio.timeout(0.5):
+            for _ in range(100):
+                with pytest.raises(HostCutOff):
+                    await port.submit(b"")
+    host = RayIdentityHost(options, lambda _name: None)
+
+    async def answers() -> bool:
+        try:
+            holdings: HostHoldings = await port.ask(QueryHoldings())
+        except HostUnavailable:
+            return False
+        return holdings.name == "host"
+
+    await until(answers)
+    port.close()
+    host.stop()
+    leases.close()
+
+
+@pytest.mark.usefixtures("host")
+async def test_no_command_waits_behind_a_page(
+    port: ConnectedHostPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client_of: dict[type, HostClient] = {}
+    ask = HostClient.ask
+
+    async def noted(client: HostClient, question: bytes) -> Content:
+        client_of[type(QUESTIONS.decode(question))] = client
+        return await ask(client, question)
+
+    monkeypatch.setattr(HostClient, "ask", noted)
+    pages = ReadPages([Read(DID, Page(0, 1), PublicEventsFilter())])
+    for _ in range(2):
+        await port.ask(Ping())
+        await port.ask(pages)
+        await port.ask(QueryStats())
+    assert client_of[Ping] is client_of[QueryStats]
+    assert client_of[Ping] is not client_of[ReadPages]
+    port.close()
+    await client_of[ReadPages].ended()

@@ -25,6 +25,7 @@ KEY: Final = "key"
 COMMAND: Final = b"c" * 16
 ADD: Final = KeyChanges([KEY], [], frozenset([KEY]))
 REMOVE: Final = KeyChanges([], [KEY], frozenset())
+ADD_AND_REMOVE: Final = KeyChanges([], [KEY], frozenset([KEY]))
 STEPS_MAX: Final = 4
 _R = TypeVar("_R", bound=Reply)
 _REQUEST: ContextVar[str] = ContextVar("request")
@@ -100,8 +101,8 @@ async def mediated() -> Stepped:
     return identities
 
 
-@pytest.mark.parametrize("first", [ADD, REMOVE], ids=["add", "remove"])
-@pytest.mark.parametrize("second", [ADD, REMOVE], ids=["add", "remove"])
+@pytest.mark.parametrize("first", [ADD, REMOVE, ADD_AND_REMOVE], ids=["add", "remove", "both"])
+@pytest.mark.parametrize("second", [ADD, REMOVE, ADD_AND_REMOVE], ids=["add", "remove", "both"])
 @pytest.mark.parametrize("was_there", [False, True], ids=["absent", "present"])
 async def test_a_key_in_the_keylist_always_has_an_owner(
     first: KeyChanges, second: KeyChanges, was_there: bool

@@ -10,6 +10,9 @@ from http_edge.didcomm.protocols.problems import (
     problem_of,
     report_of,
 )
+from http_edge.didcomm.protocols.protocol import refusal
+from http_edge.didcomm.protocols.report_limit import ReportLimit
+from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.requests import NEW, OLD, message, written
 
 
@@ -113,3 +116,22 @@ def test_a_report_names_the_member_and_its_rule_and_nothing_of_the_value() -> No
         "code": "invalid-message",
         "en": "A part of the message is missing or not valid: limit must be an integer, 0 or more",
     }
+
+
+def test_what_is_only_to_be_sent_again_is_no_error_of_its_sender() -> None:
+    limit = ReportLimit(DidComm(error_reports_max=1, error_reports_s=60))
+    passing, wrong = refusal(Problem.INSUFFICIENT_STORAGE), refusal(Problem.INVALID_MESSAGE)
+    assert [limit.limited("me", passing, 1.0) for _ in range(3)] == [passing] * 3
+    assert limit.limited("me", wrong, 1.0) == wrong
+    last = limit.limited("me", wrong, 1.0)
+    assert last is not None
+    assert (last.reply, last.refused) == (report_of(Problem.TOO_MANY_ERRORS)[0], wrong.refused)
+    assert limit.limited("me", wrong, 1.0) is None
+    assert limit.limited("me", passing, 1.0) == passing
+    assert limit.limited("me", wrong, 61.0) == wrong
+
+
+def test_a_limit_of_none_reports_everything() -> None:
+    limit = ReportLimit(DidComm(error_reports_max=0))
+    wrong = refusal(Problem.INVALID_MESSAGE)
+    assert [limit.limited("me", wrong, 1.0) for _ in range(300)] == [wrong] * 300

@@ -36,6 +36,7 @@ from tests.unit.didcomm.v2_mediator import (
     ALICE,
     ALICE_DIDS,
     ENVELOPES,
+    FORWARD,
     JWE,
     OTHER,
     OURS,
@@ -70,6 +71,29 @@ def test_an_agent_is_answered_as_it_calls_itself_by_who_it_called(ours: str, the
     }
     kid = orjson.loads(body)["recipients"][0]["header"]["kid"]
     assert kid == ALICE.named(theirs).agreement_kid
+
+
+@pytest.mark.parametrize(
+    ("to", "names_another"),
+    [
+        *(([each], False) for each in [*OWN_DIDS, *OWN.by_kid]),
+        (["did:example:other", OWN.peer2], False),
+        ([], False),
+        (None, False),
+        (OWN.peer2, False),
+        (["did:example:other"], True),
+        ([ALICE.dids.peer4, 7, None, "not a DID"], True),
+        (["did:example:other"] * 64 + [OWN.peer2], True),
+    ],
+)
+def test_a_message_that_names_others_alone_is_read_and_says_so(
+    to: object, names_another: bool
+) -> None:
+    assert message(to=to).names_another is names_another
+    forward = ALICE.plaintext(None, to=to, type=FORWARD, body={"next": "did:example:bob"})
+    found = read(ALICE.pack(forward, recipient(OWN, OWN.peer2), None))
+    assert found is not None
+    assert found.names_another is names_another
 
 
 def test_every_spelling_of_every_own_key_is_known() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import orjson
 import pytest
@@ -38,17 +39,22 @@ from tests.unit.didcomm.v2_mediator import (
     unpacked,
 )
 
+Agreement: TypeAlias = Callable[[bytes, bytes], bytes | None]
+
 
 @pytest.fixture
 def agreements(monkeypatch: pytest.MonkeyPatch) -> list[PublicKey]:
     made: list[PublicKey] = []
-    real = key_agreement.shared_secret
 
-    def counted(private: bytes, public: bytes) -> bytes | None:
-        made.append(PublicKey(Curve.X25519, public))
-        return real(private, public)
+    def counted(real: Agreement) -> Agreement:
+        def agree(private: bytes, public: bytes) -> bytes | None:
+            made.append(PublicKey(Curve.X25519, public))
+            return real(private, public)
 
-    monkeypatch.setattr(key_agreement, "shared_secret", counted)
+        return agree
+
+    for name in ("shared_secret", "kept_shared_secret"):
+        monkeypatch.setattr(key_agreement, name, counted(getattr(key_agreement, name)))
     return made
 
 

@@ -316,7 +316,7 @@ async def test_pages_of_one_history_are_read_one_after_the_other() -> None:
     await asyncio.sleep(0)
     assert library.reading == ["did:a:1", "did:a:2"]
     library.answer.set()
-    assert await asyncio.gather(*reads) == [SavedEventsPage([], 0)] * 3
+    assert await asyncio.gather(*reads) == [msgspec.msgpack.encode(SavedEventsPage([], 0))] * 3
     library.answer.clear()
     library.reading.clear()
     public = [read("did:a:1", PublicEventsFilter()) for _ in range(2)]

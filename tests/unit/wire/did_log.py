@@ -87,6 +87,12 @@ def proof_of(entry: dict[str, Any], signer: KeyPair, **other: Any) -> dict[str, 
     return {**options, "proofValue": "z" + b58encode(sign(signer.seed, content)).decode()}
 
 
+def approval_of(version_id: str, *witnesses: KeyPair) -> dict[str, Any]:
+    """One record of the file of witnesses: these have approved an entry."""
+    content = {"versionId": version_id}
+    return {**content, "proof": [proof_of(content, witness) for witness in witnesses]}
+
+
 def _filled(state: dict[str, Any], did: str) -> dict[str, Any]:
     filled: dict[str, Any] = json.loads(json.dumps(state).replace("{DID}", did))
     return {"id": did, **filled}

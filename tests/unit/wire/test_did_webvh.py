@@ -83,11 +83,6 @@ def test_a_did_that_was_given_up_has_no_document() -> None:
     assert document(made) is None
 
 
-def test_a_log_that_needs_witnesses_is_not_read() -> None:
-    assert document(log(witness={"threshold": 1, "witnesses": [{"id": "did:key:z6Mk"}]})) is None
-    assert document(log(witness={})) is not None
-
-
 def changed_state(made: DidLog) -> None:
     made.entries[0]["state"]["service"] = [{"id": "#evil"}]
 

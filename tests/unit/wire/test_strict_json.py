@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.strict_json import (
     DEPTH_MAX,
+    FEW_VALUES,
     FLOATS_MAX,
     INTEGER_MAX,
     SMALL_BYTES,
@@ -217,8 +218,10 @@ def test_floats_have_a_number() -> None:
 
 
 def _padded(body: bytes) -> Sequence[bytes]:
-    """The text as a member of a long one, with few parts and with many: other ways to look."""
-    return [b'["' + each * SMALL_BYTES + b'",' + body + b"]" for each in (b"x", b",")]
+    """The text among others, few or many, long or short: each is another way to look."""
+    long = b'"' + b"x" * SMALL_BYTES + b'",'
+    paddings = (long, long + b"0," * FEW_VALUES, b"[]," * DEPTH_MAX, b"0," * FEW_VALUES)
+    return [b"[" + each + body + b"]" for each in paddings]
 
 
 @given(texts())
@@ -226,7 +229,7 @@ def _padded(body: bytes) -> Sequence[bytes]:
 @example(b'{"a":1,"a":2}')
 @example(b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1))
 @example(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX)
-def test_a_long_text_is_read_as_a_short_one(body: bytes) -> None:
+def test_among_others_a_text_is_read_as_it_is_alone(body: bytes) -> None:
     for text in _padded(body):
         assert _outcome(text, parse) == _outcome(text, parse_slowly)
 

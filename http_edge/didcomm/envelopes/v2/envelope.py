@@ -30,6 +30,7 @@ from http_edge.didcomm.envelopes.key_agreement import (
     PrivateKey,
     StaticSecrets,
     agree,
+    agree_once,
     wrapping_key,
 )
 from http_edge.didcomm.envelopes.messages import Json
@@ -43,9 +44,9 @@ KID_CHARS_MAX: Final = 4608
 """A key id is a DID of at most 4,096 characters and a fragment."""
 _ANONCRYPT: Final = "ECDH-ES+A256KW"
 _AUTHCRYPT: Final = "ECDH-1PU+A256KW"
-_HASHES_MAX: Final = 8192
-_HASHED_CHARS_MAX: Final = 256
-"""Key ids up to this long have their hash remembered."""
+_HASHES_MAX: Final = 4096
+_HASHED_CHARS_MAX: Final = 512
+"""Key ids up to this long have their hash remembered: those of our did:peer:2 among them."""
 
 
 class Recipient(NamedTuple):
@@ -123,7 +124,7 @@ def parsed(value: Json) -> Sealed | None:
     kids = [one.header.kid for one in envelope.recipients]
     if header.crit is not None or header.zip is not None:  # nothing that is understood here
         return None
-    if not 0 < len(kids) <= RECIPIENTS_MAX or any(len(kid) > KID_CHARS_MAX for kid in kids):
+    if not 0 < len(kids) <= RECIPIENTS_MAX or max(map(len, kids)) > KID_CHARS_MAX:
         return None
     # Veramo's anonymous messages name no recipients in ``apv``, and derive the key without.
     if _hash_of(kids) != apv and (apv or header.alg == _AUTHCRYPT):
@@ -203,7 +204,7 @@ def seal(
     content = encrypt(plaintext, protected)
     wrapped = []
     for one in listed:
-        shared = agree(ephemeral, one.key)
+        shared = agree_once(ephemeral, one.key)
         static = b"" if sender is None else static_secrets.agree(sender.key, one.key)
         if shared is None or static is None:
             raise ValueError("nothing can be packed to this key")

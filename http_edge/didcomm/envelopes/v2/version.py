@@ -161,6 +161,8 @@ class V2:
             prior = signer_of(from_prior)
             if self._seen.is_to_learn(prior):
                 message = msgspec.structs.replace(message, unknown_prior=prior)
+        if self._names_another(value.get("to")):
+            message = msgspec.structs.replace(message, names_another=True)
         if not is_short(message.sender_did):
             return message
         return msgspec.structs.replace(message, whole_did=self._whole(message.sender_did))
@@ -236,6 +238,19 @@ class V2:
         if self._now_s is not None:
             message = {**message, "created_time": self._now_s()}
         return plaintext.addressed(message, address.own_did, address.did)
+
+    def _names_another(self, to: object) -> bool:
+        """Does a message name recipients, and none of them is a DID of ours in any spelling?
+
+        That is no reason to refuse it: agents write a routing DID, or a key, in many ways.
+        """
+        if not isinstance(to, list) or not to:
+            return False
+        own = self._own
+        return not any(
+            isinstance(each, str) and (each in own.by_kid or canonical_name(each) in own.names)
+            for each in to[: envelope.RECIPIENTS_MAX]
+        )
 
     def _open(self, value: Json) -> _Opened | ForOthers | UnknownSender | UnpackRefusal:
         """One envelope; what is not for us, or of an unknown sender, costs no key agreement."""

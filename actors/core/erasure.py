@@ -1,0 +1,82 @@
+"""Decisions on the erasure of an identity: all that it has leaves, in bounded steps.
+
+The first step ends what the identity is: registration, contracts, connection, keylist, rules. From
+then on it gets and shows nothing. The next ones remove what has contents, so that the commit of
+each erases them; the last one says that nothing is left. Until then the search for what is due
+finds the identity (``retention.due_times``), so an erasure that was begun comes to its end,
+also where those who asked for it are gone and whatever is killed meanwhile.
+
+Rules of this file: pure; a step can be asked for again and again, and once all is erased it changes
+nothing; who comes back afterwards begins anew.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from actors.core.commands import ClaimedKey, EraseIdentity
+from actors.core.decision import Accepted, Decision, DecisionContext
+from actors.core.identity import Identity
+from actors.core.message_queue import removal
+from actors.core.refusals import Refusal
+from actors.core.replies import Erased
+from eventstore.log.events import (
+    ContractRequestsExpired,
+    Event,
+    IdentityErased,
+    IdentityErasureBegun,
+    PublicEventsDeleted,
+    SavedEventsErased,
+)
+
+ERASED: Final = "erased"
+OPERATOR: Final = "operator"
+OWNER: Final = "owner"
+
+
+def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:
+    """Begin an erasure, or do its next step."""
+    if command.by == OWNER and not state.erasing and state.registered_until_s <= context.now_s:
+        return Refusal.UNAUTHORIZED_COMMAND
+    if state.erasing:
+        return next_step(state, command.records_max, context)
+    if state.account_did:
+        return Refusal.SPEAKS_FOR_ANOTHER
+    if not state.version or state.is_erased:
+        return Accepted(Erased(0, is_over=True, is_known=state.version > 0))
+    begun = IdentityErasureBegun(at_ms=context.now_ms, command=context.command, reason=command.by)
+    keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
+    return Accepted(Erased(len(state.contracts) + len(keys), is_over=False, keys=keys), [begun])
+
+
+def next_step(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
+    """Erase so many records of an identity whose erasure was begun."""
+    at_ms, command = context.now_ms, context.command
+    if state.messages:
+        ids = list(islice(state.messages, records_max))
+        return _erased(len(ids), removal(state, ids, ERASED, context))
+    if state.requests:
+        ids = list(islice(state.requests, records_max))
+        versions = [state.requests[request_id].version for request_id in ids]
+        gone = ContractRequestsExpired(
+            at_ms=at_ms, command=command, request_ids=ids, reason=ERASED, versions=versions
+        )
+        return _erased(len(ids), gone)
+    if state.public_events:
+        ids = list(islice(state.public_events, records_max))
+        versions = [state.public_events[event_id].version for event_id in ids]
+        withdrawn = PublicEventsDeleted(
+            at_ms=at_ms, command=command, event_ids=ids, channel_id=None, versions=versions
+        )
+        return _erased(len(ids), withdrawn)
+    if state.erased_until < state.erasing:
+        after = state.erased_until
+        count = min(records_max, state.erasing - after)
+        saved = SavedEventsErased(at_ms=at_ms, command=command, after=after, count=count)
+        return _erased(count, saved)
+    return Accepted(Erased(0, is_over=True), [IdentityErased(at_ms=at_ms, command=command)])
+
+
+def _erased(records: int, event: Event) -> Accepted:
+    return Accepted(Erased(records, is_over=False), [event])

@@ -1,0 +1,239 @@
+"""Which rows of the beginning of an archive nothing needs any more.
+
+What leaves for ever is what left the log before (``actors.host.archiving``): messages that were
+removed with what happened to them, counts of refusals, old seals; and the times at which such
+messages were to expire. What stays is whatever the states of identities follow from: folded from
+the rows that stay, each in its version, a state is the one that all rows give, in any layout that a
+release has. This is tried for each stream before anything is said of it: of one whose state would
+be another, all rows stay. So a log is restored, tables are made and states folded again without
+what left.
+
+A row never stays when the one that removed its message leaves, nor the first and the last row of a
+stream leave; of seals those stay that a new owner reads for its nonces.
+
+Memory: the states of ``STREAMS_AT_ONCE`` identities, one bit for each position, and for each stream
+some 150 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from actors.core.evolve import evolve, retry_key
+from actors.core.identity import Identity
+from eventstore.log.codec import decode
+from eventstore.log.errors import RowsStay
+from eventstore.log.event_log import LogRow
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    BatchSealed,
+    Event,
+    MessageExpirySet,
+    MessageQueued,
+    MessageQueued1,
+    MessagesDelivered,
+    MessagesRemoved,
+    MessagesRemoved1,
+    QueueRefused,
+    RefusalsCounted,
+)
+
+STREAMS_AT_ONCE: Final = 20_000
+"""States in memory, some kilobytes each as a rule; the rows are read once more for each part."""
+_FIRST: Final = 1
+
+ReadRows: TypeAlias = Callable[[], Iterable[Sequence[LogRow]]]
+"""Begins to read the same rows, in the order of the log."""
+
+
+class Leaving:
+    """The positions of the rows that nothing needs, up to a last one."""
+
+    def __init__(self, last: int) -> None:
+        """None yet."""
+        self._bits = bytearray((last >> 3) + 1)
+
+    def __contains__(self, position: int) -> bool:
+        """Whether nothing needs the row at this position."""
+        return bool(self._bits[position >> 3] & (1 << (position & 7)))
+
+    def add(self, position: int) -> None:
+        """Nothing needs the row at this position."""
+        self._bits[position >> 3] |= 1 << (position & 7)
+
+
+def not_needed(
+    read: ReadRows,
+    last: int,
+    *,
+    pruned_to: int,
+    window_ms: int,
+    streams_at_once: int = STREAMS_AT_ONCE,
+) -> Leaving:
+    """What nothing needs of the rows up to a position.
+
+    Args:
+        read: reads these rows.
+        last: the position of the last one.
+        pruned_to: rows up to there are missing already.
+        window_ms: the widest window of timestamps that the mediator may be given, in milliseconds:
+            seals that are needed under it stay.
+        streams_at_once: states in memory.
+
+    Raises:
+        RowsStay: a row is missing that nothing says to be pruned.
+        UnknownTopic, CorruptRow: a row cannot be understood.
+    """
+    leaving = Leaving(last)
+    ends: dict[bytes, int] = {}
+    newest_ms: dict[bytes, int] = {}
+    for row in _each(read):
+        ends[row.stream] = row.version
+        if row.topic == SEAL_TOPIC:
+            newest_ms[row.stream] = _sealed(row).at_ms
+    _seals(read, ends, newest_ms, window_ms, leaving)
+    streams = [stream for stream in ends if stream not in newest_ms]
+    for start in range(0, len(streams), streams_at_once):
+        some = {stream: ends[stream] for stream in streams[start : start + streams_at_once]}
+        for one in _planned(read, some, pruned_to):
+            for position in one.leaving if one.is_same else ():
+                leaving.add(position)
+    return leaving
+
+
+def fold_rest(state: Identity, row: LogRow, pruned_to: int) -> None:
+    """Let a state go on with the next row of its stream that is left.
+
+    Raises:
+        RowsStay: one before it is missing that was not pruned.
+        UnknownTopic, CorruptRow: it cannot be understood.
+    """
+    _go_on(state, row, decode(row.topic, row.state), pruned_to)
+
+
+def _go_on(state: Identity, row: LogRow, event: Event, pruned_to: int) -> None:
+    if row.position <= pruned_to:
+        state.version = max(state.version, row.version - 1)
+    if row.version != state.version + 1:
+        raise RowsStay(f"the archive lacks a row before position {row.position}")
+    evolve(state, event)
+
+
+def _each(read: ReadRows) -> Iterator[LogRow]:
+    for rows in read():
+        yield from rows
+
+
+def _sealed(row: LogRow) -> BatchSealed:
+    sealed = decode(row.topic, row.state)
+    assert isinstance(sealed, BatchSealed)
+    return sealed
+
+
+def _seals(
+    read: ReadRows,
+    ends: dict[bytes, int],
+    newest_ms: dict[bytes, int],
+    window_ms: int,
+    leaving: Leaving,
+) -> None:
+    """Of each partition all but its first seal, its newest one, and those that an owner reads.
+
+    Of those that are too old to hold a nonce in force the newest one is read
+    (``actors.host.owned_partition.load``).
+    """
+    last_old: dict[bytes, LogRow] = {}
+    for row in _each(read):
+        if row.topic != SEAL_TOPIC or row.version in {_FIRST, ends[row.stream]}:
+            continue
+        sealed = _sealed(row)
+        if sealed.at_ms + 2 * max(sealed.window_ms, window_ms) < newest_ms[row.stream]:
+            if row.stream in last_old:
+                leaving.add(last_old[row.stream].position)
+            last_old[row.stream] = row
+
+
+def _planned(read: ReadRows, ends: dict[bytes, int], pruned_to: int) -> Iterator[_Plan]:
+    """What leaves of these streams, whose last versions these are."""
+    states = {stream: Identity() for stream in ends}
+    for row, event in _events(read, ends):
+        _go_on(states[row.stream], row, event, pruned_to)
+    plans = {stream: _Plan(state) for stream, state in states.items()}
+    for row, event in _events(read, ends):
+        plans[row.stream].take(row, event)
+    yield from plans.values()
+
+
+def _events(read: ReadRows, streams: dict[bytes, int]) -> Iterator[tuple[LogRow, Event]]:
+    for row in _each(read):
+        if row.stream in streams:
+            yield row, decode(row.topic, row.state)
+
+
+class _Plan:
+    """What leaves of one stream. Its rows are taken in their order.
+
+    Attributes:
+        leaving: the positions of the rows that leave.
+    """
+
+    def __init__(self, state: Identity) -> None:
+        """``state`` is what all rows give."""
+        self.leaving: list[int] = []
+        self._state = state
+        self._rest = Identity()
+        self._removed: set[str] = set()
+        """Messages that are gone and named by rows that stay: what removed them stays, too."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the rows that stay give the same state, in every order that it has."""
+        rest, state = self._rest, self._state
+        return rest == state and all(
+            list(one) == list(other)
+            for one, other in (
+                (rest.messages, state.messages),
+                (rest.requests, state.requests),
+                (rest.recent, state.recent),
+            )
+        )
+
+    def take(self, row: LogRow, event: Event) -> None:
+        """Decide about the next row."""
+        is_end = row.version in {_FIRST, self._state.version}
+        if not (is_end or self._is_needed(event, row.version)):
+            self.leaving.append(row.position)
+            return
+        if isinstance(event, MessageQueued | MessageQueued1):
+            self._removed |= {event.message_id} - self._state.messages.keys()
+        elif isinstance(event, MessageExpirySet):
+            self._removed |= set(event.message_ids) - self._state.messages.keys()
+        self._rest.version = row.version - 1
+        evolve(self._rest, event)
+
+    def _is_needed(self, event: Event, version: int) -> bool:
+        state = self._state
+        match event:
+            case MessageQueued() | MessageQueued1():
+                waiting = state.messages.get(event.message_id)
+                retry = retry_key(event.command, event.recipient_key)
+                return (
+                    (waiting is not None and waiting.version == version)
+                    or state.recent.get(retry) == event.message_id
+                    or event.at_ms == state.last_added_ms
+                )
+            case MessagesDelivered():
+                is_last = event.at_ms == state.last_delivered_ms
+                return is_last or not state.messages.keys().isdisjoint(event.message_ids)
+            case MessagesRemoved() | MessagesRemoved1():
+                is_last = event.at_ms == state.last_removed_ms
+                return is_last or not self._removed.isdisjoint(event.message_ids)
+            case MessageExpirySet():
+                return not state.messages.keys().isdisjoint(event.message_ids)
+            case QueueRefused():
+                return state.refusing
+            case RefusalsCounted():
+                return event.command in state.recent
+            case _:
+                return True

@@ -1,0 +1,169 @@
+"""The receipt of an erasure: what was erased, where in the log, and that the mediator says so.
+
+A receipt follows from the rows of the log alone, so it can be made at any time after the erasure,
+and who has log and receipt can hold one against the other (``check_receipt``). It names the
+identity by its stream, which follows from the DID: who knows the DID finds it, no one else learns
+it from the receipt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from eventstore.log.codec import decode
+from eventstore.log.event_contents import CONTENT_FIELDS, ERASING
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.events import (
+    TOPIC_BY_TYPE,
+    Event,
+    IdentityErased,
+    IdentityErasureBegun,
+    type_name,
+)
+from eventstore.log.public_key import PublicKey
+
+_FORMAT: Final = 1
+_SIGNED: Final = b"poste erasure receipt\n"
+"""Stands before what is signed, so that it is nothing else that the key signs."""
+_ALL: Final = 2**62
+_CONTENT_BY_TOPIC: Final = {TOPIC_BY_TYPE[kind]: type_name(kind) for kind in CONTENT_FIELDS}
+_STEPS: Final = frozenset(
+    TOPIC_BY_TYPE[kind] for kind in (*ERASING, IdentityErasureBegun, IdentityErased)
+)
+_Step: TypeAlias = tuple[LogRow, Event]
+
+
+class ReceiptRefused(ValueError):
+    """There is no such erasure, or the receipt is not what the log says."""
+
+
+class Run(NamedTuple):
+    """Positions that follow each other, both ends among them."""
+
+    first: int
+    last: int
+
+
+class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is signed about one erasure.
+
+    ``stream`` is that of the identity, in hexadecimal; ``reason`` as in ``IdentityErasureBegun``.
+    ``begun`` and ``ended`` are the positions of its first and last event, with their times in Unix
+    milliseconds. ``contents`` counts the contents that it erased by the type of their facts, and
+    ``positions`` are those of these facts, which stay.
+    """
+
+    format: int = _FORMAT
+    mediator_did: str
+    stream: str
+    reason: str
+    begun: int
+    begun_at_ms: int
+    ended: int
+    ended_at_ms: int
+    contents: dict[str, int]
+    positions: list[Run]
+    signed_by: str
+
+
+def erasure_of(log: EventLog, stream: UUID, mediator_did: str, key: PublicKey) -> ErasureReceipt:
+    """What the log says of the newest erasure of an identity that has ended.
+
+    Raises:
+        ReceiptRefused: there is none.
+        LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
+    """
+    topics = _STEPS | _CONTENT_BY_TOPIC.keys()
+    rows = log.stream_rows(stream, until=_ALL, topics=sorted(topics))
+    steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
+    begun, of_it, ended = _newest(steps)
+    before = [step for step in steps if step[0].version < begun[0].version]
+    gone = _versions(of_it) - _versions(before)
+    facts = [row for row in rows if row.topic in _CONTENT_BY_TOPIC and row.version in gone]
+    assert isinstance(begun[1], IdentityErasureBegun)
+    return ErasureReceipt(
+        mediator_did=mediator_did,
+        stream=stream.hex,
+        reason=begun[1].reason,
+        begun=begun[0].position,
+        begun_at_ms=begun[1].at_ms,
+        ended=ended[0].position,
+        ended_at_ms=ended[1].at_ms,
+        contents=dict(sorted(Counter(_CONTENT_BY_TOPIC[row.topic] for row in facts).items())),
+        positions=list(_runs(row.position for row in facts)),
+        signed_by=key.text,
+    )
+
+
+def sign_receipt(receipt: ErasureReceipt, sign: Callable[[bytes], bytes]) -> bytes:
+    """The receipt in JSON, and the signature of it in a line of its own."""
+    said = msgspec.json.encode(receipt, order="sorted")
+    return said + b"\n" + sign(_SIGNED + said).hex().encode() + b"\n"
+
+
+def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
+    """A receipt that this key has signed.
+
+    Raises:
+        ReceiptRefused: it is none, or another key signed it.
+    """
+    said, _, signature = content.removesuffix(b"\n").partition(b"\n")
+    try:
+        is_signed = key.verify(_SIGNED + said, bytes.fromhex(signature.decode()))
+        receipt = msgspec.json.decode(said, type=ErasureReceipt)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ReceiptRefused(f"it cannot be read: {error}") from error
+    if not is_signed or receipt.signed_by != key.text:
+        raise ReceiptRefused(f"it was not signed by {key.text}")
+    if receipt.format != _FORMAT:
+        raise ReceiptRefused(f"its format is {receipt.format}, this release knows {_FORMAT}")
+    return receipt
+
+
+def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> None:
+    """Hold a receipt against the log: the same erasure is there, and no content that it names.
+
+    Raises:
+        ReceiptRefused: it is not, or one is.
+        LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
+    """
+    said = erasure_of(log, UUID(hex=receipt.stream), receipt.mediator_did, key)
+    if said != receipt:
+        raise ReceiptRefused("the log says otherwise: see poste log verify")
+    for first, last in receipt.positions:
+        if there := log.read_contents(after=first - 1, until=last):
+            raise ReceiptRefused(f"the content of position {min(there)} is still there")
+
+
+def _newest(steps: Sequence[_Step]) -> tuple[_Step, Sequence[_Step], _Step]:
+    """The first step of the newest erasure, all of its steps, and the last one."""
+    begins = [n for n, (_, event) in enumerate(steps) if isinstance(event, IdentityErasureBegun)]
+    for begin in reversed(begins):
+        for end in range(begin, len(steps)):
+            if isinstance(steps[end][1], IdentityErased):
+                return steps[begin], steps[begin : end + 1], steps[end]
+    raise ReceiptRefused("no erasure of this identity has come to its end in this log")
+
+
+def _versions(steps: Iterable[_Step]) -> set[int]:
+    return {
+        version for _, event in steps if isinstance(event, ERASING) for version in event.versions
+    }
+
+
+def _runs(positions: Iterable[int]) -> Iterator[Run]:
+    run: Run | None = None
+    for position in sorted(positions):
+        if run is not None and position == run.last + 1:
+            run = Run(run.first, position)
+            continue
+        if run is not None:
+            yield run
+        run = Run(position, position)
+    if run is not None:
+        yield run

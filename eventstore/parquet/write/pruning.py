@@ -1,0 +1,192 @@
+"""Removes from an export for ever what is old and not needed, by one signed statement.
+
+The manifests of the old part become one (``eventstore.parquet.manifest.Pruned``): it has their
+place in the chain, the newest seals and the tree over all seals up to its end, removed ones
+included, and names files with the rows that stay. One version of the table takes the old files away
+and brings the new ones; until it is committed nothing was removed, and from then on nothing of what
+was removed counts. So a kill between any two steps leaves an export that is whole: what does not
+count, the next exporter removes.
+
+Which rows are not needed says who calls (``actors.host.pruning``).
+
+Memory: the rows that stay of one day, up to ``Bounds.rows_max`` and those of one file more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, timedelta
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET
+
+from eventstore.log.event_log import LogRow
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.manifest import (
+    DataFile,
+    Manifest,
+    Pruned,
+    Signer,
+    Statement,
+    Verify,
+    day_of,
+    rewritten_of,
+)
+from eventstore.parquet.rows import log_rows, manifest_table, read_table
+from eventstore.parquet.write.commit import write_data
+from eventstore.parquet.write.compaction import Compacted, replaced
+from eventstore.parquet.write.erasing import contents_in
+
+_EPOCH: Final = date(1970, 1, 1)
+_ROWS_AT_ONCE: Final = 16_384
+
+
+class Positions(Protocol):
+    """Some positions of a log."""
+
+    def __contains__(self, position: int, /) -> bool:
+        """Whether this is one of them."""
+
+
+Plan: TypeAlias = Callable[[Callable[[], Iterator[Sequence[LogRow]]], int, int], Positions]
+"""Says which positions nothing needs: of rows that it reads, up to a last position, where those up
+to another one were pruned before."""
+
+
+class OldPart(NamedTuple):
+    """The manifests of an export that are old."""
+
+    run: Sequence[Statement]
+    recorded_until_ms: int
+    """When the last of their rows was recorded, Unix milliseconds."""
+
+
+def old_part(
+    place: ExportPlace, statements: Sequence[Statement], *, seam: int, until_ms: int
+) -> OldPart | None:
+    """The first manifests, whose rows have left the log and were recorded by then; None for none.
+
+    Args:
+        place: where the export is.
+        statements: its manifests.
+        seam: the position up to which rows have left the log.
+        until_ms: Unix milliseconds.
+
+    Raises:
+        ExportDamaged, ExportUnavailable: as ``read_table``.
+    """
+    found = [s for s in statements if s.manifest.last <= seam and _begins_ms(s) <= until_ms]
+    while found and not found[-1].manifest.is_pruned and found[-1].manifest.tree is not UNSET:
+        recorded_ms = _recorded_ms(place, found[-1].manifest)
+        if recorded_ms <= until_ms:
+            return OldPart(found, recorded_ms)
+        found.pop()
+    return None
+
+
+def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
+    place: ExportPlace,
+    old: OldPart,
+    plan: Plan,
+    signer: Signer,
+    verify: Verify,
+    *,
+    at_ms: int,
+    rows_max: int,
+) -> tuple[Compacted, int] | None:
+    """Write what stays of the old part, and the manifest that takes its place.
+
+    Returns:
+        What replaces it, and the number of rows that it leaves out; None where all are needed.
+
+    Raises:
+        ExportDamaged: a file is not what its manifest says.
+        ExportUnavailable: the place cannot be read or written now.
+        Whatever ``plan`` raises.
+    """
+    run = old.run
+    last = run[-1].manifest.last
+    before = run[0].manifest.pruned
+    pruned_to = run[0].manifest.last if run[0].manifest.is_pruned else 0
+    leaving = plan(lambda: _rows(place, run), last, pruned_to)
+    files: list[DataFile] = []
+    contents = 0
+    for file, counted in _rest(place, run, leaving, rows_max):
+        files.append(file)
+        contents += counted
+    rows = sum(s.manifest.rows for s in run) - sum(file.rows for file in files)
+    if not rows:
+        return None
+    again = 1 + max(rewritten_of(statement.manifest.path) for statement in run)
+    pruned = Pruned(
+        rows=rows + (0 if before is UNSET else before.rows),
+        recorded_until_ms=old.recorded_until_ms,
+        at_ms=at_ms,
+    )
+    compacted = replaced(
+        place, run, files, signer, verify, rewritten=again, contents=contents, pruned=pruned
+    )
+    return compacted, rows
+
+
+def _begins_ms(statement: Statement) -> int:
+    """The beginning of the first day that its rows were recorded on, Unix milliseconds."""
+    day = min(day_of(file.path) for file in statement.manifest.files)
+    return (date.fromisoformat(day) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
+    """When the last row of a manifest was recorded: its files of the newest day say it."""
+    newest = max(day_of(file.path) for file in manifest.files)
+    latest: list[int] = [
+        pc.max(read_table(place, file, ("recorded_at",))["recorded_at"]).cast(pa.int64()).as_py()
+        for file in manifest.files
+        if day_of(file.path) == newest
+    ]
+    return max(latest) // 1000
+
+
+def _rows(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Sequence[LogRow]]:
+    for statement in run:
+        table = manifest_table(place, statement.manifest)
+        for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+            yield log_rows(table.slice(start, _ROWS_AT_ONCE))
+
+
+def _rest(
+    place: ExportPlace, run: Sequence[Statement], leaving: Positions, rows_max: int
+) -> Iterator[tuple[DataFile, int]]:
+    """The files with the rows that stay, and how many contents are in each."""
+    files = [file for statement in run for file in statement.manifest.files]
+    again = 1 + max(rewritten_of(file.path) for file in files)
+    days = groupby(sorted(files, key=lambda f: (day_of(f.path), f.first)), key=_day)
+    for day, same_day in days:
+        for table in _gathered(_stays(place, same_day, leaving), rows_max):
+            yield write_data(place, day, table, rewritten=again), contents_in(table)
+
+
+def _stays(place: ExportPlace, files: Iterable[DataFile], leaving: Positions) -> Iterator[pa.Table]:
+    for file in files:
+        table = read_table(place, file)
+        stays = [position not in leaving for position in table["position"].to_pylist()]
+        yield table.filter(pa.array(stays, pa.bool_()))
+
+
+def _gathered(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
+    """The same rows in few tables, none of which is empty."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        if table.num_rows:
+            waiting.append(table)
+        if sum(one.num_rows for one in waiting) >= rows_max:
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def _day(file: DataFile) -> str:
+    return day_of(file.path)

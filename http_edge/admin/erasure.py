@@ -1,0 +1,78 @@
+"""The erasure of an identity by an operator: ordered step by step, so that no request is long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from actors.core.commands import EraseIdentity
+from actors.core.erasure import OPERATOR
+from actors.core.refusals import Refusal
+from actors.core.replies import Erased
+from actors.host.clock import NewId
+from eventstore.log.seal import command_key
+from http_edge.admin.operators import OperatorAccess
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.protocols.keylists import Keylists
+from http_edge.listener.routes import JSON, PlainRoute, Route
+
+_STEPS: Final = 32
+"""Of one request: some tenths of a second."""
+
+
+class ErasureEndpoint:
+    """Erases identities."""
+
+    def __init__(
+        self,
+        access: OperatorAccess,
+        identities: Identities,
+        keylists: Keylists,
+        *,
+        records_max: int,
+        new_id: NewId,
+    ) -> None:
+        """``records_max`` records leave in one transaction."""
+        self._access = access
+        self._identities = identities
+        self._keylists = keylists
+        self._records_max = records_max
+        self._new_id = new_id
+
+    def routes(self) -> Sequence[Route]:
+        """``/identities/erase``."""
+        return [PlainRoute("POST", "/identities/erase", self._access.authorized(self._erase))]
+
+    async def _erase(self, request: web.Request) -> web.Response:
+        """``POST /identities/erase?did=``: some steps of an erasure; ``is_over`` after the last.
+
+        What was begun comes to its end, also where no one asks again.
+        """
+        did = request.query.get("did", "")
+        if not did.startswith("did:"):
+            raise web.HTTPBadRequest
+        records = 0
+        for _ in range(_STEPS):
+            key = command_key(did, self._new_id())
+            step = await self._identities.ask(
+                did, EraseIdentity(OPERATOR, self._records_max), key, Erased, by_mediator=True
+            )
+            if step is Refusal.SPEAKS_FOR_ANOTHER:
+                return _json({"did": did, "known": True, "is_over": False, "speaks_for": True})
+            if isinstance(step, Refusal):
+                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+            records += step.records
+            if step.keys:
+                await self._keylists.release(did, key, step.keys)
+            if step.is_over:
+                answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
+                return _json(answer)
+        return _json({"did": did, "known": True, "is_over": False, "records": records})
+
+
+def _json(answer: dict[str, Any]) -> web.Response:
+    return web.Response(body=orjson.dumps(answer), content_type=JSON)

@@ -1,0 +1,173 @@
+"""``poste identities erase``: an identity is erased, and the receipt of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from eventstore.log.codec import identity_stream
+from eventstore.log.erasure_receipt import (
+    ErasureReceipt,
+    ReceiptRefused,
+    check_receipt,
+    erasure_of,
+    sign_receipt,
+    verified_receipt,
+)
+from eventstore.log.public_key import PublicKey
+from http_edge.cli.keys import existing_keys
+from http_edge.cli.output import json_option, print_json, print_record, progress_bar
+from http_edge.cli.running_mediator import ask_as_operator, url_option
+from http_edge.cli.settings import require_existing, with_settings
+from http_edge.crypto import signatures
+from http_edge.server.exits import Exit, Stop
+from http_edge.server.exporting import opened_to_read
+from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
+
+_ANSWER_S_MAX: Final = 60.0
+_AGAIN: Final = (
+    "Run it again: what is erased stays erased. What was begun also ends by itself as long as the"
+    " mediator runs."
+)
+_file: Final = partial(click.Path, dir_okay=False, path_type=Path)
+receipt_option = click.option(
+    "--receipt", "to", type=_file(), help="Write the signed receipt to this file."
+)
+
+
+@click.command()
+@click.argument("did")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@receipt_option
+@json_option
+@url_option
+@with_settings("data_dir", "log")
+def erase(
+    loaded: Loaded, *, did: str, yes: bool, to: Path | None, url: str | None, as_json: bool
+) -> None:
+    """Erase the identity DID: all that it has, for ever.
+
+    Its registration, contracts, connection and keylist end at once; what waits for it, its saved
+    and its public events are erased in steps, so that others wait for none. What the log keeps is
+    that there was a message of this size then, from whom to whom: names in rows stay, and copies
+    elsewhere are not reached. The guide says which, on its page about erasure requests.
+    """
+    if not yes:
+        click.confirm(f"Erase all that {did} has here, for ever?", abort=True, err=True)
+    settings, records = loaded.settings, 0
+    path = f"/identities/erase?did={quote(did, safe='')}"
+    with progress_bar("Erasing") as progress:
+        while True:
+            answer = ask_as_operator("POST", settings, url, path, seconds_max=_ANSWER_S_MAX)
+            _refuse(did, answer)
+            records += answer["records"]
+            progress(records, records + 1)
+            if answer["is_over"]:
+                break
+    receipt = _receipt(settings, did)
+    _show(settings, receipt, to, as_json=as_json)
+
+
+@click.command()
+@click.argument("did")
+@receipt_option
+@json_option
+@with_settings("data_dir", "log")
+def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None:
+    """Show the receipt of the newest erasure of DID, or write it signed with --receipt."""
+    _show(loaded.settings, _receipt(loaded.settings, did), to, as_json=as_json)
+
+
+@click.command("check-receipt")
+@click.argument("file", type=_file(exists=True))
+@json_option
+@with_settings("data_dir", "log")
+def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
+    """Hold the receipt FILE against the log: was this erased, and is it gone?
+
+    Exit code 1 where this mediator has not signed it, or the log says otherwise.
+    """
+    settings = loaded.settings
+    key = PublicKey(existing_keys(settings).signing_public)
+    try:
+        found = verified_receipt(file.read_bytes(), key)
+        refused = _check_in_any(settings, found, key)
+    except ReceiptRefused as error:
+        refused = str(error)
+    if as_json:
+        print_json({"is_sound": refused is None, "refused": refused})
+    else:
+        click.echo(
+            "The receipt is what the log says." if refused is None else f"Refused: {refused}"
+        )
+    return Exit.OK if refused is None else Exit.FINDING
+
+
+def _refuse(did: str, answer: dict[str, Any]) -> None:
+    """Let no answer pass that is not about an erasure.
+
+    Raises:
+        Stop: there is no such identity, or it is not an identity of its own.
+    """
+    if answer.get("speaks_for"):
+        remedy = "Erase that account: the DID that it began with. See: poste audit identity DID"
+        raise Stop(Exit.USAGE, f"{did} speaks for the account of another DID", remedy)
+    if not answer.get("known"):
+        why = "It has never registered or connected here. What waits for whom: poste queue show"
+        raise Stop(Exit.USAGE, f"this mediator knows no identity {did}", why)
+
+
+def _receipt(settings: Settings, did: str) -> ErasureReceipt:
+    """The receipt of an erasure, from whichever database has it.
+
+    Raises:
+        Stop: none has.
+    """
+    key = PublicKey(existing_keys(settings).signing_public)
+    stream, refused = identity_stream(did), ""
+    for one in settings.each_database():
+        require_existing(one.log_dsn)
+        with closing(opened_to_read(one)) as log:
+            try:
+                return erasure_of(log, stream, settings.mediator_did, key)
+            except ReceiptRefused as error:
+                refused = str(error)
+    raise Stop(Exit.USAGE, refused, _AGAIN)
+
+
+def _check_in_any(settings: Settings, found: ErasureReceipt, key: PublicKey) -> str | None:
+    """What is wrong with a receipt, None for nothing; of several databases one has the erasure."""
+    refused: str | None = None
+    for one in settings.each_database():
+        require_existing(one.log_dsn)
+        with closing(opened_to_read(one)) as log:
+            try:
+                check_receipt(log, found, key)
+            except ReceiptRefused as error:
+                refused = str(error)
+            else:
+                return None
+    return refused
+
+
+def _show(settings: Settings, receipt: ErasureReceipt, to: Path | None, *, as_json: bool) -> None:
+    if to is not None:
+        sign = partial(signatures.sign, existing_keys(settings).signing_seed)
+        to.write_bytes(sign_receipt(receipt, sign))
+    record: dict[str, Any] = {
+        "stream": receipt.stream,
+        "reason": receipt.reason,
+        "begun": receipt.begun,
+        "ended": receipt.ended,
+        "contents": sum(receipt.contents.values()),
+    }
+    if as_json:
+        print_json(record | {"receipt": None if to is None else str(to)})
+    else:
+        print_record("Erased", record | receipt.contents)

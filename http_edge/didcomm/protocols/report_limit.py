@@ -1,0 +1,40 @@
+"""How often one sender learns what is wrong with its messages (DIDComm v2, circuit breaker).
+
+Who answers every error with a message that is wrong again would get reports for ever. After so many
+reports within some time it gets one more, which says that it was too many, and none until some of
+that time is over. What is right is answered all the while, and so is what is only to be sent again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actors.core.rate_limits import RateLimit
+from http_edge.didcomm.protocols.problems import Problem, report_of
+from http_edge.didcomm.protocols.protocol import Outcome
+from http_edge.settings.settings import DidComm
+
+
+class ReportLimit:
+    """The problem reports of one edge, by the account that they are for."""
+
+    def __init__(self, settings: DidComm) -> None:
+        """No report was sent yet."""
+        period_s, keys_max = settings.error_reports_s, settings.accounts_remembered_max
+        per_s = settings.error_reports_max / period_s
+        self._reports = RateLimit(per_s, burst_s=period_s, keys_max=keys_max)
+        self._last = RateLimit(1 / period_s, burst_s=period_s, keys_max=keys_max)
+
+    def limited(self, sender: str, refused: Outcome, now_s: float) -> Outcome | None:
+        """What was refused to a sender, with its report or the last one; None where it gets none.
+
+        ``now_s`` is Unix time.
+        """
+        if refused.reply is None or refused.to_retry is not None:
+            return refused
+        if self._reports.take(sender, now_s) is None:
+            return refused
+        if self._last.take(sender, now_s) is not None:
+            return None
+        last, _ = report_of(Problem.TOO_MANY_ERRORS)
+        return msgspec.structs.replace(refused, reply=last, may_wait=False)

@@ -1,0 +1,113 @@
+"""Witnesses of a did:webvh: who has to approve an entry of its log, and who did (did:webvh 1.0).
+
+Their proofs stand in a file beside the log. Each is of one entry and approves those before it too.
+A host that rewrites a log needs so many of them on its side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from http_edge.crypto.strict_json import parse
+from http_edge.dids.data_integrity import Proof, is_proven, method_of
+
+WITNESSES_MAX: Final = 16
+"""Witnesses of one entry; a DID with more is not resolved."""
+PROOFS_MAX: Final = 64
+"""Signatures that are checked in one file, those of the newest entries first."""
+_DID_KEY: Final = "did:key:"
+
+
+class _Witness(msgspec.Struct, frozen=True):
+    id: str
+
+
+class Witnesses(msgspec.Struct, frozen=True):
+    """Who has to approve entries: keys as multibase, and how many of them; none if empty."""
+
+    threshold: int = 0
+    keys: Sequence[str] = ()
+
+
+class _Parameter(msgspec.Struct, frozen=True):
+    threshold: int
+    witnesses: list[_Witness]
+
+
+class _Approval(msgspec.Struct, frozen=True, rename="camel"):
+    version_id: str
+    proof: list[dict[str, Any]]
+
+
+def read_witnesses(parameter: dict[str, Any]) -> Witnesses | None:
+    """What the parameter ``witness`` of a log says, or None where that is not right.
+
+    Raises:
+        msgspec.ValidationError: it has another shape.
+    """
+    if not parameter:
+        return Witnesses()
+    said = msgspec.convert(parameter, _Parameter)
+    keys = [each.id.removeprefix(_DID_KEY) for each in said.witnesses]
+    are_right = all(each.id.startswith(_DID_KEY) for each in said.witnesses)
+    if not are_right or not len(set(keys)) == len(keys) <= WITNESSES_MAX:
+        return None
+    return Witnesses(said.threshold, keys) if 1 <= said.threshold <= len(keys) else None
+
+
+def are_approved(required: Mapping[str, Witnesses], body: bytes) -> bool:
+    """Have enough witnesses approved each entry of a log, by the file ``body`` beside it?
+
+    ``required`` are those of each entry by its version id, in the order of the log.
+
+    Raises:
+        ValueError: the file is none.
+    """
+    if not any(witnesses.keys for witnesses in required.values()):
+        return True
+    approved = _approved(required, msgspec.convert(parse(body), list[_Approval]))
+    return all(
+        sum(approved.get(key, 0) >= number for key in witnesses.keys) >= witnesses.threshold
+        for number, witnesses in enumerate(required.values(), 1)
+    )
+
+
+def _approved(
+    required: Mapping[str, Witnesses], approvals: Sequence[_Approval]
+) -> Mapping[str, int]:
+    """The number of the last entry that each witness has approved."""
+    numbers = {version_id: number for number, version_id in enumerate(required, 1)}
+    keys = {key for witnesses in required.values() for key in witnesses.keys}
+    # What approves an entry that is not published yet says nothing of those that are.
+    published = [each for each in approvals if each.version_id in numbers]
+    published.sort(key=lambda each: numbers[each.version_id], reverse=True)
+    approved: dict[str, int] = {}
+    checked = 0
+    for each in published:
+        content = {"versionId": each.version_id}
+        for written in each.proof:
+            signer = _signer(written, keys)
+            if signer is None or signer in approved:
+                continue
+            checked += 1
+            if checked > PROOFS_MAX:
+                return approved
+            if _is_signed(written, signer, content):
+                approved[signer] = numbers[each.version_id]
+    return approved
+
+
+def _signer(written: dict[str, Any], keys: Collection[str]) -> str | None:
+    """Which of these keys a proof names, if any."""
+    return next((key for key in keys if written.get("verificationMethod") == method_of(key)), None)
+
+
+def _is_signed(written: dict[str, Any], key: str, content: object) -> bool:
+    """Is a proof right? One that is not takes nothing from the others."""
+    try:
+        return is_proven(msgspec.convert(written, Proof), written, key, content)
+    except ValueError:
+        return False

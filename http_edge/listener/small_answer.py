@@ -1,0 +1,99 @@
+"""The answer to most requests: a short body, whose head is written with it in one piece.
+
+What aiohttp does for any response takes 15 µs more of each request that is answered so (35 of
+aiohttp's own before). Where anything is out of the ordinary the answer leaves as a ``web.Response``
+with the same content.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.helpers import rfc822_formatted_time
+from typing_extensions import override
+
+from http_edge.listener.connections import common_head
+from http_edge.telemetry import request_id
+
+_BYTES_MAX: Final = 64 * 1024
+"""To copy a longer body behind its head takes more than it saves."""
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+
+class SmallAnswer(web.StreamResponse):
+    """A status and a body; where a handler adds headers it leaves as a ``web.Response``."""
+
+    def __init__(self, status: int, body: bytes = b"", content_type: str = "") -> None:
+        super().__init__(status=status)
+        self._content = body
+        self._kind = content_type
+        self._has_left = False
+        self._plain: web.Response | None = None
+
+    @property
+    @override
+    def prepared(self) -> bool:
+        return self._has_left or self._plain is not None
+
+    @property
+    @override
+    def keep_alive(self) -> bool | None:
+        if self._plain is not None:
+            return self._plain.keep_alive
+        return True if self._has_left else super().keep_alive
+
+    @override
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write all of it, or its head if it leaves as any response does."""
+        if self._has_left:
+            return None
+        if self._plain is None:
+            if self._may_leave_at_once(request):
+                self._leave(request)
+                return None
+            self._plain = self._as_response()
+        return await self._plain.prepare(request)
+
+    @override
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write the rest, and wait for a client that is slow to read."""
+        if self._plain is not None:
+            await self._plain.write_eof(data)
+
+    def _may_leave_at_once(self, request: web.BaseRequest) -> bool:
+        transport = request.transport
+        return (
+            len(self._content) <= _BYTES_MAX
+            and request.method != hdrs.METH_HEAD
+            and not self.headers
+            and super().keep_alive is None
+            and request.version == HttpVersion11
+            and request.keep_alive
+            and transport is not None
+            and not transport.is_closing()
+            and not request.protocol.writing_paused
+        )
+
+    def _leave(self, request: web.BaseRequest) -> None:
+        kind, name = self._kind, request_id.current()
+        kind_line = f"{hdrs.CONTENT_TYPE}: {kind}\r\n" if kind else ""
+        head = (
+            f"HTTP/1.1 {self.status} {_REASONS[self.status]}\r\n{kind_line}"
+            f"{hdrs.CONTENT_LENGTH}: {len(self._content)}\r\n{request_id.HEADER}: {name}\r\n"
+            f"{hdrs.DATE}: {rfc822_formatted_time()}\r\n"
+        )
+        assert request.transport is not None
+        whole = b"%b%b\r\n%b" % (head.encode("ascii"), common_head(request), self._content)
+        request.transport.write(whole)
+        self._has_left = True
+
+    def _as_response(self) -> web.Response:
+        response = web.Response(status=self.status, body=self._content, headers=self.headers)
+        if self._kind:
+            response.headers[hdrs.CONTENT_TYPE] = self._kind
+        if super().keep_alive is False:
+            response.force_close()
+        return response

@@ -1,0 +1,200 @@
+"""One round of archiving: what is old is exported, then leaves the log.
+
+``poste log archive`` does one; ``poste serve`` starts a process for each (``main``,
+``http_edge.server.archive_process``). That one gives way to the mediator: it works in transactions
+of few rows with pauses between them, and looks first whether anything is old enough. It ends
+between two transactions when its parent does: it reads the pipe that the parent holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import Final
+
+from actors.host.clock import system_clock
+from eventstore.log.codec import decode
+from eventstore.log.errors import LogError, SeamRefused
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.seam import SEAM, read_seam
+from eventstore.parquet.errors import ExportError
+from eventstore.parquet.files import ExportPlace, open_place
+from http_edge.crypto.mediator_keys import KeyFileRefused, load
+from http_edge.server.archive_status import Reporter
+from http_edge.server.archived_states import fold_again
+from http_edge.server.archiving import Archived, Progress, let_rows_leave
+from http_edge.server.exporting import OtherExporter, exporter_of, opened_to_read
+from http_edge.server.pruning import prune_old
+from http_edge.settings.settings import Settings
+from http_edge.telemetry.logs import configure
+
+_LOG = logging.getLogger(__name__)
+_MS: Final = 1_000
+_GIVE_WAY: Final = 10
+"""Nice value: below the export, which others may wait for."""
+_PAGE_ROWS: Final = 256
+_PAGE_BYTES: Final = 1024 * 1024
+
+
+class Interrupted(Exception):
+    """The round is to end here; the next one goes on."""
+
+
+def archive_once(  # noqa: PLR0913 - what is done, and how
+    settings: Settings,
+    *,
+    is_checked: bool,
+    takes_out_erased: bool = False,
+    prunes: bool = True,
+    after_step: Callable[[], None] = lambda: None,
+    progress: Progress = lambda _seam, _end: None,
+    clock: Callable[[], int] = system_clock,
+) -> Archived | None:
+    """Export what is old and not in the archive yet, then let it leave; None if nothing is old.
+
+    Args:
+        settings: of the mediator, with one database.
+        is_checked: as of ``let_rows_leave``.
+        takes_out_erased: write files of the archive again that have contents which were erased
+            since, where it is nothing but an archive.
+        prunes: remove what the archive keeps no longer.
+        after_step: called after each transaction; what it raises ends the round there.
+        progress: as of ``let_rows_leave``.
+        clock: tells Unix milliseconds.
+
+    Raises:
+        KeyFileRefused, OSError: the keys cannot be used.
+        Interrupted, LogError, ExportError, RowsStay, SeamRefused: as ``let_rows_leave``.
+    """
+    prunes = prunes and settings.archive.keep_s > 0
+    until_ms = clock() - round(settings.archive.rows_age_s_min * _MS)
+    keys = load(settings.keys_path)
+    with closing(opened_to_read(settings)) as log:
+        if not is_checked and not prunes and not _is_due(log, until_ms):
+            return None
+        place = open_place(settings.archive_place)
+        fold_again(log, lambda: place, keys, clock=clock)
+        _export_rest(
+            settings, place, until_ms, after_step, clock,
+            takes_out_erased=takes_out_erased, prunes=prunes,
+        )  # fmt: skip
+        return let_rows_leave(
+            log,
+            place,
+            keys,
+            log.setting("mediator_did", settings.mediator_did),
+            until_ms=until_ms,
+            rows_per_step_max=settings.archive.rows_per_step_max,
+            is_checked=is_checked,
+            clock=clock,
+            after_step=after_step,
+            progress=progress,
+        )
+
+
+def _is_due(log: EventLog, until_ms: int) -> bool:
+    """Whether the first transaction behind the seam is old enough to leave."""
+    text = log.settings().get(SEAM)
+    reached = 0 if text is None else read_seam(text).position
+    while page := log.read_rows(after=reached, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES):
+        for row in page:
+            if row.topic == SEAL_TOPIC:
+                sealed = decode(row.topic, row.state)
+                assert isinstance(sealed, BatchSealed)
+                return sealed.at_ms <= until_ms
+        reached = page[-1].position
+    return False
+
+
+def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
+    settings: Settings,
+    place: ExportPlace,
+    until_ms: int,
+    after_step: Callable[[], None],
+    clock: Callable[[], int],
+    *,
+    takes_out_erased: bool,
+    prunes: bool,
+) -> None:
+    """Export what is not in the archive yet, and remove what it keeps no longer.
+
+    Where the mediator exports by itself, it does both.
+
+    A folder that is nothing but the archive gets what is old alone: so contents that are erased
+    before never come there.
+    """
+    bound_ms = until_ms if settings.export.to is None else None
+    export = settings.export.model_copy(update={"to": settings.archive_place})
+    settings = settings.model_copy(update={"export": export})
+    with (
+        suppress(OtherExporter),
+        closing(opened_to_read(settings)) as log,
+        exporter_of(settings, log, place, until_ms=bound_ms) as exporter,
+    ):
+        while (step := exporter.step()) is not None and step.is_full:
+            after_step()
+        exporter.compact(files_min=export.compact_files_min)
+        if takes_out_erased and bound_ms is not None:
+            exporter.take_out_erased(lambda _position, _end: after_step())
+        if prunes:
+            prune_old(exporter, settings.archive, clock=clock)
+
+
+def main() -> None:
+    """The child: one round, which ends early when stdin does."""
+    settings = Settings.model_validate_json(sys.stdin.buffer.readline())
+    configure(settings.log_level, process="archive")
+    os.nice(_GIVE_WAY)
+    stopping = threading.Event()
+    # Ctrl-C reaches the whole group of processes; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_until_end, args=(sys.stdin.fileno(), stopping), daemon=True).start()
+    run_beside(settings, stopping, Reporter(settings.data_dir, system_clock))
+
+
+def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter) -> None:
+    """One round beside the mediator; whatever is wrong, it says so and the mediator serves."""
+
+    def pause() -> None:
+        if stopping.wait(settings.archive.pause_s):
+            raise Interrupted
+
+    with contextlib.suppress(Interrupted):
+        try:
+            is_due = reporter.is_erasing_due(settings.export.erased_every_s)
+            archive = settings.archive
+            is_pruning_due = reporter.is_pruning_due(archive.keep_s, archive.prune_every_s)
+            archived = archive_once(
+                settings,
+                is_checked=False,
+                takes_out_erased=is_due,
+                prunes=is_pruning_due,
+                after_step=pause,
+            )
+        except (ExportError, LogError, SeamRefused, KeyFileRefused, OSError) as error:
+            reporter.on_fault(error)
+            _LOG.error("rows stay in the log: %s", error)
+            return
+        if archived is not None:
+            reporter.on_seam(archived.seam, archived.left_in_all, archived.stayed)
+            about = {"position": archived.seam, "rows": archived.left}
+            if is_due:
+                reporter.on_erased()
+            _LOG.info("old rows have left the log", extra=about)
+        if is_pruning_due:
+            reporter.on_pruned()
+        reporter.on_end()
+
+
+def _until_end(pipe: int, stopping: threading.Event) -> None:
+    # Of a buffered reader Python would want the lock when this process ends before the pipe.
+    while os.read(pipe, 1):
+        pass
+    stopping.set()

@@ -1,0 +1,116 @@
+"""What operators are shown of archiving: how far it is, and what keeps rows in the log.
+
+It is one small file of the data directory, which each round replaces; edges read it for
+``/status``, so this module does without pyarrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from actors.host.clock import Clock
+
+_MS: Final = 1_000
+NAME: Final = "archive-status.json"
+
+
+class ArchiveStatus(msgspec.Struct, kw_only=True):
+    """How archiving stands. Positions are those of the log, times Unix ms.
+
+    ``position`` is that of the seam, ``rows_left`` counts the rows that have left in all,
+    ``rows_stayed`` those before the seam that are still in the log; None until a round found rows
+    that are old enough. ``ended_at_ms`` is when a round last came to its end, ``erased_at_ms`` when
+    contents that were erased were last taken out of the archive, ``pruned_at_ms`` when it was last
+    looked for what it keeps no longer; ``fault`` is empty while nothing
+    is wrong.
+    """
+
+    position: int | None = None
+    rows_left: int | None = None
+    rows_stayed: int | None = None
+    ended_at_ms: int | None = None
+    erased_at_ms: int | None = None
+    pruned_at_ms: int | None = None
+    fault: str = ""
+    fault_since_ms: int | None = None
+
+
+class Reporter:
+    """Keeps the file up to date. A file that cannot be written stops no round."""
+
+    def __init__(self, data_dir: Path, clock: Clock) -> None:
+        """Goes on from what an earlier process reported."""
+        self._path = data_dir / NAME
+        self._clock = clock
+        self._status = _read(data_dir) or ArchiveStatus()
+
+    def on_seam(self, position: int, rows_left: int, rows_stayed: int) -> None:
+        """A round has moved the seam; the figures are those of ``ArchiveStatus``."""
+        status = self._status
+        status.position, status.rows_left, status.rows_stayed = position, rows_left, rows_stayed
+
+    def is_erasing_due(self, every_s: float) -> bool:
+        """Whether erased contents are to be taken out of the archive again; 0: never."""
+        last_ms = self._status.erased_at_ms or 0
+        return every_s > 0 and self._clock() - last_ms >= every_s * _MS
+
+    def on_erased(self) -> None:
+        """Erased contents were taken out of the archive."""
+        self._status.erased_at_ms = self._clock()
+
+    def is_pruning_due(self, keep_s: float, every_s: float) -> bool:
+        """Whether it is to be looked for what the archive keeps no longer."""
+        last_ms = self._status.pruned_at_ms or 0
+        return keep_s > 0 and self._clock() - last_ms >= every_s * _MS
+
+    def on_pruned(self) -> None:
+        """Nothing is left in the archive that it keeps no longer."""
+        self._status.pruned_at_ms = self._clock()
+
+    def on_end(self) -> None:
+        """A round has come to its end."""
+        status = self._status
+        status.ended_at_ms = self._clock()
+        status.fault, status.fault_since_ms = "", None
+        self._write()
+
+    def on_fault(self, error: Exception) -> None:
+        """Rows stay because of this; the next round tries again."""
+        if not self._status.fault:
+            self._status.fault_since_ms = self._clock()
+        self._status.fault = str(error)
+        self._write()
+
+    def _write(self) -> None:
+        draft = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            draft.write_bytes(msgspec.json.encode(self._status))
+            draft.replace(self._path)
+
+
+def figures(data_dir: Path, now_ms: int) -> dict[str, Any]:
+    """How archiving stands, as ``/status`` shows it; ages in seconds, None for what is unknown."""
+    status = _read(data_dir) or ArchiveStatus()
+
+    def age_s(at_ms: int | None) -> float | None:
+        return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
+
+    return {
+        "position": status.position,
+        "rows_left": status.rows_left,
+        "rows_stayed": status.rows_stayed,
+        "last_round_age_s": age_s(status.ended_at_ms),
+        "trouble": status.fault,
+        "trouble_age_s": age_s(status.fault_since_ms),
+    }
+
+
+def _read(data_dir: Path) -> ArchiveStatus | None:
+    try:
+        return msgspec.json.decode((data_dir / NAME).read_bytes(), type=ArchiveStatus)
+    except (OSError, msgspec.DecodeError):
+        return None

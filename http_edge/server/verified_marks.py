@@ -1,0 +1,33 @@
+"""Where the mediator keeps what it has verified of exports: signed marks in its data directory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from eventstore.log.public_key import PublicKey
+from eventstore.parquet.files import open_place
+from eventstore.parquet.manifest import Signer
+from eventstore.parquet.verify.mark import VerifiedMarks
+from http_edge.crypto import signatures
+from http_edge.crypto.mediator_keys import load
+from http_edge.settings.settings import Settings
+
+_MARKS: Final = "verified"
+
+
+def marks_of(settings: Settings, key: PublicKey | None, *, forgotten: bool) -> VerifiedMarks | None:
+    """The marks in the data directory whose key it is; None for another key, or without one.
+
+    ``forgotten``: nothing that was verified before counts.
+    """
+    if key is None or not settings.keys_path.exists():
+        return None
+    keys = load(settings.keys_path)
+    if key.raw != keys.signing_public:
+        return None
+    signer = Signer(key.text, partial(signatures.sign, keys.signing_seed))
+    marks = VerifiedMarks(open_place(str(settings.data_dir / _MARKS)), signer, key)
+    if forgotten:
+        marks.forget()
+    return marks

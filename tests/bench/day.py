@@ -1,0 +1,182 @@
+"""A day of a mediator in simulated time: what its disk holds while messages come, go and leave.
+
+One host in this process takes messages of 1 KiB for many queues, half of them of each protocol, in
+batches as under load. Each recipient fetches its messages when some wait, and acknowledges them.
+Every hour of that time old rows leave for the archive. What is measured is bytes, not speed: the
+clock is the simulation's, and only what is due to be erased has to wait for a real minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from actors.core.commands import (
+    AcknowledgeMessages,
+    ClaimedKey,
+    Connect,
+    DeliverMessages,
+    GrantMediation,
+    QueueEnvelope,
+    QueueMessage,
+    RemoveMessages,
+    SaveContract,
+    Submission,
+    UpdateKeylist,
+)
+from actors.core.replies import EnvelopeQueued, MessageAccepted, Refused
+from actors.host.host import Host
+from eventstore.log.event_log import EventLog
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.archive_round import archive_once
+from http_edge.settings.sections import Archive
+from http_edge.settings.settings import Settings
+from tests.bench.report import Measurement, ProgressBar, Report, report, timed
+from tests.unit.actors.given import (
+    NOW_MS,
+    HandClock,
+    connection,
+    contract,
+    host,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
+
+_PAYLOAD_BYTES: Final = 1_024
+_BATCH: Final = 64
+_FETCHED_AT_ONCE: Final = 20
+_HOURS: Final = 24
+_HOUR_MS: Final = 3_600_000
+_STEPS_OF_HOUR: Final = 60
+_ERASED_S: Final = 60
+_MIB: Final = 1024 * 1024
+_SENDER: Final = "did:example:sender"
+
+
+class DayPlan(msgspec.Struct, frozen=True):
+    """So many messages in a day, through so many queues; rows leave once they are so old."""
+
+    messages: int
+    queues: int
+    rows_age_s: int
+
+
+async def run_day(wanted: DayPlan, folder: Path, bar: ProgressBar) -> Report:
+    """Carry a plan out: one line for each hour."""
+    archive = Archive(rows_age_s_min=wanted.rows_age_s, rows_per_step_max=10_000)
+    settings = Settings(data_dir=folder, did="did:web:mediator.example", archive=archive)
+    load_or_create(settings.keys_path)
+    clock = HandClock()
+    done = bar("messages", wanted.messages)
+    lines: list[Measurement] = []
+    with closing(open_log(settings.log_dsn)) as log:
+        log.setting("mediator_did", settings.mediator_did)
+        log.setting("shards", "2")
+        day = _Day(log, clock, wanted)
+        for hour in range(_HOURS):
+            started_s = time.perf_counter()
+            accepted = day.hour(wanted.messages // _HOURS)
+            done(day.accepted)
+            archive_once(settings, is_checked=False, clock=clock)
+            spent_s = time.perf_counter() - started_s
+            if hour == _HOURS - 1:
+                await asyncio.sleep(_ERASED_S)  # until then contents of the last hour may be there
+            lines.append(timed(f"hour {hour + 1}", accepted, spent_s, **_sizes(folder, day)))
+    return report(wanted, lines)
+
+
+class _Day:
+    """The agents of a day, and what waits for them."""
+
+    def __init__(self, log: EventLog, clock: HandClock, wanted: DayPlan) -> None:
+        self.accepted = 0
+        self._log, self._clock = log, clock
+        self._host: Host = host(log, clock=clock)
+        self._random = random.Random(1)  # noqa: S311 - which queue comes next
+        self._dids = [f"did:example:recipient-{n}" for n in range(wanted.queues)]
+        self._waiting: dict[str, list[str]] = {did: [] for did in self._dids}
+        self._keys = {did: f"key of {did}" for did in self._dids[::2]}
+        until_s = NOW_MS // 1000 + 10 * 86_400
+        for did in self._dids:
+            if did in self._keys:
+                self._do(
+                    unclaimed(did, Connect(connection())),
+                    unclaimed(did, GrantMediation()),
+                    unclaimed(did, UpdateKeylist([ClaimedKey(self._keys[did], 1)], [])),
+                )
+            else:
+                made = contract(_SENDER, did, until_s)
+                self._do(submission(did, registration(did, until_s)))
+                self._do(submission(did, SaveContract(made)))
+
+    def hour(self, messages: int) -> int:
+        """An hour with so many messages; how many were accepted."""
+        before = self.accepted
+        for _ in range(_STEPS_OF_HOUR):
+            self._clock.now_ms += _HOUR_MS // _STEPS_OF_HOUR
+            left = messages // _STEPS_OF_HOUR
+            while left > 0:
+                self._accept(min(left, _BATCH))
+                left -= _BATCH
+            if due := self._host.run_housekeeping():
+                self._log.save_snapshots(due)
+        return self.accepted - before
+
+    def _accept(self, count: int) -> None:
+        dids = self._random.choices(self._dids, k=count)
+        for did, reply in zip(dids, self._do(*map(self._message, dids)), strict=True):
+            assert isinstance(reply, MessageAccepted | EnvelopeQueued), reply
+            self._waiting[did].append(reply.message_id)
+            self.accepted += 1
+        fetching = [did for did in set(dids) if len(self._waiting[did]) >= _FETCHED_AT_ONCE]
+        self._do(*[unclaimed(did, _FETCH) for did in fetching if did in self._keys])
+        self._do(*[self._acknowledgement(did) for did in fetching])
+
+    def _message(self, did: str) -> Submission:
+        payload = os.urandom(_PAYLOAD_BYTES)
+        if did in self._keys:
+            return unclaimed(did, QueueEnvelope(self._keys[did], payload))
+        return self._now(did, QueueMessage(_SENDER, payload), _SENDER)
+
+    def _acknowledgement(self, did: str) -> Submission:
+        ids, self._waiting[did] = self._waiting[did], []
+        if did in self._keys:
+            return unclaimed(did, RemoveMessages(ids, "acknowledged"))
+        return self._now(did, AcknowledgeMessages(ids), did)
+
+    def _now(self, did: str, command: QueueMessage | AcknowledgeMessages, by: str) -> Submission:
+        return submission(did, command, sender=by, timestamp_ms=self._clock.now_ms)
+
+    def _do(self, *items: Submission) -> list[object]:
+        replies = run(self._host, *items) if items else []
+        assert not any(isinstance(reply, Refused) for reply in replies), replies
+        return list(replies)
+
+
+_FETCH: Final = DeliverMessages(
+    session="phone", channel="pickup/2.0", limit=100, bytes_max=1_000_000, lease_ms=60_000
+)
+
+
+def _sizes(folder: Path, day: _Day) -> dict[str, float]:
+    """MiB of the log and of its archive, and per cent of what all messages so far weighed."""
+    log_bytes = sum(path.stat().st_size for path in folder.glob("log.db*"))
+    archived = (path.stat() for path in (folder / "archive").rglob("*") if path.is_file())
+    archive_bytes = sum(each.st_size for each in archived)
+    weighed_bytes = day.accepted * _PAYLOAD_BYTES
+    return {
+        "log_mib": log_bytes / _MIB,
+        "archive_mib": archive_bytes / _MIB,
+        "log_percent": 100 * log_bytes / weighed_bytes,
+        "archive_percent": 100 * archive_bytes / weighed_bytes,
+    }

@@ -1,0 +1,45 @@
+"""The release before this one, from the history of the repository."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Final
+
+_FIRST: Final = "b9586e4"
+"""What counts as the previous release until there is a tag."""
+_PACKAGES: Final = ("actors", "eventstore", "http_edge")
+_HERE: Final = Path(__file__).parents[2]
+
+
+class NotThere(Exception):
+    """The history is not there, or does not reach so far back; the message says which."""
+
+
+def unpack(folder: Path) -> str:
+    """Lay the packages of the previous release into a folder; what git calls it.
+
+    Raises:
+        NotThere: there is no history of it.
+    """
+    try:
+        tag = _git("describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^").decode().strip()
+    except subprocess.CalledProcessError:
+        tag = _FIRST
+    except OSError as error:
+        raise NotThere("git is not there") from error
+    try:
+        packed = _git("archive", tag, *_PACKAGES)
+    except subprocess.CalledProcessError as error:
+        raise NotThere(f"{tag}: {error.stderr.decode().strip()}") from error
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return tag
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(
+        ["git", "-C", str(_HERE), *arguments], check=True, capture_output=True
+    ).stdout

@@ -1,0 +1,299 @@
+"""A log and its archive are the whole log again: checked, restored, and read by a new release."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.identity import FOLD
+from eventstore.log.codec import decode
+from eventstore.log.errors import CorruptRow, RowsStay
+from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
+from eventstore.log.events import SEAL_TOPIC, MessageQueued
+from eventstore.log.faults import Fault, Head
+from eventstore.log.seam import SEAM, read_seam, sign_seam, state_entry
+from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.write.exporter import Exporter
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import create
+from http_edge.server.archive_check import check_archive, seam_of
+from http_edge.server.archive_round import archive_once
+from http_edge.server.archived_states import fold_again
+from http_edge.server.exits import Exit, Stop
+from http_edge.server.exporting import exporter_of
+from http_edge.server.log_check import check_log
+from http_edge.settings.sections import Archive
+from http_edge.settings.settings import Settings
+from tests.export.leaving import (
+    KEYS,
+    LATER_MS,
+    assert_whole,
+    faults_in,
+    played,
+    states_of,
+    streams_of,
+)
+from tests.export.samples import (
+    OWNER,
+    SIGNED_BY,
+    SIGNER,
+    exported_log,
+    whole_log,
+)
+from tests.export.test_leaving import Dying, Killed
+from tests.histories import History, random_script
+from tests.log.raw_sql import run_sql
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    create(data_dir / "mediator-keys.json", KEYS)
+    did, shards = OWNER.mediator_did, OWNER.shards
+    return Settings(data_dir=data_dir, did=did, shards=shards, archive=Archive(pause_s=0))
+
+
+@pytest.fixture
+def log(settings: Settings) -> Iterator[EventLog]:
+    with closing(open_log(settings.log_dsn)) as opened:
+        opened.setting("mediator_did", settings.mediator_did)
+        opened.setting("shards", str(settings.shards))
+        yield opened
+
+
+@pytest.fixture
+def place(settings: Settings) -> ExportPlace:
+    return open_place(settings.archive_place)
+
+
+def _leave(settings: Settings, history: History, age_s: float = 600) -> int:
+    """Let leave all but the last of a history; the position of the seam."""
+    age_s += (LATER_MS - history.now_ms) / 1000
+    archive = settings.archive.model_copy(update={"rows_age_s_min": age_s})
+    settings = settings.model_copy(update={"archive": archive})
+    archived = archive_once(settings, is_checked=True, clock=lambda: LATER_MS)
+    assert archived is not None
+    return archived.seam
+
+
+def _exporter(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> AbstractContextManager[Exporter]:
+    return exporter_of(settings, log, place)
+
+
+def _faults(log: EventLog, place: ExportPlace) -> list[object]:
+    seam = seam_of(log, SIGNED_BY)
+    assert seam is not None
+    found = check_archive(place, seam, SIGNED_BY, marks=None)
+    return [one.fault for one in found if isinstance(one, ExportFinding)]
+
+
+def test_the_check_of_a_log_reads_its_archive_and_walks_across_the_seam(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run
+) -> None:
+    seam = _leave(settings, played(log))
+    named = ("--data-dir", str(settings.data_dir), "--json")
+    ran = run("log", "verify", *named)
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    said = json.loads(ran.out)["archive"]
+    assert (said["position"], said["rows"], said["findings"]) == (seam, seam, [])
+    again = json.loads(run("log", "verify", *named).out)["archive"]
+    assert (again["rows"], again["verified_before_up_to"]) == (0, seam)
+    assert json.loads(run("log", "verify", *named, "--all").out)["archive"]["rows"] == seam
+    assert run("verify", *named).code == Exit.OK  # the archive, where no export is named
+    path = max(path for path in place.sizes("events") if path.endswith(".parquet"))
+    place.remove(path)
+    ran = run("log", "verify", *named)
+    assert ran.code == Exit.FINDING
+    assert json.loads(ran.out)["archive"]["findings"][0]["path"] == path
+    assert run("log", "verify", *named, "--without-archive").code == Exit.OK
+
+
+def test_an_archive_that_ends_before_the_seam_or_with_other_seals_is_found(
+    settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    history = played(log)
+    _leave(settings, history, age_s=2_000)
+    shutil.copytree(place.root, tmp_path / "earlier")
+    _leave(settings, history)
+    assert _faults(log, place) == []
+    earlier = open_place(str(tmp_path / "earlier"))
+    assert Damage.ENDS_EARLY in _faults(log, earlier)
+    seam = seam_of(log, SIGNED_BY)
+    assert seam is not None
+    name, head = next(iter(seam.heads.items()))
+    other = replace(seam, heads={**seam.heads, name: Head(head.version, bytes(32))})
+    found = [*check_archive(place, other, SIGNED_BY, marks=None)][:-1]
+    assert [getattr(one, "fault", None) for one in found] == [Fault.WRONG_SEAM]
+
+
+def test_a_seam_within_a_file_that_was_put_together_is_found_there(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    history = played(log)
+    seam = _leave(settings, history)
+    with _exporter(settings, log, place) as export:
+        assert export.step() is not None
+        history.play(random_script(5, 400))
+        assert export.step() is not None
+        while export.compact(files_min=2):
+            pass
+        ends = [statement.manifest.last for statement in export.catalog.statements]
+    assert ends == [log.position()]
+    assert seam < log.position()
+    assert [row.position for row in exported_log(place)][-1] == log.position()
+    assert _faults(log, place) == []
+
+
+def _facts(rows: Sequence[LogRow]) -> list[LogRow]:
+    return [LogRow(r.position, r.stream, r.version, r.topic, r.state) for r in rows]
+
+
+@pytest.mark.parametrize("share", [None, 0.4, 0.97])
+def test_a_log_and_its_archive_are_restored_as_one(
+    settings: Settings, log: EventLog, run: Run, tmp_path: Path, share: float | None
+) -> None:
+    history = played(log)
+    rows, streams = whole_log(log), streams_of(log)
+    states = states_of(log, streams)
+    seam = _leave(settings, history)
+    assert 0.4 * len(rows) < seam < 0.97 * len(rows)
+    restored = tmp_path / "restored"
+    arguments = ["--from", str(settings.data_dir / "log.db"), "--to", str(restored)]
+    arguments += ["--keys", str(settings.keys_path)]
+    ends = [row.position for row in rows if row.topic == SEAL_TOPIC]
+    if share is not None:
+        ends = [end for end in ends if end <= share * len(rows)]
+        arguments += ["--as-of", str(ends[-1])]
+    ran = run("restore", *arguments)
+    assert ran.code == Exit.OK, ran.err
+    with closing(open_log(f"sqlite:{restored / 'log.db'}")) as again:
+        assert _facts(whole_log(again)) == _facts(rows[: ends[-1]])
+        assert SEAM not in again.settings()
+        if share is None:  # else contents that were erased later are not there any more
+            assert faults_in(again) == []
+            assert states_of(again, streams) == states
+
+
+def test_a_log_and_its_archive_are_restored_as_of_a_time(
+    settings: Settings, log: EventLog, run: Run, tmp_path: Path
+) -> None:
+    history = played(log)
+    rows = whole_log(log)
+    _leave(settings, history)
+    seals = [(row.position, decode(row.topic, row.state)) for row in rows]
+    times = [(at, seal.at_ms) for at, seal in seals if hasattr(seal, "previous")]
+    position, at_ms = times[len(times) // 3]
+    expected = max(p for p, ms in times if ms <= at_ms)
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+    restored = tmp_path / "restored"
+    named = ("--from", str(settings.data_dir / "log.db"), "--to", str(restored), "--as-of", at)
+    assert run("restore", *named, "--keys", str(settings.keys_path)).code == Exit.OK
+    with closing(open_log(f"sqlite:{restored / 'log.db'}")) as again:
+        assert again.position() == expected >= position
+
+
+def test_a_log_without_its_archive_is_no_source_of_a_restore(
+    settings: Settings, log: EventLog, run: Run, tmp_path: Path
+) -> None:
+    _leave(settings, played(log))
+    elsewhere = tmp_path / "elsewhere"
+    Path(settings.archive_place).rename(elsewhere)
+    arguments = ("--from", str(settings.data_dir / "log.db"), "--to", str(tmp_path / "restored"))
+    ran = run("restore", *arguments, "--keys", str(settings.keys_path))
+    assert (ran.code, "have left this log" in ran.err) == (Exit.USAGE, True)
+    named = ("--keys", str(settings.keys_path), "--archive", str(elsewhere))
+    assert run("restore", *arguments, *named).code == Exit.OK
+
+
+def test_what_has_left_and_what_has_not_are_audited_from_one_place(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run
+) -> None:
+    _leave(settings, played(log))
+    rows = whole_log(log)
+    with _exporter(settings, log, place) as export:
+        assert export.step() is not None
+    exported = exported_log(place)
+    assert exported[-1].position == rows[-1].position
+    assert _faults(log, place) == []
+    queued = [e for e in (decode(r.topic, r.state) for r in exported) if type(e) is MessageQueued]
+    for event in (queued[0], queued[-1]):
+        ran = run("audit", "message", event.message_id, "--from", str(place.root), "--json")
+        assert ran.code == Exit.OK, ran.err
+
+
+def _of_earlier_release(log: EventLog) -> None:
+    """Make the states that stand for rows what an earlier release would have written."""
+    text = log.settings()[SEAM]
+    seam = read_seam(text)
+    old = [(stream, state) for stream, state in log.read_archived_states(limit=1_000) if state]
+    new = [(stream, Snapshot(s.version, FOLD - 1, b"another layout")) for stream, s in old]
+    states = seam.states.minus([state_entry(*one) for one in old])
+    states = states.plus([state_entry(*one) for one in new])
+    signed = sign_seam(replace(seam, states=states, fold=FOLD - 1), SIGNER.sign)
+    log.let_leave(Departure(text, signed, (), new))
+
+
+def test_a_new_release_makes_archived_states_anew_before_it_serves(
+    settings: Settings, log: EventLog
+) -> None:
+    _leave(settings, played(log))
+    streams = streams_of(log)
+    states = states_of(log, streams)
+    _of_earlier_release(log)
+    run_sql(settings.log_dsn, "DELETE FROM snapshots")
+    with pytest.raises(CorruptRow, match="is missing"):
+        states_of(log, streams)
+    assert faults_in(log) == []
+    check_log(settings)
+    assert states_of(log, streams) == states
+    assert_whole(log, settings.log_dsn)
+    assert read_seam(log.settings()[SEAM]).fold == FOLD
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_kill_while_states_are_made_anew_leaves_a_log_that_goes_on(
+    settings: Settings, log: EventLog, place: ExportPlace, is_stored: bool
+) -> None:
+    _leave(settings, played(log))
+    streams = streams_of(log)
+    states = states_of(log, streams)
+    _of_earlier_release(log)
+    run_sql(settings.log_dsn, "DELETE FROM snapshots")
+    for step in (1, 1) if is_stored else (1, 2):
+        with pytest.raises(Killed):
+            fold_again(Dying(log, step, is_stored=is_stored), lambda: place, KEYS)
+        assert faults_in(log) == []
+    fold_again(log, lambda: place, KEYS)
+    assert states_of(log, streams) == states
+    assert_whole(log, settings.log_dsn)
+
+
+def test_states_that_the_archive_does_not_give_are_not_made_up(
+    settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    history = played(log)
+    _leave(settings, history, age_s=2_000)
+    shutil.copytree(place.root, tmp_path / "earlier")
+    _leave(settings, history)
+    _of_earlier_release(log)
+    with pytest.raises(RowsStay, match="lacks"):
+        fold_again(log, lambda: open_place(str(tmp_path / "earlier")), KEYS)
+    shutil.rmtree(place.root)
+    with pytest.raises(Stop, match="does not give"):
+        check_log(settings)
+    assert faults_in(log) == []

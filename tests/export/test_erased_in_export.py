@@ -1,0 +1,269 @@
+"""Contents that were erased leave the files of an export: for good, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
+from eventstore.parquet.files import EVENTS, ExportPlace, open_place
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
+from http_edge.crypto.mediator_keys import create
+from http_edge.server.archive_round import archive_once
+from http_edge.server.exits import Exit
+from http_edge.settings.settings import Settings
+from tests.export.killed_exporter import exit_code
+from tests.export.leaving import KEYS, LATER_MS, played, read_ids, states_of, streams_of
+from tests.export.samples import (
+    OWNER,
+    catalog_of,
+    contents,
+    export_all,
+    exported_log,
+    exporter,
+    findings,
+    whole_log,
+)
+from tests.histories import History, random_script
+from tests.log.raw_sql import run_sql
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
+
+STEPS = Bounds(rows_max=80, bytes_max=1_000_000)
+
+
+@pytest.fixture
+def dsn(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path / 'log.db'}"
+
+
+@pytest.fixture
+def log(dsn: str) -> Iterator[EventLog]:
+    with closing(open_log(dsn)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> ExportPlace:
+    return open_place(str(tmp_path / "export"))
+
+
+def _with_erased(log: EventLog, place: ExportPlace) -> History:
+    """A history that was exported step by step, and erased much of it afterwards."""
+    history = History(log)
+    for seed in range(6):
+        history.play(random_script(seed, 60))
+        export_all(log, place, STEPS)
+    read_ids(history)
+    history.play(random_script(7, 60))
+    return history
+
+
+def _take_out(log: EventLog, place: ExportPlace) -> int:
+    with closing(exporter(log, place)) as export:
+        erased = export.take_out_erased()
+        export.sweep()
+    return erased
+
+
+def _alive(log: EventLog) -> dict[int, bytes]:
+    return {row.position: row.content for row in whole_log(log) if row.content is not None}
+
+
+def _exported_contents(place: ExportPlace) -> dict[int, bytes]:
+    return {row.position: row.content for row in exported_log(place) if row.content is not None}
+
+
+def _erased(log: EventLog, place: ExportPlace) -> dict[int, bytes]:
+    alive = _alive(log)
+    found = _exported_contents(place)
+    return {position: data for position, data in found.items() if position not in alive}
+
+
+def _bytes_of(place: ExportPlace) -> bytes:
+    """All that can be read of an export: rows as they are when unpacked, and every other file."""
+    files = contents(place)
+    rows = b"".join(row.state + (row.content or b"") for row in exported_log(place))
+    return rows + b"".join(data for path, data in files.items() if not path.endswith(".parquet"))
+
+
+def test_erased_contents_leave_and_every_row_and_proof_stays(
+    log: EventLog, place: ExportPlace
+) -> None:
+    _with_erased(log, place)
+    gone, facts = _erased(log, place), [r.state for r in exported_log(place)]
+    assert len(gone) > 10
+    alive = {p: c for p, c in _exported_contents(place).items() if p not in gone}
+    assert len(alive) > 3
+    note = catalog_of(place).statements[-1].manifest.tree
+    assert _take_out(log, place) == len(gone)
+    assert _exported_contents(place) == alive
+    assert [row.state for row in exported_log(place)] == facts
+    assert catalog_of(place).statements[-1].manifest.tree == note
+    assert findings(place) == []
+    assert catalog_of(place).strays == []
+    left = _bytes_of(place)
+    assert not [position for position, content in gone.items() if content in left]
+    assert _take_out(log, place) == 0
+
+
+def test_an_export_goes_on_is_put_together_and_rewritten_again(
+    log: EventLog, place: ExportPlace
+) -> None:
+    history = _with_erased(log, place)
+    for seed in range(20, 23):
+        assert _take_out(log, place) >= 0
+        history.play(random_script(seed, 80))
+        read_ids(history)
+        with closing(exporter(log, place, STEPS)) as export:
+            while export.step():
+                pass
+            export.compact(files_min=2)
+        assert findings(place) == []
+    assert _take_out(log, place) > 0
+    assert not _erased(log, place)
+    assert [r.state for r in exported_log(place)] == [r.state for r in whole_log(log)]
+    assert [r.position for r in exported_log(place)] == [r.position for r in whole_log(log)]
+
+
+def test_what_is_put_together_or_written_later_has_no_erased_content(
+    log: EventLog, place: ExportPlace
+) -> None:
+    history = _with_erased(log, place)
+    gone = len(_erased(log, place))
+    with closing(exporter(log, place, Bounds())) as export:
+        assert export.compact(files_min=2) > 3
+        export.sweep()
+    assert len(_erased(log, place)) < gone / 4
+    read_ids(history)
+    before = set(_exported_contents(place))
+    alive = set(_alive(log))
+    export_all(log, place)
+    assert set(_exported_contents(place)) - before <= alive
+    assert _alive(log).keys() >= alive
+
+
+def test_who_opened_an_earlier_version_reads_it_until_it_is_swept(
+    log: EventLog, place: ExportPlace
+) -> None:
+    _with_erased(log, place)
+    before = exported_log(place)
+    opened = DeltaTable(f"{place.root}/{EVENTS}")
+    with closing(exporter(log, place)) as export:
+        assert export.take_out_erased() > 0
+        assert opened.to_pyarrow_table(columns=["position"]).num_rows == len(before)
+        export.sweep()
+    with pytest.raises(Exception, match=r"(?i)not found|no such file"):
+        opened.to_pyarrow_table(columns=["position"])
+
+
+def test_a_content_that_the_log_lost_stays_in_its_export(
+    log: EventLog, dsn: str, place: ExportPlace
+) -> None:
+    _with_erased(log, place)
+    export_all(log, place)
+    alive = _alive(log)
+    lost = max(alive)
+    run_sql(dsn, f"DELETE FROM contents WHERE position = {lost}")
+    _take_out(log, place)
+    assert _exported_contents(place)[lost] == alive[lost]
+
+
+def test_a_damaged_file_is_not_written_again(log: EventLog, place: ExportPlace) -> None:
+    _with_erased(log, place)
+    path = next(
+        s.manifest.files[0].path for s in catalog_of(place).statements if s.manifest.contents
+    )
+    content = place.read(path)
+    place.write(path, content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ExportDamaged), closing(exporter(log, place)) as export:
+        export.take_out_erased()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("apart", [11])
+def test_a_kill_at_any_step_leaves_an_export_that_is_whole(
+    tmp_path: Path, log: EventLog, place: ExportPlace, apart: int
+) -> None:
+    history = _with_erased(log, place)
+    rows = [row.state for row in whole_log(log)][: catalog_of(place).last]
+    fatal, ended = 0, -signal.SIGKILL
+    while ended == -signal.SIGKILL:
+        fatal += apart
+        code = exit_code(str(tmp_path), fatal, "erasing")
+        assert code is not None
+        ended = code
+        assert [row.state for row in exported_log(place)] == rows
+        alive = _alive(log)
+        assert {p: c for p, c in alive.items() if p <= catalog_of(place).last}.items() <= (
+            _exported_contents(place).items()
+        )
+    assert ended == 0
+    assert fatal > apart * 3
+    assert not _erased(log, place)
+    history.play(random_script(9, 30))
+    export_all(log, place)
+    export_all(log, place)
+    assert findings(place) == []
+    assert catalog_of(place).strays == []
+
+
+def test_the_archive_gives_up_what_was_erased_after_it_was_archived(tmp_path: Path) -> None:
+    create(tmp_path / "mediator-keys.json", KEYS)
+    settings = Settings(data_dir=tmp_path, did=OWNER.mediator_did, shards=OWNER.shards)
+    place = open_place(settings.archive_place)
+    with closing(open_log(settings.log_dsn)) as log:
+        log.setting("mediator_did", settings.mediator_did)
+        log.setting("shards", str(settings.shards))
+        history = played(log)
+
+        def one_round() -> None:
+            archive_once(settings, is_checked=False, takes_out_erased=True, clock=lambda: LATER_MS)
+
+        one_round()
+        read_ids(history)
+        history.play(random_script(3, 60))
+        assert _erased(log, place)
+        streams = streams_of(log)
+        states = states_of(log, streams)
+        one_round()
+        assert not _erased(log, place)
+        assert states_of(log, streams) == states
+
+
+def test_the_command_takes_erased_contents_out(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create(tmp_path / "mediator-keys.json", KEYS)
+    named = ("--data-dir", str(tmp_path), "--to", str(tmp_path / "out"), "--json")
+    place = open_place(str(tmp_path / "out"))
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        history = played(log, 200)
+        assert run("export", *named).code == Exit.OK
+        read_ids(history)
+        gone = _erased(log, place)
+        assert gone
+        ran = run("export", "compact", *named)
+        assert (ran.code, json.loads(ran.out)["contents_taken_out"]) == (Exit.OK, len(gone))
+        assert not _erased(log, place)
+    assert run("verify", "--from", str(tmp_path / "out"), "--json").code == Exit.OK
+    assert run("export", "compact", "--data-dir", str(tmp_path)).code == Exit.USAGE
+
+
+def test_a_place_that_is_gone_is_said(log: EventLog, place: ExportPlace) -> None:
+    _with_erased(log, place)
+    with closing(exporter(log, place)) as export:
+        folder = Path(place.root) / "manifests"
+        folder.rename(folder.with_name("moved"))
+        with pytest.raises((ExportUnavailable, ExportDamaged)):
+            export.take_out_erased()

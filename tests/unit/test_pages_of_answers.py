@@ -1,0 +1,50 @@
+"""A page of records is one JSON text, however many pieces it leaves in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from actors.core.commands import Page
+from http_edge.decentrl.answers import Answer, records, respond
+
+PAGE = Page(2, 50)
+
+
+def page_of(items: list[dict[str, Any]]) -> Answer:
+    return records("events", items, 123, PAGE)
+
+
+def expected(items: list[dict[str, Any]]) -> dict[str, Any]:
+    pagination = {"page": 2, "page_size": 50, "total": 123}
+    return {"type": "SUCCESS", "payload": {"events": items, "pagination": pagination}}
+
+
+@pytest.mark.parametrize("size", [0, 1, 60_000, 131_072, 300_000])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_no_piece_is_longer_than_its_bound_and_one_record(size: int, count: int) -> None:
+    items = [{"id": str(number), "payload": "é" * size} for number in range(count)]
+    answer = page_of(items)
+    assert json.loads(b"".join([answer.body, *answer.more])) == expected(items)
+    assert max(map(len, [answer.body, *answer.more])) <= 128 * 1024 + 2 * size + 100
+
+
+async def test_a_client_reads_all_pieces_as_one_body_of_known_length() -> None:
+    items = [{"id": str(number), "payload": "é" * 300_000} for number in range(9)]
+
+    async def answered(_: web.Request) -> web.StreamResponse:
+        return respond(page_of(items))
+
+    app = web.Application()
+    app.router.add_get("/", answered)
+    size_bytes = str(page_of(items).size_bytes)
+    async with TestClient(TestServer(app)) as client:
+        async with client.get("/") as response:
+            assert response.headers["Content-Length"] == size_bytes
+            assert await response.json() == expected(items)
+        async with client.head("/") as response:
+            assert response.headers["Content-Length"] == size_bytes
