@@ -57,10 +57,12 @@ class RateLimit:
         """
         self._spend(key, now_s, tokens, owing=True)
 
-    def owes(self, key: Key, now_s: float) -> bool:
-        """Was the key charged for more than it had, and has not paid for it yet?"""
+    def has(self, key: Key, now_s: float, tokens: float) -> bool:
+        """Are so many tokens of ``key`` there? Not even 0 are while it owes."""
         full_at_s = self._full_at_s.get(key, now_s)
-        return self._in_use(full_at_s, now_s) and full_at_s > now_s + self._depth_s + _ROUNDING_S
+        if not self._in_use(full_at_s, now_s):
+            full_at_s = now_s
+        return full_at_s + tokens * self._interval_s <= now_s + self._depth_s + _ROUNDING_S
 
     def _spend(self, key: Key, now_s: float, tokens: float, *, owing: bool) -> float | None:
         if not self._interval_s:

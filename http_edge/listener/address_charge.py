@@ -25,6 +25,10 @@ class AddressRates:
         self._registrations_of = rate_of(rates.registrations_per_address_per_s, rates, edges)
         self._registrations = rate_of(rates.registrations_per_s, rates, edges)
 
+    def has_unproven(self, address: str, now_s: float, requests: int) -> bool:
+        """Has an address the tokens for so many requests that prove nothing?"""
+        return self.requests.has(address, now_s, requests * (1 + self.unproven_tokens))
+
     def registration_wait_s(self, address: str, now_s: float) -> float | None:
         """Count a registration; after how many seconds it may be tried, if that is not now."""
         wait_s = self._registrations_of.take(address, now_s)
@@ -53,7 +57,7 @@ class AddressCharge:
     @property
     def is_owing(self) -> bool:
         """Has the address to pay for what it had before?"""
-        return self._rates.requests.owes(self._address, self._now_s())
+        return not self._rates.requests.has(self._address, self._now_s(), 0)
 
     def take(self, tokens: float) -> None:
         """Take tokens whether or not they are there: what they are for is done already."""

@@ -58,6 +58,10 @@ class Peer(Protocol):
     def leaving(self) -> Transfers:
         """What this edge holds for clients that read slowly."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Is its connection a proxy's, and carries the requests of many clients?"""
+
     def cut(self, cause: Cut) -> None:
         """End its connection at once, without a line in the log."""
 
@@ -74,7 +78,7 @@ class Connections:
         arriving: Transfers,
         *,
         address_of: Callable[[str], str | None],
-        is_owing: Callable[[str], bool],
+        affords: Callable[[str, int], bool],
         on_cut: Callable[[str], None],
         common_head: bytes = b"",
     ) -> None:
@@ -82,18 +86,19 @@ class Connections:
 
         ``common_head`` are the lines of the headers that every answer has.
         ``address_of`` makes the key of rates of a host; None of one without a share of its own.
-        ``is_owing`` says of such a key whether it has to pay for what it had before.
+        ``affords`` says whether such a key can pay for so many requests that prove nothing.
         """
         self.arriving = arriving
         self.common_head = common_head
         self._address_of = address_of
-        self._is_owing = is_owing
+        self._affords = affords
         self._connections_max = min(limits.connections_max, _connections_by_files())
         self._per_address_max = min(
             limits.connections_per_address_max, (self._connections_max + 1) // 2
         )
         self._open: dict[Connection, str | None] = {}
         self._open_of: dict[str, dict[Connection, None]] = {}
+        self._new: Counter[str] = Counter()
         self.leaving = Transfers(
             bytes_max=limits.answers_bytes_max,
             bytes_per_address_max=limits.answers_bytes_per_address_max,
@@ -122,7 +127,7 @@ class Connections:
         address = self._address_of(host)
         if address is not None:
             of_address = self._open_of.get(address, {})
-            if len(of_address) >= _OWING_MAX and self._is_owing(address):
+            if len(of_address) >= _OWING_MAX and not self._affords(address, self._new[address]):
                 # To tell each that it has to wait would take more than to serve it.
                 return Cut.OWING
             if len(of_address) >= self._per_address_max and not self._close_idle(of_address):
@@ -132,10 +137,26 @@ class Connections:
         self._open[connection] = address
         if address is not None:
             self._open_of.setdefault(address, {})[connection] = None
+            self._new[address] += 1
+            connection.is_new = True
         return None
+
+    def served(self, connection: Connection) -> None:
+        """The first request of a connection was taken up, and its address charged for it."""
+        address = self._open.get(connection)
+        if address is not None and connection.is_new:
+            connection.is_new = False
+            self._new[address] -= 1
+            if not self._new[address]:
+                del self._new[address]
+
+    def is_shared(self, connection: Connection) -> bool:
+        """Is this a proxy's connection?"""
+        return connection in self._open and self._open[connection] is None
 
     def forget(self, connection: Connection) -> None:
         """A connection is over, or as good as over."""
+        self.served(connection)
         address = self._open.pop(connection, None)
         if address is not None:
             of_address = self._open_of[address]
@@ -209,6 +230,7 @@ class Connection(RequestHandler):
         "_unread",
         "_wire",
         "address",
+        "is_new",
     )
 
     def __init__(
@@ -220,6 +242,8 @@ class Connection(RequestHandler):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.address = ""
+        self.is_new = False
+        """Has no request of it been taken up yet?"""
         self._head_s_max = min(limits.head_s_max, limits.keepalive_s)
         self._head_bytes_max = limits.head_bytes_max
         self._heads = 0
@@ -261,6 +285,11 @@ class Connection(RequestHandler):
     def leaving(self) -> Transfers:
         """What the listener holds for clients that read slowly."""
         return self._connections.leaving
+
+    @property
+    def is_shared(self) -> bool:
+        """Is it a proxy's, and carries the requests of many clients?"""
+        return self._connections.is_shared(self)
 
     @property
     def common_head(self) -> bytes:
@@ -331,6 +360,9 @@ class Connection(RequestHandler):
     def _received(self, data: bytes) -> None:
         super().data_received(data)
         if self._request_count != self._heads:
+            if self.is_new:
+                # After the task has taken the request up, and its address was charged for it.
+                self._loop.call_soon(self._connections.served, self)
             self._heads = self._request_count
             self._arriving = payload = self._messages[-1][1]
             self._arriving_from = payload.total_bytes

@@ -24,7 +24,7 @@ from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to, rate_of
 from http_edge.listener.client_address import ClientAddress
-from http_edge.listener.connections import Connections, peer_of
+from http_edge.listener.connections import Connections, Peer, peer_of
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.routes import (
     JSON,
@@ -56,6 +56,9 @@ _LIMITED_AT_ONCE: Final = 32
 """Refused requests of one address that wait for their answers: for each so many the next ones wait
 ``rates.limited_answer_s`` longer, up to ten times that."""
 _LIMITED_TIMES_MAX: Final = 10
+_LIMITED_MAX: Final = _LIMITED_AT_ONCE * _LIMITED_TIMES_MAX
+"""Those beyond are cut: thousands that wait are a hundred thousand objects, and each time that the
+collector looks through them everybody waits for 50 ms."""
 _UNREAD_BYTES: Final = 64 * 1024
 """Of the body of a request that was answered already so much is read, to keep its connection."""
 _UNREAD_S: Final = 0.5
@@ -115,7 +118,7 @@ class HttpListener:
             settings.limits,
             in_flight.bodies,
             address_of=self._address.of_connection,
-            is_owing=lambda address: self._rates.requests.owes(address, self._now_s()),
+            affords=lambda address, new: self._rates.has_unproven(address, self._now_s(), new),
             on_cut=measures.cuts.add,
             common_head="".join(f"{n}: {text}\r\n" for n, text in self._headers.items()).encode(),
         )
@@ -198,10 +201,11 @@ class HttpListener:
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Rates before the handler; any failure after it becomes a JSON error."""
-        peer_of(request).address = address = self._address.of(request)
+        peer = peer_of(request)
+        peer.address = address = self._address.of(request)
         wait_s = self._rates.requests.take(address, self._now_s())
         if wait_s is not None:
-            await self._take_time(address)
+            await self._take_time(peer)
             return self._reject(request, Rejection.RATE_LIMITED, wait_s)
         charged_to(AddressCharge(self._rates, address, self._now_s))
         if request.method == hdrs.METH_OPTIONS and self._cors:
@@ -225,13 +229,18 @@ class HttpListener:
             _LOG.exception("request failed")
             return self._error(Rejection.INTERNAL_ERROR, request)
 
-    async def _take_time(self, address: str) -> None:
+    async def _take_time(self, peer: Peer) -> None:
         """Take time to refuse a request for the rate of its address.
 
         Answered at once it would come again at once, and each costs nearly what a request does that
         is served: so a connection has few of them in a second, and the fewer the more there are.
+        Where hundreds wait already it is cut, unless it is a proxy's.
         """
+        address = peer.address
         waiting = self._limited[address]
+        if waiting >= _LIMITED_MAX and not peer.is_shared:
+            peer.cut(Cut.OWING)
+            return
         times = min(1 + waiting // _LIMITED_AT_ONCE, _LIMITED_TIMES_MAX)
         self._limited[address] += 1
         try:

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Sequence
 from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
 
 import click
@@ -18,6 +19,7 @@ from http_edge.clients.decentrl import ClientError
 from http_edge.clients.didcomm import WalletError
 from tests.attacks.attack import Attack
 from tests.attacks.attacker import AttackFailed
+from tests.attacks.disk import DISK_P99_MS_MAX
 from tests.attacks.figures import Quiet, Row, broken
 from tests.attacks.measuring import measure
 from tests.attacks.registry import ATTACKS
@@ -27,6 +29,7 @@ from tests.bench.report import machine
 
 _FAULTS = (AttackFailed, AssertionError, ClientError, WalletError, OSError, sqlite3.Error)
 """Why an attack could not be measured; the others still can."""
+_TRIES_MAX: Final = 4
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -98,6 +101,21 @@ def attacks(
     sys.exit(1 if any(run.broken.values()) else 0)
 
 
+async def _on_a_steady_disk(attack: Attack, options: Options, url: str | None) -> Row:
+    """An attack as it is where the disk does not stand still; the best of some tries, if it does.
+
+    Raises:
+        AttackFailed, AssertionError, ClientError, WalletError: as ``measure``.
+    """
+    tried: list[Row] = []
+    while len(tried) < _TRIES_MAX:
+        tried.append(row := await measure(attack, options, url))
+        if row.disk_p99_ms <= DISK_P99_MS_MAX:
+            return row
+        click.echo(f"{attack.name}: the disk took {row.disk_p99_ms:,.0f} ms", err=True)
+    return min(tried, key=lambda row: row.disk_p99_ms)
+
+
 async def _measured(chosen: Sequence[Attack], options: Options, url: str | None) -> _Run:
     rows: list[Row] = []
     failed: dict[str, str] = {}
@@ -108,7 +126,7 @@ async def _measured(chosen: Sequence[Attack], options: Options, url: str | None)
     for turn, attack in enumerate(chosen, 1):
         click.echo(f"{turn}/{len(chosen)} {attack.name}, {attack.rate}: {attack.about}", err=True)
         try:
-            rows.append(await measure(attack, options, url))
+            rows.append(await _on_a_steady_disk(attack, options, url))
         except _FAULTS as error:
             failed[attack.name] = f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:

@@ -69,6 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         host_mib: The peak of the host.
         log_bytes: What it added to the log.
         log_mb_a_day: The same, if it went on for a day.
+        disk_p99_ms: What the disk took in the slower of the two phases.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     host_mib: float
     log_bytes: int
     log_mb_a_day: float
+    disk_p99_ms: float
     alone_ns: tuple[Sequence[int], Sequence[int]]
 
     @classmethod
@@ -95,6 +97,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         edge_bytes: int,
         host_bytes: int,
         log_bytes: int,
+        disk_p99_ms: float,
         seconds: float,
     ) -> Self:
         """Of what was measured; the log grew by ``log_bytes`` in ``seconds``."""
@@ -110,6 +113,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             host_mib=host_bytes / _MIB,
             log_bytes=log_bytes,
             log_mb_a_day=log_bytes / seconds * _DAY_S / _MB,
+            disk_p99_ms=disk_p99_ms,
             alone_ns=(list(alone.accepted_ns), list(alone.delivered_ns)),
         )
 

@@ -17,6 +17,7 @@ from http_edge.cli.running_mediator import ask
 from http_edge.server.exits import Stop
 from tests.attacks.attack import Attack
 from tests.attacks.attacker import Attacker, Job, prepared
+from tests.attacks.disk import DiskWatch
 from tests.attacks.figures import Row
 from tests.attacks.honest import HonestPair, endpoint_pair, live_pair, message_pair
 from tests.attacks.target import Options
@@ -64,6 +65,10 @@ class AttackedServer(Server):
         address, token = self.operators()
         ask("GET", address, "/status", token=token, seconds_max=_STATUS_S_MAX)
 
+    def disk(self) -> DiskWatch:
+        """A watch of the disk with the log."""
+        return DiskWatch(self.data_dir)
+
     def stored_bytes(self) -> int:
         """The lengths of all values in all tables of the log, without what indexes add."""
         uri = f"file:{self.data_dir / 'log.db'}?mode=ro"
@@ -91,6 +96,10 @@ class RunningMediator:
     def status(self) -> None:
         """See ``AttackedServer``."""
 
+    def disk(self) -> DiskWatch:
+        """A watch of the disk for temporary files: where its log is, is not known."""
+        return DiskWatch(Path(tempfile.gettempdir()))
+
     def stored_bytes(self) -> int:
         """See ``AttackedServer``."""
         return 0
@@ -116,14 +125,16 @@ async def measure(attack: Attack, options: Options, url: str | None) -> Row:
         gc.freeze()
         await honest.run(_WARM_UP_S)
         before_bytes = server.stored_bytes()
-        alone = await honest.run(options.seconds)
+        with server.disk() as disk_alone:
+            alone = await honest.run(options.seconds)
         between_bytes = server.stored_bytes()
         server.forget_peaks()
         attacker.begin()
         await asyncio.sleep(_GATHERS_S)
-        beside, refused = await asyncio.gather(
-            honest.run(options.seconds), _operators_refused(server, options.seconds / 2)
-        )
+        with server.disk() as disk_beside:
+            beside, refused = await asyncio.gather(
+                honest.run(options.seconds), _operators_refused(server, options.seconds / 2)
+            )
         beside.refused.update(refused)
         did = await attacker.result()
         after_bytes = server.stored_bytes()
@@ -134,6 +145,7 @@ async def measure(attack: Attack, options: Options, url: str | None) -> Row:
             did,
             edge_bytes=server.peak_bytes(EDGE),
             host_bytes=server.peak_bytes(HOST),
+            disk_p99_ms=max(disk_alone.p99_ms, disk_beside.p99_ms),
             log_bytes=max(0, after_bytes - between_bytes - (between_bytes - before_bytes)),
             seconds=seconds,
         )

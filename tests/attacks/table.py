@@ -14,7 +14,7 @@ from tests.attacks.figures import Latency, Quiet, Row, times
 
 _COLUMNS: Final = (
     *("attack", "sent/s", "answered", "accept p50", "p99 ms", "times"),
-    *("deliver p50", "p99 ms", "times", "refused", "edge MiB", "host MiB", "log MB/day", "broken"),
+    *("deliver p50", "p99 ms", "times", "refused", "edge MiB", "host MiB", "log MB/day", "disk p99", "broken"),
 )
 _TEXTS: Final = {"attack", "answered", "broken"}
 _WIDTH_WITHOUT_TERMINAL: Final = 190
@@ -43,6 +43,7 @@ def print_rows(
             f"{row.edge_mib:,.0f}",
             f"{row.host_mib:,.0f}",
             f"{row.log_mb_a_day:,.0f}",
+            f"{row.disk_p99_ms:,.1f}",
             escaped("; ".join(faults[row.name]) or "-"),
         )
     for alone in {id(found): found for found in quiet.values()}.values():

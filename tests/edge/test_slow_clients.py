@@ -467,9 +467,11 @@ async def test_refusals_for_a_rate_take_longer_where_many_wait_for_theirs(tmp_pa
     async with edge_with(tmp_path) as edge:
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
-        await asyncio.gather(*[edge.listener._take_time("a") for _ in range(32)])
+        client = Waiting("127.0.0.2")
+        await asyncio.gather(*[edge.listener._take_time(client) for _ in range(32)])
         one_s = now_s() - began_s
-        await asyncio.gather(*[edge.listener._take_time("a") for _ in range(33)])
+        await asyncio.gather(*[edge.listener._take_time(client) for _ in range(33)])
         assert one_s >= 0.5
         assert now_s() - began_s - one_s >= 1
         assert not edge.listener._limited
+        assert not client.cuts

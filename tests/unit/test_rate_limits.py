@@ -145,12 +145,12 @@ def test_who_is_charged_for_what_it_did_owes_another_bucket_at_most() -> None:
     limit.charge("key", 0.0, 19)
     assert limit.take("key", 0.0) is None
     assert limit.take("key", 0.0) == 0.25
-    assert not limit.owes("key", 0.0)
+    assert limit.has("key", 0.0, 0)
     limit.charge("key", 0.0, 1_000_000)
-    assert limit.owes("key", 0.0)
+    assert not limit.has("key", 0.0, 0)
     assert limit.take("key", 0.0) == 5.25
     assert limit.take("other", 0.0) is None
-    assert not limit.owes("key", 5.0)
+    assert limit.has("key", 5.0, 0)
     assert limit.take("key", 10.0, 1_000_000) is None
 
 
