@@ -11,12 +11,13 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from heapq import nsmallest
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from aiohttp import StreamReader, hdrs, web
 from aiohttp.http import HttpRequestParser
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
+from http_edge.listener.newcomers import Newcomers
 from http_edge.listener.routes import JSON
 from http_edge.listener.socket_frames import CheckedFrames
 from http_edge.listener.transfers import Cut, Pace, Transfer, Transfers
@@ -46,24 +47,6 @@ _RECEIVED_MAX: Final = 256 * 1024
 _LOOK_S_MAX: Final = 1.0
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: what the client did not read leaves the kernel's memory too, with a reset."""
-
-
-class Peer(Protocol):
-    """The client at the other end of a connection."""
-
-    address: str
-    """Its address as a key of rates: behind our own proxies that of the request."""
-
-    @property
-    def leaving(self) -> Transfers:
-        """What this edge holds for clients that read slowly."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Is its connection a proxy's, and carries the requests of many clients?"""
-
-    def cut(self, cause: Cut) -> None:
-        """End its connection at once, without a line in the log."""
 
 
 class Connections:
@@ -98,7 +81,7 @@ class Connections:
         )
         self._open: dict[Connection, str | None] = {}
         self._open_of: dict[str, dict[Connection, None]] = {}
-        self._new: Counter[str] = Counter()
+        self._newcomers = Newcomers()
         self.leaving = Transfers(
             bytes_max=limits.answers_bytes_max,
             bytes_per_address_max=limits.answers_bytes_per_address_max,
@@ -127,7 +110,9 @@ class Connections:
         address = self._address_of(host)
         if address is not None:
             of_address = self._open_of.get(address, {})
-            if len(of_address) >= _OWING_MAX and not self._affords(address, self._new[address]):
+            if len(of_address) >= _OWING_MAX and not self._affords(
+                address, self._newcomers.of(address)
+            ):
                 # To tell each that it has to wait would take more than to serve it.
                 return Cut.OWING
             if len(of_address) >= self._per_address_max and not self._close_idle(of_address):
@@ -135,28 +120,22 @@ class Connections:
         if len(self._open) >= self._connections_max and not self._close_idle(self._open):
             return Cut.CONNECTIONS
         self._open[connection] = address
+        connection.is_shared = address is None
         if address is not None:
             self._open_of.setdefault(address, {})[connection] = None
-            self._new[address] += 1
-            connection.is_new = True
+            connection.newcomer = self._newcomers.add(address)
         return None
 
-    def served(self, connection: Connection) -> None:
-        """The first request of a connection was taken up, and its address charged for it."""
+    def pays(self, connection: Connection) -> None:
+        """A request of this connection is taken up, and its address pays: it is new no more."""
         address = self._open.get(connection)
-        if address is not None and connection.is_new:
-            connection.is_new = False
-            self._new[address] -= 1
-            if not self._new[address]:
-                del self._new[address]
-
-    def is_shared(self, connection: Connection) -> bool:
-        """Is this a proxy's connection?"""
-        return connection in self._open and self._open[connection] is None
+        if address is not None:
+            self._newcomers.remove(address, connection.newcomer)
+            connection.newcomer = None
 
     def forget(self, connection: Connection) -> None:
         """A connection is over, or as good as over."""
-        self.served(connection)
+        self.pays(connection)
         address = self._open.pop(connection, None)
         if address is not None:
             of_address = self._open_of[address]
@@ -183,6 +162,7 @@ class Connections:
     def start(self) -> None:
         """Look for slow clients from now on, until ``stop``."""
         loop = asyncio.get_running_loop()
+        self._newcomers.forget()
         for transfers in (self.leaving, self.arriving):
             transfers.cut_slow(loop.time())
         self._timers["look"] = loop.call_later(self._look_s, self.start)
@@ -230,7 +210,8 @@ class Connection(RequestHandler):
         "_unread",
         "_wire",
         "address",
-        "is_new",
+        "is_shared",
+        "newcomer",
     )
 
     def __init__(
@@ -242,12 +223,12 @@ class Connection(RequestHandler):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.address = ""
-        self.is_new = False
-        """Has no request of it been taken up yet?"""
+        self.is_shared = False
+        """Is it a proxy's, and carries the requests of many clients?"""
+        self.newcomer: int | None = None
         self._head_s_max = min(limits.head_s_max, limits.keepalive_s)
         self._head_bytes_max = limits.head_bytes_max
-        self._heads = 0
-        self._framing_bytes = 0
+        self._heads = self._framing_bytes = 0
         self._arriving: StreamReader | None = None
         self._arriving_from = 0
         self._connections = connections
@@ -285,11 +266,6 @@ class Connection(RequestHandler):
     def leaving(self) -> Transfers:
         """What the listener holds for clients that read slowly."""
         return self._connections.leaving
-
-    @property
-    def is_shared(self) -> bool:
-        """Is it a proxy's, and carries the requests of many clients?"""
-        return self._connections.is_shared(self)
 
     @property
     def common_head(self) -> bytes:
@@ -360,12 +336,10 @@ class Connection(RequestHandler):
     def _received(self, data: bytes) -> None:
         super().data_received(data)
         if self._request_count != self._heads:
-            if self.is_new:
-                # After the task has taken the request up, and its address was charged for it.
-                self._loop.call_soon(self._connections.served, self)
             self._heads = self._request_count
-            self._arriving = payload = self._messages[-1][1]
-            self._arriving_from = payload.total_bytes
+            # None is left where aiohttp itself went on with what came behind a declined upgrade.
+            self._arriving = payload = self._messages[-1][1] if self._messages else None
+            self._arriving_from = 0 if payload is None else payload.total_bytes
             self._framing_bytes = 0
             if self._part is not None:
                 self._hold(0)
@@ -386,9 +360,12 @@ class Connection(RequestHandler):
                 self.cut(Cut.HEAD)
             elif arriving is None:
                 self._hold(self._framing_bytes)
-
         if self._reading_paused and _is_crumbs(self._arriving):
             self.cut(Cut.HEAD)
+
+    def pays(self) -> None:
+        """A request of it is taken up, and its address pays for it."""
+        self._connections.pays(self)
 
     def _hold(self, size_bytes: int) -> None:
         """So many bytes of a head or of a message of a socket are here, and it is not whole."""
@@ -499,8 +476,8 @@ def _connections_by_files() -> int:
     return hard - min(_FILES_KEPT, hard // 2)
 
 
-def peer_of(request: web.Request) -> Peer:
-    """The client of a request."""
+def peer_of(request: web.Request) -> Connection:
+    """The client of a request: its connection."""
     connection = request.protocol
     assert isinstance(connection, Connection)
     return connection

@@ -24,7 +24,7 @@ from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to, rate_of
 from http_edge.listener.client_address import ClientAddress
-from http_edge.listener.connections import Connections, Peer, peer_of
+from http_edge.listener.connections import Connection, Connections, peer_of
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.routes import (
     JSON,
@@ -204,6 +204,7 @@ class HttpListener:
         peer = peer_of(request)
         peer.address = address = self._address.of(request)
         wait_s = self._rates.requests.take(address, self._now_s())
+        peer.pays()
         if wait_s is not None:
             await self._take_time(peer)
             return self._reject(request, Rejection.RATE_LIMITED, wait_s)
@@ -229,7 +230,7 @@ class HttpListener:
             _LOG.exception("request failed")
             return self._error(Rejection.INTERNAL_ERROR, request)
 
-    async def _take_time(self, peer: Peer) -> None:
+    async def _take_time(self, peer: Connection) -> None:
         """Take time to refuse a request for the rate of its address.
 
         Answered at once it would come again at once, and each costs nearly what a request does that
@@ -264,7 +265,11 @@ class HttpListener:
         await asyncio.sleep(_UNREAD_S)
         peer_of(request).cut(Cut.UNREAD)
 
-    async def _add_headers(self, _: web.Request, response: web.StreamResponse) -> None:
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        if isinstance(response, web.HTTPExpectationFailed):
+            # aiohttp refuses an ``Expect`` that it does not know before any middleware.
+            self._rates.requests.charge(self._address.of(request), self._now_s(), 1)
+            response.force_close()
         response.headers[request_id.HEADER] = request_id.current()
         response.headers.update(self._headers)
 

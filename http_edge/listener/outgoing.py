@@ -17,7 +17,7 @@ from typing import Final
 
 from aiohttp import WSMsgType, web
 
-from http_edge.listener.connections import Peer
+from http_edge.listener.peer import Peer
 from http_edge.listener.transfers import Cut, Transfer
 
 _FRAME_BYTES: Final = 64

@@ -89,8 +89,9 @@ class Rates(Section):
     come back at once: burst_s covers 500 of them."""
     limited_answer_s: float = Field(default=0.5, ge=0, le=10)
     """Time that the answer takes to a request beyond per_address_per_s, and up to ten times this
-    where dozens of its address wait already. To refuse thousands in a second would keep an edge as
-    busy as serving them; a connection has one request at a time."""
+    where dozens of its address wait already; where 320 do, its connection is cut. To refuse
+    thousands in a second would keep an edge as busy as serving them; a connection has one request
+    at a time."""
     burst_s: float = Field(default=5, ge=1, le=3_600)
     """Seconds of its rate that a quiet key may use at once: the depth of every bucket."""
     keys_max: int = Field(default=50_000, ge=1, le=10_000_000)

@@ -1,6 +1,6 @@
-"""How long the disk takes beside a phase, by who writes as little and as often as the pair does.
+"""How long the disk takes beside a phase, by a writer of as little and as often as the pair.
 
-A disk that stands still, because its machine shares it with others, is felt by whoever commits. So
+A disk that stands still, because its machine shares it with others, is felt by all who commit. So
 a phase beside which it did says nothing about an attack, and is measured again.
 """
 
@@ -47,8 +47,8 @@ class DiskWatch:
 
     @property
     def p99_ms(self) -> float:
-        """99 of 100 writes took no longer."""
-        return percentile(sorted(self._took_ns), 99) / _NS_PER_MS
+        """99 of 100 writes took no longer; 0 where nothing could be written."""
+        return percentile(sorted(self._took_ns), 99) / _NS_PER_MS if self._took_ns else 0.0
 
     def _watch(self) -> None:
         file = os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600)

@@ -14,7 +14,8 @@ from tests.attacks.figures import Latency, Quiet, Row, times
 
 _COLUMNS: Final = (
     *("attack", "sent/s", "answered", "accept p50", "p99 ms", "times"),
-    *("deliver p50", "p99 ms", "times", "refused", "edge MiB", "host MiB", "log MB/day", "disk p99", "broken"),
+    *("deliver p50", "p99 ms", "times", "refused", "edge MiB", "host MiB", "log MB/day"),
+    *("disk p99", "broken"),
 )
 _TEXTS: Final = {"attack", "answered", "broken"}
 _WIDTH_WITHOUT_TERMINAL: Final = 190

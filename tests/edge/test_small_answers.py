@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
+from tests.edge.bare_edge import Edge, edge_with, until
 from tests.edge.mediator import WAIT_S
-from tests.edge.test_slow_clients import Edge, edge_with, until
 
 _SHOWN: Final = ("access-control-allow-origin", "content-type", "x-request-id", "server")
 _LONG: Final = bytes(100_000)

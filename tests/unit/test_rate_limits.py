@@ -146,6 +146,10 @@ def test_who_is_charged_for_what_it_did_owes_another_bucket_at_most() -> None:
     assert limit.take("key", 0.0) is None
     assert limit.take("key", 0.0) == 0.25
     assert limit.has("key", 0.0, 0)
+    assert not limit.has("key", 0.0, 1)
+    assert limit.has("key", 1.0, 4)
+    assert not limit.has("key", 1.0, 5)
+    assert limit.has("other", 0.0, 20)
     limit.charge("key", 0.0, 1_000_000)
     assert not limit.has("key", 0.0, 0)
     assert limit.take("key", 0.0) == 5.25

@@ -1,0 +1,126 @@
+"""Addresses that send more than their rate: what they make an edge hold, and what others feel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from actors.host.clock import system_clock
+from http_edge.listener.transfers import Cut
+from http_edge.settings.settings import Rates
+from tests.edge.bare_edge import REQUESTS, edge_with, ended, served, status, until
+
+
+async def test_an_address_that_owes_its_rate_has_few_connections_and_others_as_many_as_before(
+    tmp_path: Path,
+) -> None:
+    now_ms = system_clock()
+    async with edge_with(tmp_path, lambda: now_ms) as edge:
+        edge.listener._rates.requests.charge("127.0.0.2", now_ms / 1000, 1e9)
+        held = [await edge.connect(b"", "127.0.0.2") for _ in range(64)]
+        await until(lambda: len(edge.listener.connections) == len(held))
+        more = await edge.connect(b"", "127.0.0.2")
+        await until(lambda: edge.cuts(Cut.OWING) == 1)
+        with pytest.raises(ConnectionError):
+            await asyncio.get_running_loop().sock_recv(more, 1)
+        assert await served(edge) == b"x"
+
+
+async def test_refusals_for_a_rate_take_longer_where_many_wait_for_theirs(tmp_path: Path) -> None:
+    async with edge_with(tmp_path) as edge:
+        now_s = asyncio.get_running_loop().time
+        await edge.connect(b"")
+        await until(lambda: len(edge.listener.connections) == 1)
+        (client,) = edge.listener.connections._open
+        began_s = now_s()
+        await asyncio.gather(*[edge.listener._take_time(client) for _ in range(32)])
+        one_s = now_s() - began_s
+        await asyncio.gather(*[edge.listener._take_time(client) for _ in range(33)])
+        assert one_s >= 0.5
+        assert now_s() - began_s - one_s >= 1
+        assert not edge.listener._limited
+        assert not edge.cuts(Cut.OWING)
+
+
+async def test_of_requests_beyond_a_rate_hundreds_wait_and_no_more_unless_they_come_by_a_proxy(
+    tmp_path: Path,
+) -> None:
+    request, now_ms, slow = REQUESTS["GET"], system_clock(), Rates(limited_answer_s=10)
+    async with edge_with(tmp_path, lambda: now_ms, slow) as edge:
+        clients = [await edge.connect(b"", "127.0.0.2") for _ in range(322)]
+        await until(lambda: len(edge.listener.connections) == len(clients))
+        edge.listener._rates.requests.charge("127.0.0.2", now_ms / 1000, 1e9)
+        for client in clients:
+            await asyncio.get_running_loop().sock_sendall(client, request)
+        await until(lambda: edge.cuts(Cut.OWING) == 2)
+        assert edge.listener._limited["127.0.0.2"] == 320
+        assert (await served(edge)) == b"x"
+        shared = next(iter(edge.listener.connections._open))
+        shared.is_shared = True
+        waiting = asyncio.create_task(edge.listener._take_time(shared))
+        await until(lambda: edge.listener._limited["127.0.0.2"] == 321)
+        assert edge.cuts(Cut.OWING) == 2
+        waiting.cancel()
+
+
+async def test_newcomers_of_an_address_are_no_more_at_once_than_it_can_pay_for_unproven(
+    tmp_path: Path,
+) -> None:
+    now_ms = system_clock()
+    request = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+    async with edge_with(tmp_path, lambda: now_ms) as edge:
+        rates = edge.settings.rates
+        left = rates.per_address_per_s * rates.burst_s - 66 * (1 + rates.unproven_tokens)
+        edge.listener._rates.requests.charge("127.0.0.2", now_ms / 1000, left)
+        edge.listener.connections._timers["look"].cancel()
+        newcomers = [await edge.connect(b"", "127.0.0.2") for _ in range(67)]
+        await until(lambda: len(edge.listener.connections) == len(newcomers))
+        await edge.connect(b"", "127.0.0.2")
+        await until(lambda: edge.cuts(Cut.OWING) == 1)
+        for client in newcomers[:3]:
+            await asyncio.get_running_loop().sock_sendall(client, request)
+            assert await status(client) == 200
+        # Three that have shown what they cost make room for as many.
+        await edge.connect(b"", "127.0.0.2")
+        await until(lambda: len(edge.listener.connections) == len(newcomers) + 1)
+        assert edge.cuts(Cut.OWING) == 1
+        # Those that keep silent do not: until the next look, which comes within a second.
+        await edge.connect(b"", "127.0.0.2")
+        await edge.connect(b"", "127.0.0.2")
+        await edge.connect(b"", "127.0.0.2")
+        await until(lambda: edge.cuts(Cut.OWING) == 2)
+        edge.listener.connections.start()
+        standing = len(edge.listener.connections)
+        await edge.connect(b"", "127.0.0.2")
+        await until(lambda: len(edge.listener.connections) == standing + 1)
+
+
+async def test_an_expectation_that_is_unknown_costs_a_token_and_the_connection(
+    tmp_path: Path,
+) -> None:
+    now_ms = system_clock()
+    request = b"GET /download HTTP/1.1\r\nHost: x\r\nExpect: much\r\n\r\n"
+    one = Rates(per_address_per_s=1, burst_s=2, limited_answer_s=0)
+    async with edge_with(tmp_path, lambda: now_ms, one) as edge:
+        for _ in range(2):
+            client = await edge.connect(request)
+            assert await status(client) == 417
+            await ended(client)
+        assert await status(await edge.connect(REQUESTS["POST"])) == 429
+
+
+async def test_what_comes_behind_a_declined_upgrade_ends_in_no_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    declined = REQUESTS["WebSocket"].replace(b"/push", b"/brief")
+    brief = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(declined + brief)
+        assert await status(client) == 405
+        assert await status(client) == 200
+        await asyncio.get_running_loop().sock_sendall(client, b"G")
+        assert await served(edge) == b"x"
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
