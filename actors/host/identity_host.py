@@ -172,7 +172,6 @@ class IdentityHost:
         self._growth = Growth(self._log, clock)
         self._inspector = Inspector(self._host, self._log, self._on_writer)
         self._sockets: dict[str, int] = {}
-        self._edges: dict[str, str] = {}
         self._expiry = self._expiry_of(options, clock, new_id)
         self._writer.start()
         if options.shards:
@@ -214,8 +213,8 @@ class IdentityHost:
         match question:
             case Ping():
                 return self.ping()
-            case NoteSockets(edge, sockets, incarnation):
-                return self.heartbeat(edge, sockets, incarnation)
+            case NoteSockets(edge, sockets):
+                return self.heartbeat(edge, sockets)
             case ReadPages(reads):
                 return self.read(reads)
             case IsKnown(did):
@@ -276,16 +275,13 @@ class IdentityHost:
             raise LogUnavailable("the lease of this host is over")
         return self._incarnation
 
-    def heartbeat(self, edge: str, sockets: int, incarnation: str) -> str:
+    def heartbeat(self, edge: str, sockets: int) -> str:
         """Take note of an edge and its open sockets; the host's incarnation.
 
         The incarnation changes whenever the host starts anew: it has then forgotten its sessions.
-        An edge that started anew has lost its sockets, so its sessions end here.
+        Those of an edge that started anew ended with its connection; what it opened since stays.
         """
         self._sockets[edge] = sockets
-        if self._edges.setdefault(edge, incarnation) != incarnation:
-            self._edges[edge] = incarnation
-            self.forget_edge(edge)
         return self._incarnation
 
     def forget_edge(self, edge: str) -> None:

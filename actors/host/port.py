@@ -78,9 +78,10 @@ class Inspect(HostQuestion[InspectionAnswer], frozen=True):
 
 
 class NoteSockets(HostQuestion[str], frozen=True):
-    """An edge, its incarnation and how many sockets it has; the host's incarnation.
+    """An edge and how many sockets it has; the host's incarnation.
 
-    Another one than before means that the host may have forgotten the edge's sessions.
+    Another one than before means that the host may have forgotten the edge's sessions. That of the
+    edge is for hosts of earlier releases.
     """
 
     edge: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Collection
 from typing import Final
 
@@ -25,6 +26,7 @@ class LeasedHosts:
         self._prefix = prefix
         self._finder = finder
         self._caller = caller
+        self._orders = itertools.count()
 
     async def names(self) -> Collection[str]:
         """The hosts that live. Raises: HostUnavailable."""
@@ -39,10 +41,9 @@ class LeasedHosts:
         lease = await self._finder.find(beside)
         if lease is None:
             raise HostUnavailable(beside)
-        port = self.port(beside)
         try:
             async with asyncio.timeout(_START_S_MAX):
-                await port.ask(StartDedicated(did))
+                await self._order(beside, StartDedicated(did))
                 name = dedicated_host_name(did, lease.node)
                 while await self._finder.find(name) is None:  # noqa: ASYNC110 - another process's
                     await asyncio.sleep(_LOOK_S)
@@ -52,4 +53,17 @@ class LeasedHosts:
     async def end(self, name: str) -> None:
         """See ``DedicatedHosts.end``."""
         with contextlib.suppress(HostUnavailable):
-            await self.port(name).ask(EndHost())
+            await self._order(name, EndHost())
+
+    async def _order(self, name: str, order: StartDedicated | EndHost) -> None:
+        """Give an order over a connection of its own. Raises: HostUnavailable.
+
+        A host has one connection of each name: a second one of the placer's would end the first,
+        and what it had been asked with it.
+        """
+        caller = self._caller._replace(name=f"{self._caller.name} order {next(self._orders)}")
+        port = ConnectedHostPort(caller, name, self._finder)
+        try:
+            await port.ask(order)
+        finally:
+            port.close()

@@ -215,7 +215,8 @@ class SocketEndpoint:
                     message = await socket.receive()
             except TimeoutError:
                 if loop.time() >= ping_at:
-                    ping_at += self._protocol.ping_interval_s
+                    # From now on: a client owes no pongs for what stood still here.
+                    ping_at = loop.time() + self._protocol.ping_interval_s
                     if session.pings_unanswered >= self._protocol.pings_missed_max:
                         outgoing.close(PONGS_MISSED)
                         return

@@ -42,11 +42,11 @@ from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
     envelope_of,
-    free_port,
 )
 from tests.edge.mediator import HandClock, Mediator
 from tests.edge.raw_socket import TEXT, RawSocket, frame, raw_socket
 from tests.edge.test_bad_input import ALICE, BOB, MALLORY, every_command
+from tests.ports import free_port
 
 SETTINGS: Final[dict[str, Any]] = {
     "rates": {

@@ -21,8 +21,8 @@ from http_edge.clients.didcomm import Connection, Wallet
 from http_edge.clients.load import Mailbox
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, read_key
 from tests.bench.processes import ProcessTree
-from tests.cluster.nodes import free_port
 from tests.cluster.server import GONE_S_MAX, READY_S_MAX, own_environment
+from tests.ports import free_port
 
 PROGRAM: Final = Path(".venv-interop/bin/aca-py")
 _LOOPBACK: Final = "127.0.0.1"

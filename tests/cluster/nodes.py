@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +12,20 @@ from typing import Final, NamedTuple, Self
 
 from tests.cluster.namespace import Namespace
 from tests.cluster.server import MEDIATOR_DID, Server, own_environment, send, serve_command
+from tests.ports import free_port
 
 _REFUSED_S_MAX: Final = 60.0
 _INSIDE_PORT: Final = 8080
 
 
 class Place(NamedTuple):
-    """Where a node is: its address in the cluster, where it listens, what its commands run in."""
+    """Where a node is: its address in the cluster, where it listens, what its commands run in.
+
+    Without ``listen`` it is at a free port of loopback.
+    """
 
     ip: str
-    listen: str = "127.0.0.1:0"
+    listen: str = ""
     prefix: Sequence[str] = ()
 
 
@@ -149,11 +152,3 @@ class Nodes:
 def _ip(number: int) -> str:
     """An address of loopback that is a node's own."""
     return f"127.0.7.{number}"
-
-
-def free_port(ip: str = "127.0.0.1") -> int:
-    """A port without a listener at this address."""
-    with socket.socket() as probe:
-        probe.bind((ip, 0))
-        port: int = probe.getsockname()[1]
-    return port

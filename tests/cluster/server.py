@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
 from http_edge.cli.running_mediator import operators_access
 from http_edge.settings.settings import Settings
+from tests.ports import free_port
 
 READY_S_MAX: Final = 120.0
 GONE_S_MAX: Final = 30.0
@@ -58,7 +60,7 @@ class Server:
         self.prefix: Sequence[str] = ()
         """Before its command: where it is to run."""
         self.url = ""
-        self._listen = settings.pop("listen", "127.0.0.1:0")
+        self._listen = settings.pop("listen", "") or f"127.0.0.1:{free_port()}"
         self._settings = {"did": MEDIATOR_DID, **self.defaults, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._sessions: list[int] = []
@@ -131,8 +133,10 @@ class Server:
         (inode,) = {row[9] for row in rows if (row[1][8:], row[2][8:]) == ports} - {"0"}
         for edge in self.pids(EDGE):
             for descriptor in Path(f"/proc/{edge}/fd").iterdir():
-                if str(descriptor.readlink()) == f"socket:[{inode}]":
-                    return edge
+                # One that was closed meanwhile is not the one.
+                with contextlib.suppress(FileNotFoundError):
+                    if str(descriptor.readlink()) == f"socket:[{inode}]":
+                        return edge
         raise AssertionError("no edge has accepted the connection")
 
     def processes(self) -> Iterator[tuple[int, str]]:

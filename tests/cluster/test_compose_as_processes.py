@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import pytest
 
 from tests.cluster.server import ended, own_environment, ready_url, send
 from tests.deploy.manifests import DEPLOY, VARIABLES, compose
+from tests.ports import free_port
 
 pytestmark = pytest.mark.cluster
 READY_S_MAX: Final = 90.0
@@ -31,13 +31,6 @@ _POSTE: Final = """#!/bin/sh
 exec {python} -c 'from http_edge.cli.main import main; main()' "$@"
 """
 _SESSION: Final = 3  # field of /proc/<pid>/stat after the command's name
-
-
-def _free_port() -> int:
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        port: int = chosen.getsockname()[1]
-        return port
 
 
 def _environment_of_the_image() -> dict[str, str]:
@@ -52,7 +45,7 @@ class Machine:
     def __init__(self, folder: Path, dsn: str) -> None:
         self.services: dict[str, Any] = compose(VARIABLES).to_dict()["services"]
         self.folder = folder
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._dsn = dsn
         self._running: list[subprocess.Popen[bytes]] = []
         programs = folder / "bin"

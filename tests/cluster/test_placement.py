@@ -7,7 +7,7 @@ import itertools
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 
 import aiohttp
 import pytest
@@ -181,7 +181,16 @@ async def test_a_killed_dedicated_process_costs_the_commands_in_flight_alone(
             assert await writer.send(reader.identity.did, "before")
             opened = await Socket.open(reader)
             send(process, signal.SIGSTOP)
-            (request,) = await in_flight(mediator, [message(writer, reader, "lost")])
+            with closing(server.log()) as log:
+                before = log.position()
+
+                async def has_claimed() -> bool:
+                    return log.position() > before
+
+                (request,) = await in_flight(mediator, [message(writer, reader, "lost")])
+                # Its nonce comes first, at the host of all others.
+                await until(has_claimed)
+            await mediator.document()  # and it has gone on from there
             send(process, signal.SIGKILL)
             assert await request == UNAVAILABLE
             assert await until(lambda: writer.send(reader.identity.did, "after"))

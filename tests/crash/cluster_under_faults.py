@@ -29,7 +29,7 @@ from tests.cluster.accounts import befriend, client, newcomer, until
 from tests.cluster.balancer import Balancer
 from tests.cluster.memory import Memory
 from tests.cluster.namespace import Namespace, is_permitted
-from tests.cluster.nodes import Nodes, Place, apart, free_port
+from tests.cluster.nodes import Nodes, Place, apart
 from tests.cluster.wallets import served
 from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.cluster_faults import FIRST, NEEDS_NAMESPACE, SECOND, Fault, Harm
@@ -37,6 +37,7 @@ from tests.crash.kill_under_load import Load
 from tests.crash.ledger import Ledger, Outcome
 from tests.crash.wallets_under_kills import WalletNetwork
 from tests.database_server import DatabaseServer, database_directory
+from tests.ports import free_port
 
 _LOG = logging.getLogger(__name__)
 SERVED_S_MAX: Final = 60.0

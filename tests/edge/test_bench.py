@@ -15,7 +15,7 @@ from http_edge.cli.bench import PROTOCOLS, bench
 from http_edge.clients.decentrl import Sources
 from http_edge.server.exits import Exit, Stop
 from tests.edge.mediator import HandClock, Mediator
-from tests.edge.test_didcomm_walk import free_port
+from tests.ports import free_port
 
 MESSAGES = 40
 

@@ -16,8 +16,8 @@ import aiohttp
 from http_edge.crypto.mediator_keys import load_operators_token
 from http_edge.settings.settings import Settings
 from tests.cluster.server import own_environment, ready_url
-from tests.edge.didcomm.wallet_network import free_port
 from tests.edge.mediator import WAIT_S
+from tests.ports import free_port
 
 _FILES: Final = 1_100
 _PROGRAM: Final = (

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from http_edge.clients.didcomm.demonstration import demonstrate
 from tests.edge.mediator import HandClock, Mediator
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from tests.ports import free_port
 
 
 async def test_every_proof_of_the_walk_holds(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from http_edge.clients.decentrl.walk import walk as walk_decentrl
 from http_edge.clients.didcomm.demonstration import demonstrate
 from http_edge.clients.proofs import Proof
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
-from tests.edge.test_didcomm_walk import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.parametrize("layout", LAYOUTS)
 

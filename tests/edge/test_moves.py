@@ -14,10 +14,11 @@ import pytest
 
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.dispatch.hub import SERVICE_RESTART
-from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, free_port, ids
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, ids
 from tests.edge.identities import Identity
 from tests.edge.mediator import WAIT_S, HandClock, Mediator, Socket
 from tests.edge.moving import MovingMediator, NotedRoutes
+from tests.ports import free_port
 
 MOVES = 200
 CHANGES = 90

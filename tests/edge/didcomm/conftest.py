@@ -8,9 +8,10 @@ import aiohttp
 import pytest
 
 from tests.edge.conftest import StartMediator
-from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, free_port
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Json
 from tests.edge.mediator import Mediator
+from tests.ports import free_port
 
 
 @pytest.fixture

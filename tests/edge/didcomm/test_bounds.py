@@ -44,14 +44,14 @@ async def test_a_wallet_that_waits_for_messages_takes_no_place_of_others(
         assert await polling
 
 
-async def test_an_edge_that_started_anew_has_lost_its_sessions(
+async def test_sessions_end_with_the_connection_of_their_edge_and_not_with_its_reports(
     network: WalletNetwork, bob: Bob
 ) -> None:
     host = network.mediator.hosts.running["host-0"]
     async with bob.wallet.live():
-        host.heartbeat("edge-0", 1, "first")
+        host.heartbeat("edge-0", 1)
         assert host.stats().sessions
-        host.heartbeat("edge-0", 0, "second")
+        host.forget_edge("edge-0")
         host.stats()  # after what waits on the writer's thread
         assert not host.stats().sessions
 

@@ -32,9 +32,10 @@ from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.conftest import StartMediator
 from tests.edge.didcomm.cut_connections import Cut, CuttingProxy
 from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
-from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork, envelope_of, free_port
+from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork, envelope_of
 from tests.edge.identities import Json
 from tests.edge.mediator import Mediator
+from tests.ports import free_port
 
 _R = TypeVar("_R")
 GRANTED: Final = ("success", "no_change")

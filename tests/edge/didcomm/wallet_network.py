@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -62,14 +61,6 @@ def sealed(connection: Connection, kind: str, **members: Any) -> bytes:
 def routed(route: str = "all", **members: Any) -> Json:
     """The decorator that opens a return route, for ``sealed``."""
     return {"~transport": {"return_route": route, **members}}
-
-
-def free_port() -> int:
-    """A port without a server."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True, slots=True)

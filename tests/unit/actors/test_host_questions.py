@@ -51,8 +51,8 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter
 from eventstore.log.host_leases import HostLease
 from tests.cluster.accounts import until
-from tests.cluster.nodes import free_port
 from tests.log.raw_sql import run_sql
+from tests.ports import free_port
 
 DID, SHARD = "did:x:me", "shard-0"
 NO_HANDOVER = msgspec.msgpack.encode({})
@@ -143,6 +143,24 @@ async def test_a_host_that_knows_the_sockets_of_an_edge_is_not_sent_them_again(
     # The connection ended, and what was pushed to it with it.
     second = {await port.heartbeat(2, "first") for _ in range(3)}
     assert (len(first | second), len(questions)) == (2, 3)
+
+
+async def test_sessions_end_with_the_connection_of_an_edge_and_not_with_its_next_report(
+    host: RayIdentityHost, port: ConnectedHostPort
+) -> None:
+    sessions = host._host.sessions
+    await port.heartbeat(1, "first")
+    sessions.open(DID, "edge-0")
+    port.close()
+
+    async def ended() -> bool:
+        return not sessions.edges_of(DID)
+
+    await until(ended)
+    await port.ask(Ping())
+    sessions.open(DID, "edge-0")  # of a client that is back before the edge reports
+    await port.heartbeat(1, "second")
+    assert sessions.edges_of(DID) == {"edge-0"}
 
 
 def test_a_placed_host_is_well_as_long_as_its_lease_runs_and_writes_nothing(

@@ -15,7 +15,7 @@ from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
 from actors.placement.port import DrainNode, MoveShard, Placed, PlacerUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.host_leases import open_host_leases
-from tests.cluster.nodes import free_port
+from tests.ports import free_port
 from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster
 
 LOOPBACK = "127.0.0.1"
