@@ -273,12 +273,23 @@ class Ordeal:
         await asyncio.to_thread(self._cluster.nodes.lose_everything)
         since = time.monotonic()
         await asyncio.to_thread(self._cluster.nodes.start)
-        after = await self._states(load, network)
+        after = await self._states_of_all(before, load, network)
         faulted.served_s = faulted.mended_s = time.monotonic() - since
         network.load.ledger.fault(begins=False)
         self.compared = len(before)
         self.differing = [did for did in before if before[did] != after.get(did)]
         self.faulted.append(faulted)
+
+    async def _states_of_all(
+        self, before: dict[str, object], load: Load, network: WalletNetwork
+    ) -> dict[str, object]:
+        """The states of these identities; one whose shard is on its way is asked for again."""
+        async with asyncio.timeout(MENDED_S_MAX):
+            while True:
+                after = await self._states(load, network)
+                if before.keys() <= after.keys():
+                    return after
+                await asyncio.sleep(_POLL_S)
 
     async def _is_quiet(self) -> None:
         log = await asyncio.to_thread(self._cluster.log)

@@ -209,7 +209,9 @@ async def test_who_finds_no_room_to_wait_is_answered_as_if_the_time_were_over(
     network: WalletNetwork, bob: Bob
 ) -> None:
     polling = asyncio.create_task(bob.wallet.noop(LONG_MS))
-    await asyncio.sleep(SHORT_MS / 1000)
+    (edge,) = network.mediator.edges
+    while not len(edge._hub):  # noqa: ASYNC110 - no event says that a request began to wait
+        await asyncio.sleep(0)
     assert await bob.wallet.batch(1, LONG_MS) == []
     await network.write(bob, "one")
     assert bob.read(await polling) == "one"

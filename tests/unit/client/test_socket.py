@@ -144,7 +144,7 @@ async def test_a_final_refusal_ends_the_iteration_at_once(
 
 async def test_a_silent_connection_is_dead(mediator: ScriptedMediator, world: World) -> None:
     mediator.sockets.extend([accept(), accept({"type": "CONTRACTS_UPDATED"})])
-    limits = TransportLimits(silence_s_max=0.05)
+    limits = TransportLimits(silence_s_max=0.5)
     async with MediatorClient(mediator.url, sources=world.sources(), limits=limits) as client:
         alice = client.as_(Identity.create("alice", mediator.did))
         async with alice.socket(backoff=FEW) as socket:
