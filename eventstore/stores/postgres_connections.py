@@ -117,7 +117,8 @@ class PostgresConnections:
         self._allow_unsafe = allow_unsafe
         parameters = _parameters(dsn, bounds)
         servers = str(parameters.get("host", "")).count(",") + 1
-        self._try(parameters, several=servers > 1)
+        self._is_one_of_several = servers > 1
+        self._try(parameters, several=self._is_one_of_several)
         self._pool = ConnectionPool(
             connection_class=BoundedConnection,
             kwargs=parameters,
@@ -143,6 +144,10 @@ class PostgresConnections:
             with self._pool.connection() as connection:
                 yield connection
         except Error as error:
+            if self._is_one_of_several and isinstance(error, OperationalError):
+                # Another one may be the primary by now, though this one still answers: what waits
+                # there for its lost standby keeps its locks.
+                self._pool.drain()
             kind = next(
                 ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)
             )

@@ -45,7 +45,7 @@ def row(
         Felt(array("Q", [ms * MS] * 100), array("Q", [ms * MS] * 100)) for ms in (10, beside_ms)
     )
     beside.refused.update(refused or {})
-    figures = {"edge_bytes": 0, "host_bytes": 0, "log_bytes": 0, **changed}
+    figures = {"edge_bytes": 0, "host_bytes": 0, "log_bytes": 0, "disk_p99_ms": 1, **changed}
     did = AttackResult(20, 1_000, 10.0, answers or {"200": 20})
     return Row.of(ATTACK, alone, beside, did, seconds=10.0, **figures)
 

@@ -207,6 +207,27 @@ def _append_at(log: EventLog, version: int) -> None:
     log.append([encode(OWNER, version, message())], [message()])
 
 
+def test_an_old_primary_that_waits_for_its_lost_standby_is_left_for_the_new_one(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    old = server_of_its_own
+    bounds = PostgresBounds(connections_kept=3, connect_s_max=2, lock_s_max=1, answer_s_max=3)
+    with database_directory() as directory:
+        new = old.standby(directory / "two")
+        new.start()
+        old.require_standby()
+        with closing(open_log(new.url_with(old), postgres=bounds)) as log:
+            _append_at(log, 1)
+            new.promote()
+            # Stored by the old one, and never confirmed; its locks stay for as long as it waits.
+            with pytest.raises(AppendUnknown):
+                _append_at(log, 2)
+            _append_at(log, 2)
+            assert len(log.read_stream(OWNER)) == 2
+        with closing(open_log(new.url)) as found:
+            assert len(found.read_stream(OWNER)) == 2
+
+
 def test_a_fail_over_that_may_lose_commits_is_warned_of(
     server_of_its_own: DatabaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
