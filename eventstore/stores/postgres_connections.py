@@ -118,7 +118,7 @@ class PostgresConnections:
         parameters = _parameters(dsn, bounds)
         servers = str(parameters.get("host", "")).count(",") + 1
         self._is_one_of_several = servers > 1
-        self._try(parameters, several=self._is_one_of_several)
+        self._try(parameters)
         self._pool = ConnectionPool(
             connection_class=BoundedConnection,
             kwargs=parameters,
@@ -183,13 +183,13 @@ class PostgresConnections:
             raise
         connection.answer_s_max = self._bounds.answer_s_max
 
-    def _try(self, parameters: Mapping[str, Any], *, several: bool) -> None:
+    def _try(self, parameters: Mapping[str, Any]) -> None:
         """Connect once by hand: the pool would only say that it got no connection."""
         try:
             with BoundedConnection.connect(**parameters) as connection:
                 _bound(connection, self._bounds)
                 unsafe = unsafe_settings(connection)
-                replication = None if not several else _replication(connection)
+                replication = _replication(connection) if self._is_one_of_several else None
         except (OperationalError, ProgrammingError) as error:
             raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
         if unsafe and not self._allow_unsafe:

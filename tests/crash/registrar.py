@@ -36,9 +36,7 @@ class Registrar:
     """What the stranger tried to claim without hearing what came of it. A command that waits for a
     new owner may be late, and by then the key may be free: then it is hers."""
     limits: list[int] = field(default_factory=list)
-    """The limit of its queue that was confirmed last, if any was."""
-    unconfirmed: list[int] = field(default_factory=list)
-    """Limits whose outcome is unknown."""
+    """Limits of its queue that were asked for since the last one that was confirmed, this first."""
     connected: list[Wallet] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -87,11 +85,9 @@ class Registrar:
                 self.broken.append(f"a stranger claims a key amid kills: {claimed.result}")
 
     async def _change_rules(self, _: WalletLoad) -> None:
-        limit = max([*self.limits, *self.unconfirmed], default=_FIRST_LIMIT) + 1
-        # One whose outcome is unknown may still come after a later one, from an edge that waits.
-        self.unconfirmed.append(limit)
+        limit = max(self.limits, default=_FIRST_LIMIT) + 1
+        self.limits.append(limit)
         answered = (await self.owner.update_queue(message_count_limit=limit)).message_count_limit
-        self.unconfirmed.remove(limit)
         self.limits = [limit]
         if answered != limit:
             self.broken.append(f"a limit of {limit} is set: {answered}")
@@ -105,9 +101,8 @@ class Registrar:
             self.broken.append("the grant is another one")
         await self._check_keylist(kills)
         limit = (await self.owner.queue_status()).message_count_limit
-        allowed = [*self.limits, *self.unconfirmed]
-        if self.limits and limit not in allowed:
-            self.broken.append(f"the limit is {limit} instead of one of {allowed}")
+        if self.limits and limit not in self.limits:
+            self.broken.append(f"the limit is {limit} instead of one of {self.limits}")
         for wallet in self.connected:
             await wallet.ping()
             waiting = [wallet.connection.open(one.envelope) for one in await wallet.fetch()]

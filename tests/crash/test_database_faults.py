@@ -28,10 +28,10 @@ from tests.ports import free_port
 pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.postgres]
 ANSWERED_S_MAX: Final = 35.0
 """``limits.host_call_s_max`` and a little."""
-SERVED_AGAIN_S_MAX: Final = 60.0
-"""That it comes back: how soon is measured (``python -m tests.bench failover``). After a pause the
-statement that was under way is given up after ``postgres.answer_s_max``, and then each idle
-connection is found to be dead."""
+SERVED_AGAIN_S_MAX: Final = 15.0
+SERVED_AFTER_PAUSE_S_MAX: Final = 30.0
+"""The statement that was under way is given up after ``postgres.answer_s_max``, and then each
+idle connection is found to be dead."""
 FURTHER_ACKS: Final = 40
 SETTINGS: Final = {
     "hosts": "2",
@@ -106,7 +106,7 @@ def database(directory: Path) -> DatabaseServer:
     return server
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 async def test_restarts_outages_and_fail_overs_of_the_database_cost_time_alone(
     tmp_path: Path, directory: Path, database: DatabaseServer, report: Report
 ) -> None:
@@ -140,7 +140,7 @@ async def test_restarts_outages_and_fail_overs_of_the_database_cost_time_alone(
         await load.accepted(FURTHER_ACKS)
         second.pause()
         await asyncio.to_thread(third.promote)
-        await outage.is_over("primary paused", SERVED_AGAIN_S_MAX)
+        await outage.is_over("primary paused", SERVED_AFTER_PAUSE_S_MAX)
         # Two primaries: what the old one was about to confirm, no client waits for any more.
         second.resume()
         await load.accepted(FURTHER_ACKS)

@@ -22,7 +22,7 @@ from tests.crash.storage import stored_texts
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
 TEXT_BYTES: Final = 16 * 1024
 REFUSED_IN_A_ROW: Final = 10
-SERVED_AGAIN_S_MAX: Final = 60.0
+SERVED_AGAIN_S_MAX: Final = 10.0
 LEASE_S: Final = 1.0
 Answer = TypeVar("Answer")
 UNAVAILABLE: Final = frozenset({429, 503})

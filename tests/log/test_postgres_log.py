@@ -89,7 +89,7 @@ def test_an_append_is_one_question_and_one_answer(
     assert log.waiting_queues(limit=9) == [WaitingQueue(OWNER_DID, 1, 1200, 5, outbound=False)]
 
 
-def test_who_stands_still_in_an_append_is_ended_before_others_give_up(
+def test_who_stands_still_in_an_append_keeps_others_waiting_for_three_seconds_at_most(
     log: EventLog, postgres_url: str
 ) -> None:
     append(log, OTHER, message())
@@ -98,8 +98,7 @@ def test_who_stands_still_in_an_append_is_ended_before_others_give_up(
         append_rows(paused.cursor(), [encode(OWNER, 1, message())], [message()], [])
         began_s = time.monotonic()
         append(log, OWNER, message())
-        # The server ends who is idle for two seconds; others wait for ``lock_s_max``, ten.
-        assert time.monotonic() - began_s < 8
+        assert time.monotonic() - began_s < 3
         with pytest.raises(psycopg.Error, match="idle-in-transaction"):
             paused.commit()
         paused.close()
