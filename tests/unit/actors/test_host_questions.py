@@ -46,6 +46,7 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
+from actors.placement.leased_hosts import LeasedHosts
 from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter
@@ -161,6 +162,24 @@ async def test_sessions_end_with_the_connection_of_an_edge_and_not_with_its_next
     sessions.open(DID, "edge-0")  # of a client that is back before the edge reports
     await port.heartbeat(1, "second")
     assert sessions.edges_of(DID) == {"edge-0"}
+
+
+@pytest.mark.usefixtures("host")
+async def test_an_order_of_the_placer_ends_none_of_its_other_connections(
+    options: HostOptions,
+) -> None:
+    leases = options.open_leases()
+    caller = Caller("placer", 10, nowhere, nowhere, patience_s=10)
+    hosts = LeasedHosts("host", HostFinder([leases]), caller)
+    port = hosts.port("host")
+    assert isinstance(port, ConnectedHostPort)
+    await port.ask(Ping())
+    before = port._client
+    await hosts.end("host")  # refused: it is that of shards
+    await port.ask(Ping())
+    assert port._client is before
+    port.close()
+    leases.close()
 
 
 def test_a_placed_host_is_well_as_long_as_its_lease_runs_and_writes_nothing(
