@@ -3,15 +3,17 @@
 Where a table would have the DID of an identity that was erased and has not come back, it has
 ``ERASED``. The streams of these identities stand in the table of identities; a DID belongs to one
 of them if its stream, which follows from it (UUIDv5), is among them. So a rebuild that continues an
-earlier one knows them, whose tables have no DID of theirs any more. Rows cannot be continued that
-lost their names: after an erasure, and when an identity has come back, all tables are made anew.
+earlier one knows them, whose tables have no DID of theirs any more. It writes the rows anew in
+which those stand that were erased since. Rows cannot be continued that lost the name of their own
+stream: when an identity that was erased has come back, all tables are made anew.
 
 With pseudonyms nothing is done: there is no DID in such tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -24,6 +26,7 @@ from eventstore.log.events import (
     IdentityRegistered,
     type_name,
 )
+from projections.rebuild.writing import slot
 
 ERASED: Final = "erased"
 """Instead of the DID."""
@@ -35,47 +38,75 @@ _DIDS: Final = (
 )
 """The columns of tables that hold a DID. A partition that is one keeps its name."""
 _PREFIX: Final = NAMESPACE.bytes + b"identity:"
+_GONE: Final = "gone"
 
 
-def erased_streams(identities: DataFrame) -> list[str]:
-    """The streams, in hexadecimal, of the identities in such rows, or in their table."""
-    found = identities.where("erased").select(F.lower(F.hex("stream")).alias("stream")).collect()
-    return sorted(row["stream"] for row in found)
+def erased_identities(rows: DataFrame) -> DataFrame:
+    """The ``stream`` and ``identity`` of those that are erased.
+
+    Of rows of the table of identities, where the names are hidden, or of ``said_last``.
+    """
+    return rows.where("erased").select("stream", "identity")
 
 
 def said_last(events: DataFrame) -> DataFrame:
-    """Of each identity, by its events from the first on, whether it is erased."""
+    """Of each identity, by events that are all of its own from some version on, is it erased?
+
+    Of those alone that these events say something about.
+    """
     said = events.where(F.col("type").isin(ERASURES, *_COMING_BACK))
     erased = F.max_by(F.col("type") == ERASURES, F.col("version"))
-    return said.groupBy("stream").agg(erased.alias("erased"))
+    return said.groupBy("stream", "identity").agg(erased.alias("erased"))
 
 
-def has_events_of(events: DataFrame, streams: Collection[str]) -> bool:
-    """Is one of these events of one of these streams?"""
-    if not streams:
-        return False
-    return bool(events.where(F.lower(F.hex("stream")).isin(*streams)).limit(1).count())
+def has_events_of(events: DataFrame, identities: DataFrame) -> bool:
+    """Is one of these events of one of these identities?"""
+    streams = F.broadcast(identities.select("stream"))
+    return bool(events.select("stream").join(streams, "stream", "left_semi").limit(1).count())
 
 
-def without_names(rows: DataFrame, streams: Sequence[str]) -> DataFrame:
-    """The rows, with no DID of the identities of these streams."""
-    if not streams:
-        return rows
-    names = [name for name in _DIDS if name in rows.columns]
-    return rows.withColumns({name: _hidden(F.col(name), streams) for name in names})
+def names_in(columns: Collection[str]) -> list[str]:
+    """Those of these columns that hold a DID."""
+    return [name for name in _DIDS if name in columns]
 
 
-def _hidden(did: Column, streams: Sequence[str]) -> Column:
-    return F.when(_stream_of(did).isin(*streams), F.lit(ERASED)).otherwise(did)
+def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[set[int]]:
+    """Of each of these tables, the slots of the rows that name one of these identities."""
+    names = [
+        rows.select(
+            F.lit(number).alias("table"),
+            slot().alias("slot"),
+            F.explode(F.array(*names_in(rows.columns))).alias("identity"),
+        )
+        for number, rows in enumerate(tables)
+    ]
+    found: list[set[int]] = [set() for _ in tables]
+    gone = F.broadcast(identities.select("identity"))
+    named = reduce(DataFrame.unionAll, names).join(gone, "identity", "left_semi")
+    for row in named.select("table", "slot").distinct().collect():
+        found[row["table"]].add(row["slot"])
+    return found
+
+
+def without_names(rows: DataFrame, identities: DataFrame) -> DataFrame:
+    """The rows, with no DID of these identities, which are few beside them."""
+    for name in names_in(rows.columns):
+        gone = F.broadcast(identities.select(F.col("stream").alias(_GONE)))
+        hidden = F.when(F.col(_GONE).isNotNull(), F.lit(ERASED)).otherwise(F.col(name))
+        joined = rows.join(gone, _stream_of(F.col(name)) == F.col(_GONE), "left")
+        rows = joined.withColumn(name, hidden).drop(_GONE)
+    return rows
 
 
 def _stream_of(did: Column) -> Column:
-    """``eventstore.log.codec.identity_stream`` in hexadecimal (RFC 9562, version 5)."""
+    """``eventstore.log.codec.identity_stream``, 16 bytes (RFC 9562, version 5)."""
     sha1 = F.sha1(F.concat(F.lit(_PREFIX), did.cast("binary")))
-    return F.concat(
-        F.substring(sha1, 1, 12),
-        F.lit("5"),
-        F.substring(sha1, 14, 3),
-        F.translate(F.substring(sha1, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab"),
-        F.substring(sha1, 18, 15),
+    return F.unhex(
+        F.concat(
+            F.substring(sha1, 1, 12),
+            F.lit("5"),
+            F.substring(sha1, 14, 3),
+            F.translate(F.substring(sha1, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab"),
+            F.substring(sha1, 18, 15),
+        )
     )

@@ -8,7 +8,7 @@ is read has changed, whatever is killed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -35,9 +35,11 @@ from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import read_files
 from projections.rebuild.erased import (
     ERASURES,
-    erased_streams,
+    erased_identities,
     has_events_of,
+    names_in,
     said_last,
+    slots_naming,
     without_names,
 )
 from projections.rebuild.writing import (
@@ -121,8 +123,8 @@ class _Staged:
 class _Run:
     """One rebuild to a position, from an earlier generation or from nothing.
 
-    ``erased`` are the streams of the identities whose names no table gets
-    (``projections.rebuild.erased``).
+    ``erased`` are the identities whose names no table gets, ``erased_since`` those of them that
+    earlier tables still name (``projections.rebuild.erased``).
     """
 
     spark: SparkSession
@@ -130,7 +132,8 @@ class _Run:
     position: Position
     place: TablesPlace
     start: Generation | None
-    erased: Sequence[str] = ()
+    erased: DataFrame | None = None
+    erased_since: DataFrame | None = None
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def generation(self, kept: Kept, progress: Progress) -> Generation:
@@ -174,7 +177,7 @@ class _Run:
         stage = self._stages(step)
 
         found: dict[str, _Staged] = {}
-        with _keeping(step) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
+        with _keeping(step, self.erased) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
             for done in as_completed([writers.submit(stage, each, kept) for each in PROJECTIONS]):
                 staged = done.result()
                 found[staged.table.name] = staged
@@ -191,16 +194,25 @@ class _Run:
         rows = sum(self.position) - start.position
         in_files = self.export.counts(self.position, start.at)
         new = {kind: min(count, rows) for kind, count in in_files.items()}
-        slots = slots_by_type(step.events)
+        slots, naming = slots_by_type(step.events), self._slots_naming_erased(start)
 
         def stage(projection: Projection, kept: Step) -> _Staged:
-            earlier = start.table(projection.name)
-            if kept.types.isdisjoint(projection.reads):
+            earlier, named = start.table(projection.name), naming.get(projection.name, set())
+            if not named and kept.types.isdisjoint(projection.reads):
                 return _Staged(earlier, _schema(projection, self._read(earlier, [])).json())
-            parts = parts_to_write(projection, earlier, slots, events, new)
+            parts = parts_to_write(projection, earlier, slots, events, new, named)
             return self._stage_changed(projection, kept, earlier, parts)
 
         return stage
+
+    def _slots_naming_erased(self, start: Generation) -> Mapping[str, set[int]]:
+        """Of each earlier table, the slots of the rows that have to lose a name."""
+        if self.erased_since is None:
+            return {}
+        named = [each for each in start.tables if names_in([one.name for one in each.columns])]
+        rows = [self._read(table, table.files) for table in named]
+        slots = slots_naming(rows, self.erased_since)
+        return dict(zip([table.name for table in named], slots, strict=True))
 
     def _stage_changed(
         self, projection: Projection, step: Step, earlier: GenerationTable, parts: Parts
@@ -217,7 +229,8 @@ class _Run:
         self, projection: Projection, step: Step, parts: Parts, stays: list[TableFile] | None = None
     ) -> _Staged:
         rows = projection.rebuild(step).select(*projection.columns)
-        rows = without_names(rows, self.erased)
+        if self.erased is not None:
+            rows = without_names(rows, self.erased)
         root = spark_path(self.place.target)
         folder = f"{root}/{projection.name}/{self.name}"
         if step.earlier or not step.types.isdisjoint(projection.reads):  # else it has no rows
@@ -260,9 +273,10 @@ def _schema(projection: Projection, rows: DataFrame) -> StructType:
 
 
 @contextmanager
-def _keeping(step: Step) -> Iterator[Step]:
+def _keeping(step: Step, *others: DataFrame | None) -> Iterator[Step]:
     """The step with what several tables, or several passes, need kept while the block runs."""
-    kept = [step.rare.persist(StorageLevel.MEMORY_AND_DISK)]
+    needed = [step.rare, *(rows for rows in others if rows is not None)]
+    kept = [rows.persist(StorageLevel.MEMORY_AND_DISK) for rows in needed]
 
     def keep(rows: DataFrame) -> int:
         kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
@@ -285,12 +299,16 @@ def _run(
     """A rebuild that continues earlier tables, or begins anew where names have to leave them."""
     if export.key is not None or not export.counts(position).get(ERASURES):
         return _Run(spark, export, position, place, start)
-    if start is not None and ERASURES not in export.types(start.at, position):
+    if start is not None:
         table = start.table(IDENTITIES.name)
-        erased = erased_streams(read_files(spark, place, table, table.files))
-        if not has_events_of(export.events(spark, start.at, position), erased):
-            return _Run(spark, export, position, place, start, erased)
-    erased = erased_streams(said_last(export.events(spark, None, position)))
+        erased = erased_identities(read_files(spark, place, table, table.files))
+        new = export.events(spark, start.at, position)
+        if not has_events_of(new, erased):
+            if ERASURES not in export.types(start.at, position):
+                return _Run(spark, export, position, place, start, erased)
+            since = erased_identities(said_last(new))
+            return _Run(spark, export, position, place, start, erased.unionAll(since), since)
+    erased = erased_identities(said_last(export.events(spark, None, position)))
     return _Run(spark, export, position, place, None, erased)
 
 

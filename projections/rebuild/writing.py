@@ -73,6 +73,7 @@ def parts_to_write(
     slots: Mapping[str, Collection[int]],
     events: Mapping[str, int],
     new_events: Mapping[str, int],
+    others: Collection[int] = (),
 ) -> Parts:
     """What the new events can have changed of a table.
 
@@ -82,6 +83,7 @@ def parts_to_write(
         slots: ``slots_by_type`` of the new events.
         events: how many events of each type there are, with the new ones.
         new_events: how many of these are new.
+        others: slots of rows that are written anew in any case.
     """
     wanted = max(earlier.buckets, buckets_for(projection, events))
     recent = [file for file in earlier.files if file.bucket == earlier.recent]
@@ -95,6 +97,7 @@ def parts_to_write(
     ):
         return all_parts(wanted, earlier.files)
     touched = buckets_of(projection, earlier.buckets, slots)
+    touched |= {each % earlier.buckets for each in others}
     # A stream that began before may be in its bucket or in the recent one.
     read = touched | {earlier.recent} if touched else touched
     replaced = [file for file in earlier.files if file.bucket in read]

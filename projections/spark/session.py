@@ -28,6 +28,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from projections.errors import USAGE, ProjectionError
+from projections.spark.local_files import start_no_process_for_a_file
 
 RELEASE_MIN: Final = 17
 _RELEASE: Final = re.compile(r'version "(\d+)')
@@ -145,6 +146,8 @@ _ON_THIS_MACHINE: Final = {
     # Small parts: a hash table of one has to fit into memory.
     "spark.sql.shuffle.partitions": str(PARTS_MAX),
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+    # Hash tables and sorters grow by pages, each of them by one at least: by default 64 MiB here.
+    "spark.buffer.pageSize": "2m",
     # Most columns of a batch are empty: each costs less than its beginning.
     "spark.sql.parquet.columnarReaderBatchSize": "16384",
     # Rows that are kept for one rebuild: compressing them takes longer than reading them again.
@@ -184,6 +187,7 @@ def open_session(
     Raises:
         JavaMissing: there is no Java to start.
     """
+    is_local = False
     if started_by_spark():
         settings = _EVERYWHERE
     else:
@@ -193,6 +197,8 @@ def open_session(
     if master is not None:
         settings = settings | {"spark.master": master}
     spark = _started(settings, memory_mib)
+    if is_local:
+        start_no_process_for_a_file(spark)
     try:
         yield spark
     finally:

@@ -35,8 +35,12 @@ ERASED: Final = type_name(IdentityErasureBegun)
 
 
 def rare_events(events: DataFrame) -> DataFrame:
-    """The events of all but the frequent types, with the columns that they fill."""
-    return events.where(~F.col("type").isin(*sorted(FREQUENT))).drop(*_OF_FREQUENT_ALONE)
+    """The events of all but the frequent types, with the columns that they fill.
+
+    Sorted by type: where they are kept, who wants some of them reads no others.
+    """
+    rare = events.where(~F.col("type").isin(*sorted(FREQUENT))).drop(*_OF_FREQUENT_ALONE)
+    return rare.sortWithinPartitions("type")
 
 
 @dataclass(frozen=True)

@@ -221,10 +221,11 @@ def test_who_was_erased_has_no_name_in_tables_that_are_written_afterwards(
             assert tables == folded(log)
             return made, tables
 
-        _, before = rebuilt(None)
+        first, before = rebuilt(None)
         assert {"queues", "contracts", "identities"} <= naming(before, gone)
-        _, erased = rebuilt(lambda history: erase(history, gone))
+        second, erased = rebuilt(lambda history: erase(history, gone))
         assert naming(erased, gone) == set()
+        assert files_of(first) & files_of(second)
         assert "erased" in {value for row in erased["contracts"] for value in row}
         one, _ = rebuilt(History.commit)
         other, continued = rebuilt(History.commit)
