@@ -13,14 +13,17 @@ import pytest
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
+from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.manifest import Signer
+from eventstore.parquet.manifest import ManifestTree, Signer
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.step import Bounds
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
+from tests.export.forging import SIGNER, TRUSTED, SampleExport, with_value
 from tests.export.samples import (
     SEED,
     SIGNED_BY,
@@ -106,6 +109,70 @@ def test_steps_that_were_put_together_since_are_verified_once_more(verifying: Ve
     assert verifying.check()[1].rows == 0
 
 
+def test_files_that_took_the_place_of_verified_ones_are_verified_and_nothing_else(
+    verifying: Verifying,
+) -> None:
+    verifying.check()
+    before = {file.path for file in catalog_of(verifying.place).files}
+    with closing(exporter(verifying.log, verifying.place, Bounds(rows_max=30))) as export:
+        assert export.compact(files_min=2)
+    catalog = catalog_of(verifying.place)
+    written = [file for file in catalog.files if file.path not in before]
+    findings, summary, ignored = verifying.check()
+    assert (findings, ignored, summary.verified_to) == ([], "", catalog.last)
+    assert 0 < summary.rows == sum(file.rows for file in written) < catalog.last
+    assert verifying.check()[1].rows == 0
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> SampleExport:
+    return SampleExport(tmp_path)
+
+
+def check_sample(sample: SampleExport, tmp_path: Path) -> tuple[list[Fault | Damage], int]:
+    """What is wrong with it, by fault, and how many rows were read."""
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, TRUSTED)
+    *found, summary = verify_export(sample.place, TRUSTED, processes=1, marks=marks)
+    assert isinstance(summary, ExportSummary)
+    return [one.fault for one in found if isinstance(one, ExportFinding)], summary.rows
+
+
+@pytest.mark.parametrize(
+    ("column", "fault"), [("message_id", Fault.WRONG_COLUMN), ("state", Fault.BROKEN_SEAL)]
+)
+def test_a_rewritten_file_that_says_something_else_is_found_though_all_is_signed(
+    sample: SampleExport, tmp_path: Path, column: str, fault: Fault
+) -> None:
+    assert check_sample(sample, tmp_path)[0] == []
+    path = min(sample.files)
+    row = sample.tables[path]["type"].to_pylist().index("message-queued")
+    value = sample.tables[path][column][row].as_py()
+    other = value[:-1] + bytes([value[-1] ^ 1]) if column == "state" else "another"
+    sample.forge(path, lambda table: with_value(table, row, column, other))
+    faults, rows = check_sample(sample, tmp_path)
+    assert fault in faults
+    assert rows == sum(file.rows for file in sample.manifest_of(path).files)
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_seals_in_rewritten_files_have_to_be_those_of_the_tree(
+    sample: SampleExport, tmp_path: Path, is_sound: bool
+) -> None:
+    assert check_sample(sample, tmp_path)[0] == []
+    path = min(sample.files)
+    manifest, table = sample.manifest_of(path), sample.tables[path]
+    day = path.split("/")[1].removeprefix("date=")
+    halves = [write_data(sample.place, day, half) for half in (table[:9], table[9:])]
+    assert isinstance(manifest.tree, ManifestTree)
+    tree = manifest.tree if is_sound else ManifestTree(manifest.tree.size, "00" * 32)
+    others = [file for file in manifest.files if file.path != path]
+    sample.remove(path)
+    sample.sign(manifest, files=[*halves, *others], tree=tree)
+    faults, rows = check_sample(sample, tmp_path)
+    assert rows == manifest.rows
+    assert faults == ([] if is_sound else [Fault.WRONG_TREE])
+
+
 def test_damage_in_what_is_new_is_found_and_not_marked(verifying: Verifying) -> None:
     verifying.check()
     marked = contents(verifying.folder)
@@ -152,12 +219,14 @@ def test_a_mark_that_was_forged_or_is_of_another_key_or_export_is_not_used(
     marked = contents(verifying.folder)
     [mark] = [path for path in marked if path.endswith(".json")]
     [streams] = [path for path in marked if path.endswith(".streams")]
+    [files] = [path for path in marked if path.endswith(".files")]
     said = json.loads(marked[mark])
     forged = json.dumps(said | {"position": said["position"] - 1}, separators=(",", ":")).encode()
     for path, content, why in (
         (mark, forged, "bad signature"),
         (mark, b"{", "broken manifest"),
         (streams, marked[streams] + b"x", "not the file that the mark names"),
+        (files, marked[files][32:], "not the file that the mark names"),
     ):
         verifying.folder.write(path, content)
         findings, summary, ignored = verifying.check()

@@ -47,7 +47,7 @@ from eventstore.parquet.tree import TREE
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
 from eventstore.parquet.verify.index import IndexCheck
 from eventstore.parquet.verify.manifests import Claims, ManifestPart, read_claims
-from eventstore.parquet.verify.mark import STREAM_ENDS, Verified, VerifiedMarks
+from eventstore.parquet.verify.mark import STREAM_ENDS, Verified, VerifiedMarks, file_hashes
 from eventstore.parquet.verify.rows import (
     FINDINGS_MAX,
     CheckedPart,
@@ -61,6 +61,8 @@ __all__ = ["ExportFinding", "ExportSummary", "Progress", "verify_export"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the rows checked and the rows in all."""
+Job: TypeAlias = tuple[ManifestPart, Mapping[str, Head]]
+"""A manifest whose rows are checked, and the known heads that they must have."""
 _MARK: Final = "the mark of what was verified"
 ROWS_PER_PROCESS: Final = 200_000
 """With fewer, a process takes longer to start than to check."""
@@ -89,7 +91,8 @@ def verify_export(  # noqa: PLR0913 - what is held against what
         processes: how many check at the same time; None: as many as there are cores. They are
             started only for large exports, and import the main module of the program.
         marks: what was verified before; with ``key`` alone. Of that the rows are not read again,
-            but where ``known_heads`` have to be found; what is sound at the end is marked.
+            but where ``known_heads`` have to be found, and where other files hold them since; what
+            is sound at the end is marked.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
@@ -114,7 +117,8 @@ def verify_export(  # noqa: PLR0913 - what is held against what
     summary = check.summary(findings, key_is_trusted=key is not None)
     if marks and claims.head and summary.tree and not summary.findings:
         ended = check.streams.table()
-        marks.write(place, claims.head, Verified(summary.position, summary.tree, ended))
+        files = frozenset[bytes]().union(*[file_hashes(part.manifest) for part in claims.parts])
+        marks.write(place, claims.head, Verified(summary.position, summary.tree, ended, files))
     yield summary
 
 
@@ -147,10 +151,15 @@ class _ExportCheck:
         self._is_cut = verified is not None and self._verified is None
         self._verified_to = self._verified.position if self._verified else 0
         self._skipped = [part for part in parts if part.manifest.last <= self._verified_to]
+        self._rewritten = [
+            part
+            for part in self._skipped
+            if self._verified and not self._verified.has_files_of(part.manifest)
+        ]
         self._parts = parts[len(self._skipped) :]
         self.streams = StreamEnds(self._verified.streams if self._verified else None)
         self._rows = self._seals = self._left_out = self._known_to = 0
-        self.rows_in_all = sum(part.manifest.rows for part in self._parts)
+        self.rows_in_all = sum(part.manifest.rows for part in [*self._rewritten, *self._parts])
 
     def run(self, processes: int, progress: Progress | None) -> Iterator[ExportFinding]:
         reached = 0
@@ -158,6 +167,12 @@ class _ExportCheck:
             why = "more of it was verified before than it has now"
             yield finding_of(ExportDamaged(END, Damage.ROLLED_BACK, why))
         yield from self._skip()
+        again: Sequence[Job] = [(part, {}) for part in self._rewritten]
+        for (part, _), checked in zip(again, _checked(self._place, again, processes), strict=True):
+            yield from self._check_again(part, checked)
+            reached += part.manifest.rows
+            if progress:
+                progress(reached, self.rows_in_all)
         jobs = [(part, self._known_in(part)) for part in self._parts]
         for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
             yield from checked.findings
@@ -245,6 +260,18 @@ class _ExportCheck:
             yield finding_of(ExportDamaged(TREE, Damage.CHANGED, why))
         self._index.skip(newest.last)
 
+    def _check_again(self, part: ManifestPart, checked: CheckedPart) -> Iterator[ExportFinding]:
+        """What is wrong with rows in files that took the place of those that were verified.
+
+        If their seals are the same, so are the rows, and where streams end is known.
+        """
+        self._rows += checked.rows
+        self._seals += checked.seals
+        self._left_out += checked.left_out
+        yield from checked.findings
+        if checked.leaves is not None and not checked.findings:
+            yield from self._tree.check_again(part.manifest, checked.leaves)
+
     def _known_in(self, part: ManifestPart) -> dict[str, Head]:
         """The known heads that the rows of this manifest must have, if it is not too late."""
         newest = {name: head.version for name, head in part.heads.items()}
@@ -265,9 +292,7 @@ class _ExportCheck:
             self.streams.lose()
 
 
-def _checked(
-    place: ExportPlace, jobs: Sequence[tuple[ManifestPart, Mapping[str, Head]]], processes: int
-) -> Iterator[CheckedPart]:
+def _checked(place: ExportPlace, jobs: Sequence[Job], processes: int) -> Iterator[CheckedPart]:
     """Check the rows of manifests, several at the same time; results in their order."""
     if processes <= 1:
         for job in jobs:

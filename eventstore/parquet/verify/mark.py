@@ -3,8 +3,9 @@
 It lies with who verifies, in a folder of the mediator's data directory, and never in the export;
 the mediator's key signs it, so that only who has that key can say that something was verified. It
 binds the export by its place, its mediator and its key, and what was verified by the tree over all
-seals and the SHA-256 of a file with the end of each stream. The next check holds the export to both
-and reads the rows behind them.
+seals, by a file with the end of each stream, and by one with the SHA-256 of each data file. The
+next check holds the export to them. It reads the rows behind them, and those in files that took the
+place of others since.
 
 What is no such mark is not used: then all is verified. One that was put back to an earlier state
 costs the work of verifying what followed once more. One that reaches beyond the end of the export
@@ -14,6 +15,7 @@ is a finding, because the export was put back.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,6 +26,7 @@ from eventstore.parquet.errors import ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
     ExportHead,
+    Manifest,
     ManifestTree,
     Signer,
     parse_statement,
@@ -40,12 +43,17 @@ STREAM_ENDS: Final = pa.schema(
     ]
 )
 """Where each stream ends: its last version, and the identity that it is of."""
-RULES: Final = 1
+_HASH_BYTES: Final = 32
+RULES: Final = 2
 """Of what is compared: a release that compares more verifies all once again."""
 
 
 class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was verified of an export; ``streams`` is the SHA-256 of the file of ``STREAM_ENDS``."""
+    """What was verified of an export.
+
+    ``streams`` is the SHA-256 of the file of ``STREAM_ENDS``, ``files`` that of the one with those
+    of the data files, 32 bytes each; empty in a mark of a release that had none.
+    """
 
     format: int
     schema: int
@@ -56,16 +64,27 @@ class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     position: int
     tree: ManifestTree
     streams: str
+    files: str = ""
     signed_by: str
     signature: str = ""
 
 
 class Verified(NamedTuple):
-    """A mark that holds, with the ends of the streams."""
+    """A mark that holds, with the ends of the streams and the SHA-256 of each data file."""
 
     position: int
     tree: ManifestTree
     streams: pa.Table
+    files: AbstractSet[bytes]
+
+    def has_files_of(self, manifest: Manifest) -> bool:
+        """Were the data files of this manifest verified?"""
+        return file_hashes(manifest) <= self.files
+
+
+def file_hashes(manifest: Manifest) -> AbstractSet[bytes]:
+    """The SHA-256 of each data file of a manifest."""
+    return {bytes.fromhex(file.sha256) for file in manifest.files}
 
 
 class VerifiedMarks:
@@ -94,12 +113,13 @@ class VerifiedMarks:
         Raises:
             ExportUnavailable: the folder cannot be read now.
         """
-        path, streams_path = _paths(place)
+        path, streams_path, files_path = _paths(place)
         if self._is_forgotten:
             return None
         try:
             mark = self._read_mark(path)
-            content = self._folder.read(streams_path)
+            streams = self._folder.read(streams_path)
+            files = self._folder.read(files_path) if mark.files else b""
         except FileMissing:
             return None
         except ExportDamaged as error:
@@ -111,11 +131,16 @@ class VerifiedMarks:
         if mark.rules != RULES:
             self._ignored = f"{path}: it was made by other rules, of another release"
             return None
-        if hashlib.sha256(content).hexdigest() != mark.streams:
-            self._ignored = f"{streams_path}: not the file that the mark names"
-            return None
-        with pa.ipc.open_file(pa.BufferReader(content)) as file:
-            return Verified(mark.position, mark.tree, file.read_all())
+        for name, content, said in (
+            (streams_path, streams, mark.streams),
+            (files_path, files, mark.files),
+        ):
+            if hashlib.sha256(content).hexdigest() != said:
+                self._ignored = f"{name}: not the file that the mark names"
+                return None
+        hashes = {files[at : at + _HASH_BYTES] for at in range(0, len(files), _HASH_BYTES)}
+        with pa.ipc.open_file(pa.BufferReader(streams)) as file:
+            return Verified(mark.position, mark.tree, file.read_all(), hashes)
 
     def write(self, place: ExportPlace, head: ExportHead, verified: Verified) -> None:
         """Say that this was verified; only of an export in which nothing is wrong.
@@ -123,11 +148,11 @@ class VerifiedMarks:
         Raises:
             ExportUnavailable: the folder cannot be written now.
         """
-        path, streams_path = _paths(place)
+        path, streams_path, files_path = _paths(place)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, STREAM_ENDS) as file:
             file.write_table(verified.streams)
-        content = sink.getvalue()
+        streams, files = sink.getvalue(), b"".join(sorted(verified.files))
         address, mediator_did, public_key = _whose(place, head)
         mark = VerifiedMark(
             format=FORMAT,
@@ -138,11 +163,13 @@ class VerifiedMarks:
             public_key=public_key,
             position=verified.position,
             tree=verified.tree,
-            streams=hashlib.sha256(content).hexdigest(),
+            streams=hashlib.sha256(streams).hexdigest(),
+            files=hashlib.sha256(files).hexdigest(),
             signed_by=self._signer.signed_by,
         )
-        # Between the two no mark fits its streams, and all is verified.
-        self._folder.write(streams_path, content)
+        # In between no mark fits what lies beside it, and all is verified.
+        self._folder.write(streams_path, streams)
+        self._folder.write(files_path, files)
         self._folder.write(path, signed(mark, self._signer.sign)[1])
 
     def _read_mark(self, path: str) -> VerifiedMark:
@@ -157,6 +184,6 @@ def _whose(place: ExportPlace, head: ExportHead) -> tuple[str, str, str]:
     return place.address(), head.mediator_did, head.public_key
 
 
-def _paths(place: ExportPlace) -> tuple[str, str]:
+def _paths(place: ExportPlace) -> tuple[str, str, str]:
     name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
-    return f"{name}.json", f"{name}.streams"
+    return f"{name}.json", f"{name}.streams", f"{name}.files"

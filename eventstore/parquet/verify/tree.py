@@ -100,6 +100,28 @@ class TreeCheck:
             return
         yield from self.join(manifest, leaves)
 
+    def check_again(self, manifest: Manifest, leaves: bytes) -> Iterator[ExportFinding]:
+        """The seals of a manifest that was joined before have to be those of the tree as it is.
+
+        Raises as ``join``.
+        """
+        said = None if manifest.tree is UNSET else manifest.tree
+        if said is None or self._tree is None:
+            return  # of a release that named none, or it is reported
+        hashes = [leaves[i : i + HASH_BYTES] for i in range(0, len(leaves), HASH_BYTES)]
+        head = TreeHead("", said.size, bytes.fromhex(said.root))
+        try:
+            size = said.size - len(hashes)
+            before = tree_at(size, lambda tile: read_tile(self._place, tile))
+            is_known = tree_said(before.extended(hashes)[0]) == said
+            is_known = is_known and self._is_beginning(head, self._tree)
+        except ExportDamaged as error:
+            yield finding_of(error)
+            return
+        if not is_known:
+            why = "its seals are not those that stood there when they were verified"
+            yield _wrong(manifest.path, why, manifest.last)
+
     def end(self, key: PublicKey | None, mediator_did: str) -> Iterator[ExportFinding]:
         """Check the last tiles, and the newest head with the key of the export. Raises as ``join``.
 
