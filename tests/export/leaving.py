@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from uuid import UUID
+
+import pytest
 
 from actors.core.evolve import to_snapshot
 from actors.host.owned_partition import load
@@ -14,18 +17,41 @@ from actors.host.state_cache import read_identity, wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.verify import Finding, Summary, verify
-from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.write.step import Bounds
-from eventstore.stores.open_log import open_store
+from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import wrong_read_models
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.mediator_keys import MediatorKeys, create
 from http_edge.server.archiving import Archived, let_rows_leave
+from http_edge.settings.settings import Settings
 from tests.export.samples import OWNER, SEED, SIGNED_BY, export_all, exporter, whole_log
 from tests.histories import LIMITS, PARTITIONS, Act, History, random_script
 
 KEYS = MediatorKeys(SEED, bytes(32))
 LATER_MS = 4_000_000_000_000
 BOUNDS = Bounds(rows_max=300, bytes_max=1_000_000)
+
+
+def settings_of(data_dir: Path, **sections: Any) -> Settings:
+    """The settings of a mediator whose keys are in its data directory."""
+    data_dir.mkdir(exist_ok=True)
+    create(data_dir / "mediator-keys.json", KEYS)
+    return Settings(data_dir=data_dir, did=OWNER.mediator_did, shards=OWNER.shards, **sections)
+
+
+@pytest.fixture
+def log(settings: Settings) -> Iterator[EventLog]:
+    """The log of the mediator with these settings, as its first start makes it."""
+    with closing(open_log(settings.log_dsn)) as opened:
+        opened.setting("mediator_did", settings.mediator_did)
+        opened.setting("shards", str(settings.shards))
+        yield opened
+
+
+@pytest.fixture
+def place(settings: Settings) -> ExportPlace:
+    """Its archive."""
+    return open_place(settings.archive_place)
 
 
 def played(log: EventLog, acts: int = 400, seed: int = 11) -> History:

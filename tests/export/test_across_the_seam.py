@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,6 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.stores.open_log import open_log
-from http_edge.crypto.mediator_keys import create
 from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.archive_round import archive_once
 from http_edge.server.archived_states import fold_again
@@ -38,12 +37,14 @@ from tests.export.leaving import (
     LATER_MS,
     assert_whole,
     faults_in,
+    log,
+    place,
     played,
+    settings_of,
     states_of,
     streams_of,
 )
 from tests.export.samples import (
-    OWNER,
     SIGNED_BY,
     SIGNER,
     exported_log,
@@ -54,29 +55,12 @@ from tests.histories import History, random_script
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
 
-__all__ = ["run"]
+__all__ = ["log", "place", "run"]
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    data_dir = tmp_path / "data"
-    data_dir.mkdir()
-    create(data_dir / "mediator-keys.json", KEYS)
-    did, shards = OWNER.mediator_did, OWNER.shards
-    return Settings(data_dir=data_dir, did=did, shards=shards, archive=Archive(pause_s=0))
-
-
-@pytest.fixture
-def log(settings: Settings) -> Iterator[EventLog]:
-    with closing(open_log(settings.log_dsn)) as opened:
-        opened.setting("mediator_did", settings.mediator_did)
-        opened.setting("shards", str(settings.shards))
-        yield opened
-
-
-@pytest.fixture
-def place(settings: Settings) -> ExportPlace:
-    return open_place(settings.archive_place)
+    return settings_of(tmp_path / "data", archive=Archive(pause_s=0))
 
 
 def _leave(settings: Settings, history: History, age_s: float = 600) -> int:

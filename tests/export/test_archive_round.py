@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +12,7 @@ import pytest
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.stores.open_log import open_log
-from http_edge.crypto.mediator_keys import create
+from eventstore.parquet.files import ExportPlace
 from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
 from http_edge.server.archive_status import Reporter, figures
@@ -24,18 +20,22 @@ from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
 from tests.export.killed_archiving import exit_code
 from tests.export.leaving import (
-    KEYS,
     LATER_MS,
     assert_whole,
     faults_in,
+    log,
     nonces_of,
+    place,
     played,
+    settings_of,
     states_of,
     streams_of,
     summary_of,
 )
-from tests.export.samples import OWNER, catalog_of, exported_log, findings, whole_log
+from tests.export.samples import catalog_of, exported_log, findings, whole_log
 from tests.histories import History, random_script
+
+__all__ = ["log", "place"]
 
 WAIT_S = 60
 NOW_MS = 1_900_000_000_000
@@ -43,22 +43,8 @@ NOW_MS = 1_900_000_000_000
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    create(tmp_path / "mediator-keys.json", KEYS)
     archive = Archive(rows_per_step_max=40, pause_s=0, every_s=0.05)
-    return Settings(data_dir=tmp_path, did=OWNER.mediator_did, shards=OWNER.shards, archive=archive)
-
-
-@pytest.fixture
-def log(settings: Settings) -> Iterator[EventLog]:
-    with closing(open_log(settings.log_dsn)) as opened:
-        opened.setting("mediator_did", settings.mediator_did)
-        opened.setting("shards", str(settings.shards))
-        yield opened
-
-
-@pytest.fixture
-def place(settings: Settings) -> ExportPlace:
-    return open_place(settings.archive_place)
+    return settings_of(tmp_path, archive=archive)
 
 
 def _aged(settings: Settings, history: History, age_s: float) -> Settings:

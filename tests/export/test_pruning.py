@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +28,6 @@ from eventstore.parquet.write.commit import write_manifest
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
-from http_edge.crypto.mediator_keys import create
 from http_edge.server.archive_round import archive_once
 from http_edge.server.archive_status import Reporter
 from http_edge.server.archived_states import fold_again
@@ -43,16 +41,18 @@ from tests.export.leaving import (
     assert_whole,
     faults_in,
     leave,
+    log,
     nonces_of,
+    place,
     plan,
     played,
     prune,
     read_ids,
+    settings_of,
     states_of,
     streams_of,
 )
 from tests.export.samples import (
-    OWNER,
     SIGNED_BY,
     SIGNER,
     catalog_of,
@@ -67,7 +67,7 @@ from tests.export.test_across_the_seam import _of_earlier_release
 from tests.histories import History, random_script
 from tests.unit.cli.conftest import Run, run
 
-__all__ = ["run"]
+__all__ = ["log", "place", "run"]
 
 SOME_S = 400
 """Of a history of the tests the last minutes; its rows are younger than what is pruned."""
@@ -75,26 +75,9 @@ SOME_S = 400
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    data_dir = tmp_path / "data"
-    data_dir.mkdir()
-    create(data_dir / "mediator-keys.json", KEYS)
-    did, shards = OWNER.mediator_did, OWNER.shards
     export = Settings().export.model_copy(update={"replaced_kept_s": 0.0, "rows_per_file_max": 300})
     archive = Archive(pause_s=0, rows_age_s_min=0)
-    return Settings(data_dir=data_dir, did=did, shards=shards, archive=archive, export=export)
-
-
-@pytest.fixture
-def log(settings: Settings) -> Iterator[EventLog]:
-    with closing(open_log(settings.log_dsn)) as opened:
-        opened.setting("mediator_did", settings.mediator_did)
-        opened.setting("shards", str(settings.shards))
-        yield opened
-
-
-@pytest.fixture
-def place(settings: Settings) -> ExportPlace:
-    return open_place(settings.archive_place)
+    return settings_of(tmp_path / "data", archive=archive, export=export)
 
 
 def _keeping(settings: Settings, history: History, age_s: float = SOME_S) -> Settings:
