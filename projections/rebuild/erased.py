@@ -56,7 +56,7 @@ def said_last(events: DataFrame) -> DataFrame:
     """
     said = events.where(F.col("type").isin(ERASURES, *_COMING_BACK))
     erased = F.max_by(F.col("type") == ERASURES, F.col("version"))
-    return said.groupBy("stream", "identity").agg(erased.alias("erased"))
+    return said.groupBy("stream").agg(erased.alias("erased"), F.max("identity").alias("identity"))
 
 
 def has_events_of(events: DataFrame, identities: DataFrame) -> bool:
