@@ -210,6 +210,8 @@ class _Run:
         if self.erased_since is None:
             return {}
         named = [each for each in start.tables if names_in([one.name for one in each.columns])]
+        for table in named:
+            self.place.check_content(table, table.files)
         rows = [self._read(table, table.files) for table in named]
         slots = slots_naming(rows, self.erased_since)
         return dict(zip([table.name for table in named], slots, strict=True))

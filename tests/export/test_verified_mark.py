@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
+from eventstore.log.tiles import TiledTree
 from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.manifest import ManifestTree, Signer
+from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
+from eventstore.parquet.tree import seal_leaves
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.verify.tree import TreeCheck
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.step import Bounds
 from http_edge.crypto import signatures
@@ -171,6 +175,20 @@ def test_seals_in_rewritten_files_have_to_be_those_of_the_tree(
     faults, rows = check_sample(sample, tmp_path)
     assert rows == manifest.rows
     assert faults == ([] if is_sound else [Fault.WRONG_TREE])
+
+
+def test_other_seals_with_a_tree_of_their_own_are_not_those_of_the_newest_tree(
+    sample: SampleExport,
+) -> None:
+    first, newest = sample.manifests[0], sample.manifests[-1]
+    tree = TreeCheck(sample.place)
+    assert list(tree.join(newest, None)) == []
+    leaves = seal_leaves(sample.place, first)
+    assert list(tree.check_again(first, b"".join(leaves))) == []
+    others = [*leaves[:-1], bytes(32)]
+    forged = replace(first, tree=tree_said(TiledTree().extended(others)[0]))
+    (found,) = tree.check_again(forged, b"".join(others))
+    assert (found.fault, found.path) == (Fault.WRONG_TREE, first.path)
 
 
 def test_damage_in_what_is_new_is_found_and_not_marked(verifying: Verifying) -> None:

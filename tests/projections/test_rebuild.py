@@ -225,7 +225,14 @@ def test_who_was_erased_has_no_name_in_tables_that_are_written_afterwards(
 
         first, before = rebuilt(None)
         assert {"queues", "contracts", "identities"} <= naming(before, gone)
-        second, erased = rebuilt(lambda history: erase(history, gone))
+        # Names are looked for in files that stay, too: in none that was changed.
+        stays = target / "invitations" / first.table("invitations").files[0].path
+        content = stays.read_bytes()
+        stays.write_bytes(content[:9] + bytes([content[9] ^ 1]) + content[10:])
+        with pytest.raises(TablesDamaged, match="invitations/"):
+            rebuilt(lambda history: erase(history, gone))
+        stays.write_bytes(content)
+        second, erased = rebuilt(None)
         assert naming(erased, gone) == set()
         assert files_of(first) & files_of(second)
         assert "erased" in {value for row in erased["contracts"] for value in row}
