@@ -34,7 +34,7 @@ import msgspec
 from actors.core.evolve import to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.host.state_cache import state_at
-from eventstore.log.codec import decode, partition_stream
+from eventstore.log.codec import decode
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import (
@@ -51,6 +51,7 @@ from eventstore.log.events import (
 )
 from eventstore.log.faults import Head
 from eventstore.log.seam import Seam, row_entry, sign_seam, state_entry
+from eventstore.log.streams import partition_stream
 
 LEAVING: Final = frozenset(
     TOPIC_BY_TYPE[kind]
@@ -150,7 +151,7 @@ class Archiver:
             )
         earlier = [row for row in plan.rows if row.position <= self.seam.position]
         for rows in _in_parts(earlier, self._rows_max):
-            stayed = self.seam.stayed.minus(map(row_entry, rows))
+            stayed = self.seam.stayed.minus(row_entry(row, self.seam.whole_to) for row in rows)
             seam = msgspec.structs.replace(self.seam, stayed=stayed)
             self._step(seam, left=[row.position for row in rows])
         self._advance(section, {row.position for row in plan.rows})

@@ -37,9 +37,9 @@ from actors.host.ownership import Ownership
 from actors.host.session_registry import Handover, SessionRegistry
 from actors.host.state_cache import PageReader, StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction, request_ids
-from eventstore.log.codec import identity_stream
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.streams import identity_stream
 
 _LOG = logging.getLogger(__name__)
 _UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)

@@ -53,7 +53,6 @@ from actors.host.port import (
 )
 from actors.host.state_cache import read_messages
 from actors.host.writer import MayServe, PushOut, Writer, always
-from eventstore.log.codec import identity_stream
 from eventstore.log.errors import (
     AppendConflict,
     AppendUnknown,
@@ -70,6 +69,7 @@ from eventstore.log.event_log import (
     StorageFigures,
 )
 from eventstore.log.host_leases import HostLeases
+from eventstore.log.streams import identity_stream
 from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import folder_of, open_log
 from eventstore.stores.postgres_bounds import PostgresBounds

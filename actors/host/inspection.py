@@ -17,9 +17,9 @@ from actors.core.identity import Identity
 from actors.core.nonces import BUCKET_MS
 from actors.host.host import Host
 from actors.host.state_cache import read_identity
-from eventstore.log.codec import identity_stream
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import EventLog
+from eventstore.log.streams import identity_stream
 
 _AT_ONCE: Final = 32
 """Identities written down without a command between them."""

@@ -14,10 +14,11 @@ from eventsourcing.persistence import StoredEvent
 
 from actors.core.nonces import NonceWindow
 from eventstore.log import seal
-from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.codec import decode, encode
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
-from eventstore.log.events import BatchSealed
+from eventstore.log.events import BatchSealed, Event
+from eventstore.log.streams import partition_stream
 
 NONCES_FOLD = 2
 """Version of the snapshot's layout: another one is ignored and the seals are read instead."""
@@ -43,12 +44,15 @@ class OwnedPartition:
     def seal(
         self,
         rows: Sequence[StoredEvent],
+        events: Sequence[Event],
         nonces: Sequence[tuple[bytes, int]],
         *,
         at_ms: int,
         window_ms: int,
     ) -> tuple[StoredEvent, BatchSealed]:
-        """The next seal of this partition, over ``rows``; the partition advances to it.
+        """The next seal of this partition, over ``rows``, which hold ``events``.
+
+        The partition advances to it.
 
         The times of its seals never go back, whatever the clock does: ``load`` stops at the first
         one that is too old to matter, by the time of the newest.
@@ -56,6 +60,7 @@ class OwnedPartition:
         self._at_ms = max(self._at_ms, at_ms)
         sealed = seal.seal(
             rows,
+            events,
             partition=self.name,
             epoch=self.epoch,
             at_ms=self._at_ms,

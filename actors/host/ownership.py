@@ -143,7 +143,7 @@ class Ownership:
                 claimed.append(partition)
         if not claimed:
             return
-        seals = [p.seal([], [], at_ms=now_ms, window_ms=self._window_ms) for p in claimed]
+        seals = [p.seal([], [], [], at_ms=now_ms, window_ms=self._window_ms) for p in claimed]
         self._claims_tried.update((p.name, p.digest) for p in claimed)
         self._log.append([row for row, _ in seals], [event for _, event in seals])
         for partition in claimed:

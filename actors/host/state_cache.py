@@ -53,7 +53,7 @@ from actors.core.replies import (
     WaitingMessage,
 )
 from actors.core.retention import due_times, lapsed
-from eventstore.log.codec import decode, decode_whole, encode, identity_stream
+from eventstore.log.codec import decode, decode_whole, encode
 from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow
 from eventstore.log.event_contents import content_of
@@ -67,6 +67,7 @@ from eventstore.log.events import (
     MessageQueued,
     MessageQueued1,
 )
+from eventstore.log.streams import identity_stream
 
 _ROWS_PER_READ = 1_000
 _BESIDE_BYTES_MIN: Final = 1_048_576

@@ -138,7 +138,7 @@ class Transaction:
         events: list[Event] = []
         for partition, part in self._parts.items():
             row, event = partition.seal(
-                part.rows, part.nonces, at_ms=self.now_ms, window_ms=self._window_ms
+                part.rows, part.events, part.nonces, at_ms=self.now_ms, window_ms=self._window_ms
             )
             rows += part.rows
             rows.append(row)

@@ -7,7 +7,7 @@ row names; a topic that is not ours stops loading instead.
 from __future__ import annotations
 
 from typing import Final
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import UUID
 
 import msgspec
 from eventsourcing.persistence import StoredEvent
@@ -15,22 +15,11 @@ from eventsourcing.persistence import StoredEvent
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_contents import content_of
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import TOPIC_BY_TYPE, Event
-
-NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:poste-restante:stream")
+from eventstore.log.events import TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
+from eventstore.log.redaction import shown_state
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODERS: Final = {topic: msgspec.msgpack.Decoder(kind) for kind, topic in TOPIC_BY_TYPE.items()}
-
-
-def identity_stream(did: str) -> UUID:
-    """The stream id of an identity: UUIDv5 of its DID, compared as an exact string."""
-    return uuid5(NAMESPACE, "identity:" + did)
-
-
-def partition_stream(partition: str) -> UUID:
-    """The stream id that holds the seals of a partition."""
-    return uuid5(NAMESPACE, "partition:" + partition)
 
 
 def encode(stream: UUID, version: int, event: Event) -> StoredEvent:
@@ -44,7 +33,7 @@ def state_of(event: Event) -> bytes:
 
 
 def decode(topic: str, state: bytes) -> Event:
-    """The event in a row.
+    """The event in a row; a name that was erased is ``erased:`` and a digest.
 
     Raises:
         UnknownTopic: the topic is not in the registry (a newer release wrote it, or tampering).
@@ -56,7 +45,10 @@ def decode(topic: str, state: bytes) -> Event:
     try:
         event: Event = decoder.decode(state)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptRow(topic, str(error)) from error
+        shown = shown_state(TYPE_BY_TOPIC[topic], state)
+        if shown is None:
+            raise CorruptRow(topic, str(error)) from error
+        event = decoder.decode(shown)
     return event
 
 

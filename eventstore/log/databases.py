@@ -13,9 +13,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from eventstore.log.codec import partition_stream
 from eventstore.log.errors import WrongDatabase
 from eventstore.log.event_log import EventLog
+from eventstore.log.streams import partition_stream
 
 COUNT: Final = "databases"
 PLACE: Final = "database"

@@ -39,6 +39,16 @@ class NamesStream(NamedTuple):
     prefix: str = ""
 
 
+class Name(NamedTuple):
+    """A field with what names a peer, or with text that a peer chose; also each one of a list.
+
+    A seal covers a digest in place of it (``eventstore.log.redaction``).
+    """
+
+
+NAME: Final = Name()
+
+
 class RefusedCommands(msgspec.Struct, frozen=True, array_like=True):
     """Commands that one edge refused alike: how many, and when the first and the last of them.
 
@@ -50,7 +60,7 @@ class RefusedCommands(msgspec.Struct, frozen=True, array_like=True):
     protocol: str
     command: str
     reason: str
-    sender_did: str
+    sender_did: Annotated[str, NAME]
     count: int
     first_ms: Annotated[int, ExportColumn("first_at", is_time=True)]
     last_ms: Annotated[int, ExportColumn("last_at", is_time=True)]

@@ -209,6 +209,14 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
     content: bytes | None = None
 
 
+class ChangedRow(NamedTuple):
+    """A row that loses names: its state as it stands, and without them."""
+
+    position: int
+    before: bytes
+    after: bytes
+
+
 class Departure(NamedTuple):
     """A step in which rows leave the log for its archive, done whole or not at all.
 
@@ -368,6 +376,20 @@ class EventLog(Protocol):
         Raises:
             RowsStay: the log has another seam, or a row is not there or has its content; nothing
                 was done.
+            LogUnavailable: the store failed; all of it was done or nothing.
+        """
+
+    def nameless(self) -> Sequence[bytes]:
+        """The streams (16 bytes each) of identities whose queue stands without a name.
+
+        Of those that were erased, and some that an earlier release began.
+        """
+
+    def change_rows(self, rows: Sequence[ChangedRow]) -> None:
+        """Take names out of rows (``eventstore.log.name_erasure``), in one transaction.
+
+        Raises:
+            RowsStay: a row is not there as it stood; nothing was done.
             LogUnavailable: the store failed; all of it was done or nothing.
         """
 

@@ -30,6 +30,7 @@ from typing import Annotated, Final
 from eventstore.log.content import Content
 from eventstore.log.event_fields import (
     ERASED_AT_ONCE,
+    NAME,
     SIZE_ALONE,
     STATE_ALONE,
     ExportColumn,
@@ -57,9 +58,9 @@ class IdentityRegistered(Event, frozen=True, kw_only=True):
     stream.
     """
 
-    did: Annotated[str, NamesStream()]
+    did: Annotated[str, NamesStream(), NAME]
     expires_at_s: Seconds
-    contract: Annotated[bytes, SIZE_ALONE]
+    contract: Annotated[bytes, SIZE_ALONE, NAME]
 
 
 @released("identity-dedicated.1")
@@ -70,7 +71,7 @@ class IdentityDedicated(Event, frozen=True, kw_only=True):
     repeats the DID of the stream, for the list of all that are dedicated.
     """
 
-    did: str
+    did: Annotated[str, NAME]
     reason: str
 
 
@@ -78,7 +79,7 @@ class IdentityDedicated(Event, frozen=True, kw_only=True):
 class IdentityReleased(Event, frozen=True, kw_only=True):
     """From now on the identity belongs to its shard again; fields as in ``IdentityDedicated``."""
 
-    did: str
+    did: Annotated[str, NAME]
     reason: str
 
 
@@ -90,11 +91,11 @@ class ContractStored(Event, frozen=True, kw_only=True):
     """
 
     contract_id: str
-    requestor_did: str
-    recipient_did: str
+    requestor_did: Annotated[str, NAME]
+    recipient_did: Annotated[str, NAME]
     expires_at_s: Seconds
     digest: bytes
-    contract: Annotated[bytes, SIZE_ALONE]
+    contract: Annotated[bytes, SIZE_ALONE, NAME]
 
 
 @released("contract-requested.1")
@@ -102,7 +103,7 @@ class ContractRequested1(Event, frozen=True, kw_only=True):
     """As ``ContractRequested``, with the content in the row."""
 
     request_id: str
-    sender_did: str
+    sender_did: Annotated[str, NAME]
     encrypted_contract_request: Annotated[str, SIZE_ALONE]
     requestor_ephemeral_public_key: Annotated[str, STATE_ALONE]
 
@@ -112,7 +113,7 @@ class ContractRequested(Event, frozen=True, kw_only=True):
     """An encrypted contract request waits for this identity (8.1, forwarded form)."""
 
     request_id: str
-    sender_did: str
+    sender_did: Annotated[str, NAME]
     encrypted_contract_request: Annotated[Content, SIZE_ALONE]
     requestor_ephemeral_public_key: Annotated[str, STATE_ALONE]
 
@@ -163,8 +164,8 @@ class MessageQueued1(Event, frozen=True, kw_only=True):
 
     message_id: str
     protocol: str
-    sender_did: str
-    recipient_key: str
+    sender_did: Annotated[str, NAME]
+    recipient_key: Annotated[str, NAME]
     payload: Annotated[bytes, SIZE_ALONE]
 
 
@@ -179,8 +180,8 @@ class MessageQueued(Event, frozen=True, kw_only=True):
 
     message_id: str
     protocol: str
-    sender_did: str
-    recipient_key: str
+    sender_did: Annotated[str, NAME]
+    recipient_key: Annotated[str, NAME]
     payload: Annotated[Content, SIZE_ALONE]
 
 
@@ -229,7 +230,7 @@ class QueueRefused(Event, frozen=True, kw_only=True):
     Once, because an event for each refusal would let any client fill the disk.
     """
 
-    recipient_key: str
+    recipient_key: Annotated[str, NAME]
     reason: str
 
 
@@ -252,13 +253,13 @@ class ConnectionEstablished(Event, frozen=True, kw_only=True):
     that the agent uses for the connection; ``endpoint`` is empty where it has none.
     """
 
-    did: Annotated[str, NamesStream()]
-    peer_did: str
-    label: str
-    endpoint: str
-    routing_keys: list[str]
+    did: Annotated[str, NamesStream(), NAME]
+    peer_did: Annotated[str, NAME]
+    label: Annotated[str, NAME]
+    endpoint: Annotated[str, NAME]
+    routing_keys: Annotated[list[str], NAME]
     protocol: Annotated[str, ExportColumn("handshake")]
-    invitation_id: str
+    invitation_id: Annotated[str, NAME]
 
 
 @released("mediation-granted.1")
@@ -276,9 +277,9 @@ class KeylistUpdated(Event, frozen=True, kw_only=True):
     streams of the keys. A key may be added again, with a later claim.
     """
 
-    added: Annotated[list[str], ExportColumn("keys_added")]
+    added: Annotated[list[str], ExportColumn("keys_added"), NAME]
     claims: list[int]
-    removed: Annotated[list[str], ExportColumn("keys_removed")]
+    removed: Annotated[list[str], ExportColumn("keys_removed"), NAME]
 
 
 @released("key-claimed.1")
@@ -288,15 +289,15 @@ class KeyClaimed(Event, frozen=True, kw_only=True):
     Its version is the number of the claim; a later claim of the same owner replaces it.
     """
 
-    key: Annotated[str, NamesStream("key:")]
-    owner_did: str
+    key: Annotated[str, NamesStream("key:"), NAME]
+    owner_did: Annotated[str, NAME]
 
 
 @released("key-released.1")
 class KeyReleased(Event, frozen=True, kw_only=True):
     """The key has no owner any more; in the stream of the key."""
 
-    key: str
+    key: Annotated[str, NAME]
 
 
 @released("speaker-named.1")
@@ -306,8 +307,8 @@ class SpeakerNamed(Event, frozen=True, kw_only=True):
     It does as soon as ``AccountRotated`` says so in the stream of the account.
     """
 
-    did: Annotated[str, NamesStream()]
-    account_did: Annotated[str, ExportColumn("owner_did")]
+    did: Annotated[str, NamesStream(), NAME]
+    account_did: Annotated[str, ExportColumn("owner_did"), NAME]
 
 
 @released("account-rotated.1")
@@ -317,8 +318,8 @@ class AccountRotated(Event, frozen=True, kw_only=True):
     ``issued_at_s`` is when the owner rotated, by its own word (DIDComm v2, ``from_prior``).
     """
 
-    speaker_did: Annotated[str, ExportColumn("did")]
-    prior_did: Annotated[str, ExportColumn("by_did")]
+    speaker_did: Annotated[str, ExportColumn("did"), NAME]
+    prior_did: Annotated[str, ExportColumn("by_did"), NAME]
     issued_at_s: Annotated[Seconds, ExportColumn("timestamp_s")]
 
 
@@ -329,7 +330,7 @@ class AccountEnded(Event, frozen=True, kw_only=True):
     Queue and keylist were emptied just before. Fields as in ``AccountRotated``.
     """
 
-    prior_did: Annotated[str, ExportColumn("by_did")]
+    prior_did: Annotated[str, ExportColumn("by_did"), NAME]
     issued_at_s: Annotated[Seconds, ExportColumn("timestamp_s")]
 
 
@@ -337,8 +338,8 @@ class AccountEnded(Event, frozen=True, kw_only=True):
 class InvitationUsed(Event, frozen=True, kw_only=True):
     """A single-use invitation was taken by this identity; in the stream of the invitation."""
 
-    invitation_id: Annotated[str, NamesStream("invitation:")]
-    by_did: str
+    invitation_id: Annotated[str, NamesStream("invitation:"), NAME]
+    by_did: Annotated[str, NAME]
 
 
 @released("refusals-counted.1")
@@ -352,7 +353,7 @@ class RefusalsCounted(Event, frozen=True, kw_only=True):
     edge: Annotated[str, NamesStream("edge:")]
     since_ms: Annotated[int, ExportColumn("since", is_time=True)]
     until_ms: Annotated[int, ExportColumn("until", is_time=True)]
-    refusals: list[RefusedCommands]
+    refusals: Annotated[list[RefusedCommands], NAME]
 
 
 @released("event-saved.1")
@@ -360,12 +361,12 @@ class EventSaved1(Event, frozen=True, kw_only=True):
     """As ``EventSaved``, with the content in the row."""
 
     event_id: str
-    sender_did: str
-    recipient_did: str
+    sender_did: Annotated[str, NAME]
+    recipient_did: Annotated[str, NAME]
     contract_id: str | None
     timestamp_s: Seconds
     payload: Annotated[str, SIZE_ALONE]
-    encrypted_tags: Annotated[list[str], ExportColumn("tags")]
+    encrypted_tags: Annotated[list[str], ExportColumn("tags"), NAME]
     processed: bool
 
 
@@ -374,12 +375,12 @@ class EventSaved(Event, frozen=True, kw_only=True):
     """One storage-encrypted event of the owner's own history (8.9)."""
 
     event_id: str
-    sender_did: str
-    recipient_did: str
+    sender_did: Annotated[str, NAME]
+    recipient_did: Annotated[str, NAME]
     contract_id: str | None
     timestamp_s: Seconds
     payload: Annotated[Content, SIZE_ALONE]
-    encrypted_tags: Annotated[list[str], ExportColumn("tags")]
+    encrypted_tags: Annotated[list[str], ExportColumn("tags"), NAME]
     processed: bool
 
 
@@ -391,7 +392,7 @@ class EventTagsUpdated(Event, frozen=True, kw_only=True):
     """
 
     event_id: str
-    encrypted_tags: Annotated[list[str], ExportColumn("tags")]
+    encrypted_tags: Annotated[list[str], ExportColumn("tags"), NAME]
 
 
 @released("public-event-published.1")
@@ -399,9 +400,9 @@ class PublicEventPublished1(Event, frozen=True, kw_only=True):
     """As ``PublicEventPublished``, with the content in the row."""
 
     event_id: str
-    channel_id: str
+    channel_id: Annotated[str, NAME]
     event: Annotated[str, SIZE_ALONE]
-    tags: list[str]
+    tags: Annotated[list[str], NAME]
     timestamp_s: Seconds
     event_signature: Annotated[str, STATE_ALONE]
 
@@ -411,9 +412,9 @@ class PublicEventPublished(Event, frozen=True, kw_only=True):
     """A signed public event is readable by any client (DCTRL-0007)."""
 
     event_id: str
-    channel_id: str
+    channel_id: Annotated[str, NAME]
     event: Annotated[Content, SIZE_ALONE]
-    tags: list[str]
+    tags: Annotated[list[str], NAME]
     timestamp_s: Seconds
     event_signature: Annotated[str, STATE_ALONE]
 
@@ -423,7 +424,7 @@ class PublicEventsDeleted1(Event, frozen=True, kw_only=True):
     """As ``PublicEventsDeleted``, of events whose contents stay."""
 
     event_ids: list[str]
-    channel_id: str | None
+    channel_id: Annotated[str | None, NAME]
 
 
 @released("public-events-deleted.2")
@@ -434,7 +435,7 @@ class PublicEventsDeleted(Event, frozen=True, kw_only=True):
     """
 
     event_ids: list[str]
-    channel_id: str | None
+    channel_id: Annotated[str | None, NAME]
     versions: Annotated[list[int], STATE_ALONE]
 
 

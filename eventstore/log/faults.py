@@ -40,6 +40,8 @@ class Fault(Enum):
     """The content of the row is not there, and no row says that it was erased."""
     WRONG_CONTENT = "wrong-content"
     """A content is another one than its row says, or is there although it was erased."""
+    MISSING_NAME = "missing-name"
+    """A name is gone from the row, and no row says that who it named was erased."""
     WRONG_SEAM = "wrong-seam"
     """What the log says about the rows that have left is not signed by the mediator."""
     WRONG_REST = "wrong-rest"

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 import rfc8785
 
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import (
@@ -37,6 +37,7 @@ from eventstore.log.events import (
 from eventstore.log.merkle import is_consistent, is_included
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.signed_note import NoteRefused
+from eventstore.log.streams import identity_stream
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
 from eventstore.log.verify import is_seal_of
 

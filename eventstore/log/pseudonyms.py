@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from eventstore.log.streams import KINDS
+
 PREFIX: Final = "p:"
 KEY_BYTES_MIN: Final = 32
 KEY_BYTES_MAX: Final = 4_096
@@ -30,7 +32,6 @@ _SHOWN_AS: Final = {"seal_partition": "shard"}
 _OTHERS: Final = 0o077
 WITH_KINDS: Final = ("identity", "shard", "partition")
 """Columns whose values say by a prefix what they name."""
-KINDS: Final = ("key:", "invitation:")
 OURS: Final = ("shard-", "edge:")
 
 NAMING: Final[Mapping[str, str]] = {

@@ -2,7 +2,9 @@
 
 1. Replay protection: it carries the nonces that the transaction accepted (DCTRL-0004 5.2, 12.2).
 2. Fence: two owners of one partition collide on the seal's version; the loser stores nothing.
-3. Tamper evidence: its digest chains all rows of the transaction to the previous seal.
+3. Tamper evidence: its digest chains all rows of the transaction to the previous seal. Of a row
+   it covers the redacted state, where digests stand in place of names
+   (``eventstore.log.redaction``). Seals of earlier releases cover states as they stand.
 
 A *partition* is a set of identities with one owner: a shard (``shard-3``) or one dedicated
 identity (``did:…``). A nonce is kept as a 16-byte key, BLAKE2b over sender and nonce, so that
@@ -18,16 +20,20 @@ from typing import Final, TypeAlias
 
 from eventsourcing.persistence import StoredEvent
 
-from eventstore.log.events import BatchSealed
+from eventstore.log.events import BatchSealed, Event
+from eventstore.log.redaction import redacted_state
 
 GENESIS: Final = bytes(32)
 COMMAND_KEY_BYTES: Final = 16
 _NONCE: Final = struct.Struct(">16sQ")
 _ROW: Final = struct.Struct(">16sQII")
 _HEAD: Final = struct.Struct(">QQQI")
+_REDACTED: Final = b"poste seal over redacted states\n"
+"""What is hashed begins with it; of an earlier release it begins with the previous digest, which is
+no text."""
 
 SealedRow: TypeAlias = tuple[bytes, int, str, bytes]
-"""What a seal covers of a row: stream (16 bytes), version, topic, state."""
+"""What a seal covers of a row: stream (16 bytes), version, topic, state (redacted, or whole)."""
 
 
 def command_key(sender_did: str, nonce: str) -> bytes:
@@ -48,6 +54,7 @@ def unpack_nonces(packed: bytes) -> Iterator[tuple[bytes, int]]:
 
 def seal(  # noqa: PLR0913 - each is a field of the seal
     rows: Sequence[StoredEvent],
+    events: Sequence[Event],
     *,
     partition: str,
     epoch: int,
@@ -58,10 +65,12 @@ def seal(  # noqa: PLR0913 - each is a field of the seal
 ) -> BatchSealed:
     """The seal over the rows that a transaction stores for one partition.
 
-    ``previous`` is the digest of the partition's last seal, ``GENESIS`` for its first.
+    ``events`` are those in the rows; ``previous`` is the digest of the partition's last seal,
+    ``GENESIS`` for its first.
     """
     digest = chain_digest(
-        sealed_rows(rows),
+        sealed_rows(rows, events),
+        are_redacted=True,
         partition=partition,
         epoch=epoch,
         at_ms=at_ms,
@@ -85,6 +94,7 @@ def seal(  # noqa: PLR0913 - each is a field of the seal
 def chain_digest(  # noqa: PLR0913 - each is a field of the seal
     rows: Iterable[SealedRow],
     *,
+    are_redacted: bool,
     partition: str,
     epoch: int,
     at_ms: int,
@@ -92,10 +102,14 @@ def chain_digest(  # noqa: PLR0913 - each is a field of the seal
     nonces: bytes,
     previous: bytes,
 ) -> bytes:
-    """SHA-256 over the previous digest, the seal's own fields and the rows, length-prefixed."""
+    """SHA-256 over the previous digest, the seal's own fields and the rows, length-prefixed.
+
+    ``are_redacted``: the states of the rows are, as this release covers them.
+    """
     name = partition.encode()
     head = _HEAD.pack(epoch, at_ms, window_ms, len(name))
-    parts = [previous, head, name, len(nonces).to_bytes(4, "big"), nonces]
+    begin = _REDACTED if are_redacted else b""
+    parts = [begin, previous, head, name, len(nonces).to_bytes(4, "big"), nonces]
     for stream, version, topic, state in rows:
         name = topic.encode()
         parts += (_ROW.pack(stream, version, len(name), len(state)), name, state)
@@ -103,11 +117,14 @@ def chain_digest(  # noqa: PLR0913 - each is a field of the seal
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def digest_by(sealed: BatchSealed, rows: Iterable[SealedRow]) -> bytes | None:
+def digest_by(
+    sealed: BatchSealed, rows: Iterable[SealedRow], *, are_redacted: bool
+) -> bytes | None:
     """The digest that a seal with these fields has over rows; None if no seal can hold them."""
     try:
         return chain_digest(
             rows,
+            are_redacted=are_redacted,
             partition=sealed.partition,
             epoch=sealed.epoch,
             at_ms=sealed.at_ms,
@@ -119,9 +136,16 @@ def digest_by(sealed: BatchSealed, rows: Iterable[SealedRow]) -> bytes | None:
         return None
 
 
-def sealed_rows(rows: Iterable[StoredEvent]) -> Iterator[SealedRow]:
-    """What a seal covers of rows to store."""
-    for row in rows:
+def sealed_rows(rows: Iterable[StoredEvent], events: Iterable[Event]) -> Iterator[SealedRow]:
+    """What a seal covers of rows to store, which hold these events.
+
+    Raises:
+        ValueError: the state of a row is not written as states are.
+    """
+    for row, event in zip(rows, events, strict=True):
         stream = row.originator_id
         key = bytes.fromhex(stream) if isinstance(stream, str) else stream.bytes
-        yield key, row.originator_version, row.topic, row.state
+        state = redacted_state(row.topic, row.state, event)
+        if state is None:
+            raise ValueError(f"{row.topic}: not written as states are")
+        yield key, row.originator_version, row.topic, state

@@ -26,10 +26,13 @@ from eventstore.log.errors import SeamRefused
 from eventstore.log.event_log import LogRow, Snapshot
 from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey
+from eventstore.log.redaction import redacted_state
 
 SEAM: Final = "seam"
 """The constant of a log that has its seam; it is the one that changes."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_WITH_WHOLE_STATES: Final = 1
+"""The format of earlier releases: their sums are over rows as they stand."""
 _SIGNED: Final = b"poste seam of a log\n"
 """Stands before what is signed, so that it is nothing else that the key signs."""
 _SUM_BYTES: Final = 384
@@ -61,15 +64,21 @@ class Sum(NamedTuple):
         return Sum(number, (total % _MODULUS).to_bytes(_SUM_BYTES, "big"))
 
 
-def row_entry(row: LogRow) -> bytes:
+def row_entry(row: LogRow, whole_to: int = 0) -> bytes:
     """What a row is in the sum of those that stayed: its position and all that a seal covers.
+
+    ``whole_to`` is that of the seam.
 
     Raises:
         TypeError, ValueError, struct.error: a column does not hold its type.
     """
     topic = row.topic.encode("ascii")
-    head = _ROW.pack(b"r", row.position, row.stream, row.version, len(topic), len(row.state))
-    return head + topic + row.state
+    is_whole = row.position <= whole_to
+    state = row.state if is_whole else redacted_state(row.topic, row.state)
+    if state is None:
+        raise ValueError(f"position {row.position} is not written as rows are")
+    head = _ROW.pack(b"r", row.position, row.stream, row.version, len(topic), len(state))
+    return head + topic + state
 
 
 def state_entry(stream: UUID, state: Snapshot) -> bytes:
@@ -81,8 +90,9 @@ class Seam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What is signed about the part of a log up to ``position``, which is that of a seal.
 
     ``left`` counts the rows that have left, ``stayed`` is the sum over the others up to there,
-    ``states`` that over the states of the streams that rows have left from. ``heads`` are the
-    newest seals up to there. ``fold`` is the layout of all states, 0 where nothing says it.
+    ``states`` that over the states of the streams that rows have left from. Rows up to ``whole_to``
+    are in the sum as they stand, the others in their redacted states. ``heads`` are the newest
+    seals up to there. ``fold`` is the layout of all states, 0 where nothing says it.
     ``manifest`` is the one of the archive, with its SHA-256, that had the
     rows which left last. ``at_ms`` is when it was signed, Unix milliseconds.
     """
@@ -93,6 +103,7 @@ class Seam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     left: int = 0
     stayed: Sum = Sum()
     states: Sum = Sum()
+    whole_to: int = 0
     fold: int = 0
     heads: dict[str, Head] = {}
     manifest: str = ""
@@ -117,6 +128,8 @@ def read_seam(text: str) -> Seam:
         seam = msgspec.json.decode(text.partition("\n")[0], type=Seam)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise SeamRefused(f"it cannot be read: {error}") from error
+    if seam.format == _WITH_WHOLE_STATES:
+        seam = msgspec.structs.replace(seam, format=_FORMAT, whole_to=seam.position)
     if seam.format != _FORMAT or len(seam.stayed.total) != _SUM_BYTES:
         raise SeamRefused(f"its format is {seam.format}, this release knows {_FORMAT}")
     return seam

@@ -50,7 +50,7 @@ class SeamCheck:
             self._left[row.stream] = row.version - 1
         self.versions[row.stream] = max(row.version, last)
         try:
-            self._stayed = self._stayed.plus([row_entry(row)])
+            self._stayed = self._stayed.plus([row_entry(row, self._seam.whole_to)])
         except (TypeError, ValueError, AttributeError, struct.error):
             return  # a column that does not hold its type is reported already, and the sum differs
 

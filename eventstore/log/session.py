@@ -13,7 +13,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from eventstore.log.event_log import LogRow, StorageFigures, StoredRecord
+from eventstore.log.event_log import ChangedRow, LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
 """List, timestamp in seconds, version, revision, own: a row of ``read_models.postings``."""
@@ -61,6 +61,9 @@ class LogSession(Session, Protocol):
 
     def stream_rows(self, stream: UUID, until: int, topics: Collection[str]) -> Sequence[LogRow]:
         """Rows of a stream up to a version that have one of these topics, without contents."""
+
+    def change_rows(self, rows: Sequence[ChangedRow]) -> int:
+        """Put the new states of rows in place of those that they had; of how many they were."""
 
     def remove_rows(self, positions: Collection[int]) -> int:
         """Remove those of these rows that have no content and are not the newest; how many."""

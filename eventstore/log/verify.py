@@ -29,16 +29,19 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import Notification
 
-from eventstore.log.codec import decode, partition_stream, state_of
+from eventstore.log.codec import decode, state_of
 from eventstore.log.content_check import ContentCheck
 from eventstore.log.errors import CorruptRow, LogUnavailable, SeamRefused, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.faults import Fault, Finding, Head, finding
+from eventstore.log.name_check import NameCheck, missing_names
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
-from eventstore.log.seal import GENESIS, digest_by
+from eventstore.log.redaction import redacted_state
+from eventstore.log.seal import GENESIS, SealedRow, digest_by
 from eventstore.log.seam import SEAM, Seam, read_seam, verified_seam
 from eventstore.log.seam_check import SeamCheck, older_than
+from eventstore.log.streams import partition_stream
 
 
 class RowCheck:
@@ -78,6 +81,7 @@ class RowCheck:
         self._heads_are_known = part_after is None or heads is not None
         self._sealed_to = part_after or 0
         self._unsealed: list[LogRow] = []
+        self._events: dict[int, Event] = {}
         self._unsealed_bytes = 0
         self._malformed: set[int] = set()
 
@@ -101,6 +105,8 @@ class RowCheck:
                 yield from self._check_seal(row, sealed)
                 continue
             self._unsealed.append(row)
+            if event is not None:
+                self._events[row.position] = event
             self._unsealed_bytes += len(row.state)
             if self._unsealed_bytes > BATCH_BYTES_MAX:
                 # No transaction is that large: the seal of these rows is gone.
@@ -122,6 +128,7 @@ class RowCheck:
             len(row.state) for row in self._unsealed if row.position not in self._malformed
         )
         for row in dropped:
+            self._events.pop(row.position, None)
             yield finding(Fault.UNSEALED_ROWS, row, "no seal covers this row")
 
     def _check_seal(self, row: LogRow, sealed: BatchSealed) -> Iterator[Finding]:
@@ -138,13 +145,14 @@ class RowCheck:
         if spare > 0:
             yield from self._drop_unsealed(spare)
         covered, self._unsealed, self._unsealed_bytes = self._unsealed, [], 0
+        events, self._events = self._events, {}
         malformed, self._malformed = self._malformed, set()
         first_position, self._sealed_to = self._sealed_to + 1, row.position
         if spare < 0:
             missing = f"{-spare} of the {sealed.rows} rows that it covers are missing"
             yield finding(Fault.MISSING_ROWS, row, missing, name, first_position)
         elif (malformed and any(r.position in malformed for r in covered)) or not is_seal_of(
-            covered, row, sealed
+            covered, row, sealed, [events.get(one.position) for one in covered]
         ):
             changed = f"not the seal of the {sealed.rows} rows before it"
             yield finding(Fault.BROKEN_SEAL, row, changed, name, first_position)
@@ -164,11 +172,39 @@ def _sealed(row: LogRow, event: Event | None) -> BatchSealed | None:
     return event
 
 
-def is_seal_of(covered: Sequence[LogRow], row: LogRow, sealed: BatchSealed) -> bool:
-    """Whether the row is, to the byte, the seal of these rows; ``sealed`` is the event in it."""
-    digest = digest_by(sealed, [(r.stream, r.version, r.topic, r.state) for r in covered])
-    said = (sealed.command, sealed.rows, sealed.digest)
-    return said == (b"", len(covered), digest) and state_of(sealed) == row.state
+def is_seal_of(
+    covered: Sequence[LogRow],
+    row: LogRow,
+    sealed: BatchSealed,
+    events: Iterable[Event | None] | None = None,
+) -> bool:
+    """Whether the row is, to the byte, the seal of these rows; ``sealed`` is the event in it.
+
+    ``events`` are those in the rows, where they were decoded before.
+    """
+    if (sealed.command, sealed.rows) != (b"", len(covered)) or state_of(sealed) != row.state:
+        return False
+    if covers_redacted(covered, sealed, events or repeat(None)):
+        return True
+    whole = [(r.stream, r.version, r.topic, r.state) for r in covered]
+    return sealed.digest == digest_by(sealed, whole, are_redacted=False)
+
+
+def covers_redacted(
+    covered: Sequence[LogRow], sealed: BatchSealed, events: Iterable[Event | None]
+) -> bool:
+    """Whether the digest of a seal is that of the redacted states of these rows.
+
+    Seals of earlier releases are over rows as they stand. ``events`` are those in the rows, None
+    for one that was not decoded.
+    """
+    rows: list[SealedRow] = []
+    for row, event in zip(covered, events, strict=False):
+        state = redacted_state(row.topic, row.state, event)
+        if state is None:
+            return False
+        rows.append((row.stream, row.version, row.topic, state))
+    return sealed.digest == digest_by(sealed, rows, are_redacted=True)
 
 
 @lru_cache(maxsize=4_096)
@@ -245,6 +281,7 @@ class _Verification:
     def __init__(self, log: EventLog, known: Mapping[str, Head], key: PublicKey | None) -> None:
         self._log = log
         self._contents = ContentCheck(log)
+        self._names = NameCheck()
         self._rows = 0
         self._refused = ""
         self._text = log.settings().get(SEAM)
@@ -283,7 +320,7 @@ class _Verification:
     def rest(self) -> list[Finding]:
         """What is wrong when all rows were read."""
         found = [*self._check.end(), *_missing_heads(self._check.known, self.end)]
-        found += self._contents.end(self.end)
+        found += [*self._contents.end(self.end), *missing_names(self._names, self._log)]
         if self._before is not None:
             assert self._check.begins is not None
             found += [*self._before.join(self._check.begins), *self._before.end()]
@@ -335,8 +372,11 @@ class _Verification:
             if not is_before:
                 self._check.take_malformed(row)
             return
+        self._names.take(row)
+        event: Event | None = None
         try:
-            yield from self._contents.take(row, decode(row.topic, row.state))
+            event = decode(row.topic, row.state)
+            yield from self._contents.take(row, event)
         except UnknownTopic:
             yield finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
         except CorruptRow as error:
@@ -345,7 +385,7 @@ class _Verification:
             assert self._before is not None
             yield from self._before.take(row)
         else:
-            yield from self._check.follow([row])
+            yield from self._check.follow([row], [event])
 
 
 def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:

@@ -15,6 +15,7 @@ from eventstore.log.content import size_of, with_content
 from eventstore.log.event_fields import NamesStream
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
+from eventstore.log.streams import ERASED
 from eventstore.parquet.schema import FILLING, SCHEMA, SIZE, TIME, Filled, fields_of
 
 Identities: TypeAlias = Callable[[Collection[bytes]], Mapping[bytes, str | None]]
@@ -147,10 +148,14 @@ def shards_of(sections: Iterable[tuple[str | None, int]]) -> pa.Array:
     return pa.array([partition for partition, rows in sections for _ in range(rows)], pa.string())
 
 
-def identity_of(event: Event) -> str | None:
+def identity_of(event: Event, stream: bytes) -> str | None:
     """The identity that the first event of a stream names, None if it names none."""
     naming = _NAMING.get(type(event))
-    return None if naming is None else f"{naming[1]}{getattr(event, naming[0])}"
+    if naming is None:
+        return None
+    named: str = getattr(event, naming[0])
+    # Of a key that was erased the event has the digest, which is not its stream.
+    return naming[1] + (f"{ERASED}{stream.hex()}" if named.startswith(ERASED) else named)
 
 
 def _names_stream(kind: type[Event]) -> tuple[str, str] | None:

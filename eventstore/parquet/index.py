@@ -28,8 +28,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import NAMESPACE
 from eventstore.log.events import BatchSealed, type_name
+from eventstore.log.streams import ERASED, NAMESPACE, stream_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import INDEX, ExportPlace, FileMissing
 
@@ -75,6 +75,8 @@ class ExportIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def identity_key(name: str) -> int:
     """The key of an identity, the same as that of its stream."""
+    if ERASED in name:
+        return stream_key(stream_of(name))
     hashed = hashlib.sha1(NAMESPACE.bytes + b"identity:" + name.encode(), usedforsecurity=False)
     return stream_key(hashed.digest())
 

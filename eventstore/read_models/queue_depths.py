@@ -17,7 +17,6 @@ from uuid import UUID
 
 import msgspec
 
-from eventstore.log.codec import identity_stream
 from eventstore.log.content import size_of
 from eventstore.log.event_log import LogFigures, QueueDepth, WaitingQueue
 from eventstore.log.events import (
@@ -43,6 +42,7 @@ from eventstore.log.events import (
     Seconds,
 )
 from eventstore.log.session import Session
+from eventstore.log.streams import identity_stream
 from eventstore.read_models.due_identities import DUE_COLUMNS
 
 COLUMNS: Final = (
@@ -94,6 +94,12 @@ def _queues(found: Sequence[Sequence[Any]]) -> list[WaitingQueue]:
         WaitingQueue(bytes(did).decode(), messages, size_bytes, oldest_at_ms, bool(outbound))
         for did, messages, size_bytes, oldest_at_ms, outbound in found
     ]
+
+
+def nameless(session: Session) -> list[bytes]:
+    """The streams of the queues without a name: those of identities that were erased."""
+    found = session.rows("SELECT stream FROM queue_depths WHERE did = ? ORDER BY stream", (b"",))
+    return [bytes(stream) for (stream,) in found]
 
 
 def total(session: Session, position: int) -> LogFigures:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
@@ -25,6 +25,7 @@ from eventstore.log.events import (
     SavedEventsErased,
 )
 from eventstore.log.session import Session, StoredPosting
+from eventstore.log.streams import identity_stream
 from eventstore.read_models.postings import (
     ListKey,
     Narrowing,

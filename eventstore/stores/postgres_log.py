@@ -21,7 +21,7 @@ from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, ReadModelsMissing
-from eventstore.log.event_log import LogRow, QueueDepth, StorageFigures, StoredRecord
+from eventstore.log.event_log import ChangedRow, LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models.due_identities import INDEXES
@@ -448,6 +448,16 @@ class _Session(LogSession):
             (stream, until, list(topics)),
         )
         return [LogRow(position, stream.bytes, *row) for position, *row in found]
+
+    @override
+    def change_rows(self, rows: Sequence[ChangedRow]) -> int:
+        self._cursor.execute(
+            "UPDATE public.stored_events SET state = later"
+            " FROM unnest(%b::bigint[], %b::bytea[], %b::bytea[]) AS r (position, earlier, later)"
+            " WHERE notification_id = position AND state = earlier",
+            [list(column) for column in zip(*rows, strict=True)],
+        )
+        return self._cursor.rowcount
 
     @override
     def remove_rows(self, positions: Collection[int]) -> int:

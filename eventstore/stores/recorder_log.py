@@ -21,6 +21,7 @@ from eventstore.log.errors import (
     RowsStay,
 )
 from eventstore.log.event_log import (
+    ChangedRow,
     DedicatedIdentity,
     Departure,
     Due,
@@ -302,6 +303,17 @@ class RecorderLog(EventLog):
                 )
             if departure.states:
                 save_states(session, "archived_states", departure.states)
+
+    @override
+    def nameless(self) -> Sequence[bytes]:
+        with self._reading() as session:
+            return queue_depths.nameless(session)
+
+    @override
+    def change_rows(self, rows: Sequence[ChangedRow]) -> None:
+        with self._writing() as session:
+            if session.change_rows(rows) != len(rows):
+                raise RowsStay("a row was changed or left meanwhile")
 
     @override
     def setting(self, name: str, default: str) -> str:

@@ -12,13 +12,14 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from eventstore.log.codec import decode, decode_whole, encode, partition_stream
+from eventstore.log.codec import decode, decode_whole
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed, Event
-from eventstore.log.seal import GENESIS, digest_by
-from eventstore.log.verify import Head
+from eventstore.log.seal import GENESIS
+from eventstore.log.streams import partition_stream
+from eventstore.log.verify import Head, is_seal_of
 from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
 from eventstore.read_models.update import INDEXED
 from eventstore.stores.log_import import LogImport
@@ -113,18 +114,11 @@ class SealedRows:
         if sealed.previous != head.digest or row.version != head.version + 1:
             why = f"seal {row.version} of {name} does not continue seal {head.version}"
             raise NotAsSealed(row.position, why)
-        if self._digest(sealed) != sealed.digest or (
-            encode(stream, row.version, sealed).state != row.state
-        ):
+        if not is_seal_of(self._unsealed, row, sealed):
             raise NotAsSealed(row.position, f"not the seal of the {sealed.rows} rows before it")
         self.heads[name] = Head(row.version, sealed.digest)
         self.position, self.seals = row.position, self.seals + 1
         self.rows += sealed.rows + 1
-
-    def _digest(self, sealed: BatchSealed) -> bytes | None:
-        """The digest that a seal with these fields has over the rows that wait for it."""
-        rows = [(row.stream, row.version, row.topic, row.state) for row in self._unsealed]
-        return digest_by(sealed, rows)
 
 
 PAGE_ROWS: Final = 8_192

@@ -25,7 +25,8 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import chain, groupby
 from typing import Final
@@ -188,10 +189,19 @@ def _ends(page: int) -> tuple[int, int]:
     return page * KEYS, (page + 1) * KEYS
 
 
+@contextmanager
+def overwriting(cursor: sqlite3.Cursor, *, is_wanted: bool = True) -> Iterator[None]:
+    """Within this, what a row had that is changed or deleted is overwritten with zeros."""
+    if is_wanted:
+        cursor.execute("PRAGMA secure_delete = ON")
+    yield
+    if is_wanted:
+        cursor.execute("PRAGMA secure_delete = OFF")
+
+
 def _overwriting(
     cursor: sqlite3.Cursor, statement: str, parameters: Sequence[tuple[object, ...]]
 ) -> None:
     """Change which rows of keys there are; pages that SQLite empties by this are overwritten."""
-    cursor.execute("PRAGMA secure_delete = ON")
-    cursor.executemany(statement, parameters)
-    cursor.execute("PRAGMA secure_delete = OFF")
+    with overwriting(cursor):
+        cursor.executemany(statement, parameters)

@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -20,7 +21,14 @@ from typing_extensions import override
 
 from eventstore.log.errors import CorruptRow, LogUnavailable, ReadModelsMissing
 from eventstore.log.event_contents import content_of, erased_by
-from eventstore.log.event_log import Changed, LogRow, QueueDepth, StorageFigures, StoredRecord
+from eventstore.log.event_log import (
+    Changed,
+    ChangedRow,
+    LogRow,
+    QueueDepth,
+    StorageFigures,
+    StoredRecord,
+)
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
@@ -311,7 +319,8 @@ def _save_depths(session: _Session, depths: Sequence[QueueDepth]) -> None:
         if some and not session.resized(changed, some):
             others += some
     if others:
-        queue_depths.save(session, others)
+        with session.overwriting(is_wanted=not all(depth.did for depth in others)):
+            queue_depths.save(session, others)
 
 
 class _Session(LogSession):
@@ -320,6 +329,7 @@ class _Session(LogSession):
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self.has_removed = False
         self._cursor = cursor
+        self.overwriting = partial(sqlite_contents.overwriting, cursor)
 
     @override
     def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
@@ -446,6 +456,19 @@ class _Session(LogSession):
             (stream.hex, until, json.dumps(list(topics))),
         )
         return [LogRow(position, stream.bytes, *row) for position, *row in found]
+
+    @override
+    def change_rows(self, rows: Sequence[ChangedRow]) -> int:
+        with self.overwriting():
+            self._cursor.executemany(
+                "UPDATE stored_events SET state = ? WHERE rowid = ? AND state = ?",
+                [(row.after, row.position, row.before) for row in rows],
+            )
+            changed = self._cursor.rowcount
+        grown_bytes = sum(len(row.after) - len(row.before) for row in rows)
+        sqlite_sizes.add(self._cursor, grown_bytes, 0)
+        self.has_removed = self.has_removed or changed > 0
+        return changed
 
     @override
     def remove_rows(self, positions: Collection[int]) -> int:

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import click
 
-from eventstore.log.codec import identity_stream
 from eventstore.log.erasure_receipt import (
     ErasureReceipt,
     ReceiptRefused,
@@ -19,7 +18,10 @@ from eventstore.log.erasure_receipt import (
     sign_receipt,
     verified_receipt,
 )
+from eventstore.log.errors import RowsStay
+from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.public_key import PublicKey
+from eventstore.log.streams import identity_stream
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, print_json, print_record, progress_bar
 from http_edge.cli.running_mediator import ask_as_operator, url_option
@@ -55,8 +57,10 @@ def erase(
 
     Its registration, contracts, connection and keylist end at once; what waits for it, its saved
     and its public events are erased in steps, so that others wait for none. What the log keeps is
-    that there was a message of this size then, from whom to whom: names in rows stay, and copies
-    elsewhere are not reached. The guide says which, on its page about erasure requests.
+    that there was a message of this size then: its names leave the rows of the log and of its
+    export within a day (poste export compact does it at once, poste log erase-names where nothing
+    is exported). Copies elsewhere are not reached. The guide says which, on its page about erasure
+    requests.
     """
     if not yes:
         click.confirm(f"Erase all that {did} has here, for ever?", abort=True, err=True)
@@ -107,6 +111,43 @@ def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
             "The receipt is what the log says." if refused is None else f"Refused: {refused}"
         )
     return Exit.OK if refused is None else Exit.FINDING
+
+
+@click.command("erase-names")
+@json_option
+@with_settings("data_dir", "log")
+def erase_names(loaded: Loaded, *, as_json: bool) -> int:
+    """Take the names of erased identities out of the rows of the log.
+
+    For a log that is not exported: of another one poste export compact takes them out of log and
+    export. In place of each name its digest stands, which is what the seals cover, so the log
+    verifies as before. A name stays as long as something that lives refers to it: a message that
+    waits, a contract that is in force. May run beside the mediator, be interrupted, and run again.
+    """
+    settings = loaded.settings
+    if settings.exported_place is not None:
+        where = f"the log is exported to {settings.exported_place}"
+        raise Stop(Exit.USAGE, where, "Take names out of both: poste export compact")
+    require_existing(settings.log_dsn)
+    records = [_names_erased(one) for one in settings.each_database()]
+    if as_json:
+        print_json(records[0] if len(records) == 1 else {"databases": records})
+    else:
+        for record in records:
+            print_record("Names of erased identities have left the log", record)
+    return Exit.OK
+
+
+def _names_erased(settings: Settings) -> dict[str, Any]:
+    with closing(opened_to_read(settings)) as log, progress_bar("Erasing names") as progress:
+        work = NameErasure(log, erased_identities(log))
+        try:
+            while work.step():
+                progress(work.reached, work.end)
+        except RowsStay as error:
+            remedy = "Run it again: the rest is done then."
+            raise Stop(Exit.BUSY, str(error), remedy) from error
+    return {"identities": len(work.erased), "rows_changed": work.changed, "position": work.reached}
 
 
 def _refuse(did: str, answer: dict[str, Any]) -> None:

@@ -90,10 +90,11 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
 @json_option
 @with_settings("data_dir", "log")
 def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
-    """Write files of an export again without contents that were erased since.
+    """Write files of an export again without contents and names that were erased since.
 
     These are contents of messages, contract requests and events that were acknowledged, expired or
-    removed, as the log says. Rows, seals and proofs stay as they are. Small files are put together
+    removed, as the log says, and the names of identities that were erased, which leave the log,
+    too. Rows, seals and proofs stay as they are. Small files are put together
     first; what was replaced is removed at the end, so no program should be reading meanwhile. Each
     file is replaced by one version of the table: this may be interrupted, and run again.
 
@@ -133,19 +134,20 @@ def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
         progress_bar("Compacting") as progress,
     ):
         fewer = _compact(exporter)
-        erased = exporter.take_out_erased(progress)
+        taken = exporter.take_out_erased(progress)
         exporter.sweep()
         catalog = exporter.catalog
     record = {
         "place": place.address(),
         "position": catalog.last,
-        "contents_taken_out": erased,
+        "contents_taken_out": taken.contents,
+        "rows_without_names": taken.names,
         "steps_put_together": fewer,
         "files_in_all": len(catalog.files),
         "bytes_in_all": sum(file.bytes for file in catalog.files),
     }
     if not is_quiet:
-        print_record("Erased contents are not in the export", record)
+        print_record("Erased contents and names are not in the export", record)
     return record
 
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from actors.core.evolve import from_snapshot
 from actors.core.state_rows import TABLES, Row, state_rows
 from actors.host.inspection import DescribedState, NoncesHeld
-from eventstore.log.codec import identity_stream
+from eventstore.log.streams import identity_stream
 from eventstore.parquet.schema import arrow_type
 
 _ROWS_AT_ONCE: Final = 50_000

@@ -24,6 +24,7 @@ from eventstore.parquet.verify.findings import ExportSummary
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
 from http_edge.cli.archive import archive
+from http_edge.cli.erasure import erase_names
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto.mediator_keys import load
@@ -40,10 +41,11 @@ _KEPT_MAX: Final = 10_000
 
 @click.group()
 def log() -> None:
-    """Check the event log; let old rows leave it for its archive."""
+    """Check the event log; let old rows leave it for its archive, and names of who was erased."""
 
 
 log.add_command(archive)
+log.add_command(erase_names)
 
 
 @log.command()

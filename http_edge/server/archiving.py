@@ -21,6 +21,7 @@ from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey
+from eventstore.log.redaction import redacted_state
 from eventstore.log.seam import SEAM, Seam, verified_seam
 from eventstore.log.seam_check import check_before
 from eventstore.log.verify import RowCheck
@@ -233,9 +234,9 @@ def _same_rows(
         for row in page:
             if row.position > manifest.last:
                 break
-            if _fact(next(archived, None)) != _fact(row):
+            if not _is_same(row, next(archived, None)):
                 raise RowsStay(f"position {row.position} is another one in the archive")
-            yield LogRow(*_fact(row))
+            yield LogRow(*_place(row), row.state)
         reached = page[-1].position if page else manifest.last
     for row in archived:
         raise RowsStay(f"position {row.position} of the archive is not in the log")
@@ -248,7 +249,15 @@ def _rows_behind(table: pa.Table, after: int) -> Iterator[LogRow]:
                 yield row
 
 
-def _fact(row: LogRow | None) -> tuple[int, bytes, int, str, bytes]:
-    if row is None:
-        return (0, b"", 0, "", b"")
-    return (row.position, row.stream, row.version, row.topic, row.state)
+def _is_same(row: LogRow, other: LogRow | None) -> bool:
+    """Whether two rows are the same but for names that were erased in one of them."""
+    if other is None or _place(row) != _place(other):
+        return False
+    if row.state == other.state:
+        return True
+    redacted = redacted_state(row.topic, row.state)
+    return redacted is not None and redacted == redacted_state(other.topic, other.state)
+
+
+def _place(row: LogRow) -> tuple[int, bytes, int, str]:
+    return row.position, row.stream, row.version, row.topic

@@ -5,11 +5,17 @@ See ``projections.audit.messages`` for what these functions take and make.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
+from eventstore.log.streams import erased_name
 from eventstore.parquet.audit.events import DETAILS, OF_ITS_STREAM, TRAFFIC
 from projections.tables.projection import Step
+
+
+def named(column: str, did: str) -> Column:
+    """Does a column name an identity, also where its name was erased?"""
+    return F.col(column).isin(did, erased_name(did))
 
 
 def identity_history(step: Step, did: str) -> DataFrame:
@@ -18,8 +24,8 @@ def identity_history(step: Step, did: str) -> DataFrame:
     ``identity`` is the identity itself, or the key or invitation that it took; ``details`` is a
     struct of what the event says, null for what it does not say.
     """
-    is_own = F.col("type").isin(*OF_ITS_STREAM) & (F.col("identity") == did)
-    own = step.of(*OF_ITS_STREAM, "invitation-used").where(is_own | (F.col("by_did") == did))
+    is_own = F.col("type").isin(*OF_ITS_STREAM) & named("identity", did)
+    own = step.of(*OF_ITS_STREAM, "invitation-used").where(is_own | named("by_did", did))
     return (
         own.unionByName(_keys(step, did))
         .select(
@@ -36,13 +42,13 @@ def identity_history(step: Step, did: str) -> DataFrame:
 
 def _keys(step: Step, did: str) -> DataFrame:
     """Claims of keys by the identity, and releases, which name no owner, of what it had claimed."""
-    claimed = step.of("key-claimed").where(F.col("owner_did") == did).select("stream").distinct()
+    claimed = step.of("key-claimed").where(named("owner_did", did)).select("stream").distinct()
     until_now = Window.partitionBy("stream").orderBy("version")
     return (
         step.of("key-claimed", "key-released")
         .join(F.broadcast(claimed), "stream", "left_semi")
         .withColumn("owner", F.last("owner_did", ignorenulls=True).over(until_now))
-        .where(F.col("owner") == did)
+        .where(named("owner", did))
         .drop("owner")
     )
 
@@ -54,7 +60,7 @@ def identity_traffic(step: Step, did: str) -> DataFrame:
     removals. ``count`` counts messages (events that were saved or published), ``size_bytes`` their
     content, null where the event does not repeat it.
     """
-    is_own, is_sent = F.col("identity") == did, F.col("sender_did") == did
+    is_own, is_sent = (named(column, did) for column in ("identity", "sender_did"))
     is_queued = F.col("type") == "message-queued"
     own = F.when(is_own, F.regexp_extract("type", "[a-z]+$", 0))
     what = F.array_compact(F.array(own, F.when(is_queued & is_sent, F.lit("sent"))))

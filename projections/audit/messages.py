@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
+from eventstore.log.streams import erased_name
 from eventstore.parquet.opening import Position
 from projections.spark.export import ExportedLog
 from projections.tables.projection import Step
@@ -123,7 +124,7 @@ def refused_commands(
     if reasons:
         rows = rows.where(F.col("reason").isin(*reasons))
     if sender_did is not None:
-        rows = rows.where(F.col("sender_did") == sender_did)
+        rows = rows.where(F.col("sender_did").isin(sender_did, erased_name(sender_did)))
     keys = ("protocol", "command", "reason", "sender_did")
     return (
         rows.where(period.overlaps("first_at", "last_at"))

@@ -7,7 +7,11 @@ earlier one knows them, whose tables have no DID of theirs any more. It writes t
 which those stand that were erased since. Rows cannot be continued that lost the name of their own
 stream: when an identity that was erased has come back, all tables are made anew.
 
-With pseudonyms nothing is done: there is no DID in such tables.
+Names leave the export, too (``eventstore.log.name_erasure``), earlier from some of its files than
+from others. So the rows of an identity that was erased, also of one that has come back, get one
+name before anything is made of them (``with_names``).
+
+With pseudonyms no DID is hidden: there is none in such tables.
 """
 
 from __future__ import annotations
@@ -19,13 +23,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from eventstore.log.codec import NAMESPACE
 from eventstore.log.events import (
     ConnectionEstablished,
     IdentityErased,
     IdentityRegistered,
     type_name,
 )
+from eventstore.log.streams import ERASED as LEFT
+from eventstore.log.streams import KINDS, NAMESPACE
 from projections.rebuild.writing import slot
 
 ERASED: Final = "erased"
@@ -39,6 +44,8 @@ _DIDS: Final = (
 """The columns of tables that hold a DID. A partition that is one keeps its name."""
 _PREFIX: Final = NAMESPACE.bytes + b"identity:"
 _GONE: Final = "gone"
+_NAME: Final = "name_of_stream"
+_NAMELESS: Final = f"^({'|'.join(KINDS)}){LEFT}"
 
 
 def erased_identities(rows: DataFrame) -> DataFrame:
@@ -56,7 +63,38 @@ def said_last(events: DataFrame) -> DataFrame:
     """
     said = events.where(F.col("type").isin(ERASURES, *_COMING_BACK))
     erased = F.max_by(F.col("type") == ERASURES, F.col("version"))
-    return said.groupBy("stream").agg(erased.alias("erased"), F.max("identity").alias("identity"))
+    # What stands in place of a name that left is greater than any DID.
+    return said.groupBy("stream").agg(erased.alias("erased"), F.min("identity").alias("identity"))
+
+
+def names_of(events: DataFrame) -> DataFrame:
+    """The ``stream`` and ``identity`` of all whose events may have two names: of what was erased.
+
+    That is of identities their DID, if a row still has it, and of keys and invitations that such an
+    identity took what stands in place of theirs.
+    """
+    nameless = events.where(F.col("identity").rlike(_NAMELESS)).select("stream", "identity")
+    return said_last(events).select("stream", "identity").unionByName(nameless.distinct())
+
+
+def with_names(events: DataFrame, names: DataFrame) -> DataFrame:
+    """The events, those of these streams with the name that it has there."""
+    named = names.select("stream", F.col("identity").alias(_NAME))
+    joined = events.join(F.broadcast(named), "stream", "left")
+    return joined.withColumn("identity", F.coalesce(_NAME, "identity")).drop(_NAME)
+
+
+def has_nameless(events: DataFrame) -> bool:
+    """Is one of these events of a key or an invitation whose name has left?"""
+    return bool(events.where(F.col("identity").rlike(_NAMELESS)).limit(1).count())
+
+
+def named_before(names: DataFrame, identities: DataFrame) -> DataFrame:
+    """Names, those that have left since as an earlier table of identities has them."""
+    before = identities.select("stream", F.col("identity").alias(_NAME))
+    left = F.col("identity").startswith(LEFT)
+    name = F.when(left, F.coalesce(_NAME, "identity")).otherwise(F.col("identity"))
+    return names.join(before, "stream", "left").select("stream", name.alias("identity"))
 
 
 def has_events_of(events: DataFrame, identities: DataFrame) -> bool:
@@ -92,7 +130,8 @@ def without_names(rows: DataFrame, identities: DataFrame) -> DataFrame:
     """The rows, with no DID of these identities, which are few beside them."""
     for name in names_in(rows.columns):
         gone = F.broadcast(identities.select(F.col("stream").alias(_GONE)))
-        hidden = F.when(F.col(_GONE).isNotNull(), F.lit(ERASED)).otherwise(F.col(name))
+        is_hidden = F.col(_GONE).isNotNull() | F.col(name).startswith(LEFT)
+        hidden = F.when(is_hidden, F.lit(ERASED)).otherwise(F.col(name))
         joined = rows.join(gone, _stream_of(F.col(name)) == F.col(_GONE), "left")
         rows = joined.withColumn(name, hidden).drop(_GONE)
     return rows

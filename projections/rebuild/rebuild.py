@@ -37,9 +37,13 @@ from projections.rebuild.erased import (
     ERASURES,
     erased_identities,
     has_events_of,
+    has_nameless,
+    named_before,
     names_in,
+    names_of,
     said_last,
     slots_naming,
+    with_names,
     without_names,
 )
 from projections.rebuild.writing import (
@@ -124,7 +128,8 @@ class _Run:
     """One rebuild to a position, from an earlier generation or from nothing.
 
     ``erased`` are the identities whose names no table gets, ``erased_since`` those of them that
-    earlier tables still name (``projections.rebuild.erased``).
+    earlier tables still name, ``names`` those of streams whose events may have two
+    (``projections.rebuild.erased``).
     """
 
     spark: SparkSession
@@ -134,11 +139,12 @@ class _Run:
     start: Generation | None
     erased: DataFrame | None = None
     erased_since: DataFrame | None = None
+    names: DataFrame | None = None
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def generation(self, kept: Kept, progress: Progress) -> Generation:
         """Write all files, commit all tables, and then the generation."""
-        step = _step(self.spark, self.export, self.position, self.start)
+        step = _step(self.spark, self.export, self.position, self.start, self.names)
         try:
             staged = self._staged(step, progress)
         except BaseException:
@@ -231,7 +237,7 @@ class _Run:
         self, projection: Projection, step: Step, parts: Parts, stays: list[TableFile] | None = None
     ) -> _Staged:
         rows = projection.rebuild(step).select(*projection.columns)
-        if self.erased is not None:
+        if self.erased is not None and self.export.key is None:
             rows = without_names(rows, self.erased)
         root = spark_path(self.place.target)
         folder = f"{root}/{projection.name}/{self.name}"
@@ -299,19 +305,24 @@ def _run(
     start: Generation | None,
 ) -> _Run:
     """A rebuild that continues earlier tables, or begins anew where names have to leave them."""
-    if export.key is not None or not export.counts(position).get(ERASURES):
+    if not export.counts(position).get(ERASURES):
         return _Run(spark, export, position, place, start)
     if start is not None:
         table = start.table(IDENTITIES.name)
-        erased = erased_identities(read_files(spark, place, table, table.files))
+        identities = read_files(spark, place, table, table.files)
+        erased = erased_identities(identities)
         new = export.events(spark, start.at, position)
-        if not has_events_of(new, erased):
+        if not (has_events_of(new, erased) or has_nameless(new)):
             if ERASURES not in export.types(start.at, position):
                 return _Run(spark, export, position, place, start, erased)
-            since = erased_identities(said_last(new))
-            return _Run(spark, export, position, place, start, erased.unionAll(since), since)
-    erased = erased_identities(said_last(export.events(spark, None, position)))
-    return _Run(spark, export, position, place, None, erased)
+            since = named_before(erased_identities(said_last(new)), identities)
+            every = erased.unionAll(since)
+            names = named_before(names_of(new), identities)
+            named = since if export.key is None else None
+            return _Run(spark, export, position, place, start, every, named, names)
+    events = export.events(spark, None, position)
+    erased = erased_identities(said_last(events))
+    return _Run(spark, export, position, place, None, erased, names=names_of(events))
 
 
 def _check_continues(start: Generation, export: ExportedLog, position: Position) -> None:
@@ -343,11 +354,17 @@ def _check_continues(start: Generation, export: ExportedLog, position: Position)
 
 
 def _step(
-    spark: SparkSession, export: ExportedLog, position: Position, start: Generation | None = None
+    spark: SparkSession,
+    export: ExportedLog,
+    position: Position,
+    start: Generation | None = None,
+    names: DataFrame | None = None,
 ) -> Step:
     """The events since an earlier generation; its tables are added where they are needed."""
     after = start.at if start else export.start
     events, types = export.events(spark, after, position), export.types(after, position)
+    if names is not None:
+        events = with_names(events, names)
     if start is not None and not fits_one_part(spark, max(table.rows for table in start.tables)):
         plan_for_many_rows(spark)  # rows of earlier tables are read beside the new events
     latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()

@@ -13,7 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
-from eventstore.log.pseudonyms import DIGITS, KINDS, NAMING, OURS, PREFIX, WITH_KINDS
+from eventstore.log.pseudonyms import DIGITS, NAMING, OURS, PREFIX, WITH_KINDS
+from eventstore.log.streams import KINDS
 
 _BLOCK_BYTES: Final = 64
 _OUTER, _INNER = 0x5C, 0x36

@@ -28,7 +28,6 @@ from actors.core.erasure import OPERATOR, OWNER
 from actors.core.limits import RetentionPace
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Erased, MessageAccepted, Refused, Registered
-from eventstore.log.codec import identity_stream
 from eventstore.log.erasure_receipt import (
     ReceiptRefused,
     check_receipt,
@@ -40,6 +39,7 @@ from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFi
 from eventstore.log.events import IdentityErased, IdentityErasureBegun, SavedEventsErased
 from eventstore.log.faults import Fault
 from eventstore.log.public_key import PublicKey
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, verify
 from eventstore.read_models.remake import Difference
 from eventstore.stores.open_log import open_store

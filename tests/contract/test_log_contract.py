@@ -12,7 +12,7 @@ import pytest
 from eventsourcing.persistence import Notification, StoredEvent
 
 from eventstore.log import event_log
-from eventstore.log.codec import encode, identity_stream
+from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict, AppendRefused, AppendUnknown, LogUnavailable
 from eventstore.log.event_log import (
     DedicatedIdentity,
@@ -25,6 +25,7 @@ from eventstore.log.event_log import (
     WaitingQueue,
 )
 from eventstore.log.events import Event, IdentityDedicated, IdentityReleased
+from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog
 from tests.log.raw_sql import run_sql
 from tests.log.samples import (

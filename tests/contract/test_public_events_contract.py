@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.log.codec import encode, identity_stream
+from eventstore.log.codec import encode
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, PublicEvent, PublicEventsFilter
 from eventstore.log.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
+from eventstore.log.streams import identity_stream
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, append, message, published, withdrawn
 

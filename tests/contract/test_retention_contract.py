@@ -25,7 +25,7 @@ from actors.core.replies import BatchResult, ContractRequestsPage, ContractsPage
 from actors.host.expiry import Expiry
 from actors.host.host import Host
 from actors.host.writer import SubmissionsDecoder
-from eventstore.log.codec import decode, encode, identity_stream
+from eventstore.log.codec import decode, encode
 from eventstore.log.event_log import Due, DueIdentity, DuePlace, EventLog, QueueDepth
 from eventstore.log.events import (
     ContractExpired,
@@ -33,6 +33,7 @@ from eventstore.log.events import (
     Event,
     MessagesRemoved,
 )
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, verify
 from tests.contract.conftest import OpenLog
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.log.codec import encode, identity_stream
+from eventstore.log.codec import encode
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
+from eventstore.log.streams import identity_stream
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER_DID, OWNER, OWNER_DID, append, message, saved, tagged
 

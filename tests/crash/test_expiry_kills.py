@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from actors.core.commands import QueueMessage
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import ContractRequestsExpired, MessageQueued, MessagesRemoved
+from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import wrong_read_models
 from tests.contract.test_retention_contract import FRIEND, PEOPLE, Mediator, is_sound

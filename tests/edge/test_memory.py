@@ -20,7 +20,7 @@ from actors.host.inspection import (
     NoncesHeld,
     StatesDescribed,
 )
-from eventstore.log.codec import identity_stream
+from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from http_edge.admin.memory import STATE_BYTES_MAX, TARGETS_MAX
 from tests.edge.identities import Identity

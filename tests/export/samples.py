@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from actors.host.clock import system_clock
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.content import without_content
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, IdentityRegistered
 from eventstore.log.public_key import PublicKey
+from eventstore.log.streams import identity_stream
 from eventstore.log.tree_head import seal_leaf
 from eventstore.parquet.catalog import Catalog, read_data
 from eventstore.parquet.catalog import catalog_of as read_catalog
@@ -63,11 +64,11 @@ def registered(number: int, at_ms: int = AT_MS) -> tuple[UUID, Event]:
 class Growing:
     """A log that grows by whole transactions, two partitions each.
 
-    ``as_earlier``: as releases wrote it that kept contents in the rows.
+    ``as_earlier``: as releases wrote it that kept contents in the rows, and sealed them whole.
     """
 
     def __init__(self, log: EventLog, *, as_earlier: bool = False) -> None:
-        self._writer = SealedWriter(log)
+        self._writer = SealedWriter(log, as_earlier=as_earlier)
         self._written = with_content_in_row if as_earlier else lambda event: event
         self._identities = 0
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.content import Content, size_of, without_content
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import (
@@ -34,6 +34,7 @@ from eventstore.log.events import (
     RefusedCommands,
     SavedEventsErased,
 )
+from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.schema import FILLING, SCHEMA, SCHEMA_VERSION
 from eventstore.parquet.write.step import Bounds

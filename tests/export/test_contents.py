@@ -21,12 +21,13 @@ from actors.core.commands import (
 from actors.core.refusals import Refusal
 from actors.core.replies import ContractRequestsPage, MessageAccepted, MessagesPage, Refused
 from actors.host.host import Host
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.content import SALT_BYTES, without_content
 from eventstore.log.errors import NotAsSealed
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import MessagesRemoved
 from eventstore.log.session import Store
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Fault, Finding, verify
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import LogNotAsSealed

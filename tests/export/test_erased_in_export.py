@@ -70,7 +70,7 @@ def _with_erased(log: EventLog, place: ExportPlace) -> History:
 
 def _take_out(log: EventLog, place: ExportPlace) -> int:
     with closing(exporter(log, place)) as export:
-        erased = export.take_out_erased()
+        erased = export.take_out_erased().contents
         export.sweep()
     return erased
 
@@ -159,7 +159,7 @@ def test_who_opened_an_earlier_version_reads_it_until_it_is_swept(
     before = exported_log(place)
     opened = DeltaTable(f"{place.root}/{EVENTS}")
     with closing(exporter(log, place)) as export:
-        assert export.take_out_erased() > 0
+        assert export.take_out_erased().contents > 0
         assert opened.to_pyarrow_table(columns=["position"]).num_rows == len(before)
         export.sweep()
     with pytest.raises(Exception, match=r"(?i)not found|no such file"):

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from actors.host.clock import system_clock
-from eventstore.log.codec import encode, identity_stream
+from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict, CorruptRow
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import InvitationUsed, KeyClaimed, RefusalsCounted
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, verify
 from eventstore.parquet.errors import ExportDamaged, ExportRefused, LogNotAsSealed
 from eventstore.parquet.files import ExportPlace, open_place

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.streams import identity_stream
 from tests.export.samples import Growing, did
 from tests.log.samples import OTHER, OWNER, append, message
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.events import (
     SEAL_TOPIC,
     MessageQueued,
@@ -26,6 +26,7 @@ from eventstore.log.proof import (
 )
 from eventstore.log.public_key import PublicKey
 from eventstore.log.signed_note import NoteRefused
+from eventstore.log.streams import identity_stream
 from eventstore.log.tree_head import TreeHead, read_head, sign_head
 from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable

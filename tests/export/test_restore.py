@@ -20,11 +20,12 @@ from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.host.host import Host
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.errors import LogUnfinished
 from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.seal import command_key, unpack_nonces
+from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from actors.host.clock import system_clock
-from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.merkle import root_of
+from eventstore.log.streams import identity_stream
 from eventstore.log.tiles import Tile, tiles_of
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.log.verify import Fault, verify

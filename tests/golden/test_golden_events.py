@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventstore.log.codec import decode, encode, identity_stream
+from eventstore.log.codec import decode, encode
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import TOPIC_BY_TYPE, TYPE_BY_TOPIC
+from eventstore.log.streams import identity_stream
 
 FOLDER = Path(__file__).parent
 

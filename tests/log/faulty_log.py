@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from eventstore.log.errors import AppendConflict, AppendUnknown
 from eventstore.log.event_log import (
+    ChangedRow,
     DedicatedIdentity,
     Departure,
     Due,
@@ -233,6 +234,14 @@ class FaultyLog(EventLog):
         self, *, after: bytes = b"", limit: int = 100
     ) -> Sequence[tuple[UUID, Snapshot | None]]:
         return self._log.read_archived_states(after=after, limit=limit)
+
+    @override
+    def nameless(self) -> Sequence[bytes]:
+        return self._log.nameless()
+
+    @override
+    def change_rows(self, rows: Sequence[ChangedRow]) -> None:
+        self._log.change_rows(rows)
 
     @override
     def let_leave(self, departure: Departure) -> None:

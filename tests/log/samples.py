@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
-from eventstore.log.codec import encode, identity_stream, partition_stream
+import msgspec
+from eventsourcing.persistence import StoredEvent
+
+from eventstore.log.codec import encode
 from eventstore.log.content import Content
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import (
+    BatchSealed,
     Event,
     EventSaved,
     EventSaved1,
@@ -22,7 +27,8 @@ from eventstore.log.events import (
     PublicEventsDeleted,
     Seconds,
 )
-from eventstore.log.seal import GENESIS, pack_nonces, seal
+from eventstore.log.seal import GENESIS, chain_digest, pack_nonces, seal
+from eventstore.log.streams import identity_stream, partition_stream
 
 AT_MS = 1_700_000_000_000
 COMMAND = bytes(range(16))
@@ -145,11 +151,25 @@ def append(log: EventLog, stream: UUID, *events: Event) -> None:
     log.append(rows, events)
 
 
-class SealedWriter:
-    """Writes transactions as a host does: the rows of each partition, then its seal."""
+def earlier_seal(rows: Sequence[StoredEvent], events: Sequence[Event], **of: Any) -> BatchSealed:
+    """A seal as releases made it that covered states as they stand."""
+    whole = [
+        (UUID(str(row.originator_id)).bytes, row.originator_version, row.topic, row.state)
+        for row in rows
+    ]
+    sealed = seal(rows, events, **of)
+    return msgspec.structs.replace(sealed, digest=chain_digest(whole, are_redacted=False, **of))
 
-    def __init__(self, log: EventLog) -> None:
+
+class SealedWriter:
+    """Writes transactions as a host does: the rows of each partition, then its seal.
+
+    ``as_earlier``: as releases did that sealed states as they stand.
+    """
+
+    def __init__(self, log: EventLog, *, as_earlier: bool = False) -> None:
         self._log = log
+        self._seal = earlier_seal if as_earlier else seal
         self._versions: dict[UUID, int] = {}
         self._digests: dict[str, bytes] = {}
 
@@ -158,8 +178,9 @@ class SealedWriter:
         rows, events = [], []
         for partition, part in parts.items():
             covered = [encode(stream, self._next(stream), event) for stream, event in part]
-            sealed = seal(
+            sealed = self._seal(
                 covered,
+                [event for _, event in part],
                 partition=partition,
                 epoch=1,
                 at_ms=AT_MS,

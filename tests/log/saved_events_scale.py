@@ -21,9 +21,10 @@ from statistics import median
 import click
 import msgspec
 
-from eventstore.log.codec import encode, identity_stream
+from eventstore.log.codec import encode
 from eventstore.log.event_log import EventLog, SavedEventsFilter
 from eventstore.log.events import EventSaved
+from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from tests.log.samples import content
 from tests.postgres import running_postgres

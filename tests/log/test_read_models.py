@@ -25,9 +25,9 @@ from actors.core.commands import (
 )
 from actors.core.replies import MessagesPage
 from actors.host.state_cache import wrong_snapshots
-from eventstore.log.codec import identity_stream
 from eventstore.log.errors import ReadModelsMissing
 from eventstore.log.session import Store
+from eventstore.log.streams import identity_stream
 from eventstore.read_models.remake import Difference, remake
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models

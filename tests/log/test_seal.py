@@ -13,18 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.log.codec import encode
+from eventstore.log.redaction import redacted_state
 from eventstore.log.seal import (
     GENESIS,
     chain_digest,
     command_key,
     pack_nonces,
     seal,
-    sealed_rows,
     unpack_nonces,
 )
 from tests.log.samples import AT_MS, OTHER, OWNER, message
 
-ROWS = [encode(OWNER, 1, message(b"one")), encode(OTHER, 7, message(b"two"))]
+EVENTS = [message(b"one"), message(b"two")]
+ROWS = [encode(OWNER, 1, EVENTS[0]), encode(OTHER, 7, EVENTS[1])]
 FIELDS: dict[str, Any] = {
     "partition": "shard-1",
     "epoch": 3,
@@ -35,15 +36,31 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def digest_of(rows: Sequence[StoredEvent], **fields: Any) -> bytes:
-    return chain_digest(sealed_rows(rows), **fields)
+def digest_of(rows: Sequence[StoredEvent], *, are_redacted: bool = True, **fields: Any) -> bytes:
+    columns = [
+        (UUID(str(r.originator_id)).bytes, r.originator_version, r.topic, r.state) for r in rows
+    ]
+    return chain_digest(columns, are_redacted=are_redacted, **fields)
 
 
 def test_a_seal_holds_what_its_digest_was_made_of() -> None:
-    sealed = seal(ROWS, **FIELDS)
+    sealed = seal(ROWS, EVENTS, **FIELDS)
     assert {name: getattr(sealed, name) for name in FIELDS} == FIELDS
     assert sealed.rows == len(ROWS)
-    assert sealed.digest == digest_of(ROWS, **FIELDS)
+    redacted = [
+        replace(row, state=redacted_state(row.topic, row.state, event) or b"")
+        for row, event in zip(ROWS, EVENTS, strict=True)
+    ]
+    assert sealed.digest == digest_of(redacted, **FIELDS)
+
+
+def test_redacted_rows_have_another_digest_than_the_same_rows_as_whole_ones() -> None:
+    assert digest_of(ROWS, **FIELDS) != digest_of(ROWS, are_redacted=False, **FIELDS)
+
+
+def test_a_state_that_is_not_written_as_states_are_is_not_sealed() -> None:
+    with pytest.raises(ValueError, match="not written as states are"):
+        seal([replace(ROWS[0], state=ROWS[0].state + b"\0")], EVENTS[:1], **FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +109,7 @@ def test_bytes_cannot_move_from_one_column_to_the_next() -> None:
 
 def test_a_stream_id_as_text_gives_the_same_digest() -> None:
     as_text = [replace(row, originator_id=UUID(str(row.originator_id)).hex) for row in ROWS]
-    assert digest_of(as_text, **FIELDS) == digest_of(ROWS, **FIELDS)
+    assert seal(as_text, EVENTS, **FIELDS) == seal(ROWS, EVENTS, **FIELDS)
 
 
 @given(st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1))))

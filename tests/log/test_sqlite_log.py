@@ -19,10 +19,11 @@ from typing import Any, cast
 import pytest
 from eventsourcing.persistence import IntegrityError, OperationalError
 
-from eventstore.log.codec import encode, identity_stream
+from eventstore.log.codec import encode
 from eventstore.log.errors import LogUnavailable, UnsafeLog
 from eventstore.log.event_log import Due, QueueDepth, WaitingQueue
 from eventstore.log.session import Session
+from eventstore.log.streams import identity_stream
 from eventstore.read_models import due_identities, queue_depths
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
@@ -187,19 +188,28 @@ def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
         open_log(f"sqlite:{tmp_path}/missing/log.db")
 
 
-def test_rows_are_deleted_nowhere_but_where_they_leave_for_the_archive() -> None:
+def test_rows_change_nowhere_but_where_names_leave_and_go_where_they_leave_for_the_archive() -> (
+    None
+):
     sources = list(Path(__file__).parents[2].glob("eventstore/**/*.py"))
     assert len(sources) > 30
     deleting: list[tuple[str, str]] = []
+    changing: list[tuple[str, str]] = []
     for source in sources:
         tree = ast.parse(source.read_text("utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words = " ".join(node.value.upper().split())
-                assert "UPDATE STORED_EVENTS" not in words, source
+                words = words.replace("PUBLIC.STORED_EVENTS", "STORED_EVENTS")
+                if "UPDATE STORED_EVENTS" in words:
+                    changing.append((source.name, _function_at(tree, node.lineno)))
                 assert "VACUUM" not in words.split(), source
                 if "DELETE FROM STORED_EVENTS" in words:
                     deleting.append((source.name, _function_at(tree, node.lineno)))
+    assert sorted(changing) == [
+        ("postgres_log.py", "change_rows"),
+        ("sqlite_log.py", "change_rows"),
+    ]
     assert sorted(deleting) == [
         ("postgres_log.py", "remove_rows"),
         ("sqlite_log.py", "remove_rows"),

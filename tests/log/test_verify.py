@@ -14,10 +14,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from eventstore.log.codec import decode, encode, identity_stream, partition_stream
+from eventstore.log.codec import decode, encode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed, Event
 from eventstore.log.seal import GENESIS
+from eventstore.log.streams import identity_stream, partition_stream
 from eventstore.log.verify import Fault, Finding, Head, Summary, verify
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_contents import keep

@@ -64,7 +64,7 @@ from actors.core.retention import lapsed
 from actors.core.sessions import LiveMode, Sessions
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import (
     LogFigures,
@@ -76,6 +76,7 @@ from eventstore.log.event_log import (
     WaitingQueue,
 )
 from eventstore.log.events import ContractRequested, ContractStored, Event, MessageQueued
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, verify
 from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import FaultyLog, Plan, StoredButFailed

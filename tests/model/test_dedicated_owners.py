@@ -45,10 +45,11 @@ from actors.core.replies import (
 )
 from actors.host.host import Host
 from actors.host.state_cache import read_identity
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import DedicatedIdentity
 from eventstore.log.events import MessageQueued
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, StoredButFailed

@@ -54,7 +54,7 @@ class Counted:
         self._claimed: set[Any] = set()
         for row in log.read_log(limit=1_000_000):
             event = decode(row.topic, row.state)
-            name = identity_of(event)
+            name = identity_of(event, row.originator_id.bytes)  # type: ignore[union-attr]
             if name is not None:
                 self._names.setdefault(row.originator_id, name)
             if event.at_ms < span.until_ms:

@@ -20,6 +20,7 @@ from eventstore.log.events import BatchSealed, Event
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
 from eventstore.parquet.manifest import Signer
+from eventstore.parquet.write.compaction import TakenOut
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
@@ -67,7 +68,21 @@ def complete_until(export: ExportedLog) -> datetime:
 
 def export_log(log: EventLog, target: Path, rows_max: int = 100_000) -> None:
     """Export all of a log, in steps of about this many rows."""
-    exporter = Exporter(
+    exporter = _exporter(log, target, rows_max)
+    while exporter.step() is not None:
+        pass
+
+
+def take_out_erased(log: EventLog, target: Path) -> TakenOut:
+    """Take out of an export what the log has erased, names too."""
+    exporter = _exporter(log, target, 100_000)
+    taken = exporter.take_out_erased()
+    exporter.sweep()
+    return taken
+
+
+def _exporter(log: EventLog, target: Path, rows_max: int) -> Exporter:
+    return Exporter(
         log,
         open_place(str(target)),
         ExportOwner(MEDIATOR, 3),
@@ -76,8 +91,6 @@ def export_log(log: EventLog, target: Path, rows_max: int = 100_000) -> None:
         Bounds(rows_max=rows_max),
         clock=system_clock,
     )
-    while exporter.step() is not None:
-        pass
 
 
 def prefix_of(log: EventLog, position: int, path: Path) -> EventLog:

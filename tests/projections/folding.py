@@ -13,7 +13,7 @@ from actors.core.evolve import evolve
 from actors.core.identity import Identity
 from actors.core.state_rows import TABLES, state_rows
 from actors.host import owned_partition
-from eventstore.log.codec import decode, partition_stream
+from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import (
     AccountRotated,
@@ -40,6 +40,7 @@ from eventstore.log.events import (
     SpeakerNamed,
 )
 from eventstore.log.faults import Fault, Finding
+from eventstore.log.streams import partition_stream, stream_of
 from eventstore.log.verify import Summary, verify
 from eventstore.parquet.columns import identity_of
 from tests.histories import LIMITS
@@ -72,13 +73,16 @@ def when(at_ms: int) -> datetime | None:
 def stored_events(log: EventLog) -> Iterator[Stored]:
     """Every row in the order of the log; the identity of a seal is its partition."""
     identities: dict[bytes, str] = {}
-    for row in log.read_log(limit=1_000_000):
-        event = decode(row.topic, row.state)
-        stream = row.originator_id.bytes  # type: ignore[union-attr]
-        named = event.partition if isinstance(event, BatchSealed) else identity_of(event)
-        identity = identities.setdefault(stream, named or "")
-        assert identity
-        yield Stored(stream, identity, row.originator_version, row.id, event)
+    rows = log.read_log(limit=1_000_000)
+    events = [decode(row.topic, row.state) for row in rows]
+    streams: list[bytes] = [row.originator_id.bytes for row in rows]  # type: ignore[union-attr]
+    for stream, event in zip(streams, events, strict=True):
+        named = event.partition if isinstance(event, BatchSealed) else identity_of(event, stream)
+        # Who was erased and has come back has its name in a later event.
+        if named and identities.get(stream, "erased:").startswith("erased:"):
+            identities[stream] = named
+    for row, stream, event in zip(rows, streams, events, strict=True):
+        yield Stored(stream, identities[stream], row.originator_version, row.id, event)
 
 
 def fold(log: EventLog) -> dict[str, Rows]:
@@ -94,7 +98,7 @@ def fold(log: EventLog) -> dict[str, Rows]:
     for stored in streams.values():
         for name, rows in _of_stream(log, stored):
             tables.setdefault(name, set()).update(rows)
-    erased = {stored[0].identity for stored in streams.values() if _is_erased(stored)}
+    erased = {stream for stream, stored in streams.items() if _is_erased(stored)}
     tables = {name: {_unnamed(row, erased) for row in rows} for name, rows in tables.items()}
     every = [e for stored in streams.values() for e in stored] + seals
     now_ms = max((e.event.at_ms for e in every), default=0)
@@ -108,8 +112,12 @@ def _is_erased(stored: list[Stored]) -> bool:
     return any(isinstance(event, IdentityErased) for event in last)
 
 
-def _unnamed(row: tuple[Any, ...], erased: set[str]) -> tuple[Any, ...]:
-    return tuple("erased" if isinstance(v, str) and v in erased else v for v in row)
+def _unnamed(row: tuple[Any, ...], erased: set[bytes]) -> tuple[Any, ...]:
+    return tuple("erased" if isinstance(v, str) and _is_unnamed(v, erased) else v for v in row)
+
+
+def _is_unnamed(name: str, erased: set[bytes]) -> bool:
+    return name.startswith("erased:") or (name.startswith("did:") and stream_of(name) in erased)
 
 
 def _of_stream(log: EventLog, stored: list[Stored]) -> Iterable[tuple[str, Iterable[Any]]]:

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from actors.core.evolve import to_snapshot
 from actors.core.identity import FOLD
 from actors.host.state_cache import read_identity
-from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.streams import identity_stream
 from eventstore.parquet.opening import NotExported
 from eventstore.stores.open_log import open_log
 from projections.compare.compare import Difference, DumpDamaged, compare

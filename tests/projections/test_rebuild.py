@@ -28,7 +28,13 @@ from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import SEALS
 from tests.export.leaving import leave, played, prune
 from tests.histories import CROWD, START_MS, Crowd, History, _contract, random_script
-from tests.projections.exports import complete_until, export_log, prefix_of, read_tables
+from tests.projections.exports import (
+    complete_until,
+    export_log,
+    prefix_of,
+    read_tables,
+    take_out_erased,
+)
 from tests.projections.folding import Rows, fold
 
 pytestmark = pytest.mark.spark
@@ -242,6 +248,43 @@ def test_who_was_erased_has_no_name_in_tables_that_are_written_afterwards(
         assert files_of(one) & files_of(other)
         _, back = rebuilt(lambda history: come_back(history, gone))
         assert {"identities", "registrations"} <= naming(back, gone)
+
+
+def test_tables_are_the_same_when_names_have_left_the_export(spark: SparkSession) -> None:
+    with exported(32, acts=250) as (log, folder):
+        export, gone = folder / "export", CROWD.identities[0]
+
+        def goes_on(act: Callable[[History], None], *, is_taken_out: bool) -> dict[str, Rows]:
+            start_ms = START_MS + log.position() * 1_000_000
+            other = CROWD._replace(name=f"{log.position()}.", identities=CROWD.agents)
+            act(History(log, crowd=other, start_ms=start_ms, after=log.position()))
+            export_log(log, export)
+            if is_taken_out:
+                assert take_out_erased(log, export).names > 10
+            target = folder / "tables"
+            made = rebuild(spark, open_export(str(export)), str(target), incremental=True)
+            tables = read(target, made)
+            whole = folder / f"whole-{made.generation}"
+            anew = read(whole, rebuild(spark, open_export(str(export)), str(whole)))
+            assert _keyless(tables) == _keyless(anew) == _keyless(folded(log))
+            return tables
+
+        rebuild(spark, open_export(str(export)), str(folder / "tables"))
+        erased = goes_on(lambda history: erase(history, gone), is_taken_out=True)
+        assert naming(erased, gone) == set()
+        goes_on(History.commit, is_taken_out=False)
+        back = goes_on(lambda history: come_back(history, gone), is_taken_out=False)
+        assert {"identities", "registrations"} <= naming(back, gone)
+
+
+def _keyless(tables: dict[str, Rows]) -> dict[str, Rows]:
+    """Without names of keys: what was written before one was released has its name."""
+    return {
+        table: {
+            tuple("key:" if str(one).startswith("key:") else one for one in row) for row in rows
+        }
+        for table, rows in tables.items()
+    }
 
 
 def files_of(made: Generation) -> set[TableFile]:

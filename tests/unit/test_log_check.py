@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log.codec import encode, partition_stream
+from eventstore.log.codec import encode
 from eventstore.log.seal import GENESIS, seal
+from eventstore.log.streams import partition_stream
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import check_log
@@ -22,7 +23,7 @@ def settings(tmp_path: Path) -> Settings:
     check_log(made)
     with closing(open_log(made.log_dsn)) as log:
         sealed = seal(
-            [], partition="shard-0", epoch=1, at_ms=1, window_ms=1, nonces=b"", previous=GENESIS
+            [], [], partition="shard-0", epoch=1, at_ms=1, window_ms=1, nonces=b"", previous=GENESIS
         )
         log.append([encode(partition_stream("shard-0"), 1, sealed)], [sealed])
     return made

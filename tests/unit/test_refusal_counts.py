@@ -9,8 +9,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.log.codec import encode, identity_stream
+from eventstore.log.codec import encode
 from eventstore.log.events import RefusalsCounted, RefusedCommands
+from eventstore.log.streams import identity_stream
 from http_edge.settings.settings import Audit
 from http_edge.telemetry.refusal_counts import OTHER, PROTOCOLS, Counted, RefusalCounts
 from tests.unit.actors.given import NOW_MS, HandClock

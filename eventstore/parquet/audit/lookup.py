@@ -17,11 +17,12 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import BatchSealed, type_name
 from eventstore.log.pseudonyms import pseudonym_of
+from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows, Transaction
 from eventstore.parquet.columns import event_columns, identity_of
 from eventstore.parquet.errors import Damage, ExportDamaged
@@ -202,7 +203,7 @@ class Lookup:
         row, named = proven.row, proven.identity
         if named is None:
             return self._named(row.stream)
-        if identity_stream(named).bytes != row.stream:
+        if stream_of(named) != row.stream:
             why = f"identity of the row at position {row.position} is not that of its stream"
             raise ExportDamaged(proven.path, Damage.CHANGED, why)
         return named
@@ -213,11 +214,11 @@ class Lookup:
             if position <= self._catalog.pruned_to:
                 stayed = self._stayed(position)
                 if stayed and (stayed.row.stream, stayed.row.version) == (stream, 1):
-                    return identity_of(decode(stayed.row.topic, stayed.row.state))
+                    return identity_of(decode(stayed.row.topic, stayed.row.state), stream)
                 continue
             for row in self.sealed.at(position).rows:
                 if (row.stream, row.version) == (stream, 1):
-                    return identity_of(decode(row.topic, row.state))
+                    return identity_of(decode(row.topic, row.state), stream)
         return None
 
     def _index_path(self, position: int) -> str:

@@ -7,10 +7,11 @@ with Spark; a test holds both to it. Times are ISO 8601 in UTC with milliseconds
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from eventstore.log.streams import erased_name
 from eventstore.parquet.audit.events import DETAILS, LIFE, OF_ITS_STREAM, TRAFFIC
 from eventstore.parquet.audit.lookup import FoundRow, Lookup, Row
 from eventstore.parquet.schema import SIZE
@@ -94,16 +95,20 @@ def _event(placed: PlacedRow, until: int | None) -> Record:
 
 
 def identity_records(lookups: Sequence[Lookup], did: str) -> IdentityRecords:
-    """What the log has of an identity. Args and errors as ``message_records``."""
-    placed = list(_placed([lookup.of_identities([did]) for lookup in lookups]))
+    """What the log has of an identity, also of one whose name was erased.
+
+    Args and errors as ``message_records``.
+    """
+    names = {did, erased_name(did)}
+    placed = list(_placed([lookup.of_identities(names) for lookup in lookups]))
     claimed = {p.row["identity"] for p in placed
-               if (p.row["type"], p.row.get("owner_did")) == ("key-claimed", did)}  # fmt: skip
+               if p.row["type"] == "key-claimed" and p.row.get("owner_did") in names}  # fmt: skip
     keys = _placed([lookup.of_identities(claimed) for lookup in lookups] if claimed else [])
-    history = [p for p in placed if _is_history(p.row, did)] + _of_keys(keys, did)
+    history = [p for p in placed if _is_history(p.row, names)] + _of_keys(keys, names)
     return IdentityRecords(
         [_happened(one) for one in sorted(history, key=_order, reverse=True)],
-        _by_day([one.row for one in placed], did),
-        _refused([one.row for one in placed], did),
+        _by_day([one.row for one in placed], names),
+        _refused([one.row for one in placed], names),
     )
 
 
@@ -117,14 +122,14 @@ def _order(placed: PlacedRow) -> tuple[Any, ...]:
     return (position,) if placed.database is None else (placed.row["recorded_at"], position)
 
 
-def _is_history(row: Row, did: str) -> bool:
-    kind, is_by = row["type"], row.get("by_did") == did
+def _is_history(row: Row, names: Collection[str]) -> bool:
+    kind, is_by = row["type"], row.get("by_did") in names
     if kind in OF_ITS_STREAM:
-        return is_by or row["identity"] == did
+        return is_by or row["identity"] in names
     return is_by and kind == "invitation-used"
 
 
-def _of_keys(keys: Iterable[PlacedRow], did: str) -> list[PlacedRow]:
+def _of_keys(keys: Iterable[PlacedRow], names: Collection[str]) -> list[PlacedRow]:
     """Claims of keys by the identity, and releases, which name no owner, of what it had claimed."""
     owners: dict[str, str] = {}
     found = []
@@ -134,7 +139,7 @@ def _of_keys(keys: Iterable[PlacedRow], did: str) -> list[PlacedRow]:
             owners[row["identity"]] = row["owner_did"]
         elif row["type"] != "key-released":
             continue
-        if owners.get(row["identity"]) == did:
+        if owners.get(row["identity"]) in names:
             found.append(placed)
     return found
 
@@ -151,7 +156,7 @@ def _happened(placed: PlacedRow) -> Record:
     }
 
 
-def _by_day(rows: Iterable[Row], did: str) -> list[Record]:
+def _by_day(rows: Iterable[Row], names: Collection[str]) -> list[Record]:
     counts: dict[tuple[str, str, str], int] = defaultdict(int)
     sizes: dict[tuple[str, str, str], int | None] = {}
     for row in rows:
@@ -159,8 +164,8 @@ def _by_day(rows: Iterable[Row], did: str) -> list[Record]:
             continue
         day = row["recorded_at"].astimezone(UTC).date().isoformat()
         by = row.get("protocol") or row.get("channel") or row.get("reason") or ""
-        own = [_last_word(row["type"])] if row["identity"] == did else []
-        is_sent = row["type"] == "message-queued" and row.get("sender_did") == did
+        own = [_last_word(row["type"])] if row["identity"] in names else []
+        is_sent = row["type"] == "message-queued" and row.get("sender_did") in names
         ids, size = row.get("message_ids"), row.get(SIZE)
         for what in [*own, *(["sent"] if is_sent else [])]:
             key = day, what, by
@@ -174,12 +179,12 @@ def _by_day(rows: Iterable[Row], did: str) -> list[Record]:
     ]
 
 
-def _refused(rows: Iterable[Row], did: str) -> list[Record]:
+def _refused(rows: Iterable[Row], names: Collection[str]) -> list[Record]:
     found: dict[tuple[str, ...], Record] = {}
     edges: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for row in rows:
         for one in row.get("refusals") or ():
-            if one["sender_did"] != did:
+            if one["sender_did"] not in names:
                 continue
             key = tuple(one[name] for name in _COUNTED_BY)
             first, last = one["first_at"], one["last_at"]

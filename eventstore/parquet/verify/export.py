@@ -36,13 +36,16 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from eventstore.log.name_check import ERASURE
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.signed_note import NoteRefused
+from eventstore.log.streams import is_same_name
 from eventstore.log.tree_head import TreeHead, verified_head
 from eventstore.log.verify import Fault, Finding, Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import END, MANIFESTS, ExportPlace
 from eventstore.parquet.manifest import Verify
+from eventstore.parquet.rows import read_table
 from eventstore.parquet.tree import TREE
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
 from eventstore.parquet.verify.index import IndexCheck
@@ -130,6 +133,17 @@ def _key_of(text: str) -> Verify:
     return read_public_key(text).verify
 
 
+def _erased_in(place: ExportPlace, part: ManifestPart) -> set[bytes]:
+    """The streams of the identities that rows of a manifest say to be erased."""
+    found: set[bytes] = set()
+    for file in part.manifest.files:
+        if ERASURE in file.types:
+            table = read_table(place, file, ("stream", "type"))
+            is_erasure = pc.equal(table["type"], ERASURE.rpartition(".")[0])
+            found.update(table.filter(is_erasure)["stream"].to_pylist())
+    return found
+
+
 class _ExportCheck:
     """One pass over the rows of an export."""
 
@@ -159,6 +173,9 @@ class _ExportCheck:
         self._parts = parts[len(self._skipped) :]
         self.streams = StreamEnds(self._verified.streams if self._verified else None)
         self._rows = self._seals = self._left_out = self._known_to = 0
+        self._erased: set[bytes] = set()
+        self._nameless: dict[tuple[bytes, bytes], ExportFinding] = {}
+        self._is_whole = True
         self.rows_in_all = sum(part.manifest.rows for part in [*self._rewritten, *self._parts])
 
     def run(self, processes: int, progress: Progress | None) -> Iterator[ExportFinding]:
@@ -170,6 +187,7 @@ class _ExportCheck:
         again: Sequence[Job] = [(part, {}) for part in self._rewritten]
         for (part, _), checked in zip(again, _checked(self._place, again, processes), strict=True):
             yield from self._check_again(part, checked)
+            self._note_names(checked)
             reached += part.manifest.rows
             if progress:
                 progress(reached, self.rows_in_all)
@@ -177,6 +195,7 @@ class _ExportCheck:
         for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
             yield from checked.findings
             yield from self._join(part, checked)
+            self._note_names(checked)
             if part.manifest.is_pruned:
                 yield from self._tree.pass_over(part.manifest)
                 yield from self._index.pass_over(part.manifest)
@@ -193,8 +212,28 @@ class _ExportCheck:
             if progress:
                 progress(reached, self.rows_in_all)
         yield from self._index.end()
+        yield from self._missing_names()
         for name, head in self._known.items():
             yield _missing(name, head, MANIFESTS)
+
+    def _note_names(self, checked: CheckedPart) -> None:
+        self._erased |= checked.names.erased
+        self._is_whole = self._is_whole and checked.is_whole
+        for place, found in checked.nameless.items():
+            self._nameless.setdefault(place, found)
+
+    def _missing_names(self) -> Iterator[ExportFinding]:
+        """Names that are gone although no row says that who they named was erased.
+
+        Nothing is said where files are damaged, which may have had such a row.
+        """
+        if not self._nameless or not self._is_whole:
+            return
+        for part in self._skipped:
+            self._erased |= _erased_in(self._place, part)
+        for place, found in self._nameless.items():
+            if self._erased.isdisjoint(place):
+                yield found
 
     def check_heads(
         self, key: PublicKey | None, witnessed: Mapping[str, bytes]
@@ -413,7 +452,7 @@ class StreamEnds:
             is_seen = first <= version and not (is_partly_known and last >= version)
             if is_seen or (first > version + 1 and not may_skip):
                 yield index, Fault.VERSION_BREAK, f"version {version + 1} should stand here"
-            if identity != known:
+            if not is_same_name(identity, known):
                 yield index, Fault.WRONG_COLUMN, "identity: not the one of its stream"
             self._ends[stream] = (last, known)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -27,6 +26,8 @@ from eventstore.log.content import without_content
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, type_name
+from eventstore.log.name_check import NameCheck, missing_name
+from eventstore.log.streams import is_same_name
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
 from eventstore.parquet.columns import columns_of, events_in, identity_of, shards_of, to_array
@@ -142,6 +143,10 @@ class CheckedPart(NamedTuple):
     """None if some of the rows cannot be read."""
     is_whole: bool
     """Every file is the one that was signed."""
+    names: NameCheck
+    """What its rows say of names that are gone; each row stands at its number."""
+    nameless: Mapping[tuple[bytes, bytes], ExportFinding]
+    """What is wrong with these rows if the names are not those of who was erased."""
     leaves: bytes | None
     """The leaf hashes of its seals (``eventstore.log.tree_head``), one after the other; None if
     some of its rows are not those of the log."""
@@ -174,7 +179,8 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
     is_complete = len(tables) == len(part.manifest.files)
     is_whole = is_complete and all(read.is_whole for _, read in files)
     if not any(table.num_rows for _, table in tables):
-        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole, None, None)
+        nothing = NameCheck(), dict[tuple[bytes, bytes], ExportFinding]()
+        return CheckedPart(findings, 0, 0, 0, known, 0, None, is_whole, *nothing, None, None)
     rows = NumberedRows([path for path, _ in tables], [table for _, table in tables])
     check = _PartCheck(part, rows, known)
     found, left_out = check.run(is_complete=is_complete)
@@ -188,6 +194,8 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
         check.known_to,
         check.streams() if is_complete else None,
         is_whole,
+        check.names,
+        check.nameless(),
         check.leaves() if is_known else None,
         entries_of(rows.table, part.manifest.first) if is_known else None,
     )
@@ -213,6 +221,7 @@ class _PartCheck:
         self._part = part
         self._rows = rows
         self._check = RowCheck(known=known, heads=part.before, part_after=-1)
+        self.names = NameCheck()
         self._names: dict[bytes, str | None] = {}
         self._found: list[Finding] = []
         self._left_out = 0
@@ -250,6 +259,8 @@ class _PartCheck:
             self._keep(check_columns(page, rows, events))
             self._keep(self._check_identities(page, rows, events))
             self._keep(_check_contents(rows, events))
+            for row in rows:
+                self.names.take(row)
             self._seals += [event for event in events if isinstance(event, BatchSealed)]
             if is_complete:
                 is_rest = self._part.manifest.is_pruned
@@ -284,6 +295,10 @@ class _PartCheck:
             if isinstance(event, BatchSealed):
                 check.heads[event.partition] = Head(row.version, event.digest)
                 check.seals += 1
+
+    def nameless(self) -> dict[tuple[bytes, bytes], ExportFinding]:
+        """See ``CheckedPart``."""
+        return {p: self._rows.finding(missing_name(r, p[1])) for p, r in self.names.gone.items()}
 
     def streams(self) -> Streams:
         """Where the rows begin and end in each stream."""
@@ -328,9 +343,9 @@ class _PartCheck:
         names = self._names
         for row, event, identity in zip(rows, events, identities, strict=True):
             if row.stream not in names:
-                named = None if event is None else identity_of(event)
+                named = None if event is None else identity_of(event, row.stream)
                 names[row.stream] = named if row.version == 1 else identity
-            if names[row.stream] != identity:
+            if not is_same_name(names[row.stream], identity):
                 why = "identity: not the one of its stream"
                 yield finding(Fault.WRONG_COLUMN, row, why)
 
@@ -393,9 +408,10 @@ def _events_in(rows: Sequence[LogRow]) -> Events:
 
 
 def _event_in(row: LogRow) -> Event | None:
-    with suppress(UnknownTopic, CorruptRow):
+    try:
         return decode(row.topic, row.state)
-    return None
+    except (UnknownTopic, CorruptRow):
+        return None
 
 
 def _sections(rows: Sequence[LogRow], events: Events) -> Iterator[tuple[int, str | None]]:

@@ -1,7 +1,7 @@
 """Puts small files together: many steps become one, with one manifest in place of theirs.
 
 Whatever is written again leaves out contents that were erased since (``write.erasing``); a step can
-be written again for that alone, in files of other names.
+be written again for that alone, and without names that were erased, in files of other names.
 
 One commit of the table takes the old files away and brings the new ones. Programs that opened an
 earlier version go on reading the old files, which ``commit.sweep`` removes later.
@@ -30,9 +30,18 @@ from eventstore.parquet.manifest import (
     parse_manifest,
     rewritten_of,
 )
-from eventstore.parquet.rows import read_table
+from eventstore.parquet.rows import log_rows, read_table
 from eventstore.parquet.write.commit import write_data, write_manifest
-from eventstore.parquet.write.erasing import contents_in, without_erased
+from eventstore.parquet.write.erasing import (
+    COLUMNS_OF_NAMES,
+    GoneNames,
+    contents_in,
+    names_erased,
+    positions_named,
+    rows_naming,
+    with_states,
+    without_erased,
+)
 from eventstore.parquet.write.step import Bounds
 
 
@@ -64,36 +73,67 @@ def compact(
     return replaced(place, run, [file for file, _ in merged], signer, verify, contents=contents)
 
 
-def without_contents(
-    place: ExportPlace, log: EventLog, statement: Statement, signer: Signer, verify: Verify
-) -> tuple[Compacted, int] | None:
-    """Write the files of a step again that have contents which were erased since.
+class TakenOut(NamedTuple):
+    """What was taken out of an export: contents, and rows that lost a name."""
+
+    contents: int = 0
+    names: int = 0
+
+
+def without_erased_of(
+    place: ExportPlace,
+    log: EventLog,
+    statement: Statement,
+    gone: GoneNames,
+    signer: Signer,
+    verify: Verify,
+) -> tuple[Compacted, TakenOut] | None:
+    """Write the files of a step again that have contents or names which were erased since.
 
     Returns:
-        What replaces it, and the number of these contents; None where it has none.
+        What replaces it, and what was taken out; None where it has nothing of it.
 
     Raises as ``compact``.
     """
+    manifest = statement.manifest
     files: list[DataFile] = []
-    erased = contents = 0
-    if statement.manifest.contents == 0:
+    taken, contents = TakenOut(), 0
+    states, renamed = _names_erased(place, log, manifest, gone)
+    if manifest.contents == 0 and not renamed:
         return None
-    for file in statement.manifest.files:
-        table, found = without_erased(log, read_table(place, file))
+    for file in manifest.files:
+        table, erased = without_erased(log, read_table(place, file))
         contents += contents_in(table)
-        if found:
+        names = sum(file.first <= position <= file.last for position in renamed)
+        if names:
+            table = with_states(table, states, gone)
+        if erased or names:
             again = rewritten_of(file.path) + 1
             file = write_data(place, day_of(file.path), table, rewritten=again)  # noqa: PLW2901
         files.append(file)
-        erased += found
-    if not erased:
+        taken = TakenOut(taken.contents + erased, taken.names + names)
+    if taken == TakenOut():
         return None
-    again = rewritten_of(statement.manifest.path) + 1
-    pruned = statement.manifest.pruned
+    again = rewritten_of(manifest.path) + 1
     return replaced(
         place, [statement], files, signer, verify,
-        rewritten=again, contents=contents, pruned=pruned,
-    ), erased  # fmt: skip
+        rewritten=again, contents=contents, pruned=manifest.pruned,
+    ), taken  # fmt: skip
+
+
+def _names_erased(
+    place: ExportPlace, log: EventLog, manifest: Manifest, gone: GoneNames
+) -> tuple[Mapping[int, bytes], Sequence[int]]:
+    """New states of the rows of a step that lose a name, and the positions of all that change."""
+    if not gone.identities:
+        return {}, []
+    tables = [read_table(place, file, COLUMNS_OF_NAMES) for file in manifest.files]
+    table = pa.concat_tables(tables).sort_by("position").combine_chunks()
+    numbers = rows_naming(table, gone)
+    if not numbers:
+        return {}, []
+    states = names_erased(log, log_rows(table), numbers, gone, is_part=manifest.is_pruned)
+    return states, sorted({*states, *positions_named(table.take(numbers), gone)})
 
 
 def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom

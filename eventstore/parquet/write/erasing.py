@@ -1,16 +1,23 @@
-"""Takes contents out of rows of an export that the log has erased since they were exported.
+"""Takes contents and names out of rows of an export that the log has erased since.
 
 What is erased the log says: a content that it still has stays, and so does one of a row that it has
 without its content unless one of its rows says that this was erased; a damaged log takes nothing
 out of its export. A row that has left the log has no content (``eventstore.log.event_log``).
+
+A row loses the names that the log's row has lost (``eventstore.log.name_erasure``). One that has
+left the log loses those of identities that are erased, if its seal covers its redacted state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import repeat
+from typing import Final, NamedTuple
 from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,9 +25,21 @@ from eventstore.log.codec import decode
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.errors import SeamRefused
 from eventstore.log.event_contents import ERASING
-from eventstore.log.event_log import EventLog
-from eventstore.log.events import TOPIC_BY_TYPE
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed
+from eventstore.log.name_erasure import without_names_of
+from eventstore.log.redaction import (
+    STREAM_BYTES,
+    digest_of,
+    erased_names,
+    redacted_state,
+    renamed_state,
+)
 from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.streams import erased_name, stream_of
+from eventstore.log.verify import covers_redacted
+from eventstore.parquet.columns import to_table
+from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 
 _TOPICS: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
@@ -106,3 +125,139 @@ def _versions(topic: str, state: bytes) -> Iterable[int]:
     event = decode(topic, state)
     assert isinstance(event, ERASING)
     return event.versions
+
+
+class GoneNames(NamedTuple):
+    """Whose names leave, by streams of 16 bytes each.
+
+    ``identities``: of all that are erased; ``streams``: those that have lost their name in the log
+    of this export, such identities, and keys and invitations that they took.
+    """
+
+    identities: frozenset[bytes] = frozenset()
+    streams: frozenset[bytes] = frozenset()
+
+
+_NAMED: Final = ("sender_did", "recipient_did", "requestor_did", "owner_did", "by_did", "did")
+COLUMNS_OF_NAMES: Final = (
+    *("position", "stream", "identity", "version", "type", "type_version", "state"),
+    *(*_NAMED, "refusals"),
+)
+"""The columns that say which names rows have, and what they are without them."""
+_SEAL_TYPE: Final = SEAL_TOPIC.rpartition(".")[0]
+
+
+def rows_naming(table: pa.Table, gone: GoneNames) -> list[int]:
+    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that may have names which leave."""
+    own = pa.array(sorted(gone.identities | gone.streams), pa.binary(STREAM_BYTES))
+    found = [pc.is_in(table["stream"], value_set=own)]
+    for column in _NAMED:
+        names = [name for name in table[column].unique().to_pylist() if _is_gone(name, gone)]
+        found.append(pc.is_in(table[column], value_set=pa.array(names, pa.string())))
+    is_named = reduce(pc.or_, found)
+    numbers = set(pc.indices_nonzero(is_named).to_pylist())
+    refusals = table["refusals"]
+    for number in pc.indices_nonzero(refusals.is_valid()).to_pylist():
+        if any(_is_gone(one["sender_did"], gone) for one in refusals[number].as_py()):
+            numbers.add(number)
+    seals = set(pc.indices_nonzero(pc.equal(table["type"], _SEAL_TYPE)).to_pylist())
+    return sorted(numbers - seals)
+
+
+def _is_gone(name: str | None, gone: GoneNames) -> bool:
+    return bool(name) and stream_of(str(name)) in gone.identities
+
+
+def names_erased(
+    log: EventLog, rows: Sequence[LogRow], numbers: Sequence[int], gone: GoneNames, *, is_part: bool
+) -> dict[int, bytes]:
+    """The new states of rows that lose a name, by position.
+
+    Args:
+        log: the log that they were exported from.
+        rows: those of a manifest, in the order of the log.
+        numbers: of those that may.
+        gone: whose names leave.
+        is_part: rows between them were pruned, so no seal can be held against them.
+
+    Raises:
+        LogUnavailable: the log cannot be read now.
+    """
+    text = log.settings().get(SEAM)
+    seam = 0 if text is None else read_seam(text).position
+    wanted: defaultdict[bytes, list[int]] = defaultdict(list)
+    for number in numbers:
+        wanted[rows[number].stream].append(rows[number].version)
+    stored = {
+        (stream, version): row.state
+        for stream, versions in wanted.items()
+        for version, row in log.read_versions(UUID(bytes=stream), versions).items()
+    }
+    changed: dict[int, bytes] = {}
+    for number in numbers:
+        row = rows[number]
+        now = stored.get((row.stream, row.version))
+        if now is None and row.position <= seam and (is_part or _is_redactable(rows, number)):
+            kind = TYPE_BY_TOPIC.get(row.topic)
+            if kind is not None and row.stream in gone.identities:
+                now = renamed_state(kind, row.state, digest_of)
+            elif kind is not None:
+                now = without_names_of(gone.identities, kind, row.state)
+        if now is not None and _has_fewer_names(row, now):
+            changed[row.position] = now
+    return changed
+
+
+def _has_fewer_names(row: LogRow, state: bytes) -> bool:
+    before, after = (
+        sum(map(len, erased_names(row.topic, one).values())) for one in (row.state, state)
+    )
+    return after > before and redacted_state(row.topic, state) == redacted_state(
+        row.topic, row.state
+    )
+
+
+def _is_redactable(rows: Sequence[LogRow], number: int) -> bool:
+    """Does the seal of a row cover its redacted state?"""
+    end = next((n for n in range(number, len(rows)) if rows[n].topic == SEAL_TOPIC), None)
+    if end is None:
+        return False
+    sealed = decode(SEAL_TOPIC, rows[end].state)
+    assert isinstance(sealed, BatchSealed)
+    covered = rows[max(0, end - sealed.rows) : end]
+    return covers_redacted(covered, sealed, repeat(None))
+
+
+def positions_named(table: pa.Table, gone: GoneNames) -> list[int]:
+    """The positions of rows in nameless streams which still name their identity."""
+    columns = (table[name].to_pylist() for name in ("position", "stream", "identity"))
+    return [
+        position
+        for position, stream, name in zip(*columns, strict=True)
+        if stream in gone.streams and name and erased_name(name) != name
+    ]
+
+
+def with_states(table: pa.Table, states: Mapping[int, bytes], gone: GoneNames) -> pa.Table:
+    """Rows of an export, with all columns, in which these rows have lost names."""
+    is_changed = pc.is_in(table["position"], value_set=pa.array(sorted(states), pa.int64()))
+    changed = table.filter(is_changed)
+    if changed.num_rows:
+        parts = [table.filter(pc.invert(is_changed)), _with_states(changed, states)]
+        table = pa.concat_tables(parts).sort_by("position").combine_chunks()
+    number = SCHEMA.get_field_index("identity")
+    columns = (table[name].to_pylist() for name in ("identity", "stream"))
+    names = [
+        erased_name(name) if name and stream in gone.streams else name
+        for name, stream in zip(*columns, strict=True)
+    ]
+    field = SCHEMA.field(number)
+    return table.set_column(number, field, pa.array(names, field.type))
+
+
+def _with_states(table: pa.Table, states: Mapping[int, bytes]) -> pa.Table:
+    rows = [msgspec.structs.replace(row, state=states[row.position]) for row in log_rows(table)]
+    named = dict(zip(table["stream"].to_pylist(), table["identity"].to_pylist(), strict=True))
+    number = SCHEMA.get_field_index("shard")
+    made = to_table(rows, lambda _streams: named)
+    return made.add_column(number, SCHEMA.field(number), table["shard"].combine_chunks())

@@ -15,13 +15,15 @@ version itself, so that the other one cannot commit what is being removed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from eventstore.log.errors import SeamRefused
+from eventstore.log.errors import RowsStay, SeamRefused
 from eventstore.log.event_log import EventLog
+from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.tiles import TiledTree
 from eventstore.log.tree_head import origin_of
@@ -43,8 +45,14 @@ from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
 from eventstore.parquet.table import files_of, open_table
 from eventstore.parquet.versions import read_mark, read_version
 from eventstore.parquet.write.commit import by_day, removable, write_data, write_manifest
-from eventstore.parquet.write.compaction import Compacted, compact, runs, without_contents
-from eventstore.parquet.write.erasing import contents_in
+from eventstore.parquet.write.compaction import (
+    Compacted,
+    TakenOut,
+    compact,
+    runs,
+    without_erased_of,
+)
+from eventstore.parquet.write.erasing import GoneNames, contents_in
 from eventstore.parquet.write.index import IndexWriter
 from eventstore.parquet.write.pruning import Plan, old_part, prune
 from eventstore.parquet.write.step import Bounds, ExportSteps
@@ -230,25 +238,38 @@ class Exporter:
             self._replace(compact(self._place, self._log, run, self._signer, self._verify))
         return len(before.statements) - len(self._catalog.statements)
 
-    def take_out_erased(self, progress: Callable[[int, int], None] = lambda _at, _end: None) -> int:
-        """Write files again that have contents which the log has erased since; how many these are.
+    def take_out_erased(
+        self, progress: Callable[[int, int], None] = lambda _at, _end: None
+    ) -> TakenOut:
+        """Write files again that have what the log has erased since; how much this is.
 
+        Names of identities whose erasure is exported leave the log first, and then its export.
         Each step is a version of its own. Of those that are replaced nothing is left but what
         ``sweep`` removes. ``progress`` is called with the position reached and the last one.
 
         Raises as ``step``.
         """
         self.sweep(self._kept.replaced_s)
-        erased = 0
+        gone = self._take_names_out_of_log()
+        taken = TakenOut()
         for statement in self._catalog.statements:
             self._is_certain = False
-            found = without_contents(self._place, self._log, statement, self._signer, self._verify)
+            found = without_erased_of(
+                self._place, self._log, statement, gone, self._signer, self._verify
+            )
             if found is not None:
                 self._replace(found[0], is_change=True)
-                erased += found[1]
+                taken = TakenOut(*map(sum, zip(taken, found[1], strict=True)))
             progress(statement.manifest.last, self._catalog.last)
         self._is_certain = True
-        return erased
+        return taken
+
+    def _take_names_out_of_log(self) -> GoneNames:
+        work = NameErasure(self._log, erased_identities(self._log, until=self._catalog.last))
+        with suppress(RowsStay):  # some left meanwhile; the next time does the rest
+            while work.step():
+                pass
+        return GoneNames(work.erased, frozenset(work.nameless))
 
     def prune(self, until_ms: int, plan: Plan) -> int:
         """Remove for ever what was recorded by then and nothing needs; how many rows these are.

@@ -13,14 +13,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from typing import Final
+from uuid import UUID
 
 import pyarrow as pa
 
-from eventstore.log.codec import content_fault, decode, partition_stream
+from eventstore.log.codec import content_fault, decode
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    TOPIC_BY_TYPE,
+    BatchSealed,
+    ConnectionEstablished,
+    Event,
+    IdentityRegistered,
+)
 from eventstore.log.seal import GENESIS
+from eventstore.log.streams import ERASED, partition_stream
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Head, is_seal_of
 from eventstore.parquet.columns import events_in, identity_of, to_table, with_shards
@@ -58,6 +67,12 @@ class ExportStep:
     """There may be more in the log already."""
 
 
+_ANY_VERSION: Final = 2**62
+_COMING_BACK: Final = frozenset(
+    TOPIC_BY_TYPE[kind] for kind in (IdentityRegistered, ConnectionEstablished)
+)
+
+
 class IdentityNames:
     """Names of identities by stream, read from the first row of each and remembered."""
 
@@ -79,9 +94,17 @@ class IdentityNames:
             found = self._log.first_rows(part)
             for stream in part:
                 row = found.get(stream)
-                named = None if row is None else identity_of(decode(row.topic, row.state))
-                self._known[stream] = named
+                named = None if row is None else identity_of(decode(row.topic, row.state), stream)
+                self._known[stream] = self._name_again(stream, named)
         return self._known
+
+    def _name_again(self, stream: bytes, named: str | None) -> str | None:
+        """The name of an identity that was erased and has come back is in a later row."""
+        if named is None or not named.startswith(ERASED):
+            return named
+        rows = self._log.stream_rows(UUID(bytes=stream), until=_ANY_VERSION, topics=_COMING_BACK)
+        names = [identity_of(decode(row.topic, row.state), stream) for row in rows[-1:]]
+        return names[0] if names else named
 
 
 def next_step(
@@ -236,7 +259,7 @@ class _Collected:
         if (row.version, sealed.previous) != (head.version + 1, head.digest):
             why = f"seal {row.version} of {name} does not continue seal {head.version}"
             raise LogNotAsSealed(row.position, why)
-        if not is_seal_of(covered, row, sealed):
+        if not is_seal_of(covered, row, sealed, [event for _, event in unsealed]):
             first = covered[0].position if covered else row.position
             why = f"not the seal of the {len(covered)} rows from position {first} on before it"
             raise LogNotAsSealed(row.position, f"{why}: one of them, or it, was changed")

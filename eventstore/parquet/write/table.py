@@ -60,10 +60,10 @@ _CREATED_AT: Final = 0
 """The version with which a table begins."""
 _NOTHING: Final[Mapping[str, int]] = {}
 STATISTICS: Final = (
-    *("position", "shard", "identity", "version", "type", "recorded_at"),
-    *("message_id", "sender_did", "recipient_key", "size_bytes"),
+    *("position", "shard", "version", "type", "recorded_at", "message_id", "size_bytes"),
 )
-"""Columns whose bounds stand in the table, so that programs leave out files unopened."""
+"""Columns whose bounds stand in the table, so that programs leave out files unopened. None has
+names: they would stay in the log of the table when they have left the rows."""
 _TEXT_MAX: Final = 256
 """Characters; a file with a longer bound of a column has none for it."""
 

@@ -9,9 +9,10 @@ from actors.core.decision import Accepted
 from actors.core.evolve import from_snapshot, to_snapshot
 from actors.core.identity import RECENT_COUNTS_MAX
 from actors.core.replies import Done
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import RefusalsCounted, RefusedCommands
+from eventstore.log.streams import identity_stream
 from tests.unit.actors.didcomm import Agent
 from tests.unit.actors.given import NOW_MS, host, run, unclaimed
 

@@ -7,9 +7,10 @@ from itertools import pairwise
 from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
 from actors.core.refusals import Refusal
 from actors.core.replies import MessageAccepted, MessagesPage, Refused
-from eventstore.log.codec import decode, partition_stream
+from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
+from eventstore.log.streams import partition_stream
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
 from tests.unit.actors.given import contract, host, registration, run, submission
 

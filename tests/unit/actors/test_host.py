@@ -36,9 +36,10 @@ from actors.core.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
-from eventstore.log.codec import decode, identity_stream, partition_stream
+from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
+from eventstore.log.streams import identity_stream, partition_stream
 from tests.unit.actors.given import (
     EDGE,
     NOW_S,

@@ -41,9 +41,9 @@ from actors.core.replies import (
     Reply,
 )
 from actors.host.host import Host
-from eventstore.log.codec import identity_stream
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog, StoredRecord
+from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.unit.actors.didcomm import KEY, ME, claimed
 from tests.unit.actors.given import (

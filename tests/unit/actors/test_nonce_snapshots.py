@@ -34,7 +34,7 @@ def claim_nonces(log: EventLog, partition: OwnedPartition, *, window_ms: int = W
         expires_ms = NOW_MS + window_ms
         partition.nonces.add(key(number), expires_ms)
         row, event = partition.seal(
-            [], [(key(number), expires_ms)], at_ms=NOW_MS, window_ms=window_ms
+            [], [], [(key(number), expires_ms)], at_ms=NOW_MS, window_ms=window_ms
         )
         rows.append(row)
         events.append(event)

@@ -8,9 +8,9 @@ import pytest
 from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
 from actors.core.refusals import Refusal
 from actors.core.replies import MessageAccepted, MessagesPage, Refused, Registered, Reply
-from eventstore.log.codec import identity_stream, partition_stream
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
+from eventstore.log.streams import identity_stream, partition_stream
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.unit.actors.given import NOW_S, contract, host, pushed, registration, run, submission
 

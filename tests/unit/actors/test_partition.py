@@ -7,11 +7,12 @@ from eventsourcing.persistence import StoredEvent
 
 from actors.host import owned_partition as partitions
 from actors.host.owned_partition import NONCES_FOLD, OwnedPartition
-from eventstore.log.codec import decode, encode, partition_stream
+from eventstore.log.codec import decode, encode
 from eventstore.log.errors import AppendConflict, CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import IdentityRegistered
 from eventstore.log.seal import GENESIS
+from eventstore.log.streams import partition_stream
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
@@ -30,7 +31,7 @@ def write(
     at_ms: int = NOW_MS,
     window_ms: int = WINDOW_MS,
 ) -> None:
-    row, sealed = by.seal([], nonces, at_ms=at_ms, window_ms=window_ms)
+    row, sealed = by.seal([], [], nonces, at_ms=at_ms, window_ms=window_ms)
     log.append([row], [sealed])
 
 
@@ -89,7 +90,7 @@ def _with_snapshot(log: EventLog) -> tuple[OwnedPartition, list[bytes]]:
     keys = [number.to_bytes(16, "big") for number in range(1_001)]
     rows, seals = zip(
         *[
-            owner.seal([], [(key, NOW_MS + WINDOW_MS)], at_ms=NOW_MS, window_ms=WINDOW_MS)
+            owner.seal([], [], [(key, NOW_MS + WINDOW_MS)], at_ms=NOW_MS, window_ms=WINDOW_MS)
             for key in keys
         ],
         strict=True,

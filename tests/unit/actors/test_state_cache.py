@@ -18,9 +18,10 @@ from actors.core.limits import HostLimits
 from actors.core.replies import MessageAccepted, MessagesBeside, MessagesPage
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.streams import identity_stream
 from tests.unit.actors.given import (
     NOW_MS,
     HandClock,

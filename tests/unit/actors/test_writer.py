@@ -28,8 +28,8 @@ from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push, Refused, Registered
 from actors.host.host import Host
 from actors.host.writer import Writer
-from eventstore.log.codec import identity_stream
 from eventstore.log.event_log import EventLog
+from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import FaultyLog
 from tests.unit.actors.given import (
     NOW_S,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log.codec import encode, identity_stream, partition_stream
+from eventstore.log.codec import encode
 from eventstore.log.event_log import Snapshot
 from eventstore.log.events import MessageQueued
 from eventstore.log.seal import GENESIS, seal
+from eventstore.log.streams import identity_stream, partition_stream
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
 from tests.log.raw_sql import run_sql
@@ -41,6 +42,7 @@ def path(tmp_path: Path) -> Path:
             row = encode(stream, version, event)
             sealed = seal(
                 [row],
+                [event],
                 partition="shard-0",
                 epoch=1,
                 at_ms=version,

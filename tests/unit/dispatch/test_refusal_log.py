@@ -11,8 +11,9 @@ import pytest
 from typing_extensions import override
 
 from actors.host.port import HostPort, HostUnavailable
-from eventstore.log.codec import decode, identity_stream
+from eventstore.log.codec import decode
 from eventstore.log.events import RefusalsCounted
+from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.outbox import GatewayLimits

@@ -1,0 +1,247 @@
+"""Takes the names of erased identities out of the rows of a log.
+
+A pass reads the rows in their order and changes those that name an identity which is erased:
+
+- in the streams of such an identity all names, those of others too: who wrote to it says who it
+  was;
+- in other streams its own names, as soon as nothing that lives refers to them: a message or a saved
+  event that names it keeps the name as long as its content is there, a contract until it is over;
+- in the streams of its keys, and of the invitations that it used, all names.
+
+What stays: the name of a partition of its own, in seals and in the events that gave it; the DID
+that speaks for an account by rotation; what stands in another database of the log; rows that an
+earlier release sealed, whose seal covers their names. A pass changes nothing that verifies
+(``eventstore.log.redaction``), so it may end anywhere and begin anew, beside appends and beside
+another pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from eventsourcing.persistence import Notification
+
+from eventstore.log.codec import decode
+from eventstore.log.errors import CorruptRow, SeamRefused, UnknownTopic
+from eventstore.log.event_contents import CONTENT_FIELDS, content_of
+from eventstore.log.event_log import ChangedRow, EventLog, LogRow
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    TOPIC_BY_TYPE,
+    TYPE_BY_TOPIC,
+    BatchSealed,
+    ConnectionEstablished,
+    ContractExpired,
+    ContractStored,
+    Event,
+    IdentityDedicated,
+    IdentityErased,
+    IdentityErasureBegun,
+    IdentityRegistered,
+    IdentityReleased,
+    InvitationUsed,
+    KeyClaimed,
+    KeyReleased,
+    SpeakerNamed,
+)
+from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
+from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.verify import covers_redacted
+
+_ROWS: Final = 1_000
+_ANY_VERSION: Final = 2**62
+_STAYING: Final = (SpeakerNamed, IdentityDedicated, IdentityReleased)
+_TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, InvitationUsed))
+"""Events in streams of what an identity took: they say whose it was."""
+_SAID_LAST: Final = frozenset(
+    TOPIC_BY_TYPE[kind] for kind in (IdentityErased, IdentityRegistered, ConnectionEstablished)
+)
+_ENDS_CONTRACT: Final = frozenset(
+    TOPIC_BY_TYPE[kind] for kind in (ContractExpired, IdentityErasureBegun)
+)
+
+
+def erased_identities(log: EventLog, *, until: int | None = None) -> frozenset[bytes]:
+    """The streams (16 bytes each) of the identities that are erased and have not come back.
+
+    ``until``: of those alone whose erasure has ended up to this position.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+    """
+    erased = TOPIC_BY_TYPE[IdentityErased]
+    found: set[bytes] = set()
+    for stream in log.nameless():
+        said = log.stream_rows(UUID(bytes=stream), until=_ANY_VERSION, topics=_SAID_LAST)
+        is_erased_now = bool(said) and said[-1].topic == erased
+        if is_erased_now and (until is None or said[-1].position <= until):
+            found.add(stream)
+    return frozenset(found)
+
+
+def without_names_of(gone: Collection[bytes], kind: type[Event], state: bytes) -> bytes | None:
+    """The state of a row without the names of these digests; None where it has none of them."""
+    found = False
+
+    def rename(name: Any) -> Any:
+        nonlocal found
+        digest = digest_of(name)
+        if not is_erased(digest) or digest.data not in gone:
+            return name
+        found = True
+        return digest
+
+    renamed = renamed_state(kind, state, rename)
+    return renamed if found else None
+
+
+class NameErasure:
+    """One pass over the rows of one log.
+
+    Attributes:
+        erased: the streams (16 bytes each) of the identities whose names leave.
+        reached: the position up to which it came.
+        end: the position of the last row.
+        changed: how many rows lost a name.
+        nameless: the streams (16 bytes each) that have lost their name: those of such identities,
+            and of the keys and invitations that they took.
+    """
+
+    def __init__(self, log: EventLog, erased: Collection[bytes]) -> None:
+        """A pass that has not begun.
+
+        ``erased`` are the streams of the identities whose names leave (``erased_identities``).
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        self.reached = self.changed = 0
+        self.end = log.position() if erased else 0
+        self._log = log
+        self.erased = frozenset(erased)
+        self.nameless: set[bytes] = set()
+        self._keys: set[bytes] = set()
+        self._unsealed: list[tuple[LogRow, Event | None]] = []
+        text = log.settings().get(SEAM)
+        try:
+            seam = None if text is None else read_seam(text)
+        except SeamRefused:
+            seam = None
+        self._seam = 0 if seam is None else seam.position
+        self._whole_to = 0 if seam is None else seam.whole_to
+
+    def step(self) -> bool:
+        """Take the names out of the next rows; are there more?
+
+        Raises:
+            LogUnavailable: the log cannot be read or written now.
+            RowsStay: a row left or was changed meanwhile; a new pass does the rest.
+        """
+        page = self._log.read_log(after=self.reached, limit=_ROWS) if self._is_left else ()
+        changes: list[ChangedRow] = []
+        for notification in page:
+            changes += self._take(notification)
+            self.reached = notification.id
+        if changes:
+            self._log.change_rows(changes)
+            self.changed += len(changes)
+        return bool(page) and self._is_left
+
+    @property
+    def _is_left(self) -> bool:
+        return self.reached < self.end
+
+    def _take(self, notification: Notification) -> Sequence[ChangedRow]:
+        row = _row(notification)
+        event = None if row is None else _event(row)
+        if row is None:
+            self._unsealed = []
+            return []
+        if row.position <= self._seam:
+            return (
+                [] if row.position <= self._whole_to else self._changed(self._hits([(row, event)]))
+            )
+        if row.topic != SEAL_TOPIC:
+            self._unsealed.append((row, event))
+            return []
+        batch, self._unsealed = self._unsealed, []
+        hits = self._hits(batch)
+        if not hits or not isinstance(event, BatchSealed):
+            return []
+        rows, events = zip(*batch, strict=True)
+        return self._changed(hits) if covers_redacted(rows, event, events) else []
+
+    def _hits(self, rows: Iterable[tuple[LogRow, Event | None]]) -> list[tuple[LogRow, bytes]]:
+        """Rows with a name that leaves, or has left, and the states that they are to have."""
+        known = ((row, event) for row, event in rows if event is not None)
+        after = ((row, self._without_names(row, event)) for row, event in known)
+        return [(row, state) for row, state in after if state is not None]
+
+    def _changed(self, hits: Sequence[tuple[LogRow, bytes]]) -> list[ChangedRow]:
+        for row, after in hits:
+            is_taken = row.topic in _TAKEN
+            if is_taken or (row.version == 1 and row.stream in self.erased):
+                self.nameless.add(row.stream)
+            if is_taken:
+                self._keys.update(*erased_names(row.topic, after).values())
+        return [
+            ChangedRow(row.position, row.state, after) for row, after in hits if row.state != after
+        ]
+
+    def _without_names(self, row: LogRow, event: Event) -> bytes | None:
+        """The state of a row without the names that leave; None where all stay."""
+        kind = type(event)
+        if kind in _STAYING:
+            return None
+        if row.stream in self.erased:
+            return renamed_state(kind, row.state, digest_of)
+        gone = self._keys if kind is KeyReleased else self.erased
+        renamed = without_names_of(gone, kind, row.state)
+        if renamed is None or self._is_needed(row, event):
+            return None
+        if row.topic in _TAKEN:
+            return renamed_state(kind, row.state, digest_of)
+        if kind is ContractStored:
+            return renamed_state(kind, renamed, _without_bytes)
+        return renamed
+
+    def _is_needed(self, row: LogRow, event: Event) -> bool:
+        """Does something that lives refer to what the row says?"""
+        stream = UUID(bytes=row.stream)
+        if type(event) in CONTENT_FIELDS:
+            found = self._log.read_records(stream, [row.version]).get(row.version)
+            return found is None or found.content is not None
+        if content_of(event) is None and isinstance(event, ContractStored):
+            later = self._log.stream_rows(stream, until=_ANY_VERSION, topics=_ENDS_CONTRACT)
+            return not any(
+                row.version < one.version and _is_end(_event(one), event.digest) for one in later
+            )
+        return False
+
+
+def _without_bytes(name: Any) -> Any:
+    return digest_of(name) if isinstance(name, bytes) else name
+
+
+def _is_end(event: Event | None, digest: bytes) -> bool:
+    """Does a contract of this digest end with this event?"""
+    return event is not None and getattr(event, "digest", digest) == digest
+
+
+def _row(row: Notification) -> LogRow | None:
+    """A row as it stands in the log; None where a column does not hold its type."""
+    stream: Any = row.originator_id
+    if not isinstance(stream, UUID) or type(row.state) is not bytes:
+        return None
+    return LogRow(row.id, stream.bytes, row.originator_version, row.topic, row.state)
+
+
+def _event(row: LogRow) -> Event | None:
+    if row.topic not in TYPE_BY_TOPIC:
+        return None
+    try:
+        return decode(row.topic, row.state)
+    except (UnknownTopic, CorruptRow):
+        return None

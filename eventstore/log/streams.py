@@ -1,0 +1,43 @@
+"""Streams: the ids of the sequences that the rows of a log belong to, and names that are gone."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:poste-restante:stream")
+ERASED: Final = "erased:"
+"""In place of a name that was erased; the id of its stream follows, in hexadecimal."""
+KINDS: Final = ("key:", "invitation:")
+"""What the name of a stream that is not one of an identity begins with."""
+_NAME: Final = re.compile(rf"({'|'.join(KINDS)})?{ERASED}([0-9a-f]{{32}})")
+
+
+def identity_stream(did: str) -> UUID:
+    """The stream id of an identity: UUIDv5 of its DID, compared as an exact string."""
+    return uuid5(NAMESPACE, "identity:" + did)
+
+
+def partition_stream(partition: str) -> UUID:
+    """The stream id that holds the seals of a partition."""
+    return uuid5(NAMESPACE, "partition:" + partition)
+
+
+def stream_of(name: str) -> bytes:
+    """The stream (16 bytes) that a name is of, also one that was erased."""
+    erased = _NAME.fullmatch(name)
+    return bytes.fromhex(erased[2]) if erased else identity_stream(name).bytes
+
+
+def erased_name(name: str) -> str:
+    """What stands in place of the name of a stream when that was erased."""
+    kind = next((one for one in KINDS if name.startswith(one)), "")
+    return f"{kind}{ERASED}{stream_of(name).hex()}"
+
+
+def is_same_name(name: str | None, other: str | None) -> bool:
+    """Are two names of a stream the same, or one of them what stands in place of the other?"""
+    if name == other or name is None or other is None:
+        return name == other
+    return erased_name(name) == erased_name(other)

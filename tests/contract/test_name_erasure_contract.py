@@ -1,0 +1,259 @@
+"""Names of who was erased leave the rows of a log; every seal holds, and nothing else may leave."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from actors.core.account_commands import ClaimKey, ReleaseKey
+from actors.core.commands import (
+    AcknowledgeMessages,
+    EraseIdentity,
+    QueryMessages,
+    QueueMessage,
+    SaveContract,
+    UseInvitation,
+)
+from actors.core.erasure import OPERATOR
+from actors.core.replies import Erased, KeyClaim, MessagesPage
+from eventstore.log import seal
+from eventstore.log.codec import decode
+from eventstore.log.event_log import ChangedRow, EventLog
+from eventstore.log.events import (
+    SEAL_TOPIC,
+    IdentityRegistered,
+    KeyReleased,
+    MessageQueued,
+)
+from eventstore.log.faults import Fault
+from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.redaction import digest_of, erased_names, renamed_state
+from eventstore.log.streams import identity_stream
+from eventstore.log.verify import Finding, Summary, verify
+from eventstore.stores.open_log import open_log
+from tests.contract.conftest import OpenLog
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wrong
+from tests.contract.test_retention_contract import DAY_S, Mediator, is_sound
+from tests.log.samples import earlier_seal
+from tests.unit.actors.didcomm import KEY
+from tests.unit.actors.given import NOW_S, contract, registration, run, submission, unclaimed
+from tests.unit.actors.test_queueing import ALL
+
+
+def take_out_names(log: EventLog) -> int:
+    """Do a whole pass; how many rows lost a name."""
+    work = NameErasure(log, erased_identities(log))
+    while work.step():
+        pass
+    return work.changed
+
+
+def states(log: EventLog) -> dict[int, bytes]:
+    return {
+        row.position: row.state for row in log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
+    }
+
+
+def naming(log: EventLog, name: bytes) -> list[str]:
+    """The topics of the rows that have a name in them."""
+    rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
+    return [row.topic for row in rows if name in row.state]
+
+
+def faults(log: EventLog) -> list[Fault]:
+    return [found.fault for found in verify(log) if isinstance(found, Finding)]
+
+
+def send(mediator: Mediator, to: str, sender: str, payload: bytes) -> None:
+    run(
+        mediator.host,
+        submission(to, SaveContract(contract(to, sender, NOW_S + DAY_S))),
+        submission(to, QueueMessage(sender, payload), sender=sender),
+    )
+
+
+def message_ids(mediator: Mediator, did: str) -> dict[str, str]:
+    """The messages that wait for an identity, with their senders."""
+    (page,) = run(mediator.host, submission(did, QueryMessages(ALL.page)))
+    assert isinstance(page, MessagesPage)
+    return {one.message_id: one.sender_did for one in page.messages}
+
+
+@pytest.fixture
+def mediator(log: EventLog) -> Mediator:
+    """A host with two identities, each of which has written to the other."""
+    made = Mediator(log)
+    settle(made, GONE)
+    settle(made, STAYS)
+    send(made, STAYS, GONE, b"from who goes")
+    send(made, GONE, STAYS, b"from who stays")
+    return made
+
+
+def test_nothing_leaves_as_long_as_no_one_is_erased(mediator: Mediator, log: EventLog) -> None:
+    before = states(log)
+    run(mediator.host, unclaimed(GONE, EraseIdentity(OPERATOR, 2)))
+    assert take_out_names(log) == 0
+    assert {position: states(log)[position] for position in before} == before
+
+
+def test_who_was_erased_stands_in_no_row_that_nothing_refers_to(
+    mediator: Mediator, log: EventLog, log_url: str
+) -> None:
+    heads = next(found for found in verify(log) if isinstance(found, Summary)).heads
+    erase(mediator, GONE)
+    before = states(log)
+    assert take_out_names(log) > 10
+    own = log.read_stream(identity_stream(GONE))
+    assert not [
+        row.topic for row in own for name in (GONE, KEY, STAYS) if name.encode() in row.state
+    ]
+    # What waits for another, and a contract of another that is in force, are that other's.
+    assert naming(log, GONE.encode()) == ["contract-stored.1", "message-queued.2"]
+    assert naming(log, STAYS.encode())
+    assert [found for found in verify(log, known_heads=heads) if isinstance(found, Finding)] == []
+    assert wrong(log_url) == []
+    after = states(log)
+    changed = [position for position, state in before.items() if after[position] != state]
+    assert take_out_names(log) == 0
+    assert [position for position in changed if after[position] != states(log)[position]] == []
+
+
+def test_a_name_leaves_with_the_last_that_refers_to_it(
+    mediator: Mediator, log: EventLog, open_another: OpenLog
+) -> None:
+    erase(mediator, GONE)
+    take_out_names(log)
+    waiting = message_ids(mediator, STAYS)
+    assert GONE in waiting.values()
+    again = Mediator(open_another(), name="again")
+    assert message_ids(again, STAYS) == waiting
+    run(again.host, submission(STAYS, AcknowledgeMessages([*waiting])))
+    again.pass_s(DAY_S + 400)
+    while again.expiry.step():
+        pass
+    take_out_names(log)
+    assert naming(log, GONE.encode()) == []
+    assert faults(log) == []
+
+
+def test_what_a_host_folds_is_the_same_with_and_without_names(
+    mediator: Mediator, log: EventLog, open_another: OpenLog
+) -> None:
+    erase(mediator, GONE)
+    before = message_ids(mediator, STAYS)
+    take_out_names(log)
+    log.save_snapshots([])
+    again = Mediator(open_another(), name="again")
+    assert message_ids(again, STAYS) == before
+    (back,) = run(again.host, unclaimed(GONE, EraseIdentity(OPERATOR, 2)))
+    assert back == Erased(0, is_over=True)
+
+
+def test_who_has_come_back_keeps_its_new_names(
+    mediator: Mediator, log: EventLog, log_url: str
+) -> None:
+    erase(mediator, GONE)
+    take_out_names(log)
+    run(mediator.host, submission(GONE, registration(GONE, NOW_S + DAY_S)))
+    assert take_out_names(log) == 0
+    newest = log.read_stream(identity_stream(GONE), newest_first=True, limit=1)[0]
+    event = decode(newest.topic, newest.state)
+    assert isinstance(event, IdentityRegistered)
+    assert event.did == GONE
+    assert is_sound(log)
+    assert wrong(log_url) == []
+
+
+def test_no_name_leaves_of_who_was_not_erased(mediator: Mediator, log: EventLog) -> None:
+    rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
+    for row in rows:
+        if row.topic == SEAL_TOPIC:
+            continue
+        kind = type(decode(row.topic, row.state))
+        after = renamed_state(kind, row.state, digest_of)
+        assert after is not None
+        if after == row.state:
+            continue
+        log.change_rows([ChangedRow(row.position, row.state, after)])
+        expected = set() if kind is KeyReleased else {Fault.MISSING_NAME}
+        assert set(faults(log)) == expected, row.topic
+        log.change_rows([ChangedRow(row.position, after, row.state)])
+    assert faults(log) == []
+
+
+def test_no_name_can_be_put_in_place_of_another(mediator: Mediator, log: EventLog) -> None:
+    erase(mediator, GONE)
+    take_out_names(log)
+    rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
+    (row, *_) = [
+        row
+        for row in rows
+        if row.topic == "message-queued.2" and erased_names(row.topic, row.state)
+    ]
+    for other in ("did:x:other", "erased:" + identity_stream(GONE).hex, ""):
+
+        def rename(_name: str, to: str = other) -> str:
+            return to
+
+        forged = renamed_state(MessageQueued, row.state, rename)
+        assert forged is not None
+        log.change_rows([ChangedRow(row.position, row.state, forged)])
+        assert Fault.BROKEN_SEAL in faults(log)
+        log.change_rows([ChangedRow(row.position, forged, row.state)])
+    assert faults(log) == []
+
+
+def test_rows_that_an_earlier_release_sealed_keep_their_names(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(seal, "seal", earlier_seal)
+        old = Mediator(log, name="old")
+        settle(old, GONE)
+    assert faults(log) == []
+    mediator = Mediator(log, name="new")
+    erase(mediator, GONE)
+    before = states(log)
+    assert take_out_names(log) == 0
+    assert states(log) == before
+    assert faults(log) == []
+
+
+def test_names_of_keys_and_invitations_leave_with_their_owner(
+    mediator: Mediator, log: EventLog
+) -> None:
+    taken = [f"key:{KEY}", "invitation:of-gone"]
+    (claim,) = run(mediator.host, unclaimed(taken[0], ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    run(
+        mediator.host,
+        unclaimed(taken[1], UseInvitation(GONE)),
+        unclaimed("invitation:of-stays", UseInvitation(STAYS)),
+    )
+    erase(mediator, GONE)
+    run(mediator.host, unclaimed(taken[0], ReleaseKey(GONE, claim.number)))
+    take_out_names(log)
+    rows = log.read_stream(identity_stream(taken[0]))
+    assert [row.topic for row in rows] == ["key-claimed.1", "key-released.1"]
+    assert not [row for row in rows for name in (KEY, GONE) if name.encode() in row.state]
+    assert naming(log, b"of-gone") == []
+    assert naming(log, b"of-stays") == ["invitation-used.1"]
+    assert faults(log) == []
+
+
+def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) -> None:
+    gone = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        mediator = Mediator(log)
+        # The first rows stand in a page that SQLite makes another use of, and leaves as it is.
+        for did in (STAYS, *(f"did:x:{number}" for number in range(50)), gone):
+            settle(mediator, did)
+        for number in range(300):
+            send(mediator, gone, STAYS, b"x" * number)
+        erase(mediator, gone)
+        take_out_names(log)
+    files = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    assert [name for name, data in files.items() if gone.encode() in data] == []

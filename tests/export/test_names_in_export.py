@@ -1,0 +1,240 @@
+"""Names of who was erased leave an export and an archive; every seal and every look-up holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from actors.core.commands import AcknowledgeMessages, QueueMessage, SaveContract
+from eventstore.log.codec import decode
+from eventstore.log.event_log import ChangedRow, EventLog
+from eventstore.log.faults import Fault
+from eventstore.log.redaction import digest_of, renamed_state
+from eventstore.log.streams import erased_name, identity_stream
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.write.compaction import TakenOut
+from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
+from tests.contract.test_erasure_contract import erase, settle
+from tests.contract.test_name_erasure_contract import (
+    faults,
+    message_ids,
+    naming,
+    take_out_names,
+)
+from tests.contract.test_retention_contract import DAY_S, Mediator
+from tests.export.leaving import assert_whole, leave
+from tests.export.samples import (
+    catalog_of,
+    contents,
+    export_all,
+    exported_log,
+    exporter,
+    findings,
+    whole_log,
+)
+from tests.unit.actors.given import NOW_S, contract, run, submission
+
+GONE: Final = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
+STAYS: Final = "did:x:stays"
+STEPS: Final = Bounds(rows_max=30, bytes_max=1_000_000)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EventLog]:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> ExportPlace:
+    return open_place(str(tmp_path / "export"))
+
+
+@pytest.fixture
+def mediator(log: EventLog, place: ExportPlace) -> Mediator:
+    """Two identities that have written to each other, and all of it is exported."""
+    made = Mediator(log)
+    for did in (GONE, STAYS):
+        settle(made, did)
+    for to, sender in ((STAYS, GONE), (GONE, STAYS)):
+        for number in range(10):
+            signed = SaveContract(contract(to, sender, NOW_S + DAY_S))
+            message = QueueMessage(sender, b"%d" % number)
+            run(made.host, submission(to, signed), submission(to, message, sender=sender))
+    export_all(log, place, STEPS)
+    return made
+
+
+def take_out(log: EventLog, place: ExportPlace) -> TakenOut:
+    with closing(exporter(log, place, STEPS)) as export:
+        taken = export.take_out_erased()
+        export.sweep()
+    return taken
+
+
+def acknowledge(mediator: Mediator, did: str) -> None:
+    run(mediator.host, submission(did, AcknowledgeMessages([*message_ids(mediator, did)])))
+
+
+def end_contracts(mediator: Mediator) -> None:
+    mediator.pass_s(DAY_S + 400)
+    while mediator.expiry.step():
+        pass
+
+
+def places_of(place: ExportPlace, name: str) -> list[str]:
+    """Where a name stands: columns and bounds of data files, and every other file."""
+    found: list[str] = []
+    for path, data in contents(place).items():
+        if not path.endswith(".parquet"):
+            found += [path] * (name.encode() in data)
+            continue
+        file = pq.ParquetFile(pa.BufferReader(data))
+        for column in file.schema_arrow.names:
+            values = repr(file.read(columns=[column]).to_pylist())
+            found += [f"{path}: {column}"] * (name in values)
+        found += [f"{path}: footer"] * (name in repr(file.metadata.to_dict()))
+    return found
+
+
+def test_who_was_erased_stands_in_no_file_of_an_export(
+    mediator: Mediator, log: EventLog, place: ExportPlace
+) -> None:
+    assert places_of(place, GONE)
+    erase(mediator, GONE)
+    acknowledge(mediator, STAYS)
+    end_contracts(mediator)
+    tree = catalog_of(place).statements[-1].manifest.tree
+    positions = [row.position for row in exported_log(place)]
+    # Not before an auditor of the export can see that it was erased.
+    assert take_out(log, place).names == 0
+    export_all(log, place, STEPS)
+    assert take_out(log, place).names > 20
+    assert places_of(place, GONE) == []
+    assert places_of(place, STAYS)
+    assert places_of(place, erased_name(GONE))
+    assert findings(place) == []
+    assert [row.state for row in exported_log(place)] == [row.state for row in whole_log(log)]
+    assert [row.position for row in exported_log(place)][: len(positions)] == positions
+    assert [s.manifest.tree for s in catalog_of(place).statements if s.manifest.tree == tree]
+    assert faults(log) == []
+    assert take_out(log, place) == TakenOut()
+
+
+def test_a_name_that_something_living_refers_to_stays_in_the_export_too(
+    mediator: Mediator, log: EventLog, place: ExportPlace
+) -> None:
+    erase(mediator, GONE)
+    export_all(log, place, STEPS)
+    take_out(log, place)
+    waiting = message_ids(mediator, STAYS)
+    named = [row for row in exported_log(place) if GONE.encode() in row.state]
+    assert len([row for row in named if row.topic == "message-queued.2"]) == len(
+        [sender for sender in waiting.values() if sender == GONE]
+    )
+    assert findings(place) == []
+    acknowledge(mediator, STAYS)
+    end_contracts(mediator)
+    export_all(log, place, STEPS)
+    take_out(log, place)
+    assert places_of(place, GONE) == []
+    assert findings(place) == []
+
+
+def test_an_export_that_lacks_a_name_of_who_was_not_erased_is_found(
+    mediator: Mediator, log: EventLog, tmp_path: Path
+) -> None:
+    row = next(row for row in whole_log(log) if row.topic == "identity-registered.1")
+    state = renamed_state(type(decode(row.topic, row.state)), row.state, digest_of)
+    assert state is not None
+    log.change_rows([ChangedRow(row.position, row.state, state)])
+    other = open_place(str(tmp_path / "other"))
+    export_all(log, other, STEPS)
+    assert {found.fault for found in findings(other)} == {Fault.MISSING_NAME}
+
+
+def test_rows_of_who_came_back_are_found_under_its_name(
+    mediator: Mediator, log: EventLog, place: ExportPlace
+) -> None:
+    erase(mediator, GONE)
+    export_all(log, place, STEPS)
+    take_out(log, place)
+    settle(mediator, GONE)
+    export_all(log, place, STEPS)
+    assert findings(place) == []
+    stream = identity_stream(GONE).bytes
+    table = pa.concat_tables(
+        pq.read_table(pa.BufferReader(data))
+        for path, data in contents(place).items()
+        if path.startswith("events/") and path.endswith(".parquet")
+    )
+    names = {
+        name
+        for name, one in zip(
+            table["identity"].to_pylist(), table["stream"].to_pylist(), strict=True
+        )
+        if one == stream
+    }
+    assert names == {GONE, erased_name(GONE)}
+
+
+def test_names_leave_an_archive_of_rows_that_have_left_the_log(
+    mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    for did in (STAYS, GONE):
+        acknowledge(mediator, did)
+    end_contracts(mediator)
+    seam = leave(log, place)
+    assert seam.left > 20
+    before = exported_log(place)
+    erase(mediator, GONE)
+    export_all(log, place, STEPS)
+    assert take_out_names(log) > 10
+    assert naming(log, GONE.encode()) == []
+    # A row is the same in log and archive, with its name or without.
+    assert leave(log, place).seam > seam.seam
+    assert take_out(log, place).names > 20
+    assert places_of(place, GONE) == []
+    assert findings(place) == []
+    assert_whole(log, f"sqlite:{tmp_path / 'log.db'}")
+    after = exported_log(place)[: len(before)]
+    assert [row.position for row in after] == [row.position for row in before]
+    lost = [row for row, old in zip(after, before, strict=True) if row.state != old.state]
+    there = {row.position for row in whole_log(log)}
+    assert [row.topic for row in lost if row.position not in there].count("message-queued.2") > 10
+
+
+def test_a_pass_that_is_killed_anywhere_leaves_log_and_export_that_verify(
+    mediator: Mediator, log: EventLog, place: ExportPlace
+) -> None:
+    erase(mediator, GONE)
+    acknowledge(mediator, STAYS)
+    end_contracts(mediator)
+    export_all(log, place, STEPS)
+    steps = len(catalog_of(place).statements)
+    assert steps > 3
+    for number in range(steps):
+
+        def die(_position: int, _end: int, left: list[int] = [number]) -> None:  # noqa: B006
+            if not left[0]:
+                raise KilledError
+            left[0] -= 1
+
+        with pytest.raises(KilledError), closing(exporter(log, place, STEPS)) as export:
+            export.take_out_erased(die)
+        assert findings(place) == []
+        assert faults(log) == []
+    take_out(log, place)
+    assert places_of(place, GONE) == []
+    assert findings(place) == []
+
+
+class KilledError(Exception):
+    """Where a pass ends."""
