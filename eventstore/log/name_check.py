@@ -25,6 +25,7 @@ from eventstore.log.events import (
 )
 from eventstore.log.faults import Fault, Finding, finding
 from eventstore.log.redaction import STREAM_BYTES, erased_names
+from eventstore.log.streams import ERASED
 
 ERASURE: Final = TOPIC_BY_TYPE[IdentityErased]
 """The topic of the rows that say so."""
@@ -61,6 +62,12 @@ class NameCheck:
         place = LogRow(row.position, row.stream, row.version, row.topic, b"")
         for digest in digests:
             self.gone.setdefault((row.stream, digest), place)
+
+
+    def take_name(self, row: LogRow, identity: str | None) -> None:
+        """Note what an export calls the identity of a row, if that is no name any more."""
+        if identity is not None and identity.startswith(ERASED):
+            self.gone.setdefault((row.stream, row.stream), row)
 
 
 def missing_name(row: LogRow, digest: bytes) -> Finding:

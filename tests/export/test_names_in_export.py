@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors.core.commands import AcknowledgeMessages, QueueMessage, SaveContract
+from eventstore.log import seal
 from eventstore.log.codec import decode
 from eventstore.log.event_log import ChangedRow, EventLog
 from eventstore.log.faults import Fault
@@ -29,7 +30,7 @@ from tests.contract.test_name_erasure_contract import (
     take_out_names,
 )
 from tests.contract.test_retention_contract import DAY_S, Mediator
-from tests.export.leaving import assert_whole, leave
+from tests.export.leaving import assert_whole, faults_in, leave
 from tests.export.samples import (
     catalog_of,
     contents,
@@ -39,6 +40,7 @@ from tests.export.samples import (
     findings,
     whole_log,
 )
+from tests.log.samples import earlier_seal
 from tests.unit.actors.given import NOW_S, contract, run, submission
 
 GONE: Final = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
@@ -238,3 +240,22 @@ def test_a_pass_that_is_killed_anywhere_leaves_log_and_export_that_verify(
 
 class KilledError(Exception):
     """Where a pass ends."""
+
+
+def test_rows_that_an_earlier_release_sealed_keep_their_names_behind_a_seam_too(
+    log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(seal, "seal", earlier_seal)
+        mediator = Mediator(log)
+        settle(mediator, GONE)
+        settle(mediator, STAYS)
+        acknowledge(mediator, GONE)
+        assert leave(log, place).left > 0
+    erase(mediator, GONE)
+    export_all(log, place, STEPS)
+    before = [row.state for row in exported_log(place)]
+    take_out(log, place)
+    assert [row.state for row in exported_log(place)] == before
+    assert findings(place) == []
+    assert faults_in(log) == []

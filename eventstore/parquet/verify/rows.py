@@ -4,9 +4,6 @@ The rows before are not needed: a manifest starts after a seal, and the one befo
 Where its rows begin and end in each stream is handed on (``Streams``), to be compared with the
 manifests around it (``eventstore.parquet.verify.export``).
 
-Every typed column is made again from ``state`` as the exporter does it; equal columns are compared
-in bulk, and only where two differ are their rows looked for.
-
 Memory: the rows of one manifest as Arrow, those of one page as Python objects.
 """
 
@@ -15,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import pyarrow as pa
@@ -30,17 +27,14 @@ from eventstore.log.name_check import NameCheck, missing_name
 from eventstore.log.streams import is_same_name
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
-from eventstore.parquet.columns import columns_of, events_in, identity_of, shards_of, to_array
+from eventstore.parquet.columns import events_in, identity_of, shards_of
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.index import entries_of
-from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.verify.columns import Events, check_columns
 from eventstore.parquet.verify.file import ReadFile, read_file
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.manifests import ManifestPart
-
-Events: TypeAlias = Sequence[Event | None]
-"""Those in rows; None where a row does not decode."""
 
 
 class NumberedRows:
@@ -345,6 +339,9 @@ class _PartCheck:
             if row.stream not in names:
                 named = None if event is None else identity_of(event, row.stream)
                 names[row.stream] = named if row.version == 1 else identity
+                self.names.take_name(row, identity)
+            if names[row.stream] != identity:
+                self.names.take_name(row, identity)
             if not is_same_name(names[row.stream], identity):
                 why = "identity: not the one of its stream"
                 yield finding(Fault.WRONG_COLUMN, row, why)
@@ -421,80 +418,8 @@ def _sections(rows: Sequence[LogRow], events: Events) -> Iterator[tuple[int, str
             yield row.position + 1, partition
 
 
-_OF_THE_LOG: Final = {
-    *("position", "shard", "stream", "identity", "version", "type", "type_version", "state")
-}
-"""Columns that no event fills."""
-_OF_EVENTS: Final = [field for field in SCHEMA if field.name not in _OF_THE_LOG]
-
-
-def check_columns(page: pa.Table, rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
-    """What is wrong with the typed columns of a page; ``rows`` and ``events`` are of the same rows.
-
-    Yields for each row at most one finding, which names all of its columns that are wrong, or
-    says that the row cannot be decoded.
-    """
-    understood = [index for index, event in enumerate(events) if event is not None]
-    if len(understood) < len(rows):
-        for row, event in zip(rows, events, strict=True):
-            if event is None:
-                yield from _not_understood(row)
-        if understood:
-            page = page.take(understood)
-            yield from check_columns(
-                page, [rows[index] for index in understood], [events[index] for index in understood]
-            )
-        return
-    expected = columns_of([row.topic for row in rows], events)
-    wrong: dict[int, list[str]] = {}
-    for field in _OF_EVENTS:
-        for index in _differences(page[field.name], expected.get(field.name), field.type):
-            wrong.setdefault(index, []).append(field.name)
-    for index, names in sorted(wrong.items()):
-        why = f"{', '.join(names)}: not what the state of the row says"
-        yield finding(Fault.WRONG_COLUMN, rows[index], why)
-
-
 def _check_contents(rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
     """Every content is its row's. One that is not there was erased before its row was exported."""
     for row, event in zip(rows, events, strict=True):
         if (wrong := content_fault(row, event)) is not None:
             yield finding(Fault.WRONG_CONTENT, row, wrong)
-
-
-def _not_understood(row: LogRow) -> Iterator[Finding]:
-    try:
-        decode(row.topic, row.state)
-    except UnknownTopic:
-        yield finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
-    except CorruptRow as error:
-        yield finding(Fault.UNDECODABLE_STATE, row, str(error))
-
-
-def _differences(
-    column: pa.ChunkedArray, values: list[Any] | None, kind: pa.DataType
-) -> Sequence[int]:
-    """The places where a column does not hold these values, to the bit."""
-    if values is None:
-        if column.null_count == len(column):
-            return []
-        found: list[int] = pc.indices_nonzero(column.is_valid()).to_pylist()
-        return found
-    one, other = _bits(column.combine_chunks()), _bits(to_array(values, kind, len(values)))
-    return list(_unequal(one, other, 0))
-
-
-def _bits(array: pa.Array) -> pa.Array:
-    """Floating-point numbers as integers: -0.0 is not 0.0, and what is no number equals itself."""
-    return array.view(pa.int64()) if pa.types.is_floating(array.type) else array
-
-
-def _unequal(one: pa.Array, other: pa.Array, start: int) -> Iterator[int]:
-    if one.equals(other):
-        return
-    if len(one) == 1:
-        yield start
-        return
-    half = len(one) // 2
-    yield from _unequal(one[:half], other[:half], start)
-    yield from _unequal(one[half:], other[half:], start + half)

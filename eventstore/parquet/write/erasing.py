@@ -197,13 +197,15 @@ def names_erased(
     for number in numbers:
         row = rows[number]
         now = stored.get((row.stream, row.version))
-        if now is None and row.position <= seam and (is_part or _is_redactable(rows, number)):
+        if now is None and row.position <= seam:
             kind = TYPE_BY_TOPIC.get(row.topic)
             if kind is not None and row.stream in gone.identities:
                 now = renamed_state(kind, row.state, digest_of)
             elif kind is not None:
                 now = without_names_of(gone.identities, kind, row.state)
-        if now is not None and _has_fewer_names(row, now):
+        if now is None or not _has_fewer_names(row, now):
+            continue
+        if is_part or _is_redactable(rows, number):
             changed[row.position] = now
     return changed
 
