@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,11 +19,13 @@ from eventstore.log.codec import decode
 from eventstore.log.event_log import ChangedRow, EventLog
 from eventstore.log.faults import Fault
 from eventstore.log.redaction import digest_of, renamed_state
+from eventstore.log.seam import SEAM, Sum, read_seam, row_entry
 from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.write.compaction import TakenOut
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_name_erasure_contract import (
     faults,
@@ -30,7 +34,7 @@ from tests.contract.test_name_erasure_contract import (
     take_out_names,
 )
 from tests.contract.test_retention_contract import DAY_S, Mediator
-from tests.export.leaving import assert_whole, faults_in, leave
+from tests.export.leaving import KEYS, assert_whole, faults_in, leave
 from tests.export.samples import (
     catalog_of,
     contents,
@@ -40,6 +44,7 @@ from tests.export.samples import (
     findings,
     whole_log,
 )
+from tests.log.raw_sql import run_sql
 from tests.log.samples import earlier_seal
 from tests.unit.actors.given import NOW_S, contract, run, submission
 
@@ -259,3 +264,39 @@ def test_rows_that_an_earlier_release_sealed_keep_their_names_behind_a_seam_too(
     assert [row.state for row in exported_log(place)] == before
     assert findings(place) == []
     assert faults_in(log) == []
+
+
+def test_a_seam_of_an_earlier_release_goes_on_over_rows_as_they_stand(
+    mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    acknowledge(mediator, STAYS)
+    before = leave(log, place)
+    seam = read_seam(log.settings()[SEAM])
+    stayed = [row for row in whole_log(log) if row.position <= seam.position]
+    said = msgspec.to_builtins(
+        msgspec.structs.replace(
+            seam, format=1, stayed=Sum().plus(row_entry(row, seam.position) for row in stayed)
+        )
+    )
+    del said["whole_to"]
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    signature = signatures.sign(KEYS.signing_seed, b"poste seam of a log\n" + text.encode())
+    value = f"{text}\n{signature.hex()}".encode().hex()
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    run_sql(url, f"UPDATE settings SET value = x'{value}' WHERE name = x'{SEAM.encode().hex()}'")
+    assert read_seam(log.settings()[SEAM]).whole_to == before.seam
+    assert_whole(log, url)
+    erase(mediator, GONE)
+    end_contracts(mediator)
+    export_all(log, place, STEPS)
+    take_out(log, place)
+    assert_whole(log, url)
+    assert findings(place) == []
+    whole = {row.position: row.state for row in stayed}
+    assert [whole.get(row.position, row.state) for row in whole_log(log)] == [
+        row.state for row in whole_log(log)
+    ]
+    after = leave(log, place)
+    assert after.seam > before.seam
+    assert read_seam(log.settings()[SEAM]).whole_to == before.seam
+    assert_whole(log, url)
