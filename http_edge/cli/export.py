@@ -31,6 +31,7 @@ from http_edge.server.export_status import time_text
 from http_edge.server.exporting import (
     ContinuousExport,
     OtherExporter,
+    export_erasures,
     exporter_of,
     opened_to_read,
 )
@@ -134,6 +135,7 @@ def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
         progress_bar("Compacting") as progress,
     ):
         fewer = _compact(exporter)
+        export_erasures(log, exporter)
         taken = exporter.take_out_erased(progress)
         exporter.sweep()
         catalog = exporter.catalog

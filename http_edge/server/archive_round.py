@@ -23,6 +23,7 @@ from eventstore.log.codec import decode
 from eventstore.log.errors import LogError, SeamRefused
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.name_erasure import erased_identities
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import ExportPlace, open_place
@@ -30,7 +31,12 @@ from http_edge.crypto.mediator_keys import KeyFileRefused, load
 from http_edge.server.archive_status import Reporter
 from http_edge.server.archived_states import fold_again
 from http_edge.server.archiving import Archived, Progress, let_rows_leave
-from http_edge.server.exporting import OtherExporter, exporter_of, opened_to_read
+from http_edge.server.exporting import (
+    OtherExporter,
+    export_erasures,
+    exporter_of,
+    opened_to_read,
+)
 from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import configure
@@ -62,8 +68,9 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     Args:
         settings: of the mediator, with one database.
         is_checked: as of ``let_rows_leave``.
-        takes_out_erased: write files of the archive again that have contents which were erased
-            since, where it is nothing but an archive.
+        takes_out_erased: take names of erased identities out of the log, and write files of the
+            archive again that have these or contents which were erased since, where it is
+            nothing but an archive.
         prunes: remove what the archive keeps no longer.
         after_step: called after each transaction; what it raises ends the round there.
         progress: as of ``let_rows_leave``.
@@ -77,7 +84,8 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     until_ms = clock() - round(settings.archive.rows_age_s_min * _MS)
     keys = load(settings.keys_path)
     with closing(opened_to_read(settings)) as log:
-        if not is_checked and not prunes and not _is_due(log, until_ms):
+        has_erased = takes_out_erased and bool(erased_identities(log))
+        if not (is_checked or prunes or has_erased or _is_due(log, until_ms)):
             return None
         place = open_place(settings.archive_place)
         fold_again(log, lambda: place, keys, clock=clock)
@@ -128,11 +136,18 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
     Where the mediator exports by itself, it does both.
 
     A folder that is nothing but the archive gets what is old alone: so contents that are erased
-    before never come there.
+    before never come there. Once an identity was erased, it gets all, so that its names can leave.
     """
     bound_ms = until_ms if settings.export.to is None else None
     export = settings.export.model_copy(update={"to": settings.archive_place})
     settings = settings.model_copy(update={"export": export})
+    if takes_out_erased and bound_ms is not None:
+        with (
+            suppress(OtherExporter),
+            closing(opened_to_read(settings)) as log,
+            exporter_of(settings, log, place) as exporter,
+        ):
+            export_erasures(log, exporter, after_step)
     with (
         suppress(OtherExporter),
         closing(opened_to_read(settings)) as log,

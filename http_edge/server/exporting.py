@@ -27,6 +27,7 @@ from actors.host.clock import system_clock
 from eventstore.log.databases import PLACE
 from eventstore.log.errors import LockedElsewhere, LogError
 from eventstore.log.event_log import EventLog
+from eventstore.log.name_erasure import erased_identities
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportError, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
@@ -110,6 +111,22 @@ def exporter_of(
         )  # fmt: skip
         with contextlib.closing(exporter):
             yield exporter
+
+
+def export_erasures(
+    log: EventLog, exporter: Exporter, after_step: Callable[[], None] = lambda: None
+) -> None:
+    """Export the rest of a log if it has the erasure of an identity, whose names then may leave.
+
+    ``after_step`` is called after each full step; what it raises ends the work there.
+
+    Raises:
+        ExportError, LogError: as ``Exporter.step``.
+    """
+    if erased_identities(log) == erased_identities(log, until=exporter.catalog.last):
+        return
+    while (step := exporter.step()) is not None and step.is_full:
+        after_step()
 
 
 class ContinuousExport:

@@ -374,9 +374,9 @@ class Export(Section):
     """Small files stay this long after they were put together: a rebuild that began before reads
     them to its end."""
     erased_every_s: float = Field(default=86_400, ge=0, le=31_536_000)
-    """Time after which files are written again without contents that were erased since; 0 is never.
-    Most are left out before, where small files are put together. Replaced files stay for
-    replaced_kept_s."""
+    """Time after which names of erased identities leave the log, and files are written again
+    without them and without contents that were erased since; 0 is never. Most contents are left out
+    before, where small files are put together. Replaced files stay for replaced_kept_s."""
     versions_kept_s: float = Field(default=86_400, ge=0, le=31_536_000)
     """Seconds for which earlier versions of the exported table can be opened by their number; files
     that were put together since stay for replaced_kept_s alone. Each step makes a version."""

@@ -26,6 +26,9 @@ from eventstore.parquet.write.compaction import TakenOut
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
+from http_edge.server.archive_round import archive_once
+from http_edge.server.archiving import Archived
+from http_edge.settings.sections import Export
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_name_erasure_contract import (
     faults,
@@ -34,7 +37,7 @@ from tests.contract.test_name_erasure_contract import (
     take_out_names,
 )
 from tests.contract.test_retention_contract import DAY_S, Mediator
-from tests.export.leaving import KEYS, assert_whole, faults_in, leave
+from tests.export.leaving import KEYS, assert_whole, faults_in, leave, settings_of
 from tests.export.samples import (
     catalog_of,
     contents,
@@ -45,7 +48,7 @@ from tests.export.samples import (
     whole_log,
 )
 from tests.log.raw_sql import run_sql
-from tests.log.samples import earlier_seal
+from tests.log.samples import AT_MS, earlier_seal
 from tests.unit.actors.given import NOW_S, contract, run, submission
 
 GONE: Final = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
@@ -300,3 +303,33 @@ def test_a_seam_of_an_earlier_release_goes_on_over_rows_as_they_stand(
     assert after.seam > before.seam
     assert read_seam(log.settings()[SEAM]).whole_to == before.seam
     assert_whole(log, url)
+
+
+def test_a_round_of_archiving_takes_names_out_though_nothing_is_old(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "data", export=Export(replaced_kept_s=0))
+    with closing(open_log(settings.log_dsn)) as log:
+        log.setting("mediator_did", settings.mediator_did)
+        log.setting("shards", str(settings.shards))
+        mediator = Mediator(log)
+        for did in (GONE, STAYS):
+            settle(mediator, did)
+        archive = open_place(settings.archive_place)
+
+        def one_round() -> Archived | None:
+            return archive_once(
+                settings,
+                is_checked=False,
+                takes_out_erased=True,
+                prunes=False,
+                clock=lambda: AT_MS,
+            )
+
+        assert one_round() is None
+        erase(mediator, GONE)
+        assert naming(log, GONE.encode())
+        assert one_round() is not None
+        assert naming(log, GONE.encode()) == []
+        assert one_round() is not None  # what was replaced goes with the next one
+        assert places_of(archive, GONE) == []
+        assert findings(archive) == []
+        assert faults(log) == []
