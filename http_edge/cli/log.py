@@ -41,7 +41,7 @@ _KEPT_MAX: Final = 10_000
 
 @click.group()
 def log() -> None:
-    """Check the event log; let old rows leave it for its archive, and names of who was erased."""
+    """Check the event log; let old rows leave it for its archive."""
 
 
 log.add_command(archive)

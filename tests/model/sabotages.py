@@ -243,8 +243,8 @@ def start_a_new_chain_with_every_seal(patch: pytest.MonkeyPatch) -> None:
 def seal_nothing(patch: pytest.MonkeyPatch) -> None:
     make = OwnedPartition.seal
 
-    def empty(self: OwnedPartition, _rows: Sequence[Any], *rest: Any, **fields: Any) -> Any:
-        return make(self, [], *rest, **fields)
+    def empty(self: OwnedPartition, _rows: Any, _events: Any, *rest: Any, **fields: Any) -> Any:
+        return make(self, [], [], *rest, **fields)
 
     patch.setattr(OwnedPartition, "seal", empty)
 

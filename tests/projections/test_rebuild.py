@@ -272,7 +272,6 @@ def test_tables_are_the_same_when_names_have_left_the_export(spark: SparkSession
         rebuild(spark, open_export(str(export)), str(folder / "tables"))
         erased = goes_on(lambda history: erase(history, gone), is_taken_out=True)
         assert naming(erased, gone) == set()
-        goes_on(History.commit, is_taken_out=False)
         back = goes_on(lambda history: come_back(history, gone), is_taken_out=False)
         assert {"identities", "registrations"} <= naming(back, gone)
 
