@@ -28,6 +28,10 @@ _BEGINS: Final = (b"\xd8\x01", b"\xc7\x20\x01")
 """Digests of 16 and of 32 bytes begin with these, and other bytes may."""
 STREAM_BYTES: Final = 16
 _NAMES_KEPT: Final = 65_536
+_UNREADABLE: Final = (
+    *(msgspec.MsgspecError, ValueError, TypeError, KeyError, OverflowError, RecursionError),
+)
+"""What bytes that are no state raise when they are read as one."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 Rename: TypeAlias = Callable[[Any], Any]
@@ -76,7 +80,7 @@ def renamed_state(kind: type[Event], state: bytes, rename: Rename) -> bytes | No
         if not isinstance(fields, dict) or _ENCODER.encode(fields) != state:
             return None
         return _ENCODER.encode({**fields, **_renamed(kind, fields, rename)})
-    except (msgspec.DecodeError, UnicodeError, TypeError, KeyError):
+    except _UNREADABLE:
         return None
 
 
@@ -97,7 +101,7 @@ def erased_names(topic: str, state: bytes) -> Mapping[str, Sequence[bytes]]:
             change(fields[field], partial(_note, digests))
             if digests:
                 found[field] = digests
-    except (msgspec.DecodeError, UnicodeError, TypeError, KeyError):
+    except _UNREADABLE:
         return {}
     return found
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eventstore.log.codec import decode, state_of
+from eventstore.log.errors import CorruptRow
 from eventstore.log.event_fields import NAME, ExportColumn, NoColumn
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
@@ -32,8 +34,8 @@ _SHOWN_BY_THE_STREAM = {"identity", "stream", "shard", "partition"}
 
 def _examples() -> Iterator[tuple[str, bytes]]:
     for topic in TYPE_BY_TOPIC:
-        for example in msgspec.json.decode((GOLDEN / f"{topic}.json").read_bytes())["examples"]:
-            yield topic, bytes.fromhex(example["state_hex"])
+        for golden in msgspec.json.decode((GOLDEN / f"{topic}.json").read_bytes())["examples"]:
+            yield topic, bytes.fromhex(golden["state_hex"])
 
 
 EXAMPLES = list(_examples())
@@ -146,3 +148,31 @@ def test_an_erased_name_is_of_the_stream_that_the_name_is_of() -> None:
         assert not is_same_name(name, erased_name("did:x:b"))
     assert is_same_name(None, None)
     assert not is_same_name(None, "did:x:a")
+
+
+_TOPICS = st.sampled_from(sorted(TYPE_BY_TOPIC))
+_MUTATED = st.tuples(
+    st.sampled_from(EXAMPLES), st.integers(0, 1_000), st.binary(max_size=12), st.integers(0, 12)
+).map(
+    lambda drawn: (
+        drawn[0][0],
+        (state := drawn[0][1])[: drawn[1] % len(state)]
+        + drawn[2]
+        + state[drawn[1] % len(state) + drawn[3] :],
+    )
+)
+
+
+@given(st.one_of(_MUTATED, st.tuples(_TOPICS, st.binary(max_size=60))))
+@example(("message-queued.2", b"\x91" * 100_000))
+@example(("message-queued.2", b"\x81" * 100_000))
+@example(("refusals-counted.1", b"\x81\xa8refusals\x91\x01"))
+@example(("message-queued.2", b"\x81\xaasender_did\xc7\x0c\xff" + b"\xff" * 12))
+def test_no_bytes_in_place_of_a_state_raise_what_no_one_expects(given: tuple[str, bytes]) -> None:
+    topic, state = given
+    redacted = redacted_state(topic, state)
+    assert redacted is None or isinstance(redacted, bytes)
+    assert all(names for names in erased_names(topic, state).values())
+    with contextlib.suppress(CorruptRow):
+        event = decode(topic, state)
+        assert redacted_state(topic, state, event) == redacted
