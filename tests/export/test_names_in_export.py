@@ -13,11 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from actors.core.commands import AcknowledgeMessages, QueueMessage, SaveContract
+from actors.core.commands import (
+    AcknowledgeMessages,
+    EraseIdentity,
+    QueueMessage,
+    SaveContract,
+)
 from eventstore.log import seal
 from eventstore.log.codec import decode
 from eventstore.log.event_log import ChangedRow, EventLog
 from eventstore.log.faults import Fault
+from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.redaction import digest_of, renamed_state
 from eventstore.log.seam import SEAM, Sum, read_seam, row_entry
 from eventstore.log.streams import erased_name, identity_stream
@@ -37,7 +43,16 @@ from tests.contract.test_name_erasure_contract import (
     take_out_names,
 )
 from tests.contract.test_retention_contract import DAY_S, Mediator
-from tests.export.leaving import KEYS, assert_whole, faults_in, leave, settings_of
+from tests.export.leaving import (
+    BOUNDS,
+    KEYS,
+    assert_whole,
+    faults_in,
+    leave,
+    settings_of,
+    states_of,
+    streams_of,
+)
 from tests.export.samples import (
     catalog_of,
     contents,
@@ -47,6 +62,7 @@ from tests.export.samples import (
     findings,
     whole_log,
 )
+from tests.histories import CROWD, History, random_script
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, earlier_seal
 from tests.unit.actors.given import NOW_S, contract, run, submission
@@ -333,3 +349,34 @@ def test_a_round_of_archiving_takes_names_out_though_nothing_is_old(tmp_path: Pa
         assert places_of(archive, GONE) == []
         assert findings(archive) == []
         assert faults(log) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_states_read_models_and_checks_are_the_same_whatever_names_left(
+    log: EventLog, place: ExportPlace, tmp_path: Path, seed: int
+) -> None:
+    history = History(log)
+    changed = 0
+    for number in range(4):
+        history.play(random_script(10 * seed + number, 120))
+        _erase_one(history, CROWD.identities[number % len(CROWD.identities)])
+        export_all(log, place, BOUNDS)
+        erased = erased_identities(log)
+        states = states_of(log, streams_of(log))
+        changed += take_out(log, place).names
+        again = NameErasure(log, erased)
+        while again.step():
+            pass
+        assert again.changed == 0
+        kept = [stream for stream in states if stream.bytes not in again.nameless]
+        assert states_of(log, kept) == {stream: states[stream] for stream in kept}
+        assert_whole(log, f"sqlite:{tmp_path / 'log.db'}")
+        assert findings(place) == []
+        assert [row.state for row in exported_log(place)] == [r.state for r in whole_log(log)]
+    assert changed > 0
+
+
+def _erase_one(history: History, did: str) -> None:
+    for _ in range(60):
+        history._ask(did, did, EraseIdentity("operator", 8))
+    history.commit()
