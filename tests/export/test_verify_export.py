@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.public_key import PublicKey
-from eventstore.log.streams import erased_name
 from eventstore.log.verify import Fault, Head, Summary, verify
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, open_place
@@ -291,23 +290,6 @@ def test_a_value_that_was_changed_is_named_to_its_row_though_all_is_signed(
             f.fault is Fault.WRONG_COLUMN and f.row == row and column in f.explanation
             for f in findings
         )
-
-
-def test_a_name_that_is_gone_from_its_column_is_found_though_all_is_signed(
-    sample: SampleExport,
-) -> None:
-    rows = [row for table in sample.tables.values() for row in table.to_pylist()]
-    erased = {row["stream"] for row in rows if row["type"] == "identity-erased"}
-    path, table = next(iter(sorted(sample.tables.items())))
-    columns = (table[name].to_pylist() for name in ("identity", "stream"))
-    row, name = next(
-        (row, name)
-        for row, (name, stream) in enumerate(zip(*columns, strict=True))
-        if str(name).startswith("did:") and stream not in erased
-    )
-    with sample.tampered():
-        sample.forge(path, lambda table: with_value(table, row, "identity", erased_name(name)))
-        assert {found.fault for found in sample.check()[0]} == {Fault.MISSING_NAME}
 
 
 def _another(kind: pa.DataType, value: Any) -> Any:

@@ -1,0 +1,31 @@
+"""The column of the identity loses a name only with an erasure."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventstore.log.faults import Fault
+from eventstore.log.streams import erased_name
+from tests.export.forging import SampleExport, with_value
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleExport:
+    return SampleExport(tmp_path_factory.mktemp("sample"))
+
+
+def test_a_name_that_is_gone_from_its_column_is_found_though_all_is_signed(
+    sample: SampleExport,
+) -> None:
+    rows = [row for table in sample.tables.values() for row in table.to_pylist()]
+    erased = {row["stream"] for row in rows if row["type"] == "identity-erased"}
+    path, table = next(iter(sorted(sample.tables.items())))
+    columns = (table[name].to_pylist() for name in ("identity", "stream"))
+    row, name = next(
+        (row, name)
+        for row, (name, stream) in enumerate(zip(*columns, strict=True))
+        if str(name).startswith("did:") and stream not in erased
+    )
+    with sample.tampered():
+        sample.forge(path, lambda table: with_value(table, row, "identity", erased_name(name)))
+        assert {found.fault for found in sample.check()[0]} == {Fault.MISSING_NAME}
