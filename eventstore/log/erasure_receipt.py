@@ -17,7 +17,7 @@ import msgspec
 
 from eventstore.log.codec import decode
 from eventstore.log.event_contents import CONTENT_FIELDS, ERASING
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     Event,
@@ -30,7 +30,6 @@ from eventstore.log.public_key import PublicKey
 _FORMAT: Final = 1
 _SIGNED: Final = b"poste erasure receipt\n"
 """Stands before what is signed, so that it is nothing else that the key signs."""
-_ALL: Final = 2**62
 _CONTENT_BY_TOPIC: Final = {TOPIC_BY_TYPE[kind]: type_name(kind) for kind in CONTENT_FIELDS}
 _STEPS: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (*ERASING, IdentityErasureBegun, IdentityErased)
@@ -79,7 +78,7 @@ def erasure_of(log: EventLog, stream: UUID, mediator_did: str, key: PublicKey) -
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
     topics = _STEPS | _CONTENT_BY_TOPIC.keys()
-    rows = log.stream_rows(stream, until=_ALL, topics=sorted(topics))
+    rows = log.stream_rows(stream, until=ANY_VERSION, topics=sorted(topics))
     steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
     begun, of_it, ended = _newest(steps)
     before = [step for step in steps if step[0].version < begun[0].version]

@@ -194,6 +194,10 @@ class StoredRecord(NamedTuple):
     content: bytes | None
 
 
+ANY_VERSION: Final = 2**62
+"""As ``until`` of ``EventLog.stream_rows``: all rows of the stream."""
+
+
 class LogRow(msgspec.Struct, frozen=True, gc=False):
     """One row as it stands in the log, for readers of the whole; ``stream`` is 16 bytes.
 

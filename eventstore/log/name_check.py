@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     ContractStored,
@@ -29,7 +29,6 @@ from eventstore.log.streams import ERASED
 
 ERASURE: Final = TOPIC_BY_TYPE[IdentityErased]
 """The topic of the rows that say so."""
-_ANY_VERSION: Final = 2**62
 _RELEASED: Final = TOPIC_BY_TYPE[KeyReleased]
 _NAMING_OWNER: Final = {
     TOPIC_BY_TYPE[KeyClaimed]: ("owner_did",),
@@ -91,4 +90,4 @@ def _is_erased(check: NameCheck, stream: bytes, log: EventLog) -> bool:
     """What was erased since the check began the log says by now."""
     if stream in check.erased or len(stream) != STREAM_BYTES:
         return stream in check.erased
-    return bool(log.stream_rows(UUID(bytes=stream), until=_ANY_VERSION, topics={ERASURE}))
+    return bool(log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics={ERASURE}))

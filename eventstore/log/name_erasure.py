@@ -24,9 +24,9 @@ from uuid import UUID
 from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode
-from eventstore.log.errors import CorruptRow, SeamRefused, UnknownTopic
-from eventstore.log.event_contents import CONTENT_FIELDS, content_of
-from eventstore.log.event_log import ChangedRow, EventLog, LogRow
+from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.event_contents import CONTENT_FIELDS
+from eventstore.log.event_log import ANY_VERSION, ChangedRow, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
@@ -47,11 +47,10 @@ from eventstore.log.events import (
     SpeakerNamed,
 )
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
-from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.seam import stored_seam
 from eventstore.log.verify import covers_redacted
 
 _ROWS: Final = 1_000
-_ANY_VERSION: Final = 2**62
 _STAYING: Final = (SpeakerNamed, IdentityDedicated, IdentityReleased)
 _TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, InvitationUsed))
 """Events in streams of what an identity took: they say whose it was."""
@@ -63,22 +62,21 @@ _ENDS_CONTRACT: Final = frozenset(
 )
 
 
-def erased_identities(log: EventLog, *, until: int | None = None) -> frozenset[bytes]:
-    """The streams (16 bytes each) of the identities that are erased and have not come back.
+def erased_identities(log: EventLog) -> dict[bytes, int]:
+    """The identities that are erased and have not come back: where the erasure of each ended.
 
-    ``until``: of those alone whose erasure has ended up to this position.
+    By streams (16 bytes each), the position of its last row.
 
     Raises:
         LogUnavailable: the log cannot be read.
     """
     erased = TOPIC_BY_TYPE[IdentityErased]
-    found: set[bytes] = set()
+    found: dict[bytes, int] = {}
     for stream in log.nameless():
-        said = log.stream_rows(UUID(bytes=stream), until=_ANY_VERSION, topics=_SAID_LAST)
-        is_erased_now = bool(said) and said[-1].topic == erased
-        if is_erased_now and (until is None or said[-1].position <= until):
-            found.add(stream)
-    return frozenset(found)
+        said = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_SAID_LAST)
+        if said and said[-1].topic == erased:
+            found[stream] = said[-1].position
+    return found
 
 
 def without_names_of(gone: Collection[bytes], kind: type[Event], state: bytes) -> bytes | None:
@@ -124,11 +122,7 @@ class NameErasure:
         self.nameless: set[bytes] = set()
         self._keys: set[bytes] = set()
         self._unsealed: list[tuple[LogRow, Event | None]] = []
-        text = log.settings().get(SEAM)
-        try:
-            seam = None if text is None else read_seam(text)
-        except SeamRefused:
-            seam = None
+        seam = stored_seam(log)
         self._seam = 0 if seam is None else seam.position
         self._whole_to = 0 if seam is None else seam.whole_to
 
@@ -213,8 +207,8 @@ class NameErasure:
         if type(event) in CONTENT_FIELDS:
             found = self._log.read_records(stream, [row.version]).get(row.version)
             return found is None or found.content is not None
-        if content_of(event) is None and isinstance(event, ContractStored):
-            later = self._log.stream_rows(stream, until=_ANY_VERSION, topics=_ENDS_CONTRACT)
+        if isinstance(event, ContractStored):
+            later = self._log.stream_rows(stream, until=ANY_VERSION, topics=_ENDS_CONTRACT)
             return not any(
                 row.version < one.version and _is_end(_event(one), event.digest) for one in later
             )

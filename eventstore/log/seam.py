@@ -17,13 +17,14 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from eventstore.log.errors import SeamRefused
-from eventstore.log.event_log import LogRow, Snapshot
+from eventstore.log.event_log import EventLog, LogRow, Snapshot
 from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey
 from eventstore.log.redaction import redacted_state
@@ -133,6 +134,18 @@ def read_seam(text: str) -> Seam:
     if seam.format != _FORMAT or len(seam.stayed.total) != _SUM_BYTES:
         raise SeamRefused(f"its format is {seam.format}, this release knows {_FORMAT}")
     return seam
+
+
+def stored_seam(log: EventLog) -> Seam | None:
+    """The seam of a log, whichever key signed it; None if it has none that can be read.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+    """
+    text = log.settings().get(SEAM)
+    with suppress(SeamRefused):
+        return None if text is None else read_seam(text)
+    return None
 
 
 def verified_seam(text: str, key: PublicKey) -> Seam:

@@ -123,7 +123,7 @@ def export_erasures(
     Raises:
         ExportError, LogError: as ``Exporter.step``.
     """
-    if erased_identities(log) == erased_identities(log, until=exporter.catalog.last):
+    if max(erased_identities(log).values(), default=0) <= exporter.catalog.last:
         return
     while (step := exporter.step()) is not None and step.is_full:
         after_step()

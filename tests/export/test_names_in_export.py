@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -28,7 +28,12 @@ from eventstore.log.redaction import digest_of, renamed_state
 from eventstore.log.seam import SEAM, Sum, read_seam, row_entry
 from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.manifest import DataFile
+from eventstore.parquet.rows import read_table
+from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.write import compaction
 from eventstore.parquet.write.compaction import TakenOut
+from eventstore.parquet.write.erasing import COLUMNS_OF_NAMES
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
@@ -349,6 +354,38 @@ def test_a_round_of_archiving_takes_names_out_though_nothing_is_old(tmp_path: Pa
         assert places_of(archive, GONE) == []
         assert findings(archive) == []
         assert faults(log) == []
+
+
+def test_files_are_read_for_names_once_unless_some_stay(
+    mediator: Mediator, log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def reading(place: ExportPlace, file: DataFile, columns: Sequence[str] = SCHEMA.names) -> Any:
+        read.extend([file.path] * (columns is COLUMNS_OF_NAMES))
+        return read_table(place, file, columns)
+
+    monkeypatch.setattr(compaction, "read_table", reading)
+    erase(mediator, GONE)
+    export_all(log, place, STEPS)
+    with closing(exporter(log, place, STEPS)) as export:
+        assert export.take_out_erased().names > 0
+        every = set(read)
+        read.clear()
+        assert export.take_out_erased() == TakenOut()
+        again = set(read)
+        assert again
+        assert len(again) < len(every)
+        acknowledge(mediator, STAYS)
+        end_contracts(mediator)
+        while export.step():
+            pass
+        assert export.take_out_erased().names > 0
+        read.clear()
+        assert export.take_out_erased() == TakenOut()
+        assert read == []
+    assert findings(place) == []
+    assert naming(log, GONE.encode()) == []
 
 
 @pytest.mark.parametrize("seed", range(5))

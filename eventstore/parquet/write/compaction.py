@@ -39,6 +39,7 @@ from eventstore.parquet.write.erasing import (
     names_erased,
     positions_named,
     rows_naming,
+    rows_of,
     with_states,
     without_erased,
 )
@@ -80,6 +81,25 @@ class TakenOut(NamedTuple):
     names: int = 0
 
 
+class Rewritten(NamedTuple):
+    """What was done to a step: what replaces it, if anything, and what was taken out of it.
+
+    ``names_stay``: it has names of such identities still, of what lives or was sealed with them.
+    """
+
+    compacted: Compacted | None
+    taken: TakenOut = TakenOut()
+    names_stay: bool = False
+
+
+class _ErasedNames(NamedTuple):
+    """New states of rows that lose a name, and the positions of all rows that change."""
+
+    states: Mapping[int, bytes]
+    positions: Sequence[int]
+    names_stay: bool = False
+
+
 def without_erased_of(
     place: ExportPlace,
     log: EventLog,
@@ -87,20 +107,17 @@ def without_erased_of(
     gone: GoneNames,
     signer: Signer,
     verify: Verify,
-) -> tuple[Compacted, TakenOut] | None:
+) -> Rewritten:
     """Write the files of a step again that have contents or names which were erased since.
-
-    Returns:
-        What replaces it, and what was taken out; None where it has nothing of it.
 
     Raises as ``compact``.
     """
     manifest = statement.manifest
     files: list[DataFile] = []
     taken, contents = TakenOut(), 0
-    states, renamed = _names_erased(place, log, manifest, gone)
+    states, renamed, names_stay = _names_erased(place, log, manifest, gone)
     if manifest.contents == 0 and not renamed:
-        return None
+        return Rewritten(None, names_stay=names_stay)
     for file in manifest.files:
         table, erased = without_erased(log, read_table(place, file))
         contents += contents_in(table)
@@ -113,27 +130,31 @@ def without_erased_of(
         files.append(file)
         taken = TakenOut(taken.contents + erased, taken.names + names)
     if taken == TakenOut():
-        return None
+        return Rewritten(None, names_stay=names_stay)
     again = rewritten_of(manifest.path) + 1
-    return replaced(
+    compacted = replaced(
         place, [statement], files, signer, verify,
         rewritten=again, contents=contents, pruned=manifest.pruned,
-    ), taken  # fmt: skip
+    )  # fmt: skip
+    return Rewritten(compacted, taken, names_stay)
 
 
 def _names_erased(
     place: ExportPlace, log: EventLog, manifest: Manifest, gone: GoneNames
-) -> tuple[Mapping[int, bytes], Sequence[int]]:
-    """New states of the rows of a step that lose a name, and the positions of all that change."""
+) -> _ErasedNames:
     if not gone.identities:
-        return {}, []
+        return _ErasedNames({}, [])
     tables = [read_table(place, file, COLUMNS_OF_NAMES) for file in manifest.files]
     table = pa.concat_tables(tables).sort_by("position").combine_chunks()
-    numbers = rows_naming(table, gone)
+    naming = rows_naming(table, gone)
+    numbers = sorted(naming | rows_of(table, gone))
     if not numbers:
-        return {}, []
+        return _ErasedNames({}, [])
     states = names_erased(log, log_rows(table), numbers, gone, is_part=manifest.is_pruned)
-    return states, sorted({*states, *positions_named(table.take(numbers), gone)})
+    renamed = sorted({*states, *positions_named(table.take(numbers), gone)})
+    positions = table["position"]
+    stay = any(positions[number].as_py() not in states for number in naming)
+    return _ErasedNames(states, renamed, stay)
 
 
 def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom

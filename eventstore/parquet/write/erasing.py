@@ -10,9 +10,9 @@ left the log loses those of identities that are erased, if its seal covers its r
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
 from itertools import repeat
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 
 from eventstore.log.codec import decode
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
-from eventstore.log.errors import SeamRefused
 from eventstore.log.event_contents import ERASING
-from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
@@ -35,8 +34,8 @@ from eventstore.log.redaction import (
     redacted_state,
     renamed_state,
 )
-from eventstore.log.seam import SEAM, read_seam
-from eventstore.log.streams import erased_name, stream_of
+from eventstore.log.seam import stored_seam
+from eventstore.log.streams import ERASED, erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 from eventstore.parquet.columns import to_table
 from eventstore.parquet.rows import log_rows
@@ -45,7 +44,6 @@ from eventstore.parquet.schema import SCHEMA
 _TOPICS: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
 _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
-_ANY_VERSION: Final = 2**62
 _STATE: Final = SCHEMA.get_field_index("state")
 
 
@@ -94,11 +92,7 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
     """Of rows that were exported with a content, by position: those where it was erased."""
     if not exported:
         return set()
-    text = log.settings().get(SEAM)
-    try:
-        seam = 0 if text is None else read_seam(text).position
-    except SeamRefused:
-        seam = 0
+    seam = _seam_position(log)
     left = {position for position in exported if position <= seam}
     without: set[int] = set()
     named: set[tuple[bytes, int]] = set()
@@ -116,9 +110,14 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
     # Mostly erased soon, by rows that were read just now; of the others their streams are asked.
     later = {exported[position] for position in without} - named
     for stream in {stream for stream, _ in later}:
-        found = log.stream_rows(UUID(bytes=stream), until=_ANY_VERSION, topics=_TOPICS)
+        found = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_TOPICS)
         named |= {(stream, version) for row in found for version in _versions(row.topic, row.state)}
     return left | {position for position in without if exported[position] in named}
+
+
+def _seam_position(log: EventLog) -> int:
+    seam = stored_seam(log)
+    return 0 if seam is None else seam.position
 
 
 def _versions(topic: str, state: bytes) -> Iterable[int]:
@@ -147,25 +146,30 @@ COLUMNS_OF_NAMES: Final = (
 _SEAL_TYPE: Final = SEAL_TOPIC.rpartition(".")[0]
 
 
-def rows_naming(table: pa.Table, gone: GoneNames) -> list[int]:
-    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that may have names which leave."""
+def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
+    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, in the streams of whose names leave."""
     own = pa.array(sorted(gone.identities | gone.streams), pa.binary(STREAM_BYTES))
-    found = [pc.is_in(table["stream"], value_set=own)]
+    is_own = pc.is_in(table["stream"], value_set=own)
+    is_seal = pc.equal(table["type"], _SEAL_TYPE)
+    return set(pc.indices_nonzero(pc.and_not(is_own, is_seal)).to_pylist())
+
+
+def rows_naming(table: pa.Table, gone: GoneNames) -> set[int]:
+    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that name one of these identities."""
+    numbers: set[int] = set()
     for column in _NAMED:
-        names = [name for name in table[column].unique().to_pylist() if _is_gone(name, gone)]
-        found.append(pc.is_in(table[column], value_set=pa.array(names, pa.string())))
-    is_named = reduce(pc.or_, found)
-    numbers = set(pc.indices_nonzero(is_named).to_pylist())
+        names = [name for name in table[column].unique().to_pylist() if _is_named(name, gone)]
+        is_in = pc.is_in(table[column], value_set=pa.array(names, pa.string()))
+        numbers.update(pc.indices_nonzero(is_in).to_pylist())
     refusals = table["refusals"]
     for number in pc.indices_nonzero(refusals.is_valid()).to_pylist():
-        if any(_is_gone(one["sender_did"], gone) for one in refusals[number].as_py()):
+        if any(_is_named(one["sender_did"], gone) for one in refusals[number].as_py()):
             numbers.add(number)
-    seals = set(pc.indices_nonzero(pc.equal(table["type"], _SEAL_TYPE)).to_pylist())
-    return sorted(numbers - seals)
+    return numbers
 
 
-def _is_gone(name: str | None, gone: GoneNames) -> bool:
-    return bool(name) and stream_of(str(name)) in gone.identities
+def _is_named(name: str | None, gone: GoneNames) -> bool:
+    return bool(name and not name.startswith(ERASED) and stream_of(name) in gone.identities)
 
 
 def names_erased(
@@ -183,8 +187,7 @@ def names_erased(
     Raises:
         LogUnavailable: the log cannot be read now.
     """
-    text = log.settings().get(SEAM)
-    seam = 0 if text is None else read_seam(text).position
+    seam = _seam_position(log)
     wanted: defaultdict[bytes, list[int]] = defaultdict(list)
     for number in numbers:
         wanted[rows[number].stream].append(rows[number].version)
@@ -194,6 +197,7 @@ def names_erased(
         for version, row in log.read_versions(UUID(bytes=stream), versions).items()
     }
     changed: dict[int, bytes] = {}
+    is_redactable = _Seals(rows).cover_redacted
     for number in numbers:
         row = rows[number]
         now = stored.get((row.stream, row.version))
@@ -205,7 +209,7 @@ def names_erased(
                 now = without_names_of(gone.identities, kind, row.state)
         if now is None or not _has_fewer_names(row, now):
             continue
-        if is_part or _is_redactable(rows, number):
+        if is_part or is_redactable(number):
             changed[row.position] = now
     return changed
 
@@ -219,15 +223,26 @@ def _has_fewer_names(row: LogRow, state: bytes) -> bool:
     )
 
 
-def _is_redactable(rows: Sequence[LogRow], number: int) -> bool:
-    """Does the seal of a row cover its redacted state?"""
-    end = next((n for n in range(number, len(rows)) if rows[n].topic == SEAL_TOPIC), None)
-    if end is None:
-        return False
-    sealed = decode(SEAL_TOPIC, rows[end].state)
-    assert isinstance(sealed, BatchSealed)
-    covered = rows[max(0, end - sealed.rows) : end]
-    return covers_redacted(covered, sealed, repeat(None))
+class _Seals:
+    """The seals of the rows of a manifest, each held once against the rows that it covers."""
+
+    def __init__(self, rows: Sequence[LogRow]) -> None:
+        self._rows = rows
+        self._ends = [n for n, row in enumerate(rows) if row.topic == SEAL_TOPIC]
+        self._found: dict[int, bool] = {}
+
+    def cover_redacted(self, number: int) -> bool:
+        """Does the seal of the row of this number cover its redacted state?"""
+        after = bisect_left(self._ends, number)
+        if after == len(self._ends):
+            return False
+        end = self._ends[after]
+        if end not in self._found:
+            sealed = decode(SEAL_TOPIC, self._rows[end].state)
+            assert isinstance(sealed, BatchSealed)
+            covered = self._rows[max(0, end - sealed.rows) : end]
+            self._found[end] = covers_redacted(covered, sealed, repeat(None))
+        return self._found[end]
 
 
 def positions_named(table: pa.Table, gone: GoneNames) -> list[int]:

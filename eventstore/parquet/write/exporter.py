@@ -15,7 +15,6 @@ version itself, so that the other one cannot commit what is being removed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -156,6 +155,7 @@ class Exporter:
         self._steps = ExportSteps(log, bounds, clock)
         self._tree = TreeWriter(place, origin_of(owner.mediator_did, owner.database), signer)
         self._index = IndexWriter(place)
+        self._nameless: dict[str, GoneNames] = {}
         self._is_certain = False
         self._recover(kept.replaced_s)
 
@@ -254,21 +254,31 @@ class Exporter:
         taken = TakenOut()
         for statement in self._catalog.statements:
             self._is_certain = False
+            path = statement.manifest.path
+            # So that files are not read again and again for names that they do not have.
+            left = GoneNames() if self._nameless.get(path) == gone else gone
             found = without_erased_of(
-                self._place, self._log, statement, gone, self._signer, self._verify
+                self._place, self._log, statement, left, self._signer, self._verify
             )
-            if found is not None:
-                self._replace(found[0], is_change=True)
-                taken = TakenOut(*map(sum, zip(taken, found[1], strict=True)))
+            if found.compacted is not None:
+                self._replace(found.compacted, is_change=True)
+                path = found.compacted.statement.manifest.path
+                taken = TakenOut(*map(sum, zip(taken, found.taken, strict=True)))
+            if not found.names_stay:
+                self._nameless[path] = gone
             progress(statement.manifest.last, self._catalog.last)
         self._is_certain = True
         return taken
 
     def _take_names_out_of_log(self) -> GoneNames:
-        work = NameErasure(self._log, erased_identities(self._log, until=self._catalog.last))
-        with suppress(RowsStay):  # some left meanwhile; the next time does the rest
+        ended = erased_identities(self._log)
+        exported = [stream for stream, end in ended.items() if end <= self._catalog.last]
+        work = NameErasure(self._log, exported)
+        try:
             while work.step():
                 pass
+        except RowsStay:  # some left meanwhile; the next time does the rest
+            return GoneNames()
         return GoneNames(work.erased, frozenset(work.nameless))
 
     def prune(self, until_ms: int, plan: Plan) -> int:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from eventstore.log.codec import content_fault, decode
 from eventstore.log.errors import CorruptRow, UnknownTopic
-from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.event_log import ANY_VERSION, BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
@@ -67,7 +67,6 @@ class ExportStep:
     """There may be more in the log already."""
 
 
-_ANY_VERSION: Final = 2**62
 _COMING_BACK: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (IdentityRegistered, ConnectionEstablished)
 )
@@ -102,7 +101,7 @@ class IdentityNames:
         """The name of an identity that was erased and has come back is in a later row."""
         if named is None or not named.startswith(ERASED):
             return named
-        rows = self._log.stream_rows(UUID(bytes=stream), until=_ANY_VERSION, topics=_COMING_BACK)
+        rows = self._log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_COMING_BACK)
         names = [identity_of(decode(row.topic, row.state), stream) for row in rows[-1:]]
         return names[0] if names else named
 
