@@ -256,4 +256,6 @@ def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) 
         erase(mediator, gone)
         take_out_names(log)
     files = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
-    assert [name for name, data in files.items() if gone.encode() in data] == []
+    # What SQLite puts in place of a row may overwrite a part of it alone.
+    parts = [gone[start : start + 12].encode() for start in range(8, len(gone) - 12, 6)]
+    assert [name for name, data in files.items() if any(part in data for part in parts)] == []

@@ -15,9 +15,11 @@ from uuid import UUID
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec.structs import replace
 
+from eventstore.log.codec import state_of
 from eventstore.log.content import SALT_BYTES
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import ChangedRow, EventLog
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import connect, create_file
@@ -226,3 +228,23 @@ def test_in_a_file_of_an_earlier_release_contents_are_erased_too(path: Path) -> 
         gone = newest_key(path)
         append(log, OWNER, removed([1], "id"))
     assert found_in(path, *gone) == []
+
+
+def test_a_name_that_a_row_has_lost_is_in_no_file_any_more(path: Path) -> None:
+    name = "did:x:" + "somebody" * 25
+    with closing(opened(path)) as log:
+        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(50)])
+        named = [
+            replace(message(b"m", f"named-{n}"), sender_did=f"{name}{n}") for n in range(NUMBER)
+        ]
+        append(log, OTHER, *named)
+        rows = log.read_rows(after=50, rows_max=NUMBER, bytes_max=2**30)
+        changes = [
+            ChangedRow(row.position, row.state, state_of(replace(event, sender_did="")))
+            for row, event in zip(rows, named, strict=True)
+        ]
+        log.change_rows(changes)
+        assert [row.state for row in log.read_rows(after=50, rows_max=NUMBER, bytes_max=2**30)] == [
+            change.after for change in changes
+        ]
+    assert found_in(path, b"    somebody") == []
