@@ -13,7 +13,7 @@ from eventstore.log.errors import RowsStay, SeamRefused
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
 from http_edge.cli.keys import existing_keys
-from http_edge.cli.output import json_option, print_json, print_record, progress_bar
+from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import archive_once
 from http_edge.server.archiving import Archived
@@ -51,7 +51,7 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
     existing_keys(settings)  # they sign what has left
     records = [_archived(one) for one in settings.each_database()]
     if as_json:
-        print_json(records[0] if len(records) == 1 else {"databases": records})
+        print_json(of_databases(records))
     else:
         for record in records:
             print_record("Old rows have left the log", record)

@@ -23,7 +23,7 @@ from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
 from http_edge.cli.keys import existing_keys
-from http_edge.cli.output import json_option, print_json, print_record, progress_bar
+from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto import signatures
@@ -131,7 +131,7 @@ def erase_names(loaded: Loaded, *, as_json: bool) -> int:
     require_existing(settings.log_dsn)
     records = [_names_erased(one) for one in settings.each_database()]
     if as_json:
-        print_json(records[0] if len(records) == 1 else {"databases": records})
+        print_json(of_databases(records))
     else:
         for record in records:
             print_record("Names of erased identities have left the log", record)

@@ -24,7 +24,7 @@ from eventstore.parquet.errors import (
 from eventstore.parquet.files import open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys
-from http_edge.cli.output import json_option, print_json, print_record, progress_bar
+from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.exits import Exit, Stop, escaped
 from http_edge.server.export_status import time_text
@@ -82,7 +82,7 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
     with _explained():
         records = [_export(one, compacting=compacting, is_quiet=as_json) for one in each]
     if as_json:
-        print_json(records[0] if len(records) == 1 else {"databases": records})
+        print_json(of_databases(records))
     return Exit.OK
 
 
@@ -106,7 +106,7 @@ def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
     with _explained():
         records = [_compacted(one, is_quiet=as_json) for one in _each(loaded.settings, target)]
     if as_json:
-        print_json(records[0] if len(records) == 1 else {"databases": records})
+        print_json(of_databases(records))
     return Exit.OK
 
 

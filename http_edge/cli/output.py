@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.cells import cell_len
@@ -96,6 +96,11 @@ def _print_line(
         space = " " * (width - cell_len(cell))
         padded.append(space + cell if is_right else cell + space)
     console.print(Text(f" {_GAP.join(padded)}".rstrip(), style=style), soft_wrap=True)
+
+
+def of_databases(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """One record for each database of a log as one: itself, where the log has one."""
+    return records[0] if len(records) == 1 else {"databases": records}
 
 
 def print_record(title: str, record: Mapping[str, object]) -> None:
