@@ -62,7 +62,6 @@ class NameCheck:
         for digest in digests:
             self.gone.setdefault((row.stream, digest), place)
 
-
     def take_name(self, row: LogRow, identity: str | None) -> None:
         """Note what an export calls the identity of a row, if that is no name any more."""
         if identity is not None and identity.startswith(ERASED):
