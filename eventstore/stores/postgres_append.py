@@ -5,6 +5,10 @@ rows, contents and depths of queues. It begins when all that it stores has arriv
 commits when it ends: a host that is paused or cut off in the middle has no lock. Where
 indexes have to be read besides, the transaction stays open for them, and the server ends it when
 nothing comes for two seconds. The fence is the primary key: a row that is there is a conflict.
+
+The lock is an advisory one of the transaction: one of the table, as earlier releases take it, would
+wait for VACUUM. These and an append wait for each other too, because an INSERT locks the table
+against them before it takes a position.
 """
 
 from __future__ import annotations
@@ -21,10 +25,12 @@ from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import Event
 from eventstore.read_models.queue_depths import CHANGES, NAMES
 
-LOCK: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
+KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
+"""Keeps out every append, of an earlier release too, and VACUUM."""
+_TURN: Final = int.from_bytes(b"append", "big")
 FUNCTION: Final = f"""
-    DO $make$ BEGIN IF to_regproc('poste_append_2') IS NULL THEN
-    CREATE FUNCTION poste_append_2(
+    DO $make$ BEGIN IF to_regproc('poste_append_3') IS NULL THEN
+    CREATE FUNCTION poste_append_3(
         streams uuid[], versions bigint[], topics text[], states bytea[], kept bytea[],
         erased_streams uuid[], erased_versions bigint[],
         queues bytea[], numbers bigint[], sizes bigint[], since bigint[], dids bytea[],
@@ -35,7 +41,7 @@ FUNCTION: Final = f"""
         positions bigint[];
     BEGIN
         PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
-        {LOCK};
+        PERFORM pg_advisory_xact_lock({_TURN});
         WITH given AS (
             SELECT * FROM unnest(streams, versions, topics, states) WITH ORDINALITY
             AS r (originator_id, originator_version, topic, state, number)
@@ -69,7 +75,7 @@ FUNCTION: Final = f"""
 """Another one gets another name: nodes of two releases append to one log."""
 # In binary form, because bytes as text are twice as long.
 _APPEND: Final = (
-    "SELECT poste_append_2(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
+    "SELECT poste_append_3(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
     " %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
     " %b::bytea[], %b::smallint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])"
 )

@@ -1,8 +1,8 @@
 """The log in PostgreSQL, for a cluster of hosts.
 
-Each append takes an EXCLUSIVE lock on the table, so that positions follow the order of the commits
-and a reader by position misses nothing. An append runs once: one that is repeated after a lost
-connection could report a conflict with itself.
+Appends take turns, by a lock of their transactions, so that positions follow the order of the
+commits and a reader by position misses nothing. An append runs once: one that is repeated after a
+lost connection could report a conflict with itself.
 """
 
 from __future__ import annotations
@@ -28,29 +28,40 @@ from eventstore.read_models.due_identities import INDEXES
 from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
 from eventstore.stores import postgres_queue_totals as queue_totals
-from eventstore.stores.postgres_append import FUNCTION, LOCK, append
+from eventstore.stores.postgres_append import FUNCTION, KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import PostgresConnections
 from eventstore.stores.sql_recorder import SqlRecorder
 
 _BOUNDS: Final = PostgresBounds()
 _CREATION_LOCK: Final = int.from_bytes(b"poste", "big")
+_OPTIONS: Final = (
+    *("autovacuum_enabled=true", "autovacuum_vacuum_threshold=20000"),
+    *("autovacuum_vacuum_scale_factor=0.05", "autovacuum_analyze_threshold=1000"),
+    *("autovacuum_analyze_scale_factor=0.01", "vacuum_truncate=false"),
+)
+"""Of the table of the rows. VACUUM comes early: rows leave at one end, and their room is for those
+at the other. It does not shorten the file, for which it would keep readers and appends out."""
 _TABLES: Final = (
     # As the library's recorder makes them, so that logs of all releases are alike.
     """
     CREATE TABLE IF NOT EXISTS public.stored_events (
         originator_id uuid NOT NULL, originator_version bigint NOT NULL, topic text, state bytea,
         notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
-    ) WITH (
-        autovacuum_enabled = true,
-        autovacuum_vacuum_threshold = 100000000, autovacuum_vacuum_scale_factor = 0.5,
-        autovacuum_analyze_threshold = 1000, autovacuum_analyze_scale_factor = 0.01
     )
     """,
     """
     CREATE UNIQUE INDEX IF NOT EXISTS stored_events_notification_id_idx
     ON public.stored_events (notification_id ASC)
     """,
+    f"""
+    DO $$ BEGIN IF NOT (
+        SELECT coalesce(reloptions @> ARRAY[{", ".join(map(repr, _OPTIONS))}], false)
+        FROM pg_class WHERE oid = 'public.stored_events'::regclass
+    ) THEN
+        ALTER TABLE public.stored_events SET ({", ".join(_OPTIONS)});
+    END IF; END $$
+    """,  # noqa: S608 - own text
     # The defaults of autovacuum wait for a share of the rows: the room of what is erased is to be
     # used again soon, however much there is. EXTERNAL, because encryption cannot be compressed.
     """
@@ -480,7 +491,7 @@ class _Session(LogSession):
 
     @override
     def keep_out_writers(self) -> None:
-        self._cursor.execute(LOCK)
+        self._cursor.execute(KEEP_OUT)
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """The sums over all queues, which PostgreSQL keeps itself: one change of a row for each statement.
 
 By triggers and not by who appends, so that nodes of an earlier release, and whatever else changes a
-queue, keep them too. They change under the lock that appends take in turn.
+queue, keep them too. They change in the turn of each append.
 """
 
 from __future__ import annotations

@@ -312,19 +312,65 @@ def test_a_reading_transaction_cannot_write(postgres_url: str) -> None:
         session.run_many("INSERT INTO heartbeat VALUES (?, ?)", [(1, 1)])
 
 
-def test_an_append_waits_for_the_transaction_before_it(postgres_url: str) -> None:
+def test_an_append_waits_for_the_one_before_it_also_of_an_earlier_release(
+    postgres_url: str,
+) -> None:
     # Else positions would not follow the order of the commits, and a reader could miss rows.
     bounds = PostgresBounds(lock_s_max=0.2)
-    with (
-        closing(PostgresStore(postgres_url)) as first,
-        closing(open_log(postgres_url, postgres=bounds)) as log,
-    ):
-        with first.writing() as session:
-            session.run_many("INSERT INTO stored_events VALUES (?, 1, 'topic', '')", [(OTHER,)])
-            with pytest.raises(AppendUnknown, match="lock timeout"):
-                append(log, OWNER, message())
+    with closing(open_log(postgres_url, postgres=bounds)) as log:
+        for version, earlier in enumerate((_append_in, _append_as_before), start=1):
+            with psycopg.connect(postgres_url) as first:
+                earlier(first, version)
+                with pytest.raises(AppendUnknown, match="lock timeout"):
+                    append(log, OWNER, message())
+            append(log, OWNER, message())
+            assert [row.originator_id for row in log.read_log()] == [OTHER, OWNER] * version
+
+
+def test_one_of_an_earlier_release_waits_for_an_append(log: EventLog, postgres_url: str) -> None:
+    append(log, OTHER, message())
+    with psycopg.connect(postgres_url) as first, psycopg.connect(postgres_url) as second:
+        _append_in(first, 2)
+        second.execute("SET lock_timeout = '200ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            _append_as_before(second, 3)
+
+
+def _append_in(transaction: psycopg.Connection[Any], version: int) -> None:
+    append_rows(transaction.cursor(), [encode(OTHER, version, message())], [message()], [])
+
+
+def _append_as_before(transaction: psycopg.Connection[Any], version: int) -> None:
+    transaction.execute("LOCK TABLE public.stored_events IN EXCLUSIVE MODE")
+    row = encode(OTHER, version, message())
+    values = (OTHER, version, row.topic, row.state)
+    transaction.execute("INSERT INTO stored_events VALUES (%s, %s, %s, %s)", values)
+
+
+def test_no_append_waits_for_vacuum_and_vacuum_for_none(log: EventLog, postgres_url: str) -> None:
+    append(log, OWNER, message())
+    with psycopg.connect(postgres_url) as vacuuming:
+        vacuuming.execute("LOCK TABLE stored_events IN SHARE UPDATE EXCLUSIVE MODE")  # as it does
         append(log, OWNER, message())
-        assert [row.originator_id for row in log.read_log()] == [OTHER, OWNER]
+    with psycopg.connect(postgres_url) as appending:
+        _append_in(appending, 1)
+        with psycopg.connect(postgres_url, autocommit=True) as vacuum:
+            vacuum.execute("SET lock_timeout = '200ms'")
+            vacuum.execute("VACUUM stored_events")
+
+
+def test_a_log_of_an_earlier_release_is_vacuumed_early_from_now_on(postgres_url: str) -> None:
+    open_log(postgres_url).close()
+    before = "autovacuum_vacuum_threshold = 100000000, autovacuum_vacuum_scale_factor = 0.5"
+    run_sql(postgres_url, "ALTER TABLE stored_events RESET (vacuum_truncate)")
+    run_sql(postgres_url, f"ALTER TABLE stored_events SET ({before})")
+    open_log(postgres_url).close()
+    with psycopg.connect(postgres_url) as connection:
+        found = connection.execute(
+            "SELECT reloptions FROM pg_class WHERE oid = 'public.stored_events'::regclass"
+        ).fetchone()
+    assert found is not None
+    assert {"autovacuum_vacuum_threshold=20000", "vacuum_truncate=false"} <= set(found[0])
 
 
 def test_the_recorder_does_not_pretend_to_notify(postgres_url: str) -> None:
