@@ -32,11 +32,11 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
     What is not exported yet is exported first. Then rows leave that the archive has, that are older
     than archive.rows_age_s_min, and that nothing refers to which lives: messages that were removed,
     with all that happened to them, and seals. What stays is whole: poste log verify checks it
-    without the archive. A mediator on SQLite does the same by itself (archive.enabled); this may
-    run beside it, and be interrupted.
+    without the archive. A serving mediator does the same by itself (archive.enabled); this may run
+    beside it, and be interrupted.
 
-    Of a log in PostgreSQL the archive is the export alone (export.to), and no mediator does this by
-    itself: what leaves is free in its table when VACUUM was there, for which appends wait.
+    Of a log in PostgreSQL the archive is the export alone (export.to). What leaves is free in its
+    table when autovacuum was there.
 
     From then on the archive is the only place with what has left: save it like the log itself.
     """

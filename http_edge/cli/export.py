@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from actors.host.clock import system_clock
 from eventstore.parquet.errors import (
     ExportDamaged,
     ExportError,
@@ -26,6 +28,8 @@ from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
+from http_edge.server.archive_round import run_rounds
+from http_edge.server.archive_status import Reporter
 from http_edge.server.exits import Exit, Stop, escaped
 from http_edge.server.export_status import time_text
 from http_edge.server.exporting import (
@@ -72,6 +76,9 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
     beside a running mediator, with SQLite on its machine. A place is a folder or a URI that
     pyarrow knows, for example s3://bucket/folder?region=eu-west-1. Where the log has several
     databases, each is an export of its own in a folder there: db-0, db-1 and so on.
+
+    With --watch it lets old rows leave a log in PostgreSQL from time to time, too, where the place
+    is an object store or archive.enabled is set: then the export is their archive.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK
@@ -205,20 +212,24 @@ def _record(exporter: Exporter, written: _Written, seconds: float) -> dict[str, 
 def _watch(each: Sequence[Settings], *, as_json: bool) -> None:
     """Export until interrupted; a line for each step."""
     stopping = threading.Event()
-    exports = [
-        _watching(settings, "" if len(each) == 1 else f"db-{number}: ", as_json=as_json)
-        for number, settings in enumerate(each)
-    ]
-    others = [
-        threading.Thread(target=export.run, args=(stopping,), daemon=True) for export in exports[1:]
-    ]
-    for other in others:
-        other.start()
+    works: list[Callable[[threading.Event], None]] = []
+    for number, settings in enumerate(each):
+        title = "" if len(each) == 1 else f"db-{number}: "
+        works.append(_watching(settings, title, as_json=as_json).run)
+        # Beside a log in SQLite a mediator does it, which may have another archive.
+        if settings.lets_rows_leave and not settings.log_dsn.startswith("sqlite:"):
+            database = None if len(each) == 1 else number
+            reporter = Reporter(settings.data_dir, system_clock, database)
+            works.append(partial(run_rounds, settings, reporter))
+    first, *others = works
+    threads = [threading.Thread(target=work, args=(stopping,), daemon=True) for work in others]
+    for thread in threads:
+        thread.start()
     with suppress(KeyboardInterrupt):
-        exports[0].run(stopping)
+        first(stopping)
     stopping.set()
-    for other in others:
-        other.join()
+    for thread in threads:
+        thread.join()
 
 
 def _watching(settings: Settings, title: str, *, as_json: bool) -> ContinuousExport:

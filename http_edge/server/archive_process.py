@@ -13,7 +13,7 @@ from typing import Final
 from http_edge.server.export_process import run_child
 from http_edge.settings.settings import Settings
 
-_FIRST_S: Final = 60.0
+FIRST_S: Final = 60.0
 """After the start of the mediator, when its clients have come back."""
 CHILD: Final = (sys.executable, "-c", "from http_edge.server.archive_round import main; main()")
 """The command of the child; its settings come as one line of JSON on stdin."""
@@ -22,9 +22,15 @@ CHILD: Final = (sys.executable, "-c", "from http_edge.server.archive_round impor
 class ArchiveProcess:
     """Starts a round of archiving from time to time."""
 
-    def __init__(self, settings: Settings, first_s: float = _FIRST_S) -> None:
-        """One for the log in ``settings``, whose first round begins after ``first_s`` at most."""
+    def __init__(
+        self, settings: Settings, database: int | None = None, first_s: float = FIRST_S
+    ) -> None:
+        """One for the log in ``settings``, whose first round begins after ``first_s`` at most.
+
+        It is one database of several where it has a number.
+        """
         self._settings = settings
+        self._child = CHILD if database is None else (*CHILD, str(database))
         self._first_s = first_s
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -34,5 +40,5 @@ class ArchiveProcess:
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait({stopped}, timeout=min(self._first_s, every_s))
         while not stopping.is_set():
-            await run_child(CHILD, settings_line, stopped)
+            await run_child(self._child, settings_line, stopped)
             await asyncio.wait({stopped}, timeout=every_s)

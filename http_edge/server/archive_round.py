@@ -1,9 +1,10 @@
 """One round of archiving: what is old is exported, then leaves the log.
 
 ``poste log archive`` does one; ``poste serve`` starts a process for each (``main``,
-``http_edge.server.archive_process``). That one gives way to the mediator: it works in transactions
-of few rows with pauses between them, and looks first whether anything is old enough. It ends
-between two transactions when its parent does: it reads the pipe that the parent holds.
+``http_edge.server.archive_process``), of the nodes of a cluster one at a time. That one gives way
+to the mediator: it works in transactions of few rows with pauses between them, and looks first
+whether anything is old enough. It ends between two transactions when its parent does: it reads the
+pipe that the parent holds.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from typing import Final
 
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode
-from eventstore.log.errors import LogError, SeamRefused
+from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.name_erasure import erased_identities
-from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.seam import SEAM, Seam, read_seam, stored_seam
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.stores.advisory_lock import advisory_lock
 from http_edge.crypto.mediator_keys import KeyFileRefused, load
+from http_edge.server.archive_process import FIRST_S
 from http_edge.server.archive_status import Reporter
 from http_edge.server.archived_states import fold_again
 from http_edge.server.archiving import Archived, Progress, let_rows_leave
@@ -171,41 +174,70 @@ def main() -> None:
     # Ctrl-C reaches the whole group of processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_until_end, args=(sys.stdin.fileno(), stopping), daemon=True).start()
-    run_beside(settings, stopping, Reporter(settings.data_dir, system_clock))
+    (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
+    run_beside(settings, stopping, Reporter(settings.data_dir, system_clock, database))
 
 
 def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter) -> None:
-    """One round beside the mediator; whatever is wrong, it says so and the mediator serves."""
+    """One round beside the mediator; whatever is wrong, it says so and the mediator serves.
+
+    Where another node has one under way, that one does it.
+    """
 
     def pause() -> None:
         if stopping.wait(settings.archive.pause_s):
             raise Interrupted
 
+    archive, export = settings.archive, settings.export
+    is_erasing_due = export.to is None and reporter.is_erasing_due(export.erased_every_s)
+    is_pruning_due = reporter.is_pruning_due(archive.keep_s, archive.prune_every_s)
     with contextlib.suppress(Interrupted):
         try:
-            is_due = reporter.is_erasing_due(settings.export.erased_every_s)
-            archive = settings.archive
-            is_pruning_due = reporter.is_pruning_due(archive.keep_s, archive.prune_every_s)
-            archived = archive_once(
-                settings,
-                is_checked=False,
-                takes_out_erased=is_due,
-                prunes=is_pruning_due,
-                after_step=pause,
-            )
+            with _turn(settings):
+                archived = archive_once(
+                    settings,
+                    is_checked=False,
+                    takes_out_erased=is_erasing_due,
+                    prunes=is_pruning_due,
+                    after_step=pause,
+                )
+            seam = _seam(settings)
+        except LockedElsewhere:
+            return
         except (ExportError, LogError, SeamRefused, KeyFileRefused, OSError) as error:
             reporter.on_fault(error)
             _LOG.error("rows stay in the log: %s", error)
             return
+        if seam is not None:
+            reporter.on_seam(seam.position, seam.left, seam.stayed.number)
         if archived is not None:
-            reporter.on_seam(archived.seam, archived.left_in_all, archived.stayed)
             about = {"position": archived.seam, "rows": archived.left}
-            if is_due:
+            if is_erasing_due:
                 reporter.on_erased()
             _LOG.info("old rows have left the log", extra=about)
         if is_pruning_due:
             reporter.on_pruned()
         reporter.on_end()
+
+
+def run_rounds(settings: Settings, reporter: Reporter, stopping: threading.Event) -> None:
+    """Rounds in this process, until ``stopping`` is set."""
+    every_s = settings.archive.every_s
+    wait_s = min(FIRST_S, every_s)
+    while not stopping.wait(wait_s):
+        run_beside(settings, stopping, reporter)
+        wait_s = every_s
+
+
+def _turn(settings: Settings) -> AbstractContextManager[object]:
+    name = f"archive to {settings.archive_place}"
+    return advisory_lock(settings.log_dsn, name, settings.postgres.bounds)
+
+
+def _seam(settings: Settings) -> Seam | None:
+    """The seam of the log now, which another node may have moved."""
+    with closing(opened_to_read(settings)) as log:
+        return stored_seam(log)
 
 
 def _until_end(pipe: int, stopping: threading.Event) -> None:

@@ -1,12 +1,13 @@
 """What operators are shown of archiving: how far it is, and what keeps rows in the log.
 
-It is one small file of the data directory, which each round replaces; edges read it for
-``/status``, so this module does without pyarrow.
+It is one small file of the data directory for each database of the log, which each round replaces;
+edges read it for ``/status``, so this module does without pyarrow.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ import msgspec
 from actors.host.clock import Clock
 
 _MS: Final = 1_000
-NAME: Final = "archive-status.json"
+NAME: Final = "archive-status{}.json"
+"""With the number of the database where the log has several."""
 
 
 class ArchiveStatus(msgspec.Struct, kw_only=True):
@@ -42,11 +44,11 @@ class ArchiveStatus(msgspec.Struct, kw_only=True):
 class Reporter:
     """Keeps the file up to date. A file that cannot be written stops no round."""
 
-    def __init__(self, data_dir: Path, clock: Clock) -> None:
-        """Goes on from what an earlier process reported."""
-        self._path = data_dir / NAME
+    def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
+        """Goes on from what an earlier process reported, of one database of several."""
+        self._path = data_dir / _name(database)
         self._clock = clock
-        self._status = _read(data_dir) or ArchiveStatus()
+        self._status = _read(self._path) or ArchiveStatus()
 
     def on_seam(self, position: int, rows_left: int, rows_stayed: int) -> None:
         """A round has moved the seam; the figures are those of ``ArchiveStatus``."""
@@ -92,9 +94,9 @@ class Reporter:
             draft.replace(self._path)
 
 
-def figures(data_dir: Path, now_ms: int) -> dict[str, Any]:
+def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[str, Any]:
     """How archiving stands, as ``/status`` shows it; ages in seconds, None for what is unknown."""
-    status = _read(data_dir) or ArchiveStatus()
+    status = _read(data_dir / _name(database)) or ArchiveStatus()
 
     def age_s(at_ms: int | None) -> float | None:
         return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
@@ -109,8 +111,19 @@ def figures(data_dir: Path, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _read(data_dir: Path) -> ArchiveStatus | None:
+def figures_by_database(data_dir: Path, now_ms: int, databases: int) -> Sequence[dict[str, Any]]:
+    """The same of each database of the log."""
+    if databases == 1:
+        return [figures(data_dir, now_ms)]
+    return [figures(data_dir, now_ms, number) for number in range(databases)]
+
+
+def _name(database: int | None) -> str:
+    return NAME.format("" if database is None else f"-{database}")
+
+
+def _read(path: Path) -> ArchiveStatus | None:
     try:
-        return msgspec.json.decode((data_dir / NAME).read_bytes(), type=ArchiveStatus)
+        return msgspec.json.decode(path.read_bytes(), type=ArchiveStatus)
     except (OSError, msgspec.DecodeError):
         return None

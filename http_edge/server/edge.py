@@ -384,7 +384,13 @@ def _export_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Fig
 
 
 def _archive_figures(settings: Settings, clock: Clock) -> Callable[[], Figures]:
-    return lambda: archive_status.figures(settings.data_dir, clock())
+    databases = len(settings.log_dsns)
+
+    def figures() -> Figures:
+        each = archive_status.figures_by_database(settings.data_dir, clock(), databases)
+        return each[0] if len(each) == 1 else {"databases": each}
+
+    return figures
 
 
 def _gateway_limits(limits: Limits) -> GatewayLimits:

@@ -132,8 +132,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     ``shards`` is how many the log has. ``exports`` are ``http_edge.server.export_status.figures``,
     one for each of the log's databases; none where nothing is exported. ``storage`` is what the log
-    takes, None where that is not known of each database. ``archive`` are
-    ``http_edge.server.archive_status.figures``, None where rows stay.
+    takes, None where that is not known of each database. ``archives`` are
+    ``http_edge.server.archive_status.figures`` of each, none where rows stay.
     """
 
     hosts: Mapping[str, HostReport | None]
@@ -142,7 +142,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     exports: Sequence[Mapping[str, Any]]
     now_ms: int
     storage: WholeStorage | None = None
-    archive: Mapping[str, Any] | None = None
+    archives: Sequence[Mapping[str, Any]] = ()
 
     @property
     def log(self) -> LogFigures | None:
@@ -198,13 +198,11 @@ class Scrape:
         )
         known = [report.stats for report in seen.hosts.values() if report is not None]
         takes = storage(self._placement, known)
-        settings = self._settings
-        archive = archive_status.figures(settings.data_dir, seen.now_ms)
         return msgspec.structs.replace(
             seen,
             exports=self._exports(seen.hosts),
             storage=takes,
-            archive=archive if settings.lets_rows_leave else None,
+            archives=self._archives(seen.now_ms),
         )
 
     def _readers(self) -> Collection[str]:
@@ -222,6 +220,13 @@ class Scrape:
         logs = logs_by_database(self._placement, known.items())
         positions = [None if log is None else log.log_position for log in logs]
         return export_status.figures_by_database(self._settings.data_dir, positions, self._clock())
+
+    def _archives(self, now_ms: int) -> Sequence[dict[str, Any]]:
+        settings = self._settings
+        if not settings.lets_rows_leave:
+            return []
+        databases = len(settings.log_dsns)
+        return archive_status.figures_by_database(settings.data_dir, now_ms, databases)
 
 
 async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
@@ -268,8 +273,8 @@ class _Mediator(Collector):
         yield GaugeMetricFamily("poste_shards", shards, seen.shards)
         yield from _of_the_log(seen.log, seen.now_ms)
         yield from _of_the_storage(seen.storage)
-        yield from _of_the_exports(seen.exports)
-        yield from _of_the_archive(seen.archive)
+        yield from _by_database(_EXPORT_GAUGES, seen.exports)
+        yield from _by_database(_ARCHIVE_GAUGES, seen.archives)
 
 
 def _by_process(measured: Mapping[str, Sequence[MetricFamily]]) -> Iterable[Metric]:
@@ -335,20 +340,17 @@ def _of_the_storage(storage: WholeStorage | None) -> Iterator[Metric]:
     yield GaugeMetricFamily("poste_log_days_until_full", about, days)
 
 
-def _of_the_exports(exports: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """With the number of the database where the log has several."""
-    labels = ["database"] if len(exports) > 1 else []
-    for field, (metric, text) in _EXPORT_GAUGES.items() if exports else ():
+def _by_database(
+    gauges: Mapping[str, tuple[str, str]], databases: Sequence[Mapping[str, Any]]
+) -> Iterator[Metric]:
+    """Figures of each database, with its number as a label where the log has several."""
+    labels = ["database"] if len(databases) > 1 else []
+    for field, (metric, text) in gauges.items() if databases else ():
         family = GaugeMetricFamily(metric, text, None, labels)
-        for number, export in enumerate(exports):
-            if export[field] is not None:
-                family.add_metric([str(number)][: len(labels)], export[field])
+        for number, figures in enumerate(databases):
+            if figures[field] is not None:
+                family.add_metric([str(number)][: len(labels)], figures[field])
         yield family
-
-
-def _of_the_archive(archive: Mapping[str, Any] | None) -> Iterator[Metric]:
-    for field, (metric, text) in _ARCHIVE_GAUGES.items() if archive is not None else ():
-        yield GaugeMetricFamily(metric, text, (archive or {}).get(field))
 
 
 @contextlib.contextmanager

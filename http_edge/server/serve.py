@@ -240,17 +240,18 @@ class _Mediator:
 
     async def _keep_exporting(self) -> None:
         if self._settings.export.to is not None:
-            each = self._settings.each_database()
-            children = (
-                [ExportProcess(settings, number) for number, settings in enumerate(each)]
-                if len(each) > 1
-                else [ExportProcess(self._settings)]
-            )
-            await asyncio.gather(*[child.run(self._stopping) for child in children])
+            await self._keep_running(ExportProcess)
 
     async def _keep_archiving(self) -> None:
         if self._settings.lets_rows_leave:
-            await ArchiveProcess(self._settings).run(self._stopping)
+            await self._keep_running(ArchiveProcess)
+
+    async def _keep_running(self, kind: type[ExportProcess | ArchiveProcess]) -> None:
+        """A process for each database of the log, which has a number where there are several."""
+        each = self._settings.each_database()
+        numbers = range(len(each)) if len(each) > 1 else [None]
+        children = [kind(one, number) for one, number in zip(each, numbers, strict=True)]
+        await asyncio.gather(*[child.run(self._stopping) for child in children])
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()

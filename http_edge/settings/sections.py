@@ -398,15 +398,17 @@ class Export(Section):
 
 
 class Archive(Section):
-    """Old rows of a log in SQLite leave it for its archive, beside the serving mediator.
+    """Old rows of a log leave it for its archive, beside the serving mediator.
 
-    The archive is the export: where export.to says, else the folder archive of data_dir. Also poste
-    log archive.
+    The archive is the export: where export.to says, else, of a log in SQLite, the folder archive of
+    data_dir. Also poste log archive.
     """
 
-    enabled: bool = True
-    """Let old rows leave while the mediator serves. Off: the log grows for ever, but for what poste
-    log archive takes."""
+    enabled: bool | None = None
+    """Let old rows leave while the mediator serves. Unset: from a log in SQLite, and from one in
+    PostgreSQL that is exported to an object store. A folder as export.to has to be one that all
+    nodes share: then set this. Off: the log grows for ever, but for what poste log archive
+    takes."""
     rows_age_s_min: float = Field(default=604_800, ge=0, le=3_153_600_000)
     """Seconds after which rows may leave. A week, in which the archive can be saved elsewhere,
     before it is the only place of what has left."""

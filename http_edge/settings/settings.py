@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -63,6 +63,9 @@ __all__ = [
     "did_web",
     "split_listen",
 ]
+
+_FOLDERS = ("", "file")
+"""Schemes of addresses of an export that name a folder of this machine."""
 
 
 class Settings(Section):
@@ -234,7 +237,13 @@ class Settings(Section):
     @property
     def lets_rows_leave(self) -> bool:
         """Do old rows leave while the mediator serves?"""
-        return self.archive.enabled and self.log_dsn.startswith("sqlite:")
+        if self.archive.enabled is False:
+            return False
+        if self.log_dsn.startswith("sqlite:"):
+            return True
+        # Each node has a data directory of its own, and perhaps another folder at this path.
+        to = self.export.to
+        return to is not None and bool(self.archive.enabled or urlsplit(to).scheme not in _FOLDERS)
 
     @property
     def operators_url(self) -> str:

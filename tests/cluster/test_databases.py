@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ from actors.core.partitioning import Placement
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
 from http_edge.clients.decentrl import Account, Identity, MediatorClient
+from http_edge.server import archive_status
 from http_edge.server.exits import Exit
 from http_edge.server.export_status import figures
 from http_edge.server.log_check import check_log
@@ -156,10 +158,16 @@ def test_the_databases_of_a_log_are_named_all_and_in_their_order(
         assert "in the order in which it was created" in said, wrong
 
 
+async def _are_archived(data_dir: Path) -> bool:
+    """Has the node of this directory found rows of both databases old enough to leave?"""
+    return all(archive_status.figures(data_dir, 0, number)["position"] for number in (0, 1))
+
+
 async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_both(
     tmp_path: Path, four: list[str]
 ) -> None:
     exporting: Any = {"export.to": f"{tmp_path}/export", "export.lag_s_max": "1"}
+    exporting |= {"archive.enabled": "on", "archive.rows_age_s_min": "0", "archive.every_s": "1"}
     with Nodes(tmp_path, " ".join(four[:2]), shards=str(SHARDS), **exporting) as cluster:
         await asyncio.to_thread(cluster.serve, 2)
         url = (await asyncio.to_thread(cluster.serve, 1)).url
@@ -213,4 +221,5 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
                 await placed(of_nodes(0, 1), of_nodes(1, 1))
             await load.check()
             await until(all_is_exported)
+            await until(partial(_are_archived, cluster.servers[1].data_dir))
             assert not await stands_by()

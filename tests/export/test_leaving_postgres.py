@@ -1,20 +1,33 @@
-"""Old rows leave a log in PostgreSQL by the command, with the same promise as in SQLite."""
+"""Old rows leave a log in PostgreSQL for its export, with the same promise as in SQLite."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.seam import SEAM
 from eventstore.parquet.files import open_place
+from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import create
+from http_edge.server.archive_process import ArchiveProcess
+from http_edge.server.archive_round import run_beside
+from http_edge.server.archive_status import Reporter, figures
 from http_edge.server.exits import Exit
+from http_edge.settings.sections import Archive, Export
+from http_edge.settings.settings import Settings
+from tests.cluster.server import own_environment
 from tests.export.leaving import (
     KEYS,
     assert_whole,
@@ -23,8 +36,10 @@ from tests.export.leaving import (
     nonces_of,
     played,
     read_ids,
+    settings_of,
     states_of,
     streams_of,
+    summary_of,
 )
 from tests.export.samples import OWNER, exported_log, findings, whole_log
 from tests.export.test_leaving import RESTART, Dying, Killed
@@ -34,6 +49,9 @@ from tests.unit.cli.conftest import Run, run
 __all__ = ["run"]
 
 pytestmark = pytest.mark.postgres
+WAIT_S = 60
+POSTE = (sys.executable, "-c", "from http_edge.cli.main import main; main()")
+NOW_MS = 4_000_000_000_000
 
 
 @pytest.fixture
@@ -136,3 +154,69 @@ def test_the_command_archives_verifies_and_restores(
         assert states_of(again, streams) == states
         assert [row.position for row in whole_log(again)] == [row.position for row in rows]
         assert faults_in(again) == []
+
+
+def _node(tmp_path: Path, name: str, log: str) -> Settings:
+    """The settings of a node of a cluster that exports to a folder which all share."""
+    archive = Archive(enabled=True, rows_age_s_min=0, pause_s=0, every_s=0.05)
+    export = Export(to=str(tmp_path / "archive"))
+    return settings_of(tmp_path / name, log=log, archive=archive, export=export)
+
+
+async def test_each_node_starts_rounds_and_says_how_far_the_log_is(
+    log: EventLog, postgres_url: str, tmp_path: Path
+) -> None:
+    played(log)
+    one, two = (_node(tmp_path, name, postgres_url) for name in ("one", "two"))
+    assert one.lets_rows_leave
+    stopping = asyncio.Event()
+    running = asyncio.create_task(ArchiveProcess(one, 1, first_s=0).run(stopping))
+    async with asyncio.timeout(WAIT_S):
+        while not figures(one.data_dir, NOW_MS, 1)["rows_left"]:  # noqa: ASYNC110 - of another
+            await asyncio.sleep(0.05)
+        stopping.set()
+        await running
+    assert_whole(log, postgres_url)
+    assert findings(open_place(one.archive_place)) == []
+    run_beside(two, threading.Event(), Reporter(two.data_dir, lambda: NOW_MS))
+    shown, summary = figures(two.data_dir, NOW_MS), summary_of(log)
+    assert shown["trouble"] == ""
+    assert (shown["position"], shown["rows_left"]) == (summary.seam, summary.left)
+    assert summary.left > 0
+
+
+def test_a_node_leaves_the_round_to_the_one_that_has_it_under_way(
+    log: EventLog, postgres_url: str, tmp_path: Path
+) -> None:
+    played(log, 100)
+    node = _node(tmp_path, "one", postgres_url)
+    reporter = Reporter(node.data_dir, lambda: NOW_MS)
+    with advisory_lock(postgres_url, f"archive to {node.archive_place}"):
+        run_beside(node, threading.Event(), reporter)
+    assert SEAM not in log.settings()
+    assert figures(node.data_dir, NOW_MS)["last_round_age_s"] is None
+    run_beside(node, threading.Event(), reporter)
+    assert summary_of(log).left > 0
+    assert_whole(log, postgres_url)
+
+
+def test_an_exporter_for_all_nodes_lets_rows_leave_too(
+    log: EventLog, postgres_url: str, tmp_path: Path
+) -> None:
+    played(log)
+    node = _node(tmp_path, "exporter", postgres_url)
+    command = (*POSTE, "export", "--watch", "--to", str(tmp_path / "archive"))
+    named = ("--data-dir", str(node.data_dir), "--log", postgres_url)
+    archive = {"enabled": "on", "rows_age_s_min": "0", "every_s": "0.05"}
+    words = [
+        word for name, value in archive.items() for word in ("--set", f"archive.{name}={value}")
+    ]
+    with Popen([*command, *named, *words], env=own_environment()) as watching:
+        began_s = time.monotonic()
+        while not figures(node.data_dir, NOW_MS)["rows_left"]:
+            assert time.monotonic() - began_s < WAIT_S
+            time.sleep(0.05)
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(WAIT_S) == Exit.OK
+    assert_whole(log, postgres_url)
+    assert findings(open_place(node.archive_place)) == []

@@ -23,9 +23,10 @@ from actors.host.measures import (
     families,
 )
 from eventstore.log.event_log import LogFigures
+from http_edge.server import archive_status
 from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import HostQuestion, Scrape, Seen, exposition
-from http_edge.settings.sections import Export
+from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures
 
@@ -71,7 +72,7 @@ def seen(*hosts: HostReport | None) -> Seen:
         shards=16,
         exports=[EXPORT],
         now_ms=9_000,
-        archive=ARCHIVE,
+        archives=[ARCHIVE],
     )
 
 
@@ -145,7 +146,7 @@ def test_what_left_for_the_archive_is_shown_where_rows_leave() -> None:
         "poste_archive_rows_stayed": 30,
         "poste_archive_last_round_age_seconds": 7,
     }
-    assert "archive" not in str(samples(msgspec.structs.replace(page, archive=None)))
+    assert "archive" not in str(samples(msgspec.structs.replace(page, archives=[])))
 
 
 def test_the_age_of_the_oldest_message_is_0_where_nothing_waits() -> None:
@@ -280,3 +281,38 @@ async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path)
     assert seen.log.log_position == 1_089
     behind = [(export["rows_behind"], export["caught_up_age_s"]) for export in seen.exports]
     assert behind == [(7, 2.5), (1_002, 2.5)]
+
+
+async def test_the_archive_of_each_database_has_figures_of_its_own(tmp_path: Path) -> None:
+    log = "postgresql://one/a postgresql://one/b"
+    settings = Settings(data_dir=tmp_path, log=log, export=Export(to="s3://bucket/export"))
+    for number, position in enumerate((40, 50)):
+        reporter = archive_status.Reporter(tmp_path, lambda: 1_000, number)
+        reporter.on_seam(position, 30, 10)
+        reporter.on_end()
+    found = samples(await Scrape(settings, {}, {}, clock=lambda: 3_500).seen())
+    for number, position in enumerate((40, 50)):
+        labels = f"[('database', '{number}')]"
+        assert found[f"poste_archive_position{labels}"] == position
+        assert found[f"poste_archive_last_round_age_seconds{labels}"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("log", "to", "enabled", "expected"),
+    [
+        (None, None, None, True),
+        (None, "/export", None, True),
+        (None, None, False, False),
+        ("postgresql://one/a", None, True, False),
+        ("postgresql://one/a", "s3://bucket/export", None, True),
+        ("postgresql://one/a", "s3://bucket/export", False, False),
+        ("postgresql://one/a", "/export", None, False),
+        ("postgresql://one/a", "file:///export", None, False),
+        ("postgresql://one/a", "/export", True, True),
+    ],
+)
+def test_rows_leave_for_a_place_that_every_node_reaches(
+    log: str | None, to: str | None, enabled: bool | None, expected: bool
+) -> None:
+    settings = Settings(log=log, export=Export(to=to), archive=Archive(enabled=enabled))
+    assert settings.lets_rows_leave is expected
