@@ -40,7 +40,7 @@ _OPTIONS: Final = (
     *("autovacuum_vacuum_scale_factor=0.05", "autovacuum_analyze_threshold=1000"),
     *("autovacuum_analyze_scale_factor=0.01", "vacuum_truncate=false"),
 )
-"""Of the table of the rows. VACUUM comes early: rows leave at one end, and their room is for those
+"""Of the table of the rows. Autovacuum is early: rows leave at one end, and their room is for those
 at the other. It does not shorten the file, for which it would keep readers and appends out."""
 _TABLES: Final = (
     # As the library's recorder makes them, so that logs of all releases are alike.

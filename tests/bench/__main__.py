@@ -18,6 +18,7 @@ from tests.bench import (
     decentrl,
     didcomm,
     envelopes,
+    erasure,
     failover,
     idle,
     projections,
@@ -189,15 +190,27 @@ def scrape_command(*, queues: int, dsn: str, as_json: bool) -> None:
         _measure(lambda bar: scrape.run(wanted, Path(scratch), bar), as_json=as_json)
 
 
+@bench.command("erasure")
+@_quick
+@json_option
+def erasure_command(*, quick: bool, as_json: bool) -> None:
+    """Measure the erasure of an identity with a long history, and what others feel of it."""
+    wanted = erasure.plan(quick=quick)
+    _measure(lambda bar: erasure.run(wanted, bar), as_json=as_json)
+
+
 @bench.command("day")
 @click.option("--messages", type=click.IntRange(10_000), default=5_000_000, show_default=True)
 @click.option("--queues", type=click.IntRange(2), default=1_000, show_default=True)
 @click.option("--rows-age", "rows_age_s", type=click.IntRange(0), default=3_600, show_default=True)
+@click.option("--postgres", "on_postgres", is_flag=True, help="In PostgreSQL in place of SQLite.")
 @json_option
-def day_command(*, messages: int, queues: int, rows_age_s: int, as_json: bool) -> None:
+def day_command(
+    *, messages: int, queues: int, rows_age_s: int, on_postgres: bool, as_json: bool
+) -> None:
     """Measure the disk that a day of messages takes, in simulated time."""
     with tempfile.TemporaryDirectory(prefix="poste-bench-") as scratch:
-        wanted = day.DayPlan(messages, queues, rows_age_s)
+        wanted = day.DayPlan(messages, queues, rows_age_s, on_postgres)
         _measure(lambda bar: day.run_day(wanted, Path(scratch), bar), as_json=as_json)
 
 

@@ -3,7 +3,8 @@
 One host in this process takes messages of 1 KiB for many queues, half of them of each protocol, in
 batches as under load. Each recipient fetches its messages when some wait, and acknowledges them.
 Every hour of that time old rows leave for the archive. What is measured is bytes, not speed: the
-clock is the simulation's, and only what is due to be erased has to wait for a real minute.
+clock is the simulation's, and only what is due to be erased has to wait for a real minute. Bytes
+written are those that this process, and PostgreSQL, gave to the disk (not to one in memory).
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import time
-from contextlib import closing
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from typing_extensions import override
 
 from actors.core.commands import (
     AcknowledgeMessages,
@@ -37,9 +41,10 @@ from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.archive_round import archive_once
-from http_edge.settings.sections import Archive
+from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from tests.bench.report import Measurement, ProgressBar, Report, report, timed
+from tests.database_server import DatabaseServer, database_directory
 from tests.unit.actors.given import (
     NOW_MS,
     HandClock,
@@ -64,18 +69,40 @@ _SENDER: Final = "did:example:sender"
 
 
 class DayPlan(msgspec.Struct, frozen=True):
-    """So many messages in a day, through so many queues; rows leave once they are so old."""
+    """So many messages in a day, through so many queues; rows leave once they are so old.
+
+    The log is in SQLite, or in a PostgreSQL server that is started for it.
+    """
 
     messages: int
     queues: int
     rows_age_s: int
+    on_postgres: bool = False
 
 
 async def run_day(wanted: DayPlan, folder: Path, bar: ProgressBar) -> Report:
     """Carry a plan out: one line for each hour."""
-    archive = Archive(rows_age_s_min=wanted.rows_age_s, rows_per_step_max=10_000)
-    settings = Settings(data_dir=folder, did="did:web:mediator.example", archive=archive)
-    load_or_create(settings.keys_path)
+    with ExitStack() as stack:
+        disk: _Disk = _SqliteDisk(folder / "log.db")
+        log = None
+        if wanted.on_postgres:
+            server = DatabaseServer.new(stack.enter_context(database_directory()) / "server")
+            server.start()
+            disk, log = _PostgresDisk(server), server.url
+        settings = Settings(
+            data_dir=folder,
+            did="did:web:mediator.example",
+            log=log,
+            archive=Archive(rows_age_s_min=wanted.rows_age_s, rows_per_step_max=10_000),
+            export=Export(to=str(folder / "archive") if wanted.on_postgres else None),
+        )
+        load_or_create(settings.keys_path)
+        return report(wanted, await _hours(wanted, settings, disk, bar))
+
+
+async def _hours(
+    wanted: DayPlan, settings: Settings, disk: _Disk, bar: ProgressBar
+) -> list[Measurement]:
     clock = HandClock()
     done = bar("messages", wanted.messages)
     lines: list[Measurement] = []
@@ -91,8 +118,9 @@ async def run_day(wanted: DayPlan, folder: Path, bar: ProgressBar) -> Report:
             spent_s = time.perf_counter() - started_s
             if hour == _HOURS - 1:
                 await asyncio.sleep(_ERASED_S)  # until then contents of the last hour may be there
-            lines.append(timed(f"hour {hour + 1}", accepted, spent_s, **_sizes(folder, day)))
-    return report(wanted, lines)
+            sizes = _sizes(Path(settings.archive_place), disk, day.accepted)
+            lines.append(timed(f"hour {hour + 1}", accepted, spent_s, **sizes))
+    return lines
 
 
 class _Day:
@@ -168,15 +196,66 @@ _FETCH: Final = DeliverMessages(
 )
 
 
-def _sizes(folder: Path, day: _Day) -> dict[str, float]:
+class _Disk(ABC):
+    """What a log takes of a disk, and what was written to it."""
+
+    @abstractmethod
+    def log_bytes(self) -> int:
+        """Of the tables of the log."""
+        raise NotImplementedError
+
+    def wal_bytes(self) -> int:
+        """Of its write-ahead log, which the server keeps as it is set to."""
+        return 0
+
+    def written_bytes(self) -> int:
+        """By this process, and by the server, since both began."""
+        found = re.search(r"^write_bytes: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+
+class _SqliteDisk(_Disk):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @override
+    def log_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._path.parent.glob(f"{self._path.name}*"))
+
+
+class _PostgresDisk(_Disk):
+    def __init__(self, server: DatabaseServer) -> None:
+        self._server = server
+
+    @override
+    def log_bytes(self) -> int:
+        return self._ask("pg_database_size(current_database())")
+
+    @override
+    def wal_bytes(self) -> int:
+        return self._ask("sum(size) FROM pg_ls_waldir()")
+
+    @override
+    def written_bytes(self) -> int:
+        written = "sum(coalesce(write_bytes, 0) + coalesce(extend_bytes, 0)) FROM pg_stat_io"
+        return super().written_bytes() + self._ask(written)
+
+    def _ask(self, what: str) -> int:
+        ((found,),) = self._server.run(f"SELECT {what}")
+        return int(found)
+
+
+def _sizes(archive: Path, disk: _Disk, accepted: int) -> dict[str, float]:
     """MiB of the log and of its archive, and per cent of what all messages so far weighed."""
-    log_bytes = sum(path.stat().st_size for path in folder.glob("log.db*"))
-    archived = (path.stat() for path in (folder / "archive").rglob("*") if path.is_file())
-    archive_bytes = sum(each.st_size for each in archived)
-    weighed_bytes = day.accepted * _PAYLOAD_BYTES
+    archived = (path.stat() for path in archive.rglob("*") if path.is_file())
+    archive_bytes, log_bytes = sum(each.st_size for each in archived), disk.log_bytes()
+    weighed_bytes = accepted * _PAYLOAD_BYTES
     return {
         "log_mib": log_bytes / _MIB,
+        "wal_mib": disk.wal_bytes() / _MIB,
         "archive_mib": archive_bytes / _MIB,
         "log_percent": 100 * log_bytes / weighed_bytes,
         "archive_percent": 100 * archive_bytes / weighed_bytes,
+        "written_kib_per_message": disk.written_bytes() / 1_024 / accepted,
     }

@@ -77,7 +77,8 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
     with tempfile.TemporaryDirectory() as folder, MeasuredServer(Path(folder) / "data") as server:
         async with decentrl_agents(server) as agents:
             lines += [line async for line in _messages("stored", server, agents, wanted, bar)]
-            lines.append(await _pushed(server, agents, wanted.pushes, bar))
+            name = f"live push at {_PUSHES_PER_S}/s, {_PUSH_SOCKETS} sockets"
+            lines.append(await pushed(name, server, agents, wanted.pushes, bar))
         if wanted.saved_events:
             async with decentrl_agents(server, 1) as owners:
                 lines += await _history(owners.pairs[0].recipient, wanted.saved_events, bar)
@@ -114,11 +115,14 @@ async def _messages(
         yield emptied
 
 
-async def _pushed(
-    server: MeasuredServer, agents: DecentrlAgents, count: int, bar: ProgressBar
+async def pushed(
+    name: str, server: MeasuredServer, agents: DecentrlAgents, count: int, bar: ProgressBar
 ) -> Measurement:
-    """From when a message is due until its recipient's WebSocket has the frame."""
-    name = f"live push at {_PUSHES_PER_S}/s, {_PUSH_SOCKETS} sockets"
+    """From when a message is due until its recipient's WebSocket has the frame, at 500 a second.
+
+    Raises:
+        OSError, ClientError: the mediator is gone, or refuses.
+    """
     load, pairs = PacedLoad(count, _PUSHES_PER_S, bar(name, count)), agents.pairs[:_PUSH_SOCKETS]
     bodies = [
         agents.message(pairs[number % len(pairs)], str(number).ljust(MESSAGE_BYTES, "."))
@@ -148,20 +152,29 @@ async def _pushed(
     return load.measurement(name, seconds, costs)
 
 
-async def _history(owner: Account, events: int, bar: ProgressBar) -> list[Measurement]:
-    """Save a long history, then ask for pages of it by every filter, one query at a time."""
+async def saved(owner: Account, events: int, bar: ProgressBar) -> Measurement:
+    """Save so many events, 500 with each command.
+
+    Raises:
+        ClientError: the mediator refuses.
+    """
     progress, latencies, started_s = bar("save events", events), array("Q"), time.monotonic()
     for first in range(0, events, _EVENTS_PER_COMMAND):
         numbers = range(first, min(events, first + _EVENTS_PER_COMMAND))
-        saved = [_event(owner.identity.did, number) for number in numbers]
+        some = [_event(owner.identity.did, number) for number in numbers]
         began_ns = time.perf_counter_ns()
-        await owner.save_events(saved)
+        await owner.save_events(some)
         latencies.append(time.perf_counter_ns() - began_ns)
         progress(numbers.stop)
     seconds = time.monotonic() - started_s
     figures = {"events": events, "events_per_s": events / seconds}
     name = f"SAVE_EVENTS, {_EVENTS_PER_COMMAND} each"
-    lines = [measured(name, latencies, seconds, figures=figures)]
+    return measured(name, latencies, seconds, figures=figures)
+
+
+async def _history(owner: Account, events: int, bar: ProgressBar) -> list[Measurement]:
+    """Save a long history, then ask for pages of it by every filter, one query at a time."""
+    lines = [await saved(owner, events, bar)]
     for name, where, page in _queries(events):
         latencies, total, started_s = array("Q"), 0, time.monotonic()
         for _ in range(_REPEATS):
