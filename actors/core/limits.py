@@ -45,7 +45,7 @@ class RetentionPace(msgspec.Struct, frozen=True, kw_only=True):
     look_s: float = 10.0
     pause_s: float = 0.1
     identities_max: int = 32
-    records_max: int = 256
+    records_max: int = 64
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):

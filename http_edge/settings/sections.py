@@ -235,9 +235,10 @@ class Retention(Section):
     that has other work the rest of the time."""
     identities_per_step_max: int = Field(default=32, ge=1, le=1_000)
     """Identities in one step. At most 300 a second: a backlog of a million takes an hour."""
-    records_per_step_max: int = Field(default=256, ge=1, le=10_000)
+    records_per_step_max: int = Field(default=64, ge=1, le=10_000)
     """Records of one identity that leave in one step. They leave in one transaction with those of
-    few others, and all clients of the host wait for it."""
+    few others, and all clients of the host wait for it: while an identity with 110,000 was erased,
+    half of the others waited 24 ms with 64, and 55 ms with 256. It took 23 and 19 s."""
 
 
 class Outbound(Section):

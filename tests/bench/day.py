@@ -202,7 +202,6 @@ class _Disk(ABC):
     @abstractmethod
     def log_bytes(self) -> int:
         """Of the tables of the log."""
-        raise NotImplementedError
 
     def wal_bytes(self) -> int:
         """Of its write-ahead log, which the server keeps as it is set to."""

@@ -22,6 +22,7 @@ from tests.bench.report import Measurement, ProgressBar, Report, report, timed
 from tests.bench.server import MeasuredServer
 
 _CONNECTIONS: Final = 16
+_ROOM: Final = {"limits.queue_messages_max": "20000"}
 _POSTE: Final = (sys.executable, "-c", "from http_edge.cli.main import main; main()")
 
 
@@ -52,7 +53,10 @@ async def run(wanted: ErasurePlan, bar: ProgressBar) -> Report:
         AssertionError, RuntimeError, ClientError: it did not start, or refused something.
     """
     lines: list[Measurement] = []
-    with tempfile.TemporaryDirectory() as folder, MeasuredServer(Path(folder) / "data") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        MeasuredServer(Path(folder) / "data", _ROOM) as server,
+    ):
         async with decentrl_agents(server) as others, decentrl_agents(server, 1) as own:
             (pair,) = own.pairs
             await _fill(own, pair.recipient, wanted, bar)
