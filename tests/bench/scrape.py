@@ -25,7 +25,7 @@ from eventstore.stores.open_log import open_log, open_store
 from http_edge.server.metrics import Seen, exposition
 from tests.bench.report import Measurement, ProgressBar, Report, measured, report, timed
 
-_AT_ONCE: Final = 20_000
+_AT_ONCE: Final = 2_000
 _FROM_MS: Final = 1_700_000_000_000
 _TIMES: Final = 50
 _UPDATED: Final = 2_000
