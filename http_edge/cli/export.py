@@ -77,8 +77,8 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
     pyarrow knows, for example s3://bucket/folder?region=eu-west-1. Where the log has several
     databases, each is an export of its own in a folder there: db-0, db-1 and so on.
 
-    With --watch it lets old rows leave a log in PostgreSQL from time to time, too, where the place
-    is an object store or archive.enabled is set: then the export is their archive.
+    With --watch and archive.enabled=on it lets old rows leave a log in PostgreSQL from time to
+    time, too: then the export is their archive.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK

@@ -406,10 +406,9 @@ class Archive(Section):
     """
 
     enabled: bool | None = None
-    """Let old rows leave while the mediator serves. Unset: from a log in SQLite, and from one in
-    PostgreSQL that is exported to an object store. A folder as export.to has to be one that all
-    nodes share: then set this. Off: the log grows for ever, but for what poste log archive
-    takes."""
+    """Let old rows leave while the mediator serves. Unset: from a log in SQLite alone. On: from one
+    in PostgreSQL, too, for export.to, which every node has to reach: to go on after an upgrade,
+    too. Off: the log grows for ever, but for what poste log archive takes."""
     rows_age_s_min: float = Field(default=604_800, ge=0, le=3_153_600_000)
     """Seconds after which rows may leave. A week, in which the archive can be saved elsewhere,
     before it is the only place of what has left."""

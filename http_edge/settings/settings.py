@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -63,9 +63,6 @@ __all__ = [
     "did_web",
     "split_listen",
 ]
-
-_FOLDERS = ("", "file")
-"""Schemes of addresses of an export that name a folder of this machine."""
 
 
 class Settings(Section):
@@ -237,13 +234,10 @@ class Settings(Section):
     @property
     def lets_rows_leave(self) -> bool:
         """Do old rows leave while the mediator serves?"""
-        if self.archive.enabled is False:
-            return False
         if self.log_dsn.startswith("sqlite:"):
-            return True
-        # Each node has a data directory of its own, and perhaps another folder at this path.
-        to = self.export.to
-        return to is not None and bool(self.archive.enabled or urlsplit(to).scheme not in _FOLDERS)
+            return self.archive.enabled is not False
+        # Each node has a data directory of its own, so none of them is the archive.
+        return bool(self.archive.enabled) and self.export.to is not None
 
     @property
     def operators_url(self) -> str:
