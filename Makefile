@@ -1,10 +1,12 @@
 # Everything a contributor or an operator needs: `make serve` on a fresh machine is enough.
 # Needs one Python of 3.11 to 3.13 with venv (Debian: apt install python3-venv) and no other tool.
 
-# The newest that works here; a shim that only says which versions it lacks does not.
+# The newest that works here; a shim that only says which versions it lacks does not. Of one release
+# the distribution's own comes first: what is compiled at home usually lacks profile-guided
+# optimization, and runs Python code in 1.3 times the time.
 WORKS := -c 'import ensurepip, sqlite3, venv'
-PYTHON ?= $(shell for v in 3.13 3.12 3.11; do \
-	python$$v $(WORKS) 2>/dev/null && echo python$$v && break; done)
+PYTHON ?= $(shell for v in 3.13 3.12 3.11; do for p in /usr/bin/python$$v python$$v; do \
+	$$p $(WORKS) 2>/dev/null && echo $$p && exit; done; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP = $(BIN)/python -m pip install --constraint constraints.txt

@@ -4,11 +4,13 @@ import ast
 import importlib.metadata
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from actors.core.limits import HostLimits, IdentityLimits, RetentionPace
@@ -84,6 +86,25 @@ def test_the_constraints_pin_what_is_declared_and_nothing_else() -> None:
     lines = (ROOT / "constraints.txt").read_text().split()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines}
     assert pinned == set(_needed())
+
+
+def test_every_pinned_version_takes_the_first_release_of_each_python() -> None:
+    # A distribution stays with the release that it began with: Debian 12 has 3.11.2.
+    taken = {name: importlib.metadata.metadata(name)["Requires-Python"] for name in _installed()}
+    assert {
+        name: wanted
+        for name, wanted in taken.items()
+        if wanted and not all(SpecifierSet(wanted).contains(f"{each}.0") for each in PYTHONS)
+    } == {}
+
+
+def _installed() -> Iterator[str]:
+    """Those of the pinned packages that are installed here."""
+    for line in (ROOT / "constraints.txt").read_text().split():
+        name = line.partition("==")[0]
+        with suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.distribution(name)
+            yield name
 
 
 def _needed() -> Iterator[str]:
