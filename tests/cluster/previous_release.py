@@ -8,6 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
+from tests.archives import extract
+
 _FIRST: Final = "b9586e4"
 """What counts as the previous release until there is a tag."""
 _PACKAGES: Final = ("actors", "eventstore", "http_edge")
@@ -35,7 +37,7 @@ def unpack(folder: Path) -> str:
     except subprocess.CalledProcessError as error:
         raise NotThere(f"{tag}: {error.stderr.decode().strip()}") from error
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        extract(archive, folder)
     return tag
 
 

@@ -16,6 +16,7 @@ from eventstore.parquet.files import EVENTS, HEAD, INDEX, TABLE_LOG, ExportPlace
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.tree import TREE
 from eventstore.stores.open_log import open_log
+from tests.archives import extract
 from tests.export.samples import (
     VERIFY,
     Growing,
@@ -40,7 +41,7 @@ def old(tmp_path: Path) -> ExportPlace:
 
 def golden(folder: Path) -> ExportPlace:
     with tarfile.open(GOLDEN) as archive:
-        archive.extractall(folder, filter="data")
+        extract(archive, folder)
     return open_place(str(folder))
 
 
