@@ -17,7 +17,8 @@ With pseudonyms no DID is hidden: there is none in such tables.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import reduce
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -43,9 +44,46 @@ _DIDS: Final = (
 )
 """The columns of tables that hold a DID. A partition that is one keeps its name."""
 _PREFIX: Final = NAMESPACE.bytes + b"identity:"
-_GONE: Final = "gone"
+_GONE: Final = "gone "
+FEW_MAX: Final = 256
+"""Up to so many streams of erased identities stand in the plan of each table. More are joined: they
+would be sent, and looked through in planning, once for each column of names in each table, and
+become more for ever. A join is a broadcast for each of these columns, a quarter of the work of the
+smallest rebuild."""
 _NAME: Final = "name_of_stream"
 _NAMELESS: Final = f"^({'|'.join(KINDS)}){LEFT}"
+
+
+@dataclass(frozen=True)
+class ErasedIdentities:
+    """Those whose names no table gets: their ``stream`` and ``identity``."""
+
+    rows: DataFrame
+
+    @cached_property
+    def few(self) -> list[bytes] | None:
+        """Their streams; None where they are more than ``FEW_MAX``."""
+        found = self.rows.select("stream").limit(FEW_MAX + 1).collect()
+        return [bytes(row.stream) for row in found] if len(found) <= FEW_MAX else None
+
+    def hidden_in(self, rows: DataFrame) -> DataFrame:
+        """The rows of a table, with no DID of these identities."""
+        is_gone: dict[str, Column] = {}
+        for name in names_in(rows.columns):
+            stream = _stream_of(F.col(name))
+            if self.few is None:
+                gone = self.rows.select(F.col("stream").alias(_GONE + name))
+                rows = rows.join(F.broadcast(gone), stream == F.col(_GONE + name), "left")
+                is_gone[name] = F.col(_GONE + name).isNotNull()
+            else:
+                is_gone[name] = stream.isin(self.few) if self.few else F.lit(False)  # noqa: FBT003
+        return rows.select(
+            *[
+                _hidden(name, is_gone[name]) if name in is_gone else F.col(name)
+                for name in rows.columns
+                if not name.startswith(_GONE)
+            ]
+        )
 
 
 def erased_identities(rows: DataFrame) -> DataFrame:
@@ -126,15 +164,10 @@ def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[s
     return found
 
 
-def without_names(rows: DataFrame, identities: DataFrame) -> DataFrame:
-    """The rows, with no DID of these identities, which are few beside them."""
-    for name in names_in(rows.columns):
-        gone = F.broadcast(identities.select(F.col("stream").alias(_GONE)))
-        is_hidden = F.col(_GONE).isNotNull() | F.col(name).startswith(LEFT)
-        hidden = F.when(is_hidden, F.lit(ERASED)).otherwise(F.col(name))
-        joined = rows.join(gone, _stream_of(F.col(name)) == F.col(_GONE), "left")
-        rows = joined.withColumn(name, hidden).drop(_GONE)
-    return rows
+def _hidden(name: str, is_gone: Column) -> Column:
+    """A column of DIDs, with ``ERASED`` where one is gone, or stands as what is left of it."""
+    hidden = is_gone | F.col(name).startswith(LEFT)
+    return F.when(hidden, F.lit(ERASED)).otherwise(F.col(name)).alias(name)
 
 
 def _stream_of(did: Column) -> Column:

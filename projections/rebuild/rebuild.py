@@ -35,6 +35,7 @@ from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import read_files
 from projections.rebuild.erased import (
     ERASURES,
+    ErasedIdentities,
     erased_identities,
     has_events_of,
     has_nameless,
@@ -44,7 +45,6 @@ from projections.rebuild.erased import (
     said_last,
     slots_naming,
     with_names,
-    without_names,
 )
 from projections.rebuild.writing import (
     Parts,
@@ -137,7 +137,7 @@ class _Run:
     position: Position
     place: TablesPlace
     start: Generation | None
-    erased: DataFrame | None = None
+    erased: ErasedIdentities | None = None
     erased_since: DataFrame | None = None
     names: DataFrame | None = None
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -238,7 +238,7 @@ class _Run:
     ) -> _Staged:
         rows = projection.rebuild(step).select(*projection.columns)
         if self.erased is not None and self.export.key is None:
-            rows = without_names(rows, self.erased)
+            rows = self.erased.hidden_in(rows)
         root = spark_path(self.place.target)
         folder = f"{root}/{projection.name}/{self.name}"
         if step.earlier or not step.types.isdisjoint(projection.reads):  # else it has no rows
@@ -281,9 +281,9 @@ def _schema(projection: Projection, rows: DataFrame) -> StructType:
 
 
 @contextmanager
-def _keeping(step: Step, *others: DataFrame | None) -> Iterator[Step]:
+def _keeping(step: Step, erased: ErasedIdentities | None) -> Iterator[Step]:
     """The step with what several tables, or several passes, need kept while the block runs."""
-    needed = [step.rare, *(rows for rows in others if rows is not None)]
+    needed = [step.rare] if erased is None else [step.rare, erased.rows]
     kept = [rows.persist(StorageLevel.MEMORY_AND_DISK) for rows in needed]
 
     def keep(rows: DataFrame) -> int:
@@ -314,14 +314,14 @@ def _run(
         new = export.events(spark, start.at, position)
         if not (has_events_of(new, erased) or has_nameless(new)):
             if ERASURES not in export.types(start.at, position):
-                return _Run(spark, export, position, place, start, erased)
+                return _Run(spark, export, position, place, start, ErasedIdentities(erased))
             since = named_before(erased_identities(said_last(new)), identities)
-            every = erased.unionAll(since)
+            every = ErasedIdentities(erased.unionAll(since))
             names = named_before(names_of(new), identities)
             named = since if export.key is None else None
             return _Run(spark, export, position, place, start, every, named, names)
     events = export.events(spark, None, position)
-    erased = erased_identities(said_last(events))
+    erased = ErasedIdentities(erased_identities(said_last(events)))
     return _Run(spark, export, position, place, None, erased, names=names_of(events))
 
 
