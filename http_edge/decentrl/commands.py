@@ -50,7 +50,8 @@ from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import charge_bytes, charge_unproven, registration_wait_s
-from http_edge.listener.large_bodies import LARGE_BYTES, read_apart
+from http_edge.listener.body_reads import LARGE_BYTES, BodyReads
+from http_edge.listener.large_bodies import read_apart
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
@@ -97,13 +98,13 @@ class CommandEndpoint:
         self._clock = clock
         self._refusals = refusals
         self._measures = measures
+        self._reads = BodyReads()
 
     async def handle(self, body: bytes) -> Answer:
         """The answer to a request body, whatever it holds."""
         started_s = perf_counter()
-        is_large = len(body) > LARGE_BYTES
         read = partial(envelope.read, body, did_bytes_max=self._did_bytes_max)
-        command = await read_apart(read) if is_large else read()
+        command = await read_apart(read) if len(body) > LARGE_BYTES else read()
         if isinstance(command, Rejected):
             self._refusals.count(DECENTRL, "", Refusal.INVALID_COMMAND.value)
             self._measures.commands.add(DECENTRL, UNKNOWN, Refusal.INVALID_COMMAND.value)
@@ -130,7 +131,7 @@ class CommandEndpoint:
                 await self._resolver.resolve(did)
         started_s = perf_counter()
         validate = partial(self._validator.validate, command, now_ms / 1000)
-        result = await read_apart(validate) if is_large else validate()
+        result = await self._reads.read(len(body), validate)
         # Without what the network took in between.
         self._measures.decode.observe(read_s + perf_counter() - started_s)
         if isinstance(result, Rejected):

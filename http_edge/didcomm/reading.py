@@ -25,7 +25,7 @@ from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.protocols.routing import FORWARDS, ToQueue
 from http_edge.didcomm.rejections import UNPACK_REFUSALS, RejectionReason
 from http_edge.didcomm.unknown_dids import UnknownDids
-from http_edge.listener.large_bodies import LARGE_BYTES, read_apart
+from http_edge.listener.body_reads import BodyReads
 from http_edge.settings.settings import DidComm
 
 _DIDS_LEARNED_MAX: Final = 2
@@ -65,11 +65,11 @@ class MessageReader:
         self._settings = settings
         self._envelopes = envelopes
         self._unknown_dids = unknown_dids
+        self._reads = BodyReads()
 
     async def read(self, body: bytes, command: bytes) -> _Read:
         """What is in a message, whatever it holds; ``command`` is its key in the log."""
-        is_large = len(body) > LARGE_BYTES
-        opened = await read_apart(partial(self._open, body)) if is_large else self._open(body)
+        opened = await self._reads.read(len(body), partial(self._open, body))
         if did := _to_learn(opened):
             return await self._learned(did, opened, body, command)
         assert not isinstance(opened, UnknownSender)
@@ -88,7 +88,7 @@ class MessageReader:
             if reason is RejectionReason.TRY_AGAIN:
                 return NotTaken(reason)
             if reason is None:
-                opened = await read_apart(partial(self._open, body))
+                opened = await self._reads.read(len(body), partial(self._open, body))
                 did = _to_learn(opened)
             if reason is not None or not did:
                 break

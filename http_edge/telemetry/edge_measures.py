@@ -25,7 +25,8 @@ class EdgeMeasures:
 
     ``commands`` are by protocol, command and result, ``refusals`` by protocol and reason, those
     included that nothing read, ``cuts`` by cause, ``misaddressed`` by command. ``decode``: from the
-    bytes of a command to the result of its validation. ``outbox``: its wait for a call to the host.
+    bytes of a command to the result of its validation, its turn among those that came with it
+    included. ``outbox``: its wait for a call to the host.
     ``call``: such a call, there and back.
     ``answer``: by protocol, from the last byte of a POST to its answer. ``call_items`` are the
     commands in one call. The gauges are given functions by the edge that holds what they show.

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from http_edge.crypto import strict_json
-from http_edge.listener.large_bodies import LARGE_BYTES
+from http_edge.listener.body_reads import LARGE_BYTES
 from tests.edge.identities import Identity
 from tests.edge.mediator import Mediator
 

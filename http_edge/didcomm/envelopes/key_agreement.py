@@ -1,7 +1,7 @@
 """Key agreement of DIDComm v2: private keys, shared secrets, and the key that they become.
 
 ECDH-ES is RFC 7518 section 4.6, ECDH-1PU is draft-madden-jose-ecdh-1pu-04. X25519, which nearly
-every agent has, is by OpenSSL and libsodium; the NIST curves are by OpenSSL.
+every agent has, is by libsodium; the NIST curves are by OpenSSL.
 """
 
 from __future__ import annotations
@@ -71,17 +71,7 @@ class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
-    """The raw shared secret of a key of ours that lasts, and is remembered for that.
-
-    None for a key of another curve, or an X25519 key of low order.
-    """
-    if own.public.curve is theirs.curve is Curve.X25519:
-        return x25519.kept_shared_secret(own.secret, theirs.raw)
-    return agree_once(own, theirs)
-
-
-def agree_once(own: PrivateKey, theirs: PublicKey) -> bytes | None:
-    """``agree``, for a key of ours that is used for this and forgotten."""
+    """The raw shared secret; None for a key of another curve, or an X25519 key of low order."""
     if own.public.curve is not theirs.curve:
         return None
     if theirs.curve is Curve.X25519:

@@ -53,8 +53,7 @@ def agreements(monkeypatch: pytest.MonkeyPatch) -> list[PublicKey]:
 
         return agree
 
-    for name in ("shared_secret", "kept_shared_secret"):
-        monkeypatch.setattr(key_agreement, name, counted(getattr(key_agreement, name)))
+    monkeypatch.setattr(key_agreement, "shared_secret", counted(key_agreement.shared_secret))
     return made
 
 

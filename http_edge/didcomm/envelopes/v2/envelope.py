@@ -30,7 +30,6 @@ from http_edge.didcomm.envelopes.key_agreement import (
     PrivateKey,
     StaticSecrets,
     agree,
-    agree_once,
     wrapping_key,
 )
 from http_edge.didcomm.envelopes.messages import Json
@@ -204,7 +203,7 @@ def seal(
     content = encrypt(plaintext, protected)
     wrapped = []
     for one in listed:
-        shared = agree_once(ephemeral, one.key)
+        shared = agree(ephemeral, one.key)
         static = b"" if sender is None else static_secrets.agree(sender.key, one.key)
         if shared is None or static is None:
             raise ValueError("nothing can be packed to this key")

@@ -1,0 +1,68 @@
+"""Bodies that arrive together are read in one go, each for who brought it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from http_edge.listener.body_reads import LARGE_BYTES, BodyReads
+
+WHO: ContextVar[str] = ContextVar("who", default="")
+
+
+async def test_all_that_arrived_in_one_turn_are_read_before_any_is_answered() -> None:
+    reads, order = BodyReads(), list[str]()
+
+    async def handle(name: str) -> None:
+        order.append(f"{name} arrived")
+        await reads.read(1, lambda: order.append(f"{name} read"))
+        order.append(f"{name} answered")
+
+    await asyncio.gather(*map(handle, "ab"))
+    assert order == [f"{name} {what}" for what in ("arrived", "read", "answered") for name in "ab"]
+
+
+async def test_a_body_that_fails_fails_for_who_brought_it_alone() -> None:
+    reads = BodyReads()
+
+    def broken() -> str:
+        raise ValueError("broken")
+
+    first, second = await asyncio.gather(
+        reads.read(1, broken), reads.read(1, lambda: "fine"), return_exceptions=True
+    )
+    assert isinstance(first, ValueError)
+    assert second == "fine"
+    assert await reads.read(1, lambda: "later") == "later"
+
+
+async def test_a_body_is_read_in_the_context_of_who_brought_it() -> None:
+    reads = BodyReads()
+
+    async def handle(name: str) -> str:
+        WHO.set(name)
+        return await reads.read(1, WHO.get)
+
+    assert await asyncio.gather(*map(handle, "ab")) == ["a", "b"]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_read() -> None:
+    reads, read = BodyReads(), list[str]()
+    gone = asyncio.ensure_future(reads.read(1, lambda: read.append("gone")))
+    stays = asyncio.ensure_future(reads.read(1, lambda: read.append("stays")))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await stays
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert read == ["stays"]
+
+
+async def test_a_large_body_is_read_beside_the_event_loop() -> None:
+    reads, here = BodyReads(), threading.current_thread().name
+    names = [await reads.read(size, lambda: threading.current_thread().name) for size in (1, 32)]
+    assert names == [here, here]
+    assert await reads.read(LARGE_BYTES + 1, lambda: threading.current_thread().name) != here
