@@ -51,5 +51,5 @@ class BodyReads:
                 continue
             try:
                 done.set_result(context.run(work))
-            except Exception as error:  # noqa: BLE001 - of whoever waits for it
+            except Exception as error:  # noqa: BLE001 - the reader of this body gets it
                 done.set_exception(error)

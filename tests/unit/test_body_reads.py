@@ -49,7 +49,7 @@ async def test_a_body_is_read_in_the_context_of_who_brought_it() -> None:
     assert await asyncio.gather(*map(handle, "ab")) == ["a", "b"]
 
 
-async def test_what_nobody_waits_for_any_more_is_not_read() -> None:
+async def test_what_no_request_waits_for_any_more_is_not_read() -> None:
     reads, read = BodyReads(), list[str]()
     gone = asyncio.ensure_future(reads.read(1, lambda: read.append("gone")))
     stays = asyncio.ensure_future(reads.read(1, lambda: read.append("stays")))
