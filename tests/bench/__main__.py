@@ -21,6 +21,7 @@ from tests.bench import (
     erasure,
     failover,
     idle,
+    many_identities,
     projections,
     scrape,
 )
@@ -177,6 +178,17 @@ def envelopes_command(*, quick: bool, as_json: bool) -> None:
     """Measure envelopes of DIDComm v2 against other libraries, packed and opened in turns."""
     wanted = envelopes.plan(quick=quick)
     _measure(lambda bar: envelopes.run(wanted, bar), as_json=as_json)
+
+
+@bench.command("identities")
+@_quick
+@click.option("--count", type=click.IntRange(1_000), default=100_000, show_default=True)
+@click.option("--waiting", type=click.IntRange(1_000), help="Queues.  [default: a tenth]")
+@json_option
+def identities_command(*, quick: bool, count: int, waiting: int | None, as_json: bool) -> None:
+    """Measure a mediator with so many registered identities beside one with a thousand."""
+    wanted = many_identities.plan(count, waiting, quick=quick)
+    _measure(lambda bar: many_identities.run(wanted, bar), as_json=as_json)
 
 
 @bench.command("scrape")

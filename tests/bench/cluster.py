@@ -11,7 +11,7 @@ import tempfile
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count as numbers
@@ -115,14 +115,8 @@ class Cluster:
         return self.nodes.servers[1]
 
     def spent_s(self) -> dict[str, float]:
-        """CPU seconds so far of each layer, of those processes that live."""
-        pids: dict[str, list[int]] = {"edges": [], "hosts": [], "serve": [], "ray": []}
-        for server in self.nodes.servers.values():
-            for pid, title in server.processes():
-                layer = {EDGE: "edges", HOST: "hosts"}.get(title.partition(".")[0], "ray")
-                pids["serve" if pid == server.pid else layer].append(pid)
-        pids["database"] = self.database.pids()
-        return {layer: cpu_s(found) for layer, found in pids.items()}
+        """As ``spent_s`` of all nodes."""
+        return spent_s(self.nodes.servers.values(), self.database)
 
     async def order(self, method: str, path: str, **query: str) -> dict[str, object]:
         """What the cluster answers an operator. Raises: Stop: it does not."""
@@ -149,6 +143,17 @@ class Cluster:
                 if Counter((await self.owners()).values()) == wanted:
                     return
                 await asyncio.sleep(_POLL_S)
+
+
+def spent_s(servers: Iterable[Server], database: ProcessTree) -> dict[str, float]:
+    """CPU seconds so far of each layer of these servers, of those processes that live."""
+    pids: dict[str, list[int]] = {"edges": [], "hosts": [], "serve": [], "ray": []}
+    for server in servers:
+        for pid, title in server.processes():
+            layer = {EDGE: "edges", HOST: "hosts"}.get(title.partition(".")[0], "ray")
+            pids["serve" if pid == server.pid else layer].append(pid)
+    pids["database"] = database.pids()
+    return {layer: cpu_s(found) for layer, found in pids.items()}
 
 
 @dataclass(slots=True)

@@ -76,6 +76,11 @@ def _thread_s(task: Path) -> float:
         return 0.0
 
 
+def memory_bytes(pid: int) -> int:
+    """What a process has in RAM, its share of pages that others have too; 0: it ended (Pss)."""
+    return _rolled_up_bytes(pid, "Pss:")
+
+
 def peak_memory_bytes(pid: int) -> int:
     """The most memory that a process had in RAM since its start or ``forget_peak``; 0: it ended.
 
