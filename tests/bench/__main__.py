@@ -136,15 +136,20 @@ def projections_command(
 
 @bench.command("cluster")
 @_quick
-@click.option("--moves", type=click.IntRange(1), help="Shards moved.  [default: 1000]")
+@click.option("--moves", type=click.IntRange(0), help="Shards moved.  [default: 1000]")
+@click.option(
+    "--nodes", multiple=True, type=click.IntRange(1, 8), help="That serve.  [default: 1, 2]"
+)
 @json_option
-def cluster_command(*, quick: bool, moves: int | None, as_json: bool) -> None:
-    """Measure a cluster of two nodes on this machine, with a PostgreSQL of its own.
+def cluster_command(
+    *, quick: bool, moves: int | None, nodes: tuple[int, ...], as_json: bool
+) -> None:
+    """Measure a cluster of some nodes on this machine, with a PostgreSQL of its own.
 
-    Messages of both protocols accepted by one node and by two in turns and what each layer spends
+    Messages of both protocols accepted by one node and by more in turns and what each layer spends
     on them; then shards moved under load.
     """
-    wanted = cluster.plan(quick=quick, moves=moves)
+    wanted = cluster.plan(quick=quick, moves=moves, nodes=nodes or (1, 2))
     _measure(lambda bar: cluster.run(wanted, bar), as_json=as_json)
 
 

@@ -84,7 +84,7 @@ async def new_accounts(server: MeasuredServer, count: int, bar: ProgressBar) -> 
                 DidComm2Agents(()),
                 bodies,
                 Run(_CONNECTIONS, count, _SECONDS_MAX),
-                endpoint=found.endpoint,
+                endpoints=[found.endpoint],
                 progress=bar(f"new v2 accounts: {name}", count),
             )
             if result.accepted != count:

@@ -1,12 +1,13 @@
 """The benchmark of a cluster on one machine: what a second node costs, and what moving shards does.
 
-One node and two nodes take turns within one run, so that both see the same machine: where one
-serves, the other is drained. Moves are made one shard each at a time, several shards at once.
+One node, two and more take turns within one run, so that all see the same machine: those that do
+not serve are drained. Moves are made one shard each at a time, several shards at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 from array import array
@@ -16,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count as numbers
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -28,8 +29,19 @@ from http_edge.clients.load import Agents, LoadResult, Post, closed_loop
 from http_edge.server.exits import Stop
 from tests.bench.agents import AGENTS, decentrl_agents, didcomm_agents
 from tests.bench.load import Run, connected, run_apart
-from tests.bench.processes import ProcessTree, cpu_s
+from tests.bench.processes import ProcessTree, busy_s, children_s, cpu_s
 from tests.bench.report import Measurement, ProgressBar, Report, measured, percentile, report
+from tests.bench.scraped import (
+    CALLS,
+    COMMIT_S,
+    COMMITS,
+    FRESH_S,
+    SETTINGS,
+    VISITS,
+    Counts,
+    plus,
+    scraped,
+)
 from tests.bench.server import UNLIMITED
 from tests.cluster.nodes import Nodes
 from tests.cluster.server import EDGE, HOST, Server
@@ -38,8 +50,9 @@ from tests.database_server import DatabaseServer, database_directory
 SHARDS: Final = 16
 CONNECTIONS: Final = 64
 _POOL: Final = 1_024
+CORES: Final = len(os.sched_getaffinity(0))
 _GENERATORS: Final = 2
-"""One for each node; as many on one node, so that the load is made in the same way."""
+_IN_WORDS: Final = {1: "one", 2: "two", 3: "three"}
 _WARM_UP: Final = Run(CONNECTIONS // _GENERATORS, 200, 3.0)
 _MOVE_CONNECTIONS: Final = 8
 """Of each protocol, through each node."""
@@ -56,13 +69,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How much of everything.
 
     Attributes:
-        rounds: How often one node and two nodes take turns.
+        nodes: How many serve in a turn, one number after the other.
+        rounds: How often these take turns.
         count: Messages of each protocol in each turn, at most.
         seconds_max: How long each turn may take.
         moves: Shards moved under load.
         calm_s: How long the same load runs without moves.
     """
 
+    nodes: tuple[int, ...] = (1, 2)
     rounds: int
     count: int
     seconds_max: float
@@ -70,11 +85,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     calm_s: float
 
 
-def plan(*, quick: bool, moves: int | None) -> Plan:
+def plan(*, quick: bool, moves: int | None, nodes: Sequence[int] = (1, 2)) -> Plan:
     """The usual plan of some minutes, or one that shows whether all of it works."""
     if quick:
-        return Plan(rounds=1, count=400, seconds_max=2.0, moves=moves or 20, calm_s=1.0)
-    return Plan(rounds=3, count=16_000, seconds_max=8.0, moves=moves or 1_000, calm_s=15.0)
+        return Plan(
+            nodes=tuple(nodes),
+            rounds=1,
+            count=400,
+            seconds_max=2.0,
+            moves=20 if moves is None else moves,
+            calm_s=1.0,
+        )
+    return Plan(
+        nodes=tuple(nodes),
+        rounds=3,
+        count=16_000,
+        seconds_max=8.0,
+        moves=1_000 if moves is None else moves,
+        calm_s=15.0,
+    )
 
 
 async def run(wanted: Plan, bar: ProgressBar) -> Report:
@@ -87,24 +116,26 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="poste-")))
         database = DatabaseServer.new(stack.enter_context(database_directory()) / "one")
         await asyncio.to_thread(database.start)
-        settings: dict[str, Any] = {**UNLIMITED, "shards": str(SHARDS), "hosts": "1", "edges": "1"}
+        settings: dict[str, Any] = {**UNLIMITED, **SETTINGS, "shards": str(SHARDS)}
         nodes = stack.enter_context(Nodes(folder, database.url, **settings))
-        await asyncio.to_thread(nodes.start, 1, 2)
+        everyone = range(1, max(wanted.nodes) + 1)
+        await asyncio.to_thread(nodes.start, *everyone)
         cluster = Cluster(nodes, ProcessTree(database.pid))
-        await cluster.spread(1, 2)
+        await cluster.spread(*everyone)
         loads: dict[str, Agents] = {
             "Decentrl messages": await stack.enter_async_context(decentrl_agents(cluster.first)),
             "forwards": await stack.enter_async_context(didcomm_agents(cluster.first)),
         }
-        lines = [*await _throughput(cluster, loads, wanted, bar)]
-        lines += await _moves(cluster, loads, wanted, bar)
-    facts = {"log": "PostgreSQL", "nodes": 2, "hosts_and_edges_per_node": 1, "shards": SHARDS}
+        lines = await _throughput(cluster, loads, wanted, bar)
+        if wanted.moves:
+            lines += await _moves(cluster, loads, wanted, bar)
+    facts = {"log": "PostgreSQL", "hosts_and_edges_per_node": 1, "shards": SHARDS}
     return report(wanted, lines, **facts, connections=CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Two nodes, and what an operator orders of them."""
+    """Some nodes, and what an operator orders of them."""
 
     nodes: Nodes
     database: ProcessTree
@@ -133,14 +164,15 @@ class Cluster:
 
     async def spread(self, *serving: int) -> None:
         """Have these nodes, and no others, own the shards in equal parts. Raises: TimeoutError."""
-        names = {number: f"node-{number}" for number in (1, 2)}
+        names = {number: f"node-{number}" for number in self.nodes.servers}
         for number, name in names.items():
             order = "undrain" if number in serving else "drain"
             await self.order("POST", f"/shards/{order}", node=name)
-        wanted = {names[number]: SHARDS // len(serving) for number in serving}
+        wanted = {names[number] for number in serving}
         async with asyncio.timeout(_SPREAD_S_MAX):
             while True:
-                if Counter((await self.owners()).values()) == wanted:
+                owned = Counter((await self.owners()).values())
+                if owned.keys() == wanted and max(owned.values()) - min(owned.values()) <= 1:
                     return
                 await asyncio.sleep(_POLL_S)
 
@@ -158,11 +190,19 @@ def spent_s(servers: Iterable[Server], database: ProcessTree) -> dict[str, float
 
 @dataclass(slots=True)
 class _Turns:
-    """All turns of one protocol on so many nodes."""
+    """All turns of one protocol on so many nodes.
 
+    ``others_s`` are CPU seconds of the machine that neither a mediator, a database nor a generator
+    has spent.
+    """
+
+    nodes: int
     results: list[LoadResult] = field(default_factory=list)
     seconds: float = 0.0
+    wall_s: float = 0.0
     spent_s: Counter[str] = field(default_factory=Counter)
+    counted: Counts = field(default_factory=dict)
+    others_s: float = 0.0
 
     def measurement(self, name: str, ratio_to: Measurement | None) -> Measurement:
         """One line of all turns, with its rate as a share of another's."""
@@ -170,62 +210,100 @@ class _Turns:
         for result in self.results:
             latencies.extend(result.latencies)
             refused.update(result.refused)
-        figures = {
-            f"{layer}_cpu_s_per_1000": spent_s / max(1, len(latencies)) * 1000
-            for layer, spent_s in self.spent_s.items()
+        thousands = max(1, len(latencies)) / 1000
+        load_s = sum(result.cpu_s for result in self.results)
+        figures: dict[str, float] = {"nodes": self.nodes}
+        figures |= {f"{layer}_cpu_s_per_1000": s / thousands for layer, s in self.spent_s.items()}
+        figures |= {
+            "load_cpu_s_per_1000": load_s / thousands,
+            "commits_per_1000": self.counted[COMMITS] / thousands,
+            "commit_ms": self.counted[COMMIT_S] / max(1, self.counted[COMMITS]) * 1000,
+            "calls_per_1000": self.counted[CALLS] / thousands,
+            "visits_per_1000": self.counted[VISITS] / thousands,
+            "cores_free": CORES - self.others_s / max(0.001, self.wall_s),
         }
         if ratio_to is not None and ratio_to.per_s:
             figures["ratio"] = len(latencies) / self.seconds / ratio_to.per_s
         return measured(name, latencies, self.seconds, figures=figures, refused=refused)
 
+    async def add(self, cluster: Cluster, agents: Agents, bodies: _Bodies, run: Run) -> None:
+        """One more turn, on the nodes that serve."""
+        servers = cluster.nodes.servers.values()
+        counted = await asyncio.to_thread(scraped, servers)
+        before, began_s, busy, load_s = cluster.spent_s(), time.monotonic(), busy_s(), children_s()
+        results = await _fire(cluster, agents, bodies, run, self.nodes)
+        after, wall_s = cluster.spent_s(), time.monotonic() - began_s
+        spent = {layer: after[layer] - before[layer] for layer in after}
+        ours_s = sum(spent.values()) + children_s() - load_s
+        self.others_s += busy_s() - busy - ours_s
+        self.results += results
+        self.seconds += max(result.elapsed_s for result in results)
+        self.wall_s += wall_s
+        self.spent_s.update(spent)
+        await asyncio.sleep(FRESH_S)
+        turn = plus(await asyncio.to_thread(scraped, servers), counted, -1)
+        self.counted = plus(self.counted, turn)
+
 
 async def _throughput(
     cluster: Cluster, loads: Mapping[str, Agents], wanted: Plan, bar: ProgressBar
-) -> Iterator[Measurement]:
-    """Both protocols on one node and on two, in an order that turns round each time."""
+) -> list[Measurement]:
+    """Both protocols on one node and on more, in an order that turns round each time."""
     run = Run(CONNECTIONS // _GENERATORS, wanted.count // _GENERATORS, wanted.seconds_max)
     pool = list(loads["forwards"].messages(_POOL))
     for name, agents in loads.items():
-        await _fire(cluster, agents, pool if name == "forwards" else None, _WARM_UP, 2)
-    turns = {(name, nodes): _Turns() for name in loads for nodes in (1, 2)}
-    progress, done = bar("one and two nodes", wanted.rounds * len(turns)), 0
+        bodies = _bodies(agents, pool if name == "forwards" else None, _WARM_UP)
+        await _fire(cluster, agents, bodies, _WARM_UP, max(wanted.nodes))
+    turns = {(name, nodes): _Turns(nodes) for name in loads for nodes in wanted.nodes}
+    progress, done = bar("one node and more", wanted.rounds * len(turns)), 0
     for number in range(wanted.rounds):
-        for nodes in (1, 2) if number % 2 == 0 else (2, 1):
+        for nodes in wanted.nodes if number % 2 == 0 else wanted.nodes[::-1]:
             await cluster.spread(*range(1, nodes + 1))
             for name, agents in loads.items():
-                before = cluster.spent_s()
-                bodies = pool if name == "forwards" else None
-                results = await _fire(cluster, agents, bodies, run, nodes)
-                turn = turns[name, nodes]
-                turn.results += results
-                turn.seconds += max(result.elapsed_s for result in results)
-                after = cluster.spent_s()
-                turn.spent_s.update({layer: after[layer] - before[layer] for layer in after})
+                bodies = _bodies(agents, pool if name == "forwards" else None, run)
+                await turns[name, nodes].add(cluster, agents, bodies, run)
                 done += 1
                 progress(done)
-    await cluster.spread(1, 2)
+    await cluster.spread(*cluster.nodes.servers)
     for agents in loads.values():
         await agents.drain(connections=CONNECTIONS // _GENERATORS)
     lines = []
     for name in loads:
-        one = turns[name, 1].measurement(f"{name}, one node", None)
-        lines += [one, turns[name, 2].measurement(f"{name}, two nodes", one)]
-    return iter(lines)
+        first = None
+        for nodes in wanted.nodes:
+            title = f"{name}, {_IN_WORDS.get(nodes, nodes)} node{'s' * (nodes > 1)}"
+            lines.append(turns[name, nodes].measurement(title, first))
+            first = first or lines[-1]
+    return lines
+
+
+class _Bodies(NamedTuple):
+    """What each generator posts; ``are_numbered`` as in ``run_apart``."""
+
+    each: Sequence[Sequence[bytes]]
+    are_numbered: bool
+
+
+def _bodies(agents: Agents, pool: Sequence[bytes] | None, run: Run) -> _Bodies:
+    """Bodies for a run; with a pool, those of it."""
+    each = [pool or list(agents.messages(run.count)) for _ in range(_GENERATORS)]
+    return _Bodies(each, pool is not None)
 
 
 async def _fire(
-    cluster: Cluster, agents: Agents, pool: Sequence[bytes] | None, run: Run, nodes: int
+    cluster: Cluster, agents: Agents, bodies: _Bodies, run: Run, nodes: int
 ) -> list[LoadResult]:
-    """A run from each of two generators, through so many nodes in turn."""
-    bodies = [pool or list(agents.messages(run.count)) for _ in range(_GENERATORS)]
+    """A run from each of two generators, each through so many nodes in turn."""
+    endpoints = [_endpoint(cluster, agents, number) for number in range(1, nodes + 1)]
     return await asyncio.gather(*[
         asyncio.to_thread(
             run_apart,
             agents,
-            bodies[number],
+            bodies.each[number],
             run,
-            numbered=pool is not None,
-            endpoint=_endpoint(cluster, agents, number % nodes + 1),
+            numbered=bodies.are_numbered,
+            # Each begins with another one: connections need not divide evenly.
+            endpoints=endpoints[number % nodes :] + endpoints[: number % nodes],
         )
         for number in range(_GENERATORS)
     ])  # fmt: skip

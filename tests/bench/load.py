@@ -107,17 +107,17 @@ async def connect(endpoint: str, media_type: str, source: str | None = None) -> 
 
 @asynccontextmanager
 async def connected(
-    endpoint: str, media_type: str, connections: int
+    endpoint: str, media_type: str, connections: int, *others: str
 ) -> AsyncIterator[Sequence[Post]]:
-    """So many connections to an endpoint.
+    """So many connections to an endpoint, or to this one and others in turn.
 
     Raises:
         OSError: no server listens there.
     """
     opened: list[Connection] = []
     try:
-        for _ in range(connections):
-            opened.append(await connect(endpoint, media_type))  # noqa: PERF401 - all are closed
+        for where in islice(cycle((endpoint, *others)), connections):
+            opened.append(await connect(where, media_type))  # noqa: PERF401 - all are closed
         yield [connection.post for connection in opened]
     finally:
         for connection in opened:
@@ -135,11 +135,13 @@ class Run(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True):
     """A run, where to, and its bodies, which take turns until ``count`` are posted.
 
+    Its connections take turns too, if there are several endpoints.
+
     ``numbered``: the bodies are JSON objects, and each gets one more member of its own, so that no
     two are the same; signing or packing so many would cost more than posting them.
     """
 
-    endpoint: str
+    endpoints: Sequence[str]
     media_type: str
     run: Run
     bodies: Sequence[bytes]
@@ -152,15 +154,15 @@ def run_apart(
     run: Run,
     *,
     numbered: bool = False,
-    endpoint: str = "",
+    endpoints: Sequence[str] = (),
     progress: Callable[[int], None] = no_progress,
 ) -> LoadResult:
-    """Post bodies to the endpoint of agents, or another, from a process of its own; see ``Job``.
+    """Post bodies to the endpoint of agents, or to others, from a process of its own; see ``Job``.
 
     Raises:
         RuntimeError: the process failed; its last words are the message.
     """
-    job = Job(endpoint or agents.endpoint, agents.media_type, run, bodies, numbered)
+    job = Job(endpoints or [agents.endpoint], agents.media_type, run, bodies, numbered)
     with tempfile.NamedTemporaryFile(suffix=".job") as file, tempfile.TemporaryFile() as output:
         file.write(msgspec.msgpack.encode(job))
         file.flush()
@@ -179,7 +181,8 @@ def run_apart(
 
 async def _carry_out(job: Job) -> LoadResult:
     bodies = islice(cycle(job.bodies), job.run.count)
-    async with connected(job.endpoint, job.media_type, job.run.connections) as posts:
+    first, *others = job.endpoints
+    async with connected(first, job.media_type, job.run.connections, *others) as posts:
         return await closed_loop(
             posts,
             _numbered(bodies) if job.numbered else bodies,

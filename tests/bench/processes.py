@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,19 @@ def cpu_s(pids: Collection[int]) -> float:
     By the scheduler's own count, whose unit is not the tick of a hundredth of a second.
     """
     return sum(_thread_s(task) for pid in pids for task in _tasks(pid))
+
+
+def busy_s() -> float:
+    """CPU seconds that all cores of the machine have not been idle, since it was started."""
+    fields = (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen, *_ = map(int, fields)
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / _TICKS_PER_S
+
+
+def children_s() -> float:
+    """CPU seconds of the children of this process that ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _tasks(pid: int) -> list[Path]:
