@@ -23,6 +23,8 @@ from tests.bench import (
     idle,
     many_identities,
     projections,
+    scale_model,
+    scale_report,
     scrape,
 )
 from tests.bench.compare import compare, print_comparison
@@ -164,6 +166,44 @@ def idle_command(*, quick: bool, nodes: tuple[int, ...], among: int, as_json: bo
     """Measure what a node costs that does nothing, and read off what it would among many."""
     wanted = idle.plan(quick=quick, nodes=nodes or (1, 2, 4), among=among)
     _measure(lambda bar: idle.run(wanted, bar), as_json=as_json)
+
+
+@bench.command("model")
+@click.option(
+    "--measured",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A report of cluster or idle, as JSON.  [default: those in tests/bench/measured]",
+)
+@click.option("--nodes", multiple=True, type=click.IntRange(1), help="[default: 10, 30, 100]")
+@click.option("--databases", multiple=True, type=click.IntRange(1), help="[default: 1, 4, 16]")
+@click.option("--edges", type=click.IntRange(1), default=8, show_default=True, help="Of a node.")
+@click.option("--hosts", type=click.IntRange(1), default=1, show_default=True)
+@json_option
+def model_command(
+    *,
+    measured: tuple[Path, ...],
+    nodes: tuple[int, ...],
+    databases: tuple[int, ...],
+    edges: int,
+    hosts: int,
+    as_json: bool,
+) -> None:
+    """Predict what larger clusters carry, and what breaks first, from what was measured of small
+    ones; say how far the predictions are from that."""
+    deployments = [
+        scale_model.Deployment(
+            nodes=each, databases=parts, edges_per_node=edges, hosts_per_node=hosts
+        )
+        for each in nodes or (10, 30, 100)
+        for parts in databases or (1, 4, 16)
+    ]
+    files = measured or tuple(sorted(scale_report.MEASURED.glob("*.json")))
+    found = scale_report.model(scale_report.read(files), deployments)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        scale_report.print_model(found)
 
 
 @bench.command("failover")

@@ -29,7 +29,7 @@ from http_edge.clients.load import Agents, LoadResult, Post, closed_loop
 from http_edge.server.exits import Stop
 from tests.bench.agents import AGENTS, decentrl_agents, didcomm_agents
 from tests.bench.load import Run, connected, run_apart
-from tests.bench.processes import ProcessTree, busy_s, children_s, cpu_s
+from tests.bench.processes import ProcessTree, accepted_at, busy_s, children_s, cpu_s
 from tests.bench.report import Measurement, ProgressBar, Report, measured, percentile, report
 from tests.bench.scraped import (
     CALLS,
@@ -120,7 +120,7 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
         nodes = stack.enter_context(Nodes(folder, database.url, **settings))
         everyone = range(1, max(wanted.nodes) + 1)
         await asyncio.to_thread(nodes.start, *everyone)
-        cluster = Cluster(nodes, ProcessTree(database.pid))
+        cluster = Cluster(nodes, database)
         await cluster.spread(*everyone)
         loads: dict[str, Agents] = {
             "Decentrl messages": await stack.enter_async_context(decentrl_agents(cluster.first)),
@@ -138,7 +138,7 @@ class Cluster:
     """Some nodes, and what an operator orders of them."""
 
     nodes: Nodes
-    database: ProcessTree
+    database: DatabaseServer
 
     @property
     def first(self) -> Server:
@@ -147,7 +147,7 @@ class Cluster:
 
     def spent_s(self) -> dict[str, float]:
         """As ``spent_s`` of all nodes."""
-        return spent_s(self.nodes.servers.values(), self.database)
+        return spent_s(self.nodes.servers.values(), ProcessTree(self.database.pid))
 
     async def order(self, method: str, path: str, **query: str) -> dict[str, object]:
         """What the cluster answers an operator. Raises: Stop: it does not."""
@@ -175,6 +175,21 @@ class Cluster:
                 if owned.keys() == wanted and max(owned.values()) - min(owned.values()) <= 1:
                     return
                 await asyncio.sleep(_POLL_S)
+
+    def connections(self) -> dict[str, float]:
+        """How many there are: to all hosts, and to the database."""
+        hosts = self.database.run(
+            "SELECT convert_from(address, 'UTF8'), port FROM host_leases"
+            " WHERE convert_from(name, 'UTF8') LIKE 'host-%'"
+        )
+        # One is that of the question itself.
+        ((sessions,),) = self.database.run(
+            "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        )
+        return {
+            "host_connections": accepted_at({(address, port) for address, port in hosts}),
+            "database_connections": sessions,
+        }
 
 
 def spent_s(servers: Iterable[Server], database: ProcessTree) -> dict[str, float]:

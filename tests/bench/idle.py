@@ -18,8 +18,14 @@ from typing import Any, Final
 import msgspec
 
 from tests.bench.cluster import Cluster
-from tests.bench.processes import ProcessTree
-from tests.bench.report import Measurement, ProgressBar, Report, report, timed
+from tests.bench.report import (
+    Measurement,
+    ProgressBar,
+    Report,
+    report,
+    timed,
+    with_figures,
+)
 from tests.bench.server import UNLIMITED
 from tests.cluster.nodes import Nodes
 from tests.database_server import DatabaseServer, database_directory
@@ -61,7 +67,7 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
         await asyncio.to_thread(database.start)
         settings: dict[str, Any] = {**UNLIMITED, "shards": str(SHARDS), "hosts": "1", "edges": "1"}
         nodes = stack.enter_context(Nodes(folder, database.url, **settings))
-        cluster = Cluster(nodes, ProcessTree(database.pid))
+        cluster = Cluster(nodes, database)
         for count in sorted(wanted.nodes):
             await asyncio.to_thread(nodes.start, *range(len(nodes.servers) + 1, count + 1))
             await asyncio.sleep(_SETTLED_S)
@@ -69,7 +75,12 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
             await asyncio.sleep(wanted.seconds)
             after = cluster.spent_s()
             seen.append({name: (after[name] - before[name]) / wanted.seconds for name in after})
-            lines.append(_line(f"{count} nodes", count, seen[-1], wanted.seconds))
+            connections = await asyncio.to_thread(cluster.connections)
+            lines.append(
+                with_figures(
+                    _line(f"{count} nodes", count, seen[-1], wanted.seconds), **connections
+                )
+            )
             done += count
             progress(done)
     counts = sorted(wanted.nodes)

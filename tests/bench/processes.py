@@ -13,6 +13,8 @@ _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PARENT, _TIMES = 1, slice(11, 15)
 """Fields of /proc/<pid>/stat after the command's name; times: utime, stime, cutime, cstime."""
+_ESTABLISHED: Final = "01"
+"""The state of a connection in /proc/net/tcp."""
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -61,6 +63,18 @@ def cpu_s(pids: Collection[int]) -> float:
     By the scheduler's own count, whose unit is not the tick of a hundredth of a second.
     """
     return sum(_thread_s(task) for pid in pids for task in _tasks(pid))
+
+
+def accepted_at(places: Collection[tuple[str, int]]) -> int:
+    """How many connections are open that were made to these IPv4 addresses and ports."""
+    found = 0
+    for row in (_PROC / "net" / "tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_ = row.split()
+        address, _, port = local.partition(":")
+        octets = [int(address[at : at + 2], 16) for at in (6, 4, 2, 0)]
+        place = ".".join(map(str, octets)), int(port, 16)
+        found += state == _ESTABLISHED and place in places
+    return found
 
 
 def busy_s() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -23,9 +24,10 @@ from tests.bench import decentrl, didcomm
 from tests.bench.agents import PacedLoad, unregistered
 from tests.bench.compare import comparison
 from tests.bench.load import Connection, Run, run_apart
-from tests.bench.processes import ProcessTree
+from tests.bench.processes import ProcessTree, accepted_at
 from tests.bench.projections import run_program
 from tests.bench.report import Measurement, measured, percentile, print_report, report
+from tests.bench.scraped import COMMIT_S, COMMITS, counted, plus
 from tests.bench.server import EdgeAlone
 from tests.histories import NOTHING, write_history
 
@@ -129,6 +131,30 @@ def test_a_tree_counts_its_children() -> None:
         child.communicate(b"\n")
     assert child.pid not in tree.pids()
     assert 1024 * 1024 < tree.own_memory_bytes() < tree.memory_bytes()
+
+
+def test_connections_are_counted_where_they_were_accepted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = server.getsockname()
+        assert accepted_at({place}) == 0
+        with socket.create_connection(place) as one, socket.create_connection(place):
+            assert accepted_at({place}) == 2
+            assert accepted_at({one.getsockname()}) == 1
+            assert accepted_at({("127.0.0.2", place[1])}) == 0
+
+
+def test_what_processes_have_counted_is_summed_up() -> None:
+    shown = """
+# TYPE poste_commits_total counter
+poste_commits_total{process="host-0"} 3
+poste_commits_total{process="host-1"} 4
+# TYPE poste_host_stage_seconds histogram
+poste_host_stage_seconds_sum{process="host-0",stage="commit"} 0.5
+poste_host_stage_seconds_sum{process="host-0",stage="waited"} 9
+"""
+    once = counted(shown)
+    assert once == {COMMITS: 7, COMMIT_S: 0.5}
+    assert plus(plus(once, once), {COMMITS: 1}, -1) == {COMMITS: 13, COMMIT_S: 1.0}
 
 
 def test_a_quick_plan_is_a_twentieth() -> None:
