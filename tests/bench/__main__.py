@@ -160,11 +160,14 @@ def cluster_command(
 @click.option(
     "--nodes", multiple=True, type=click.IntRange(1, 16), help="Of how many.  [default: 1, 2, 4]"
 )
+@click.option("--hosts", type=click.IntRange(1, 64), default=1, show_default=True, help="Of each.")
 @click.option("--among", type=click.IntRange(1), default=100, show_default=True)
 @json_option
-def idle_command(*, quick: bool, nodes: tuple[int, ...], among: int, as_json: bool) -> None:
+def idle_command(
+    *, quick: bool, nodes: tuple[int, ...], hosts: int, among: int, as_json: bool
+) -> None:
     """Measure what a node costs that does nothing, and read off what it would among many."""
-    wanted = idle.plan(quick=quick, nodes=nodes or (1, 2, 4), among=among)
+    wanted = idle.plan(quick=quick, nodes=nodes or (1, 2, 4), hosts=hosts, among=among)
     _measure(lambda bar: idle.run(wanted, bar), as_json=as_json)
 
 

@@ -38,22 +38,23 @@ _SERVE: Final = "serve"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How many nodes, for how long each time, and how many to read off."""
+    """How many nodes, with how many hosts each, for how long, and how many to read off."""
 
     nodes: tuple[int, ...]
+    hosts: int = 1
     seconds: float
     among: int
 
 
-def plan(*, quick: bool, nodes: Sequence[int], among: int) -> Plan:
+def plan(*, quick: bool, nodes: Sequence[int], among: int, hosts: int = 1) -> Plan:
     """The usual plan of a few minutes, or one that shows whether all of it works."""
     if quick:
-        return Plan(nodes=(1, 2), seconds=2.0, among=among)
-    return Plan(nodes=tuple(nodes), seconds=30.0, among=among)
+        return Plan(nodes=(1, 2), hosts=hosts, seconds=2.0, among=among)
+    return Plan(nodes=tuple(nodes), hosts=hosts, seconds=30.0, among=among)
 
 
 async def run(wanted: Plan, bar: ProgressBar) -> Report:
-    """Measure nodes that are started for this, with one host and one edge each.
+    """Measure nodes that are started for this, with one edge each.
 
     Raises:
         AssertionError, RuntimeError: something did not start.
@@ -65,7 +66,7 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="poste-")))
         database = DatabaseServer.new(stack.enter_context(database_directory()) / "one")
         await asyncio.to_thread(database.start)
-        settings: dict[str, Any] = {**UNLIMITED, "shards": str(SHARDS), "hosts": "1", "edges": "1"}
+        settings: dict[str, Any] = {**UNLIMITED, "shards": str(SHARDS), "hosts": str(wanted.hosts)}
         nodes = stack.enter_context(Nodes(folder, database.url, **settings))
         cluster = Cluster(nodes, database)
         for count in sorted(wanted.nodes):
@@ -78,7 +79,9 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
             connections = await asyncio.to_thread(cluster.connections)
             lines.append(
                 with_figures(
-                    _line(f"{count} nodes", count, seen[-1], wanted.seconds), **connections
+                    _line(f"{count} nodes", count, seen[-1], wanted.seconds),
+                    hosts_per_node=wanted.hosts,
+                    **connections,
                 )
             )
             done += count

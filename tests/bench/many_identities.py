@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -109,6 +109,16 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
     return report(wanted, lines, log="PostgreSQL", shards=SHARDS, connections=_CONNECTIONS)
 
 
+class Spent(NamedTuple):
+    """CPU seconds of each layer; and KiB that went to the write-ahead log, pages whole among them.
+
+    A page goes there whole with its first change after a checkpoint.
+    """
+
+    cpu_s: Mapping[str, float]
+    log: Mapping[str, float]
+
+
 class _Side:
     """One of the two logs, and the mediator that serves it."""
 
@@ -171,9 +181,11 @@ class _Side:
             for name, title in titles.items()
         }
 
-    def spent_s(self) -> dict[str, float]:
-        """CPU seconds so far of each layer."""
-        return spent_s([self.server], ProcessTree(self._database.pid))
+    def spent(self) -> Spent:
+        """What it has taken so far."""
+        ((wal_bytes, wal_pages),) = self._database.run("SELECT wal_bytes, wal_fpi FROM pg_stat_wal")
+        cpu_s = spent_s([self.server], ProcessTree(self._database.pid))
+        return Spent(cpu_s, {"wal_kib_each": int(wal_bytes) / 1024, "wal_pages_each": wal_pages})
 
     @property
     def client(self) -> MediatorClient:
@@ -244,12 +256,14 @@ class _Posted:
     latencies_ns: array[int] = field(default_factory=lambda: array("Q"))
     seconds: float = 0.0
     spent_s: Counter[str] = field(default_factory=Counter)
+    log: Counter[str] = field(default_factory=Counter)
     each_s: list[float] = field(default_factory=list)
     p50_ns: list[float] = field(default_factory=list)
 
-    def add(self, result: LoadResult, before: dict[str, float], after: dict[str, float]) -> None:
-        """Take a turn: its result, and CPU seconds of each layer before and after."""
-        spent = {layer: after[layer] - before[layer] for layer in after}
+    def add(self, result: LoadResult, before: Spent, after: Spent) -> None:
+        """Take a turn: its result, and what was spent before and after."""
+        spent = {layer: after.cpu_s[layer] - before.cpu_s[layer] for layer in after.cpu_s}
+        self.log.update({name: after.log[name] - before.log[name] for name in after.log})
         self.latencies_ns.extend(result.latencies)
         self.seconds += result.elapsed_s
         self.spent_s.update(spent)
@@ -262,6 +276,7 @@ class _Posted:
         figures = {
             f"{layer}_cpu_s_per_1000": spent / count * 1000 for layer, spent in self.spent_s.items()
         }
+        figures |= {name: value / count for name, value in self.log.items()}
         figures["cpu_s_per_1000"] = sum(self.spent_s.values()) / count * 1000
         if of is not None:
             figures["cpu_ratio"] = _ratio(self.each_s, of.each_s)
@@ -285,10 +300,10 @@ async def _commands(sides: Sequence[_Side], wanted: Plan, bar: ProgressBar) -> l
             for side in sides if number % 2 == 0 else reversed(sides):
                 asking = _Asking(side.known, documents[side.name], chosen, wanted.repeated)
                 made = list(bodies(asking))
-                before = side.spent_s()
+                before = side.spent()
                 result = await asyncio.to_thread(side.post, made)
                 posted = found.setdefault((what, side.name), _Posted())
-                posted.add(result, before, side.spent_s())
+                posted.add(result, before, side.spent())
         progress(number + 1)
     lines = []
     for what in _COMMANDS:

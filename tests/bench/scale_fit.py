@@ -16,13 +16,14 @@ import msgspec
 from tests.bench.report import Measurement, Report
 from tests.bench.scale_model import (
     Deployment,
-    IdleLayer,
+    IdleCosts,
     Shared,
     UnitCosts,
     closed_loop,
     database_connections,
     database_s,
     edge_s,
+    failover_s,
     host_connections,
     host_s,
     idle_node_cores,
@@ -32,11 +33,16 @@ Point: TypeAlias = tuple[float, float]
 _TWO_OWNERS: Final = "Decentrl"
 """Its commands have the nonce of a sender; forwards have none."""
 _PERCENT: Final = "_percent_of_a_core"
+CLAIM_S: Final = 0.008
+"""For one shard: its newest 500 seals are read, and one is stored (``tests.bench identities``)."""
+_SERVED_AGAIN_S: Final = {"after the kill of a node, s": 1.0, "after a host stood still, s": 4.07}
+"""Of two nodes with eight shards: means of three runs of ``tests/cluster/test_nodes.py`` on the
+machine of the other measurements."""
 _LAYERS: Final = ("edges", "hosts", "serve", "ray")
 
 
 class Load(NamedTuple):
-    """A load of one kind of command on so many nodes of one host and one edge, per command and in seconds."""
+    """One kind of command on so many nodes of one host and one edge; per command, in seconds."""
 
     kind: str
     nodes: int
@@ -51,9 +57,10 @@ class Load(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """So many nodes that do nothing: cores of one node by layer, and connections."""
+    """So many nodes that do nothing: cores of all by layer, and connections."""
 
     nodes: int
+    hosts_per_node: int
     cores: Mapping[str, float]
     host_connections: float
     database_connections: float
@@ -67,8 +74,8 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def fewest(self) -> Idle:
-        """The fewest nodes that did nothing."""
-        return min(self.idle, key=lambda one: one.nodes)
+        """The fewest nodes that did nothing, with the fewest hosts."""
+        return min(self.idle, key=lambda one: (one.nodes, one.hosts_per_node))
 
     @classmethod
     def of(cls, reports: Iterable[Report]) -> Measured:
@@ -106,9 +113,10 @@ def _line(found: Measurement, clients: int) -> Load:
 
 
 def _idle(found: Measurement) -> Idle:
-    cores = {name: found.figures[f"{name}{_PERCENT}"] / 100 for name in _LAYERS}
-    connections = (found.figures[f"{name}_connections"] for name in ("host", "database"))
-    return Idle(found.count, cores, *connections)
+    figures, nodes = found.figures, found.count
+    cores = {name: figures[f"{name}{_PERCENT}"] / 100 * nodes for name in _LAYERS}
+    connections = (figures[f"{name}_connections"] for name in ("host", "database"))
+    return Idle(nodes, int(figures.get("hosts_per_node", 1)), cores, *connections)
 
 
 def slope(groups: Iterable[Sequence[Point]]) -> float:
@@ -166,14 +174,26 @@ def fit(lines: Sequence[Load]) -> Mapping[str, UnitCosts]:
     return found
 
 
-def fit_idle(idle: Sequence[Idle]) -> Mapping[str, IdleLayer]:
-    """What each layer of a node takes for itself, and for each host that there is."""
-    found = {}
-    for name in _LAYERS:
-        points = [(one.nodes, one.cores[name]) for one in idle]
-        for_each = slope([points])
-        found[name] = IdleLayer(height(points, for_each), for_each)
-    return found
+def fit_idle(idle: Sequence[Idle]) -> IdleCosts:
+    """What processes take that do nothing; one node with several hosts has to be among them."""
+    single = [one for one in idle if one.hosts_per_node == 1]
+    # One node: whatever is more with more hosts is theirs, in the placer too.
+    alone = [one for one in idle if one.nodes == 1]
+    ray_host, serve_host = (
+        slope([[(one.hosts_per_node, one.cores[name]) for one in alone]])
+        for name in ("ray", "serve")
+    )
+    serve = [(one.nodes, one.cores["serve"] - serve_host * one.nodes) for one in single]
+    stand_by = slope([serve])
+    return IdleCosts(
+        edge_cores=fmean(one.cores["edges"] / one.nodes for one in single),
+        host_cores=fmean(one.cores["hosts"] / one.nodes / one.hosts_per_node for one in idle),
+        ray_cores=fmean(one.cores["ray"] / one.nodes - ray_host for one in single),
+        ray_host_cores=ray_host,
+        stand_by_cores=stand_by,
+        placer_cores=height(serve, stand_by),
+        placer_host_cores=serve_host,
+    )
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,30 +216,46 @@ def checked(measured: Measured) -> list[Checked]:
     """Every figure of every run beside what the model says of it."""
     most = max(line.nodes for line in measured.lines)
     few = [line for line in measured.lines if line.nodes < most] or list(measured.lines)
-    costs, layers = fit(few), fit_idle([one for one in measured.idle if one.nodes < most])
-    found = []
+    costs, at_rest = fit(few), fit_idle([one for one in measured.idle if one.nodes < most])
+    found: list[Checked] = []
     for line in measured.lines:
         deployment = Deployment(nodes=line.nodes)
-        figures = _figures(line, costs[line.kind], deployment, layers)
-        found += [
-            Checked(kind=line.kind, nodes=line.nodes, figure=name, measured=seen, predicted=said,
-                    is_held_out=line not in few)
-            for name, seen, said in figures
-        ]  # fmt: skip
+        figures = _figures(line, costs[line.kind], deployment, at_rest)
+        found += _beside(line.kind, line.nodes, figures, is_held_out=line not in few)
     for one in measured.idle:
-        found += [
-            Checked(kind="idle", nodes=one.nodes, figure=name, measured=seen, predicted=said,
-                    is_held_out=one.nodes >= most)
-            for name, seen, said in _idle_figures(one, layers, measured.fewest)
-        ]  # fmt: skip
-    return found
+        kind = f"idle, hosts: {one.hosts_per_node}"
+        figures = _idle_figures(one, at_rest, measured.fewest)
+        found += _beside(kind, one.nodes, figures, is_held_out=one.nodes >= most)
+    of_any = next(iter(costs.values()))
+    return [*found, *_beside("fail-over", 2, _failover_figures(of_any), is_held_out=True)]
+
+
+def _failover_figures(costs: UnitCosts) -> Iterator[tuple[str, float, float]]:
+    two = Deployment(nodes=2, shards=8)
+    for was_killed, (name, seen) in zip((True, False), _SERVED_AGAIN_S.items(), strict=True):
+        yield name, seen, failover_s(costs, two, claim_s=CLAIM_S, was_killed=was_killed)
+
+
+def _beside(
+    kind: str, nodes: int, figures: Iterable[tuple[str, float, float]], *, is_held_out: bool
+) -> Iterator[Checked]:
+    for name, seen, said in figures:
+        yield Checked(
+            kind=kind,
+            nodes=nodes,
+            figure=name,
+            measured=seen,
+            predicted=said,
+            is_held_out=is_held_out,
+        )
 
 
 def _idle_figures(
-    one: Idle, layers: Mapping[str, IdleLayer], fewest: Idle
+    one: Idle, at_rest: IdleCosts, fewest: Idle
 ) -> Iterator[tuple[str, float, float]]:
-    deployment = Deployment(nodes=one.nodes)
-    yield "cores of a node", sum(one.cores.values()), idle_node_cores(layers, deployment)
+    deployment = Deployment(nodes=one.nodes, hosts_per_node=one.hosts_per_node)
+    cores = sum(one.cores.values()) / one.nodes
+    yield "cores of a node", cores, idle_node_cores(at_rest, deployment)
     others = fewest.host_connections / fewest.nodes - fewest.nodes
     yield "connections to hosts", one.host_connections, host_connections(deployment, others)
     per_node = fewest.database_connections / fewest.nodes
@@ -231,10 +267,10 @@ def _figures(
     line: Load,
     costs: UnitCosts,
     deployment: Deployment,
-    layers: Mapping[str, IdleLayer],
+    at_rest: IdleCosts,
 ) -> Iterator[tuple[str, float, float]]:
     """The name of each figure of a run, what was measured, and what the model says."""
-    cores = line.cores_free - line.nodes * idle_node_cores(layers, deployment)
+    cores = line.cores_free - line.nodes * idle_node_cores(at_rest, deployment)
     said = closed_loop(costs, deployment, clients=line.clients, cores=cores)
     shared: Shared = said.shared
     yield "commands per s", line.per_s, said.per_s

@@ -267,24 +267,42 @@ def carried(costs: UnitCosts, deployment: Deployment) -> Carried:
     return Carried(per_s=least, bound=bound, command_s=command_s(costs, deployment, least))
 
 
-class IdleLayer(msgspec.Struct, frozen=True):
-    """Cores that a layer of one node takes for itself, and for each host of the cluster."""
+class IdleCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Cores of processes that do nothing.
 
-    own: float
-    for_each: float
+    Attributes:
+        edge_cores: An edge.
+        host_cores: A host, which renews its lease and answers the placer.
+        ray_cores: What Ray has on a node, without what it has for each host.
+        ray_host_cores: That, for each host of the node.
+        stand_by_cores: A ``poste serve`` that is not the placer.
+        placer_cores: What the placer takes besides.
+        placer_host_cores: What it takes for each host of the cluster, which it asks all the time.
+    """
+
+    edge_cores: float
+    host_cores: float
+    ray_cores: float
+    ray_host_cores: float
+    stand_by_cores: float
+    placer_cores: float
+    placer_host_cores: float
 
 
-def idle_node_cores(layers: Mapping[str, IdleLayer], deployment: Deployment) -> float:
-    """What a node takes that does nothing, without its part of the databases."""
-    processes = {
-        "edges": deployment.edges_per_node,
-        "hosts": deployment.hosts_per_node * deployment.databases,
-    }
+def placer_cores(costs: IdleCosts, deployment: Deployment) -> float:
+    """The process that is the placer: it asks every host, also those that own nothing."""
     hosts = deployment.nodes * deployment.hosts_per_node * deployment.databases
-    return sum(
-        processes.get(name, 1) * (layer.own + layer.for_each * hosts)
-        for name, layer in layers.items()
-    )
+    return costs.stand_by_cores + costs.placer_cores + hosts * costs.placer_host_cores
+
+
+def idle_node_cores(costs: IdleCosts, deployment: Deployment) -> float:
+    """What a node takes on average that does nothing, without its part of the databases."""
+    hosts = deployment.hosts_per_node * deployment.databases
+    of_processes = deployment.edges_per_node * costs.edge_cores + hosts * costs.host_cores
+    of_ray = costs.ray_cores + hosts * costs.ray_host_cores
+    stand_by = (deployment.nodes - 1) * costs.stand_by_cores  # all but the placer
+    of_serve = (stand_by + placer_cores(costs, deployment)) / deployment.nodes
+    return of_processes + of_ray + of_serve
 
 
 def failover_s(

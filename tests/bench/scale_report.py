@@ -10,26 +10,26 @@ import msgspec
 
 from http_edge.cli.output import print_table
 from tests.bench.report import Report
-from tests.bench.scale_fit import Checked, Measured, checked, fit, fit_idle
+from tests.bench.scale_fit import CLAIM_S, Checked, Measured, checked, fit, fit_idle
 from tests.bench.scale_model import (
+    BUSY,
     CONNECTIONS_MAX,
     HOST_CONNECTIONS,
     Deployment,
-    IdleLayer,
+    IdleCosts,
     UnitCosts,
     carried,
     database_connections,
     edge_host_connections,
     failover_s,
     idle_node_cores,
+    placer_cores,
 )
 
 MEASURED: Final = Path(__file__).parent / "measured"
 """Reports of ``cluster`` and ``idle`` with one node, two and three; see their machine."""
 ERROR_MAX: Final = 0.2
 """By what share a prediction may be wrong."""
-_CLAIM_S: Final = 0.008
-"""For one shard: the newest 500 seals are read, and one is stored (``tests.bench identities``)."""
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +43,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         edge_host_connections: Of all edges together.
         connections_per_database: Of all processes to one database.
         idle_node_percent: Of a core, what a node takes that does nothing.
+        placer_percent: Of a core, what the placer takes while nothing happens.
         killed_s: From the kill of a node until others own its shards.
         lost_s: The same when its machine is cut off, or stands still.
         also: What has to be set before, or cannot be used.
@@ -57,6 +58,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     edge_host_connections: int
     connections_per_database: float
     idle_node_percent: float
+    placer_percent: float
     killed_s: float
     lost_s: float
     also: str
@@ -66,7 +68,7 @@ class Model(msgspec.Struct, frozen=True):
     """The unit costs, how far they are from what was measured, and what follows for clusters."""
 
     costs: Mapping[str, UnitCosts]
-    idle: Mapping[str, IdleLayer]
+    idle: IdleCosts
     checked: Sequence[Checked]
     predicted: Sequence[Predicted]
 
@@ -106,7 +108,7 @@ def _predicted(
     kind: str,
     costs: UnitCosts,
     deployment: Deployment,
-    idle: Mapping[str, IdleLayer],
+    idle: IdleCosts,
     per_node: float,
 ) -> Predicted:
     most = carried(costs, deployment)
@@ -121,16 +123,19 @@ def _predicted(
         edge_host_connections=edge_host_connections(deployment),
         connections_per_database=connections,
         idle_node_percent=100 * idle_node_cores(idle, deployment),
-        killed_s=failover_s(costs, deployment, claim_s=_CLAIM_S, was_killed=True),
-        lost_s=failover_s(costs, deployment, claim_s=_CLAIM_S, was_killed=False),
-        also=", ".join(_also(deployment, connections)),
+        placer_percent=100 * placer_cores(idle, deployment),
+        killed_s=failover_s(costs, deployment, claim_s=CLAIM_S, was_killed=True),
+        lost_s=failover_s(costs, deployment, claim_s=CLAIM_S, was_killed=False),
+        also=", ".join(_also(deployment, connections, placer_cores(idle, deployment))),
     )
 
 
-def _also(deployment: Deployment, connections: float) -> Iterator[str]:
+def _also(deployment: Deployment, connections: float, placer: float) -> Iterator[str]:
     wanted = deployment.nodes * deployment.hosts_per_node
     if connections > CONNECTIONS_MAX - HOST_CONNECTIONS:
         yield "max_connections"
+    if placer > BUSY:
+        yield "the placer fills its core"
     if wanted > deployment.hosts_of_database:
         yield f"{wanted - deployment.hosts_of_database} hosts of each database without a shard"
 
@@ -162,13 +167,14 @@ def print_model(found: Model) -> None:
         "Larger clusters",
         (
             *("nodes", "databases", "what", "per s", "breaks first", "ms"),
-            *("edge-host", "per database", "idle %", "killed s", "lost s", "also"),
+            *("edge-host", "per database", "idle %", "placer %", "killed s", "lost s", "also"),
         ),
         [
             (
                 *(str(one.nodes), str(one.databases), one.kind, f"{one.per_s:,.0f}", one.bound),
                 *(f"{one.command_ms:,.0f}", f"{one.edge_host_connections:,}"),
                 *(f"{one.connections_per_database:,.0f}", f"{one.idle_node_percent:.1f}"),
+                f"{one.placer_percent:.1f}",
                 *(f"{one.killed_s:.1f}", f"{one.lost_s:.1f}", one.also),
             )
             for one in found.predicted
