@@ -47,6 +47,7 @@ _CONNECTIONS: Final = 16
 _PAYLOAD: Final = "x" * 1_024
 _SECONDS_MAX: Final = 60.0
 _SETTLED_S: Final = 3.0
+_KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 _SOURCES: Final = Sources()
 
@@ -110,13 +111,13 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
 
 
 class Spent(NamedTuple):
-    """CPU seconds of each layer; and KiB that went to the write-ahead log, pages whole among them.
+    """CPU seconds of each layer, and KiB that went to the write-ahead log of the database.
 
-    A page goes there whole with its first change after a checkpoint.
+    A page goes there whole with its first change after a checkpoint, and a large log has more.
     """
 
     cpu_s: Mapping[str, float]
-    log: Mapping[str, float]
+    wal_kib: float
 
 
 class _Side:
@@ -183,9 +184,8 @@ class _Side:
 
     def spent(self) -> Spent:
         """What it has taken so far."""
-        ((wal_bytes, wal_pages),) = self._database.run("SELECT wal_bytes, wal_fpi FROM pg_stat_wal")
-        cpu_s = spent_s([self.server], ProcessTree(self._database.pid))
-        return Spent(cpu_s, {"wal_kib_each": int(wal_bytes) / 1024, "wal_pages_each": wal_pages})
+        ((wal_bytes,),) = self._database.run("SELECT pg_current_wal_insert_lsn() - '0/0'")
+        return Spent(spent_s([self.server], ProcessTree(self._database.pid)), int(wal_bytes) / _KIB)
 
     @property
     def client(self) -> MediatorClient:
@@ -256,14 +256,14 @@ class _Posted:
     latencies_ns: array[int] = field(default_factory=lambda: array("Q"))
     seconds: float = 0.0
     spent_s: Counter[str] = field(default_factory=Counter)
-    log: Counter[str] = field(default_factory=Counter)
+    wal_kib: float = 0.0
     each_s: list[float] = field(default_factory=list)
     p50_ns: list[float] = field(default_factory=list)
 
     def add(self, result: LoadResult, before: Spent, after: Spent) -> None:
         """Take a turn: its result, and what was spent before and after."""
         spent = {layer: after.cpu_s[layer] - before.cpu_s[layer] for layer in after.cpu_s}
-        self.log.update({name: after.log[name] - before.log[name] for name in after.log})
+        self.wal_kib += after.wal_kib - before.wal_kib
         self.latencies_ns.extend(result.latencies)
         self.seconds += result.elapsed_s
         self.spent_s.update(spent)
@@ -276,7 +276,7 @@ class _Posted:
         figures = {
             f"{layer}_cpu_s_per_1000": spent / count * 1000 for layer, spent in self.spent_s.items()
         }
-        figures |= {name: value / count for name, value in self.log.items()}
+        figures["wal_kib_each"] = self.wal_kib / count
         figures["cpu_s_per_1000"] = sum(self.spent_s.values()) / count * 1000
         if of is not None:
             figures["cpu_ratio"] = _ratio(self.each_s, of.each_s)
