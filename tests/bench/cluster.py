@@ -127,7 +127,7 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
             "forwards": await stack.enter_async_context(didcomm_agents(cluster.first)),
         }
         lines = await _throughput(cluster, loads, wanted, bar)
-        if wanted.moves:
+        if wanted.moves and len(everyone) > 1:
             lines += await _moves(cluster, loads, wanted, bar)
     facts = {"log": "PostgreSQL", "hosts_and_edges_per_node": 1, "shards": SHARDS}
     return report(wanted, lines, **facts, connections=CONNECTIONS)
