@@ -92,6 +92,16 @@ class EraseIdentity(CommandBase, frozen=True):
     records_max: int
 
 
+class SeeAgent(CommandBase, frozen=True):
+    """A message of the target itself came; what else it asks of the target may store nothing."""
+
+
+class ExpireRecords(CommandBase, frozen=True):
+    """Remove what is due by the rules of retention, ``records_max`` records at most."""
+
+    records_max: int
+
+
 class QueueEnvelopes(CommandBase, frozen=True):
     """Queue the envelopes of one message of DIDComm v2 for the target, in order, all or none.
 

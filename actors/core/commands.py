@@ -21,6 +21,7 @@ from actors.core.account_commands import (
     Connection,
     EndAccount,
     EraseIdentity,
+    ExpireRecords,
     FindAccount,
     FindKeyOwner,
     GrantMediation,
@@ -28,6 +29,7 @@ from actors.core.account_commands import (
     QueueEnvelopes,
     ReleaseKey,
     RotateAccount,
+    SeeAgent,
 )
 from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
@@ -40,6 +42,7 @@ __all__ = [
     "Connection",
     "EndAccount",
     "EraseIdentity",
+    "ExpireRecords",
     "FindAccount",
     "FindKeyOwner",
     "GrantMediation",
@@ -47,6 +50,7 @@ __all__ = [
     "QueueEnvelopes",
     "ReleaseKey",
     "RotateAccount",
+    "SeeAgent",
 ]
 """Declared beside this module, and part of the family all the same."""
 
@@ -325,12 +329,6 @@ class PurgeQueue(CommandBase, frozen=True):
     """Remove everything that waits for the target, by the operator's word."""
 
 
-class ExpireRecords(CommandBase, frozen=True):
-    """Remove what is due by the rules of retention, ``records_max`` records at most."""
-
-    records_max: int
-
-
 class ReleaseLeases(CommandBase, frozen=True):
     """What ``session`` holds is offered again; its live mode and its implicit pickup end."""
 
@@ -428,6 +426,7 @@ Command: TypeAlias = (
     | RotateAccount
     | EndAccount
     | EraseIdentity
+    | SeeAgent
     | ClaimKey
     | ReleaseKey
     | FindKeyOwner

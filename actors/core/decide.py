@@ -19,6 +19,7 @@ from actors.core import (
     envelopes,
     erasure,
     forwarded,
+    idle_agents,
     message_queue,
     retention,
     saved_events,
@@ -139,7 +140,8 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.EndLive, agent, envelopes.end_live),
         _row(commands.ReleaseLeases, mediator, envelopes.release_leases),
         _row(commands.PurgeQueue, mediator, envelopes.purge),
-        # What is due, by the rules of retention
+        # What is due, by the rules of retention, and what puts that off
+        _row(commands.SeeAgent, agent, idle_agents.see),
         _row(commands.ExpireRecords, mediator, retention.expire),
         # Erasure, by the operator's word or the owner's
         _row(commands.EraseIdentity, mediator, erasure.erase),

@@ -30,7 +30,9 @@ from eventstore.log.content import size_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
     AccountEnded,
+    AccountExpired,
     AccountRotated,
+    AgentSeen,
     ConnectionEstablished,
     ContractExpired,
     ContractRequested,
@@ -69,6 +71,7 @@ from eventstore.log.events import (
     SavedEventsErased,
     SpeakerNamed,
 )
+from eventstore.log.signs_of_life import is_sign_of_life
 
 _SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
 _SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
@@ -125,6 +128,8 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
                 state.public_bytes -= 0 if withdrawn is None else withdrawn.stored_bytes
         case _:
             _evolve_agent(state, event, version)
+    if state.connection is not None and is_sign_of_life(event):
+        state.seen_ms = max(state.seen_ms, event.at_ms)
     state.version = version
 
 
@@ -243,6 +248,8 @@ def _evolve_agent(  # noqa: C901 - one arm per event
                 event.protocol,
                 event.invitation_id,
             )
+        case AgentSeen():
+            pass  # its time is all that it says
         case MediationGranted():
             state.mediated = True
         case KeylistUpdated():
@@ -295,6 +302,10 @@ def _evolve_account(state: Identity, event: Event, version: int) -> None:
             state.mediated = state.refusing = False
             state.ended_at_s = event.issued_at_s
             state.prior_dids = []
+        case AccountExpired():
+            state.connection = state.policy = None
+            state.mediated = state.refusing = False
+            state.keylist, state.prior_dids = {}, []
         case IdentityErasureBegun() | SavedEventsErased() | IdentityErased():
             _erase(state, event, version)
         case _:

@@ -14,7 +14,7 @@ from actors.core.commands import Connection
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 8
+FOLD = 9
 """Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -105,7 +105,8 @@ class Identity(msgspec.Struct):
     Of a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
     base58, in order, each with the number of its claim), its own ``policy`` for the queue, how
     many of the messages are envelopes (in all, and by recipient key), and the times of its queue
-    in Unix ms, 0 for never.
+    in Unix ms, 0 for never. ``seen_ms`` is when it gave the last sign of life
+    (``eventstore.log.signs_of_life``).
     ``refusing``: the queue has refused a message since it last changed. ``recent``: the ids of the
     envelopes queued last, by what each came by, so that a sender's retry makes no second one; of
     an edge, the commands that its last counts came by.
@@ -155,6 +156,7 @@ class Identity(msgspec.Struct):
     last_added_ms: int = 0
     last_delivered_ms: int = 0
     last_removed_ms: int = 0
+    seen_ms: int = 0
     refusing: bool = False
     recent: dict[bytes, str] = {}
     expiring: dict[str, Seconds] = {}

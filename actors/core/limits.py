@@ -9,8 +9,10 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently.
 
     ``message_bytes_max`` is of envelopes. An age of 0 is no limit; those of contracts and of the
-    unregistered count from when they expired. Bytes other than those of the queue are as in
-    ``actors.core.stored_bytes``; ``identity_bytes_max`` is of all kinds.
+    unregistered count from when they expired. That of idle agents counts from the last sign of
+    life, and not from before ``idle_agents_since_ms``: until then not all of these were recorded.
+    Bytes other than those of the queue are as in ``actors.core.stored_bytes``;
+    ``identity_bytes_max`` is of all kinds.
     """
 
     queue_messages_max: int = 10_000
@@ -30,6 +32,8 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     contract_requests_age_s_max: int = 7_776_000
     expired_contracts_age_s_max: int = 0
     unregistered_age_s_max: int = 0
+    idle_agents_age_s_max: int = 0
+    idle_agents_since_ms: int = 0
     keylist_keys_max: int = 10_000
     live_in_flight_max: int = 100
     leased_max: int = 1_000

@@ -253,17 +253,29 @@ class Erased(_Reply, frozen=True):
     is_known: bool = True
 
 
+class AgentNoted(_Reply, frozen=True):
+    """A message of the agent was taken note of; before ``again_ms`` (Unix) no other need be."""
+
+    again_ms: int
+
+
 class Expired(_Reply, frozen=True):
-    """How many records of each kind were removed because their time was over."""
+    """How many records of each kind were removed because their time was over.
+
+    ``agents`` is 1 where the account of an idle agent ended; ``keys`` are those that it had
+    registered then, to be released.
+    """
 
     messages: int
     contract_requests: int
     contracts: int
+    agents: int = 0
+    keys: list[ClaimedKey] = []
 
     @property
     def records(self) -> int:
         """All of them."""
-        return self.messages + self.contract_requests + self.contracts
+        return self.messages + self.contract_requests + self.contracts + self.agents
 
 
 Reply: TypeAlias = (
@@ -292,6 +304,7 @@ Reply: TypeAlias = (
     | Purged
     | Erased
     | Expired
+    | AgentNoted
 )
 
 
@@ -316,14 +329,23 @@ class EnvelopeDelivered(_Reply, frozen=True):
     message: DeliveredMessage
 
 
+class KeysOver(_Reply, frozen=True):
+    """The account had registered these keys and has ended by itself: they are to be released.
+
+    For one edge, which asks the owners of the keys; it is for no socket.
+    """
+
+    keys: list[ClaimedKey]
+
+
 Notice: TypeAlias = MessageArrived | ContractsUpdated | EnvelopesWaiting | EnvelopeDelivered
 
 
 class Push(msgspec.Struct, frozen=True, array_like=True):
-    """A notice for every socket of ``did`` on one edge."""
+    """A notice for every socket of ``did`` on one edge, or what that edge itself is to do."""
 
     did: str
-    notice: Notice
+    notice: Notice | KeysOver
 
 
 class BatchResult(msgspec.Struct, frozen=True, array_like=True):

@@ -2,9 +2,10 @@
 
 A message leaves after the operator's age, its owner's, or the time that its sender named, whichever
 is first; a contract request after the operator's age; a contract some time after it has expired;
-and everything that waits for an identity, with its contracts, some time after its registration was
-over. Rules of this file: pure; what leaves does so by an event that says why; what a state says of
-times depends on no setting (``due_times``), so that settings may change.
+everything that waits for an identity, with its contracts, some time after its registration was
+over; and an agent that has been silent for too long ends (``actors.core.idle_agents``). Rules of
+this file: pure; what leaves does so by an event that says why; what a state says of times depends
+on no setting (``due_times``), so that settings may change.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import islice
 from math import ceil
 from typing import Final, NamedTuple
 
-from actors.core import erasure
+from actors.core import erasure, idle_agents
 from actors.core.commands import ExpireRecords
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.identity import Identity
@@ -32,14 +33,16 @@ class DueTimes(NamedTuple):
     """From when on something of an identity may be due, in Unix milliseconds; None for nothing.
 
     ``expires_at_ms`` is when its first message expires by its sender's word or by the owner's
-    rules. Of the other three the operator's ages count from there: the oldest contract request, the
-    first expiry of a contract, and the end of the registration of who has anything that could go.
+    rules. Of the others the operator's ages count from there: the oldest contract request, the
+    first expiry of a contract, the end of the registration of who has anything that could go, and
+    the last sign of life of an agent.
     """
 
     expires_at_ms: int | None
     requests_since_ms: int | None
     contracts_until_ms: int | None
     registered_until_ms: int | None
+    idle_since_ms: int | None
 
 
 def due_times(state: Identity) -> DueTimes:
@@ -52,6 +55,7 @@ def due_times(state: Identity) -> DueTimes:
         None if oldest is None else oldest.at_ms,
         _ms(state.contracts_until_s) if state.contracts else None,
         _ms(state.registered_until_s) if is_client and anything else None,
+        idle_agents.idle_from_ms(state),
     )
 
 
@@ -65,7 +69,10 @@ def due_until_ms(limits: IdentityLimits, now_ms: int) -> dict[Due, int]:
         Due.REQUESTS: requests_s and requests_s * 1000 + 1,
         Due.CONTRACTS: limits.expired_contracts_age_s_max * 1000,
         Due.REGISTRATION: limits.unregistered_age_s_max * 1000,
+        Due.IDLE: idle_agents.ends_after_ms(limits),
     }
+    if limits.idle_agents_since_ms + ages_ms[Due.IDLE] > now_ms:
+        del ages_ms[Due.IDLE]
     return {
         time: now_ms - age_ms for time, age_ms in ages_ms.items() if age_ms or time is Due.EXPIRING
     }
@@ -86,7 +93,11 @@ def expire(state: Identity, command: ExpireRecords, context: DecisionContext) ->
         step = erasure.next_step(state, command.records_max, context)
         assert isinstance(step.reply, Erased)
         return Accepted(Expired(step.reply.records + 1, 0, 0), step.events)
+    if idle_agents.is_idle(state, context):
+        return idle_agents.end(state, context)
     is_over, most = _is_unregistered(state, context), command.records_max
+    if idle_agents.has_left_envelopes(state) and not is_over:
+        return idle_agents.remove_left(state, most, context)
     reason = UNREGISTERED if is_over else EXPIRED
     messages = list(state.messages) if is_over else due_messages(state, context)
     messages = messages[:most]
@@ -106,9 +117,10 @@ def expire(state: Identity, command: ExpireRecords, context: DecisionContext) ->
 def _expires_at_ms(state: Identity) -> int | None:
     """When the first message expires by its sender's word, or by the owner's rule for envelopes.
 
-    Long ago for an identity that is being erased: its next step is always due.
+    Long ago for an identity that is being erased, or an account that was idle and has ended: the
+    next step is always due.
     """
-    if state.erasing:
+    if state.erasing or idle_agents.has_left_envelopes(state):
         return 0
     first = _ms(state.expires_first_s) if state.expires_first_s else None
     own_s = state.policy.age_s_max if state.policy is not None else 0

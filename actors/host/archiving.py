@@ -1,8 +1,8 @@
 """Lets rows of the log leave for its archive, in small steps, each whole or not at all.
 
 A row may leave when the archive has it, a seal and the seam stand for it, and nothing that lives
-refers to it. What leaves is traffic: messages with what happened to them, counts of refusals, and
-seals. What stays:
+refers to it. What leaves is traffic: messages with what happened to them, counts of refusals, signs
+of life of agents, and seals. What stays:
 
 - a row that the state of its identity refers to: a message that waits;
 - events that the read models are made of (saved and public events, registrations, connections);
@@ -40,6 +40,7 @@ from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
+    AgentSeen,
     BatchSealed,
     MessageQueued,
     MessageQueued1,
@@ -57,7 +58,7 @@ LEAVING: Final = frozenset(
     TOPIC_BY_TYPE[kind]
     for kind in (
         *(MessageQueued, MessageQueued1, MessagesDelivered, MessagesRemoved, MessagesRemoved1),
-        *(QueueRefused, RefusalsCounted),
+        *(QueueRefused, RefusalsCounted, AgentSeen),
     )
 )
 """The events that leave, beside seals, when nothing refers to them."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, TypeAlias
 
 import msgspec
 
-from actors.core.commands import ExpireRecords, Submission
+from actors.core.commands import ClaimedKey, ExpireRecords, Submission
 from actors.core.limits import HostLimits
 from actors.core.partitioning import shard_of
 from actors.core.replies import BatchResult, Expired
@@ -37,6 +37,8 @@ _RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
 
 Submit: TypeAlias = Callable[[str, bytes, Callable[[bytes], None]], None]
 """As ``Writer.submit``."""
+HandOverKeys: TypeAlias = Callable[[str, Sequence[ClaimedKey]], None]
+"""Called with an agent that has ended, and the keys that it had registered."""
 Holdings: TypeAlias = Callable[[], Mapping[str, str]]
 """The partitions that this host owns."""
 
@@ -55,14 +57,17 @@ class Expiry:
         clock: Clock,
         new_id: NewId,
         on_look: Callable[[], None] = lambda: None,
+        hand_over_keys: HandOverKeys = lambda _did, _keys: None,
     ) -> None:
         """One that does nothing before ``start``, or ``step``; ``shards`` is how many there are.
 
         ``on_look`` is called before each step, on the thread of this; it may raise ``LogError``.
+        The owners of keys may be other hosts, so ``hand_over_keys`` has them released.
         """
         self._log, self._limits, self._pace = log, limits.identity, limits.retention
         self._shards, self._holdings, self._submit = shards, holdings, submit
         self._clock, self._new_id, self._on_look = clock, new_id, on_look
+        self._hand_over_keys = hand_over_keys
         self._places: dict[Due, DuePlace | None] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="expiry", daemon=True)
@@ -125,6 +130,9 @@ class Expiry:
         answered: Future[bytes] = Future()
         self._submit("", _ENCODER.encode(submissions), answered.set_result)
         replies = _RESULT.decode(answered.result(_ANSWER_S_MAX)).replies
+        for did, reply in zip(found, replies, strict=True):
+            if isinstance(reply, Expired) and reply.keys:
+                self._hand_over_keys(did, reply.keys)
         return any(isinstance(reply, Expired) and reply.records for reply in replies)
 
     def _work(self) -> None:

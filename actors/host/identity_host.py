@@ -15,15 +15,16 @@ from typing import Final, TypeVar, assert_never, cast
 
 import msgspec
 
-from actors.core.commands import Read, WaitingAt
+from actors.core.commands import ClaimedKey, Read, WaitingAt
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
-from actors.core.replies import MessagesPage
+from actors.core.replies import KeysOver, MessagesPage, Push
 from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
 from actors.host.expiry import Expiry
 from actors.host.growth import Growth
 from actors.host.host import Host
+from actors.host.idle_watch import watched
 from actors.host.inspection import Inspector
 from actors.host.measures import HostReport, HostStats, LogWatch, families
 from actors.host.packed_page import pack_page
@@ -78,6 +79,7 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _REPORT_S_MAX: Final = 1.0
 """A report waits this long for the writer, and as long again for the log."""
+_KEYS_AT_ONCE: Final = 1_000
 _CHARGED_BYTES_MIN: Final = 16_384
 """Smaller pages are paid for by the query: charging one takes a turn of the writer."""
 
@@ -144,10 +146,11 @@ class IdentityHost:
         self._is_placed, self._may_serve = options.is_placed, may_serve
         self._incarnation = new_id()
         folder = folder_of(options.dsn)
+        limits = watched(options.limits, self._log, clock())
         self._host = Host(
             options.name,
             self._log,
-            options.limits,
+            limits,
             clock=clock,
             new_id=new_id,
             secret=new_secret(),
@@ -165,14 +168,15 @@ class IdentityHost:
             self._log,
             incarnation=self._incarnation,
             push_out=push_out,
-            limits=options.limits,
+            limits=limits,
             may_serve=may_serve,
         )
         self._log_watch = LogWatch(self._log)
         self._growth = Growth(self._log, clock)
         self._inspector = Inspector(self._host, self._log, self._on_writer)
         self._sockets: dict[str, int] = {}
-        self._expiry = self._expiry_of(options, clock, new_id)
+        self._push_out = push_out
+        self._expiry = self._expiry_of(limits, options.shards, clock, new_id)
         self._writer.start()
         if options.shards:
             self._expiry.start()
@@ -281,6 +285,7 @@ class IdentityHost:
         The incarnation changes whenever the host starts anew: it has then forgotten its sessions.
         Those of an edge that started anew ended with its connection; what it opened since stays.
         """
+        self._sockets.pop(edge, None)
         self._sockets[edge] = sockets
         return self._incarnation
 
@@ -373,17 +378,29 @@ class IdentityHost:
         self._log_watch.close()
         self._log.close()
 
-    def _expiry_of(self, options: HostOptions, clock: Clock, new_id: NewId) -> Expiry:
+    def _expiry_of(self, limits: HostLimits, shards: int, clock: Clock, new_id: NewId) -> Expiry:
         return Expiry(
             self._log,
-            options.limits,
-            shards=options.shards,
+            limits,
+            shards=shards,
             holdings=lambda: self._host.holdings,
             submit=self._writer.submit,
             clock=clock,
             new_id=new_id,
             on_look=self._growth.look,
+            hand_over_keys=self._hand_over_keys,
         )
+
+    def _hand_over_keys(self, did: str, keys: Sequence[ClaimedKey]) -> None:
+        """Have an edge release them, the one that showed itself last.
+
+        Without one, as where that is killed meanwhile, they stay claimed by who is gone, who loses
+        them to who holds them.
+        """
+        for edge in list(self._sockets)[-1:]:
+            for start in range(0, len(keys), _KEYS_AT_ONCE):
+                over = KeysOver(list(keys[start : start + _KEYS_AT_ONCE]))
+                self._push_out(edge, [Push(did, over)])
 
     def _page(self, read: Read) -> memoryview:
         stream = identity_stream(read.owner_did)

@@ -27,6 +27,7 @@ from typing_extensions import override
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog, LogFigures, StorageFigures
 from eventstore.log.events import (
+    AccountExpired,
     ContractExpired,
     ContractRequestsExpired,
     Event,
@@ -212,7 +213,7 @@ class HostMeasures:
         )
         self.removed = Counts(
             "poste_records_removed",
-            "Messages, contract requests and contracts that left identities, by kind and reason.",
+            "Messages, contract requests, contracts and agents that left, by kind and reason.",
             ("kind", "reason"),
             registry,
         )
@@ -228,6 +229,8 @@ class HostMeasures:
                     self.removed.add("contract_request", event.reason, count=requests)
                 case ContractExpired():
                     self.removed.add("contract", event.reason)
+                case AccountExpired():
+                    self.removed.add("agent", event.reason)
                 case _:
                     pass
 

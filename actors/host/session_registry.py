@@ -16,6 +16,7 @@ from actors.core.commands import (
     DeliverMessages,
     EndAccount,
     EndLive,
+    ExpireRecords,
     Listen,
     OpenSession,
     ReleaseLeases,
@@ -26,12 +27,20 @@ from actors.core.commands import (
 )
 from actors.core.decision import Leasing
 from actors.core.leases import Lease, Leases
-from actors.core.replies import EnvelopeDelivered, Notice, Push, QueueState, Refused, Reply
+from actors.core.replies import (
+    EnvelopeDelivered,
+    Expired,
+    Notice,
+    Push,
+    QueueState,
+    Refused,
+    Reply,
+)
 from actors.core.sessions import LiveMode, Sessions, SessionsOf
 
 _ABOUT_SESSIONS: Final = frozenset(
     {
-        *(CloseSession, DeliverMessages, EndAccount, EndLive, Listen, OpenSession),
+        *(CloseSession, DeliverMessages, EndAccount, EndLive, ExpireRecords, Listen, OpenSession),
         *(ReleaseLeases, RemoveMessages, RotateAccount, StartLive),
     }
 )
@@ -131,6 +140,8 @@ class SessionRegistry:
                 self.sessions.end_implicit(did, command.session)
             case RotateAccount() | EndAccount():
                 # A session in live mode was of another speaker, or is over: the next begins anew.
+                self.sessions.end_handing_out(did)
+            case ExpireRecords() if isinstance(reply, Expired) and reply.agents:
                 self.sessions.end_handing_out(did)
             case ReleaseLeases():
                 self.sessions.end_live(did, command.session)

@@ -114,6 +114,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
     requests_since_ms: int | None = None
     contracts_until_ms: int | None = None
     registered_until_ms: int | None = None
+    idle_since_ms: int | None = None
     changed: Changed = Changed.ANYTHING
 
 
@@ -125,6 +126,7 @@ class Due(StrEnum):
     REQUESTS = "requests_since_ms"
     CONTRACTS = "contracts_until_ms"
     REGISTRATION = "registered_until_ms"
+    IDLE = "idle_since_ms"
 
 
 class DuePlace(msgspec.Struct, frozen=True, array_like=True):
@@ -401,7 +403,10 @@ class EventLog(Protocol):
         """A constant of the log, fixed at its first use (e.g. the number of shards)."""
 
     def settings(self) -> dict[str, str]:
-        """All constants of the log that were fixed so far."""
+        """All constants of the log that were fixed so far, and marks."""
+
+    def mark(self, name: str, value: str | None) -> None:
+        """Write down, or take away with None, what is no constant and stands beside these."""
 
     def check_writable(self) -> None:
         """Prove that the store takes a durable write now. Raises: LogUnavailable."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from eventstore.log.agent_events import AccountExpired, AgentSeen
 from eventstore.log.content import Content
 from eventstore.log.event_fields import (
     ERASED_AT_ONCE,
@@ -46,7 +47,16 @@ from eventstore.log.event_registry import (
     type_name,
 )
 
-__all__ = ["FREQUENT", "TOPIC_BY_TYPE", "Event", "RefusedCommands", "Seconds", "type_name"]
+__all__ = [
+    "FREQUENT",
+    "TOPIC_BY_TYPE",
+    "AccountExpired",
+    "AgentSeen",
+    "Event",
+    "RefusedCommands",
+    "Seconds",
+    "type_name",
+]
 """Declared beside this module, and part of it all the same."""
 
 
@@ -214,8 +224,9 @@ class MessagesRemoved(Event, frozen=True, kw_only=True):
     """These messages, queued at ``versions``, left the queue (8.8; RFC 0685 messages-received).
 
     ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired, purged,
-    ended (with the account), unregistered (the registration of who they waited for is over), or
-    lost (their contents are not in this log: it was restored from an export without them).
+    ended (with the account), unregistered (the registration of who they waited for is over), idle
+    (the account of the agent ended, from which nothing came), erased, or lost (their contents are
+    not in this log: it was restored from an export without them).
     """
 
     message_ids: list[str]

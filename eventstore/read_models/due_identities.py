@@ -19,6 +19,8 @@ INDEXES: Final = tuple(
     for time in Due
 )
 """The same text for both stores. A message that is not the oldest changes none of them."""
+MADE_LAST: Final = f"due_by_{DUE_COLUMNS[-1]}"
+"""The index that is made last: where it is, all others are, and the columns."""
 _FIRST: Final = DuePlace(-(2**62), b"")
 
 

@@ -21,6 +21,7 @@ from eventstore.log.content import size_of
 from eventstore.log.event_log import LogFigures, QueueDepth, WaitingQueue
 from eventstore.log.events import (
     AccountEnded,
+    AccountExpired,
     ConnectionEstablished,
     ContractExpired,
     ContractRequested,
@@ -42,6 +43,7 @@ from eventstore.log.events import (
     Seconds,
 )
 from eventstore.log.session import Session
+from eventstore.log.signs_of_life import SIGNS_OF_LIFE, idle_since_ms, is_sign_of_life
 from eventstore.log.streams import identity_stream
 from eventstore.read_models.due_identities import DUE_COLUMNS
 
@@ -70,7 +72,7 @@ def row_of(depth: QueueDepth) -> tuple[object, ...]:
     return (
         *(d.stream.bytes, d.messages, d.bytes, d.oldest_at_ms, d.did.encode()),
         *(int(d.outbound), d.expires_at_ms, d.requests_since_ms),
-        *(d.contracts_until_ms, d.registered_until_ms),
+        *(d.contracts_until_ms, d.registered_until_ms, d.idle_since_ms),
     )
 
 
@@ -134,10 +136,10 @@ def are_totals_wrong(session: Session, stored_in: str) -> bool:
     return bool(wrong)
 
 
-FOLDED: Final = (
+FOLDED: Final[tuple[type[Event], ...]] = (
     IdentityRegistered,
     ConnectionEstablished,
-    AccountEnded,
+    *(AccountEnded, AccountExpired),
     *(MessageQueued, MessageQueued1),
     *(MessagesRemoved, MessagesRemoved1),
     *(MessageExpirySet, QueuePolicySet),
@@ -145,6 +147,7 @@ FOLDED: Final = (
     *(ContractRequestsAcknowledged, ContractRequestsAcknowledged1, ContractRequestsExpired),
     *(ContractStored, ContractExpired),
     *(IdentityErasureBegun, IdentityErased),
+    *SIGNS_OF_LIFE,
 )
 """The events that say something about a queue, or of when something of its owner is due."""
 ENTRIES_MAX: Final = 1_000_000
@@ -158,6 +161,7 @@ class _Queue(msgspec.Struct):
     bytes: int = 0
     outbound: bool = False
     is_agent: bool = False
+    seen_ms: int = 0
     own_age_s: int = 0
     registered_until_s: Seconds = 0
     waiting: dict[str, tuple[int, int, bool]] = {}
@@ -176,7 +180,7 @@ class _Queue(msgspec.Struct):
         expiries = [ceil(at_s * 1000) for at_s in self.expiring.values()]
         if self.own_age_s and first is not None:
             expiries.append(first + self.own_age_s * 1000 + 1)
-        if self.is_being_erased:
+        if self.is_being_erased or (first is not None and not self.is_agent):
             expiries.append(0)
         has_any = self.waiting or self.requests or self.contracts
         is_client = self.registered_until_s and not self.is_agent
@@ -191,6 +195,7 @@ class _Queue(msgspec.Struct):
             next(iter(self.requests.values()), None),
             ceil(min(self.contracts.values()) * 1000) if self.contracts else None,
             ceil(self.registered_until_s * 1000) if is_client and has_any else None,
+            idle_since_ms(self.seen_ms, self.registered_until_s) if self.is_agent else None,
         )
 
 
@@ -219,6 +224,9 @@ class QueueFold:
             case _:
                 if (known := self._queues.get(stream)) is not None:
                     self._take(known, event)
+        agent = self._queues.get(stream)
+        if agent is not None and agent.is_agent and is_sign_of_life(event):
+            agent.seen_ms = max(agent.seen_ms, event.at_ms)
         if self._entries > self._entries_max:
             self._halve()
 
@@ -239,7 +247,7 @@ class QueueFold:
         self, queue: _Queue, event: Event
     ) -> None:
         match event:
-            case AccountEnded():
+            case AccountEnded() | AccountExpired():
                 queue.outbound = queue.is_agent = False
                 queue.own_age_s = 0
             case IdentityErasureBegun():

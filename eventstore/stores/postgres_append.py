@@ -29,13 +29,13 @@ KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
 """Keeps out every append, of an earlier release too, and VACUUM."""
 _TURN: Final = int.from_bytes(b"append", "big")
 FUNCTION: Final = f"""
-    DO $make$ BEGIN IF to_regproc('poste_append_3') IS NULL THEN
-    CREATE FUNCTION poste_append_3(
+    DO $make$ BEGIN IF to_regproc('poste_append_4') IS NULL THEN
+    CREATE FUNCTION poste_append_4(
         streams uuid[], versions bigint[], topics text[], states bytea[], kept bytea[],
         erased_streams uuid[], erased_versions bigint[],
         queues bytea[], numbers bigint[], sizes bigint[], since bigint[], dids bytea[],
         outbounds smallint[], expires bigint[], requests bigint[], contracts bigint[],
-        registrations bigint[]
+        registrations bigint[], idle bigint[]
     ) RETURNS bigint[] LANGUAGE plpgsql AS $$
     DECLARE
         positions bigint[];
@@ -65,7 +65,7 @@ FUNCTION: Final = f"""
         IF queues IS NOT NULL THEN
             INSERT INTO queue_depths ({NAMES})
             SELECT * FROM unnest(queues, numbers, sizes, since, dids, outbounds,
-                expires, requests, contracts, registrations)
+                expires, requests, contracts, registrations, idle)
             ON CONFLICT (stream) DO UPDATE SET {CHANGES};
         END IF;
         RETURN positions;
@@ -75,9 +75,10 @@ FUNCTION: Final = f"""
 """Another one gets another name: nodes of two releases append to one log."""
 # In binary form, because bytes as text are twice as long.
 _APPEND: Final = (
-    "SELECT poste_append_3(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
+    "SELECT poste_append_4(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
     " %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
-    " %b::bytea[], %b::smallint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[])"
+    " %b::bytea[], %b::smallint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],"
+    " %b::bigint[])"
 )
 _T = TypeVar("_T")
 
@@ -113,6 +114,7 @@ def append(
         [depth.requests_since_ms for depth in depths],
         [depth.contracts_until_ms for depth in depths],
         [depth.registered_until_ms for depth in depths],
+        [depth.idle_since_ms for depth in depths],
     ]
     cursor.execute(_APPEND, [_or_null(values) for values in parameters])
     ((positions,),) = cursor.fetchall()

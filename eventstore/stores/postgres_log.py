@@ -24,7 +24,7 @@ from eventstore.log.errors import LogUnavailable, ReadModelsMissing
 from eventstore.log.event_log import ChangedRow, LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
-from eventstore.read_models.due_identities import INDEXES
+from eventstore.read_models.due_identities import INDEXES, MADE_LAST
 from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
 from eventstore.stores import postgres_queue_totals as queue_totals
@@ -97,7 +97,7 @@ _TABLES: Final = (
         stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
         oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,
         expires_at_ms bigint, requests_since_ms bigint, contracts_until_ms bigint,
-        registered_until_ms bigint
+        registered_until_ms bigint, idle_since_ms bigint
     )
     """,
     """
@@ -126,14 +126,14 @@ _LATER: Final = (
     ADD COLUMN IF NOT EXISTS expires_at_ms bigint,
     ADD COLUMN IF NOT EXISTS requests_since_ms bigint,
     ADD COLUMN IF NOT EXISTS contracts_until_ms bigint,
-    ADD COLUMN IF NOT EXISTS registered_until_ms bigint
+    ADD COLUMN IF NOT EXISTS registered_until_ms bigint,
+    ADD COLUMN IF NOT EXISTS idle_since_ms bigint
     """,
     """
     CREATE INDEX IF NOT EXISTS outbound_queues ON queue_depths (oldest_at_ms)
     WHERE messages > 0 AND outbound = 1
     """,
     *INDEXES,
-    *queue_totals.MAKE,
 )
 """What the first logs were made without. Done only where it is missing: looking for it takes no
 lock, doing it waits for every reader and keeps out every writer."""
@@ -142,7 +142,7 @@ _ERASE: Final = (
     " public.stored_events WHERE originator_id = stream AND originator_version = version"
     " AND position = notification_id"
 )
-_IS_CURRENT: Final = f"SELECT {queue_totals.IS_MADE} AS current"
+_MADE: Final = f"SELECT to_regclass('{MADE_LAST}') IS NOT NULL, {queue_totals.IS_MADE}"
 _CLEARED: Final = ("stored_events", "contents", "archived_states", *READ_MODELS)
 
 
@@ -258,11 +258,12 @@ class PostgresStore(Store):
                 with connection.transaction():
                     for statement in _TABLES:
                         connection.execute(statement)
-                current = connection.execute(_IS_CURRENT).fetchone()
-                if current is None or not current["current"]:
-                    # An index takes as long as its table is large.
-                    connection.answer_s_max = None
-                    for statement in _LATER:
+                cursor = connection.cursor(row_factory=tuple_row)
+                (made,) = cursor.execute(_MADE).fetchall()
+                for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
+                    for statement in () if is_made else later:
+                        # An index takes as long as its table is large.
+                        connection.answer_s_max = None
                         connection.execute(statement)
             finally:
                 connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))

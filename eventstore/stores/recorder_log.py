@@ -337,6 +337,14 @@ class RecorderLog(EventLog):
             return stored_settings(session)
 
     @override
+    def mark(self, name: str, value: str | None) -> None:
+        with self._writing() as session:
+            session.run_many("DELETE FROM settings WHERE name = ?", [(name.encode(),)])
+            if value is not None:
+                new = "INSERT INTO settings (name, value) VALUES (?, ?)"
+                session.run_many(new, [(name.encode(), value.encode())])
+
+    @override
     def check_writable(self) -> None:
         with self._writing() as session:
             session.run_many(

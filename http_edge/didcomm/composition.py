@@ -51,6 +51,7 @@ from http_edge.didcomm.protocols.routing import FAMILIES as ROUTING
 from http_edge.didcomm.protocols.routing import Forwarding
 from http_edge.didcomm.reading import MessageReader
 from http_edge.didcomm.sockets import DidCommSockets
+from http_edge.didcomm.traffic import Traffic
 from http_edge.didcomm.unknown_dids import AgentDids, UnknownDids
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.routes import BodyRoute, PlainRoute, RouteGroup, SocketRoute
@@ -142,6 +143,7 @@ class DidCommMediator:
                 outbound=dependencies.workers.wake,
             ),
             accounts=_accounts(enrolment, dependencies),
+            traffic=_traffic(dependencies),
             clock=dependencies.clock,
             new_id=dependencies.new_id,
             senders=dependencies.senders,
@@ -168,8 +170,7 @@ class DidCommMediator:
             )
         )
         self.outbound = dependencies.workers.figures
-        self._refusals = dependencies.refusals
-        self._pseudonym = pseudonym(keys)
+        self._refusals, self._pseudonym = dependencies.refusals, pseudonym(keys)
         self.page = InvitationPage(invitations, settings.url, clock=dependencies.clock)
 
     def routes(self) -> RouteGroup:
@@ -239,6 +240,16 @@ def _accounts(enrolment: Enrolment, dependencies: DidCommDependencies) -> Accoun
         Keylists(identities, keys_max=settings.keylist_keys_max),
         enrolment.reach,
         accounts_remembered_max=settings.accounts_remembered_max,
+    )
+
+
+def _traffic(dependencies: DidCommDependencies) -> Traffic:
+    settings = dependencies.settings
+    return Traffic(
+        dependencies.identities,
+        idle_agents_s=settings.retention.idle_agents_s,
+        remembered_max=settings.didcomm.accounts_remembered_max,
+        clock=dependencies.clock,
     )
 
 

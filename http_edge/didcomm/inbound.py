@@ -47,6 +47,7 @@ from http_edge.didcomm.protocols.report_limit import ReportLimit
 from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding, ToQueue
 from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
 from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of, rejected_by
+from http_edge.didcomm.traffic import Traffic
 from http_edge.listener.address_charge import charge_unproven
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
@@ -95,6 +96,7 @@ class Inbound:
         forwarding: Forwarding,
         *,
         accounts: Accounts,
+        traffic: Traffic,
         clock: Clock,
         new_id: NewId,
         senders: RateLimit,
@@ -113,6 +115,7 @@ class Inbound:
         self._identities = identities
         self._forwarding = forwarding
         self._accounts = accounts
+        self._traffic = traffic
         self._reader = reader
         self._times = AnswerTimes()
         self._reports = ReportLimit(settings)
@@ -336,7 +339,9 @@ class Inbound:
             patient=peer_state.patient,
             live=peer_state.live,
         )
-        return request, await self._outcome(request)
+        outcome = await self._outcome(request)
+        await self._traffic.note(account.did, command)
+        return request, outcome
 
     async def _outcome(self, request: Request) -> Outcome:
         handler = self._table.find(request.message.type)

@@ -12,7 +12,7 @@ from contextvars import Context
 from typing import Final, Protocol
 
 from actors.core.commands import CloseSession, Submission
-from actors.core.replies import Notice, Push
+from actors.core.replies import KeysOver, Notice, Push
 from http_edge.dispatch.gateway import Gateway
 
 SERVICE_RESTART: Final = 1012
@@ -71,6 +71,8 @@ class Hub:
 
     def push(self, push: Push) -> None:
         """Notify every listener of the identity."""
+        if isinstance(push.notice, KeysOver):
+            raise TypeError("for the edge itself")
         listeners = self._listeners.get(push.did)
         if listeners is None:
             # The host does not know yet that the last listener is gone, or an edge of this name

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -21,11 +21,12 @@ import orjson
 from actors.core.partitioning import identity_of_host, is_shard
 from actors.core.placement_table import PlacementTable
 from actors.core.rate_limits import RateLimit
-from actors.core.replies import Push
+from actors.core.replies import KeysOver, Push
 from actors.host.clock import Clock, new_id, system_clock
 from actors.host.measures import MetricFamily, families
 from actors.host.port import HostUnavailable
 from actors.placement.port import PlacerPort
+from eventstore.log.seal import command_key
 from http_edge.admin.erasure import ErasureEndpoint
 from http_edge.admin.health import Figures, Health, HealthEndpoint
 from http_edge.admin.operators import OperatorAccess, OperatorEndpoint
@@ -111,6 +112,7 @@ class Edge:
         self._refusals = RefusalLog(name, self._incarnation, counts, self._gateway)
         self._hub = Hub(name, self._gateway)
         identities = Identities(self._gateway)
+        self._keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
         self._delivery_workers = self._workers(name, keys, identities, clock)
         self._placer = placer or FixedPlaces(self._gateway.routes)
         self._in_flight = InFlight(limits)
@@ -133,7 +135,7 @@ class Edge:
         self._show_state()
         self._watching: list[asyncio.Task[None]] = []
         self._reached: frozenset[str] = frozenset()
-        self._reaching: set[asyncio.Task[None]] = set()
+        self._working: set[asyncio.Task[None]] = set()
 
     def _routes(self, keys: MediatorKeys, resolver: Resolver, clock: Clock) -> list[RouteGroup]:
         """What each protocol family has to be served, and whether all is well."""
@@ -194,7 +196,7 @@ class Edge:
         erasure = ErasureEndpoint(
             access,
             identities,
-            Keylists(identities, keys_max=self._settings.didcomm.keylist_keys_max),
+            self._keylists,
             records_max=self._settings.retention.records_per_step_max,
             new_id=new_id,
         )
@@ -256,7 +258,7 @@ class Edge:
     async def stop(self) -> None:
         """Drain: no new work, running commands answered, sockets closed with 1001."""
         self._in_flight.draining = True
-        for task in (*self._watching, *self._reaching):
+        for task in (*self._watching, *self._working):
             task.cancel()
         self._hub.close_all()
         if self._mediation is not None:  # those included that no agent has used yet
@@ -291,13 +293,19 @@ class Edge:
             measures.registry.register(OutboundMeasures(self._delivery_workers.figures))
 
     def take_push(self, push: Push) -> None:
-        """A push for sockets of this edge."""
-        self._hub.push(push)
+        """A push for sockets of this edge, or for the edge itself."""
+        if isinstance(push.notice, KeysOver):
+            release = self._keylists.release(
+                push.did, command_key(push.did, new_id()), push.notice.keys
+            )
+            self._go_on(release)
+        else:
+            self._hub.push(push)
 
     def take_pushes(self, pushes: bytes) -> None:
         """Pushes that came on their own: msgpack of ``list[Push]``."""
         for push in _PUSHES.decode(pushes):
-            self._hub.push(push)
+            self.take_push(push)
 
     def take_table(self, table: PlacementTable) -> None:
         """Who owns what from now on; sockets of shards whose sessions were lost are closed.
@@ -329,10 +337,14 @@ class Edge:
             self._gateway.forget(host)
         for host in table.dedicated_hosts.keys() - self._reached:
             if self._hub.listeners_of(identity_of_host(host)[0]):
-                task = asyncio.get_running_loop().create_task(self._probe(host), context=Context())
-                self._reaching.add(task)
-                task.add_done_callback(self._reaching.discard)
+                self._go_on(self._probe(host))
         self._reached = frozenset(table.dedicated_hosts)
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this beside all else, as the mediator's own, until the edge stops."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
 
     def host_forgot(self, host: str) -> None:
         """A host does not know the sessions of this edge any more, or could not push to it."""

@@ -227,6 +227,12 @@ class Retention(Section):
     """Time after the end of its registration after which messages, contract requests and contracts
     of an identity leave; 0 is never. Who may renew late should find what waited, and that has an
     age of its own. DIDComm wallets do not register."""
+    idle_agents_s: int = Field(default=0, ge=0, le=AGE_S_MAX)
+    """A DIDComm agent from which no message came for so long ends: connection, keylist, and what
+    waits; 0 is never, because a wallet in a drawer is what a mediator is for. It ends up to an
+    eighth later, an hour at least, since the last message is recorded no finer: a poll writes no
+    row. The time before this was set, and before it was shortened, does not count. An endpoint that
+    takes what is delivered is a sign of life too, and so is a registration of the same DID."""
     look_s: float = Field(default=10, gt=0, le=3_600)
     """Time between two looks for what is due, by an index. So much later than its time something
     leaves at most, if no command for its identity comes first."""

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 
 from projections.tables.projection import (
     ERASED,
+    EXPIRED,
     PLACE,
     LiveRows,
     Projection,
@@ -41,13 +42,13 @@ _KEY: Final = {
 def _connections(step: Step) -> DataFrame:
     new = select_place(step.of("connection-established"), *_CONNECTION)
     since = step.since("connections", new)
-    return latest(without(since, step.of("account-ended", ERASED), "stream"), "stream")
+    return latest(without(since, step.of("account-ended", EXPIRED, ERASED), "stream"), "stream")
 
 
 def _mediation(step: Step) -> DataFrame:
     new = select_place(step.of("mediation-granted"))
     since = step.since("mediation", new)
-    return earliest(without(since, step.of("account-ended", ERASED), "stream"), "stream")
+    return earliest(without(since, step.of("account-ended", EXPIRED, ERASED), "stream"), "stream")
 
 
 def _keylists(step: Step) -> DataFrame:
@@ -56,7 +57,7 @@ def _keylists(step: Step) -> DataFrame:
     new = select_place(updates, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
     new = new.select(*PLACE, "key", "ordinal", F.get("claims", F.col("ordinal")).alias("claim"))
     removed = updates.select("stream", "version", F.explode("keys_removed").alias("key"))
-    since = without(step.since("keylists", new), step.of(ERASED), "stream")
+    since = without(step.since("keylists", new), step.of(EXPIRED, ERASED), "stream")
     return (
         without(since, removed, "stream", "key")
         .groupBy("stream", "identity", "key")
@@ -75,7 +76,7 @@ CONNECTIONS: Final = Projection(
     "connections",
     "What each connected agent said of itself last.",
     PLACE | _CONNECTION,
-    ("connection-established", "account-ended", ERASED),
+    ("connection-established", "account-ended", EXPIRED, ERASED),
     _connections,
     LiveRows(),
 )
@@ -83,7 +84,7 @@ MEDIATION: Final = Projection(
     "mediation",
     "Agents that mediation was granted to.",
     PLACE,
-    ("mediation-granted", "account-ended", ERASED),
+    ("mediation-granted", "account-ended", EXPIRED, ERASED),
     _mediation,
     LiveRows(),
 )
@@ -91,7 +92,7 @@ KEYLISTS: Final = Projection(
     "keylists",
     "Keys of each agent; a keylist is in the order of versions and ordinals.",
     PLACE | _KEY,
-    ("keylist-updated", ERASED),
+    ("keylist-updated", EXPIRED, ERASED),
     _keylists,
     LiveRows(keys=("key",), order=("version", "ordinal")),
 )

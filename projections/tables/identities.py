@@ -8,7 +8,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.log.events import TOPIC_BY_TYPE, BatchSealed, type_name
-from projections.tables.projection import ERASED, PLACE, LiveRows, Projection, Step, without
+from projections.tables.projection import (
+    ERASED,
+    EXPIRED,
+    PLACE,
+    LiveRows,
+    Projection,
+    Step,
+    without,
+)
 
 _NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicated", "erased")
 """Columns that hold what was said last."""
@@ -19,7 +27,8 @@ _NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicat
 def _identities(step: Step) -> DataFrame:
     kind, at = F.col("type"), F.col("recorded_at")
     refused = F.when(kind == "queue-refused", F.lit(col=True)).when(
-        kind.isin("messages-removed", "queue-policy-set", "account-ended"), F.lit(col=False)
+        kind.isin("messages-removed", "queue-policy-set", "account-ended", EXPIRED),
+        F.lit(col=False),
     )
     dedicated = F.when(kind == "identity-dedicated", F.lit(col=True)).when(
         kind == "identity-released", F.lit(col=False)

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.log.events import FREQUENT as FREQUENT_EVENTS
-from eventstore.log.events import IdentityErasureBegun, type_name
+from eventstore.log.events import AccountExpired, IdentityErasureBegun, type_name
 from eventstore.parquet.schema import FILLING
 
 FREQUENT: Final = frozenset(map(type_name, FREQUENT_EVENTS))
@@ -32,6 +32,8 @@ _AT_HAND_ROWS_MAX: Final = 2_000_000
 
 ERASED: Final = type_name(IdentityErasureBegun)
 """What ends what an identity had: registration, contracts, connection, keylist, rules, history."""
+EXPIRED: Final = type_name(AccountExpired)
+"""What ends what an idle agent had: connection, mediation, keylist, rules."""
 
 
 def rare_events(events: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 
 from projections.tables.projection import (
     ERASED,
+    EXPIRED,
     PLACE,
     LiveRows,
     Projection,
@@ -88,7 +89,7 @@ def _waiting(step: Step) -> DataFrame:
 def _policies(step: Step) -> DataFrame:
     new = select_place(step.of("queue-policy-set"), *_POLICY)
     since = step.since("queue_policies", new)
-    return latest(without(since, step.of("account-ended", ERASED), "stream"), "stream")
+    return latest(without(since, step.of("account-ended", EXPIRED, ERASED), "stream"), "stream")
 
 
 def _expiries(step: Step) -> DataFrame:
@@ -122,7 +123,7 @@ QUEUE_POLICIES: Final = Projection(
     "queue_policies",
     "The rules that owners gave their queues.",
     PLACE | _POLICY,
-    ("queue-policy-set", "account-ended", ERASED),
+    ("queue-policy-set", "account-ended", EXPIRED, ERASED),
     _policies,
     LiveRows(),
 )

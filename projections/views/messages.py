@@ -8,7 +8,7 @@ from projections.views.view import BIN, COMPLETE, PROTOCOL, View
 
 REMOVALS: Final = (
     *("acknowledged", "delivered", "expired", "purged", "ended", "unregistered"),
-    "erased",
+    *("erased", "idle"),
 )
 """Why messages leave a queue; what a later release adds is ``other``."""
 _CODES: Final = " ".join(f"WHEN '{reason}' THEN {code}" for code, reason in enumerate(REMOVALS))

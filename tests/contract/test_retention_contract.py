@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from actors.core.commands import (
+    ClaimedKey,
     GrantMediation,
     QueryContractRequests,
     QueryContracts,
@@ -82,6 +83,8 @@ class Mediator:
         bounds = HostLimits(identity=limits, retention=pace or RetentionPace())
         self.host: Host = host(log, clock=self.clock, limits=bounds, shards=shards, name=name)
         self.transactions: list[int] = []
+        self.keys_over: dict[str, list[ClaimedKey]] = {}
+        """What agents that ended by themselves had registered."""
         self.expiry = Expiry(
             log,
             bounds,
@@ -91,6 +94,7 @@ class Mediator:
             clock=self.clock,
             new_id=lambda: f"{name} expiry {len(self.transactions)}",
             on_look=on_look,
+            hand_over_keys=lambda did, keys: self.keys_over.update({did: list(keys)}),
         )
 
     def _submit(self, edge: str, batch: bytes, answer: Callable[[bytes], None]) -> None:

@@ -256,6 +256,10 @@ class FaultyLog(EventLog):
         return self._log.settings()
 
     @override
+    def mark(self, name: str, value: str | None) -> None:
+        self._log.mark(name, value)
+
+    @override
     def check_writable(self) -> None:
         self._log.check_writable()
 

@@ -83,6 +83,7 @@ queue_commands = st.one_of(
     st.builds(c.QueryQueue, keys),
     st.just(c.PurgeQueue()),
     st.builds(c.ExpireRecords, st.sampled_from([1, 2, 99])),
+    st.just(c.SeeAgent()),
 )
 
 
@@ -265,6 +266,42 @@ class AgentMachine(IdentityMachine):
     @rule(who=anyone, command=queue_commands)
     def use_anybodys_queue(self, who: str, command: c.Command) -> None:
         self.put(who, self.named(command, who, []))
+
+    @rule(
+        who=anyone,
+        silent_ms=st.sampled_from([4_200_000, 7_800_000, 3_000_000, 200_000_000]),
+        is_asking=st.sampled_from([False, False, True]),
+        own=queue_commands,
+        of_others=st.lists(envelopes, max_size=3),
+        steps=st.lists(st.sampled_from([1, 2, 99]), min_size=1, max_size=4),
+        is_back=st.booleans(),
+    )
+    def be_silent(  # noqa: PLR0913, PLR0917 - drawn one by one
+        self,
+        who: str,
+        silent_ms: int,
+        is_asking: bool,
+        own: c.Command,
+        of_others: list[Queueing],
+        steps: list[int],
+        is_back: bool,
+    ) -> None:
+        """Nothing comes from an agent, or one thing; it may come back before all is gone.
+
+        One of them never registered.
+        """
+        self.put(who, c.GrantMediation(connection(""), []))
+        self.commit()
+        self.system.now_ms += silent_ms // 2
+        if is_asking:
+            self.put(who, self.named(own, who, []))
+        self.commit()
+        self.system.now_ms += silent_ms // 2
+        self.put(who, *[self.named(command, who, []) for command in of_others])
+        self.put(who, *map(c.ExpireRecords, steps))
+        if is_back:
+            self.put(who, c.GrantMediation(connection(""), []), c.SeeAgent(), c.QueryConnection())
+            self.put(who, c.ExpireRecords(1), c.QueryQueue())
 
     # Accounts -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from actors.core import agents, envelopes, retention
+from actors.core import agents, envelopes, idle_agents, retention
 from actors.core import evolve as evolution
 from actors.core.commands import (
     ClaimKey,
@@ -16,6 +16,7 @@ from actors.core.commands import (
     QueueEnvelope,
     ReleaseKey,
     RemoveMessages,
+    SeeAgent,
     SetQueuePolicy,
     Submission,
     UseInvitation,
@@ -195,6 +196,50 @@ def expire_decentrls_messages_by_the_owners_rule(patch: pytest.MonkeyPatch) -> N
         return lapsed(_replace(state, messages=alike), context)
 
     patch.setattr(systems, "lapsed", strict)
+
+
+def end_silent_agents_an_hour_early(patch: pytest.MonkeyPatch) -> None:
+    is_idle = idle_agents.is_idle
+
+    def hasty(state: Identity, context: DecisionContext) -> bool:
+        return is_idle(state, _replace(context, now_ms=context.now_ms + 3_600_000))
+
+    patch.setattr(idle_agents, "is_idle", hasty)
+
+
+def count_what_others_send_as_traffic(patch: pytest.MonkeyPatch) -> None:
+    def flattered(state: Identity, event: Event) -> None:
+        if isinstance(event, MessageQueued):
+            state.seen_ms = event.at_ms
+
+    _evolve_else(patch, flattered)
+
+
+def forget_polls(patch: pytest.MonkeyPatch) -> None:
+    def deaf(state: Identity, command: SeeAgent, context: DecisionContext) -> Accepted:
+        return _replace(idle_agents.see(state, command, context), events=[])
+
+    decide_by(patch, SeeAgent, deaf)
+
+
+def record_every_poll(patch: pytest.MonkeyPatch) -> None:
+    def eager(state: Identity, command: SeeAgent, context: DecisionContext) -> Accepted:
+        return idle_agents.see(_replace(state, seen_ms=0), command, context)
+
+    decide_by(patch, SeeAgent, eager)
+
+
+def leave_the_envelopes_of_an_agent_that_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(idle_agents, "has_left_envelopes", lambda _state: False)
+
+
+def end_an_agent_that_is_registered(patch: pytest.MonkeyPatch) -> None:
+    is_idle = idle_agents.is_idle
+
+    def strict(state: Identity, context: DecisionContext) -> bool:
+        return is_idle(_replace(state, registered_until_s=0), context)
+
+    patch.setattr(idle_agents, "is_idle", strict)
 
 
 def remove_ids_of_the_other_protocol(patch: pytest.MonkeyPatch) -> None:
@@ -385,6 +430,12 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     record_every_refusal,
     expire_a_second_early,
     expire_decentrls_messages_by_the_owners_rule,
+    end_silent_agents_an_hour_early,
+    count_what_others_send_as_traffic,
+    forget_polls,
+    record_every_poll,
+    leave_the_envelopes_of_an_agent_that_ended,
+    end_an_agent_that_is_registered,
     remove_ids_of_the_other_protocol,
     record_ids_that_are_not_there,
     deliver_live_to_any_session,

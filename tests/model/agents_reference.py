@@ -27,6 +27,7 @@ LIMITS: Final = IdentityLimits(
     contract_requests_age_s_max=690,
     expired_contracts_age_s_max=250,
     unregistered_age_s_max=350,
+    idle_agents_age_s_max=600,
     keylist_keys_max=2,
     live_in_flight_max=2,
     leased_max=3,
@@ -89,6 +90,7 @@ class Agent:
     added_ms: int = 0
     delivered_ms: int = 0
     removed_ms: int = 0
+    seen_ms: int = 0
 
     @property
     def queue_bytes(self) -> int:
@@ -198,8 +200,9 @@ class Held:
                     self._release(before, own)
                 self._end_implicit(did, own, but=session)
             case c.RotateAccount() | c.EndAccount():
-                self.live.pop(did, None)
-                self.implicit.pop(did, None)
+                self.end_handing_out(did)
+            case c.ExpireRecords() if isinstance(reply, r.Expired) and reply.agents:
+                self.end_handing_out(did)
             case c.EndLive(session) | c.ReleaseLeases(session):
                 if self.live_of(did) == session:
                     del self.live[did]
@@ -212,6 +215,10 @@ class Held:
                     del self.implicit[did]
             case _:
                 pass
+
+    def end_handing_out(self, did: str) -> None:
+        self.live.pop(did, None)
+        self.implicit.pop(did, None)
 
     def _end_implicit(self, did: str, own: set[str], *, but: str) -> None:
         """Another session than ``but`` loses what it holds."""

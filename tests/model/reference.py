@@ -12,6 +12,7 @@ from actors.core import replies as r
 from actors.core.refusals import Refusal
 from eventstore.log.event_log import PublicEvent, PublicEventsFilter, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Seconds
+from tests.model import idle_reference as idle
 from tests.model.accounts_reference import (
     ON_ACCOUNTS,
     against_the_speaker,
@@ -42,6 +43,7 @@ BY_SPEAKERS = (
     | c.StartLive
     | c.EndLive
     | c.Listen
+    | c.SeeAgent
 )
 _ASKED_BY_OTHERS = c.QueueMessage | c.RequestContract | c.StoreContract | c.CheckRegistered
 
@@ -81,8 +83,13 @@ class Box(Agent):
     def expire(self, most: int, now_ms: int) -> r.Expired:
         """Remove so many records that are due: messages, then contract requests, then contracts."""
         now_s = now_ms / 1000
+        if idle.is_idle(self, self.until_s, now_ms):
+            return idle.end(self)
         is_over = bool(self.until_s) and self.connection is None
         is_over = is_over and self.until_s + LIMITS.unregistered_age_s_max <= now_s
+        if (left := idle.left_behind(self)[:most]) and not is_over:
+            self.remove(left, now_ms)
+            return r.Expired(len(left), 0, 0)
         messages = (self.messages if is_over else self.lapsed(now_ms))[:most]
         most -= len(messages)
         requests = (self.requests if is_over else self.old_requests(now_ms))[:most]
@@ -174,8 +181,27 @@ class Reference:
     def _decide(
         self, did: str, box: Box, request: c.Submission, now_ms: int, new: str
     ) -> r.Reply | Refusal:
-        command = request.command
+        command, before, keys = request.command, box.version, dict(box.keylist)
         assert command is not None
+        said = self._decide_on(did, box, request, command, now_ms, new)
+        is_own = idle.is_traffic(
+            command,
+            has_changed=box.version > before,
+            has_new_key=any(keys.get(key) != claim for key, claim in box.keylist.items()),
+        )
+        if box.connection is not None and is_own:
+            box.seen_ms = now_ms
+        return said
+
+    def _decide_on(
+        self,
+        did: str,
+        box: Box,
+        request: c.Submission,
+        command: c.Command,
+        now_ms: int,
+        new: str,
+    ) -> r.Reply | Refusal:
         if isinstance(command, c.ExpireRecords):
             return box.expire(command.records_max, now_ms)
         if isinstance(command, ON_ACCOUNTS):
@@ -184,6 +210,8 @@ class Reference:
             refusal = against_the_speaker(did, box, request.speaker)
             if refusal is not None:
                 return refusal
+        if isinstance(command, c.SeeAgent):
+            return idle.see(box, now_ms)
         if isinstance(command, c.GrantMediation):
             return grant(box, command)
         if isinstance(command, ON_AGENTS):

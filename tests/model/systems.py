@@ -52,6 +52,7 @@ from actors.core.replies import (
     DeliveredMessage,
     Delivery,
     Done,
+    Expired,
     MessagesPage,
     OwnedContract,
     QueueState,
@@ -231,6 +232,8 @@ class CoreSystem(System):
                 if implicit != session:
                     self._leases.release(did, implicit)
             case RotateAccount() | EndAccount():
+                self._sessions.end_handing_out(did)
+            case ExpireRecords() if isinstance(reply, Expired) and reply.agents:
                 self._sessions.end_handing_out(did)
             case EndLive(session):
                 self._sessions.end_live(did, session)

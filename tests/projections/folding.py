@@ -16,6 +16,7 @@ from actors.host import owned_partition
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import (
+    AccountExpired,
     AccountRotated,
     BatchSealed,
     ConnectionEstablished,
@@ -241,6 +242,8 @@ def _of_agent(known: Described, stored: list[Stored]) -> Iterable[tuple[str, Ite
         yield "account_names", [(*given.place, row["account_did"])]
     added: dict[str, tuple[Stored, int]] = {}
     for each in stored:
+        if isinstance(each.event, AccountExpired):
+            added.clear()
         if isinstance(each.event, KeylistUpdated):
             for key in each.event.removed:
                 added.pop(key, None)

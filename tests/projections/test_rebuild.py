@@ -27,7 +27,7 @@ from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import SEALS
 from tests.export.leaving import leave, played, prune
-from tests.histories import CROWD, START_MS, Crowd, History, _contract, random_script
+from tests.histories import CROWD, MEDIATOR, START_MS, Crowd, History, _contract, random_script
 from tests.projections.exports import (
     complete_until,
     export_log,
@@ -94,6 +94,44 @@ def test_rebuilt_tables_are_the_fold_of_the_log(spark: SparkSession) -> None:
         (first,) = [TablesPlace(str(target)).generation(1)]
         assert first is not None
         assert read(target, first) == earlier
+
+
+def fall_silent(history: History, agent: str, *, steps: int) -> None:
+    """Hours later an agent is there once more, and then not again: it ends, step by step."""
+    for command in (c.SeeAgent(), c.QueueEnvelope("", b"one"), c.QueueEnvelope("", b"two")):
+        history.commit()
+        history.now_ms += 4 * 3_600_000
+        history._ask(agent, agent, command)
+    for _ in range(steps):
+        history._ask(MEDIATOR, agent, c.ExpireRecords(1))
+    history.commit()
+
+
+def test_tables_know_which_agents_ended_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    """One of them wholly, another on its way; both had something of everything."""
+    one, other = CROWD.agents
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        history = History(log)
+        history.play(random_script(21, 300))
+        export_log(log, tmp_path / "export")
+        export, target = str(tmp_path / "export"), tmp_path / "tables"
+        before = read(target, rebuild(spark, open_export(export), str(target)))
+        fall_silent(history, one, steps=12)
+        fall_silent(history, other, steps=2)
+        export_log(log, tmp_path / "export")
+        made = rebuild(spark, open_export(export), str(target), incremental=True)
+        found = read(target, made)
+        assert found == folded(log)
+        for table in ("connections", "mediation", "keylists", "queue_policies"):
+            assert before[table]
+            assert not found[table]
+        assert found["queues"]
+        history.play(random_script(22, 60))
+        export_log(log, tmp_path / "export")
+        again = rebuild(spark, open_export(export), str(target), incremental=True)
+        assert read(target, again) == folded(log)
+        topics = {row.topic for row in log.read_log(limit=10_000)}
+        assert {"account-expired.1", "agent-seen.1"} <= topics
 
 
 def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None:

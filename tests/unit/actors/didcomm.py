@@ -31,6 +31,7 @@ from actors.core.commands import (
     RemoveMessages,
     RotateAccount,
     SaveContract,
+    SeeAgent,
     SetQueuePolicy,
     StartLive,
     UpdateKeylist,
@@ -73,6 +74,7 @@ BY_AGENTS: Final[list[Command]] = [
     Listen("edge-0"),
     StartLive("edge-0", "phone"),
     EndLive("phone"),
+    SeeAgent(),
 ]
 """What only a connected agent can do, or have done for it."""
 ON_KEYS: Final[list[Command]] = [

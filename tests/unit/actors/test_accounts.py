@@ -235,7 +235,7 @@ def test_the_end_of_a_relationship_ends_queue_keylist_and_connection() -> None:
         ],
     )
     left = Identity(version=me.state.version, ended_at_s=NOW_S)
-    for name in ("last_added_ms", "last_removed_ms", "recent"):
+    for name in ("last_added_ms", "last_removed_ms", "seen_ms", "recent"):
         setattr(left, name, getattr(me.state, name))
     assert me.state == left
     assert me.do(QueueEnvelope(KEY, b"late")) is Refusal.KEY_UNKNOWN

@@ -56,6 +56,7 @@ TAKEN = {
     "ReleaseLeases",
     "PurgeQueue",
     "ExpireRecords",
+    "SeeAgent",
     "OpenSession",
     "Listen",
     "CloseSession",

@@ -18,7 +18,9 @@ from eventstore.log.errors import CorruptRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     AccountEnded,
+    AccountExpired,
     AccountRotated,
+    AgentSeen,
     BatchSealed,
     ConnectionEstablished,
     ContractExpired,
@@ -166,6 +168,8 @@ EVENTS = st.one_of(
     _events(SpeakerNamed, did=DIDS, account_did=DIDS),
     _events(AccountRotated, speaker_did=DIDS, prior_did=DIDS, issued_at_s=SECONDS),
     _events(AccountEnded, prior_did=DIDS, issued_at_s=SECONDS),
+    _events(AccountExpired, reason=st.just("idle")),
+    _events(AgentSeen),
     _events(InvitationUsed, invitation_id=IDS, by_did=DIDS),
     _events(IdentityDedicated, did=DIDS, reason=st.sampled_from(["operator", "load"])),
     _events(IdentityErasureBegun, reason=st.sampled_from(["operator", "owner"])),

@@ -1,0 +1,89 @@
+"""Decisions on agents that are silent: when one was there last, and when it has been away too long.
+
+A DIDComm agent has no registration that ends, so its own traffic says that it lives: any message of
+its own. What most wallets ask stores nothing, and a poll must not write a row each time, so the
+last sign of life is recorded coarsely (``seen_every_s``), and an agent gets that much longer: it
+never ends before the operator's age has passed without a message.
+
+The end is one event, whatever the agent has: from then on nothing is queued for it. What waits
+leaves afterwards, in bounded steps (``actors.core.retention``); the claims of its keys are released
+by an edge. Rules of this file: pure; only where the operator ends idle agents anything is recorded.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from actors.core.commands import ClaimedKey, SeeAgent
+from actors.core.decision import Accepted, DecisionContext
+from actors.core.identity import Identity
+from actors.core.limits import IdentityLimits
+from actors.core.message_queue import removal
+from actors.core.replies import AgentNoted, Expired
+from eventstore.log.events import AccountExpired, AgentSeen, Event
+from eventstore.log.signs_of_life import idle_since_ms
+
+IDLE: Final = "idle"
+_PARTS: Final = 8
+"""Of the age: so many rows an agent that only asks costs in that time, at most."""
+_SEEN_EVERY_S_MIN: Final = 3_600
+
+
+def seen_every_s(age_s: int) -> int:
+    """Seconds between two records of an agent's traffic, by the operator's age of idle ones."""
+    return max(_SEEN_EVERY_S_MIN, age_s // _PARTS)
+
+
+def ends_after_ms(limits: IdentityLimits) -> int:
+    """The silence, as far as it is recorded, after which an agent ends; 0 for never."""
+    age_s = limits.idle_agents_age_s_max
+    return (age_s + seen_every_s(age_s)) * 1000 if age_s else 0
+
+
+def see(state: Identity, _command: SeeAgent, context: DecisionContext) -> Accepted:
+    """Record that the agent is there, if that was not for a while."""
+    every_ms = seen_every_s(context.limits.idle_agents_age_s_max) * 1000
+    events: list[Event] = []
+    seen_ms = state.seen_ms
+    if context.limits.idle_agents_age_s_max and context.now_ms - seen_ms >= every_ms:
+        seen_ms = context.now_ms
+        events.append(AgentSeen(at_ms=seen_ms, command=context.command))
+    return Accepted(AgentNoted(seen_ms + every_ms), events)
+
+
+def idle_from_ms(state: Identity) -> int | None:
+    """Since when an agent has been silent (``idle_since_ms``); None for who is no agent."""
+    if state.connection is None:
+        return None
+    return idle_since_ms(state.seen_ms, state.registered_until_s)
+
+
+def is_idle(state: Identity, context: DecisionContext) -> bool:
+    """Has the agent been silent for longer than the operator waits?"""
+    after_ms, since_ms = ends_after_ms(context.limits), idle_from_ms(state)
+    if not after_ms or since_ms is None:
+        return False
+    return max(since_ms, context.limits.idle_agents_since_ms) + after_ms <= context.now_ms
+
+
+def end(state: Identity, context: DecisionContext) -> Accepted:
+    """End the account of an idle agent."""
+    over = AccountExpired(at_ms=context.now_ms, command=context.command, reason=IDLE)
+    keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
+    return Accepted(Expired(0, 0, 0, agents=1, keys=keys), [over])
+
+
+def has_left_envelopes(state: Identity) -> bool:
+    """Do envelopes wait here that are for no one any more?
+
+    Nothing else leaves any behind: who ends an account empties its queue first.
+    """
+    return bool(state.envelopes) and state.connection is None
+
+
+def remove_left(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
+    """Remove so many of these envelopes."""
+    left = (i for i, message in state.messages.items() if message.is_envelope)
+    ids = list(islice(left, records_max))
+    return Accepted(Expired(len(ids), 0, 0), [removal(state, ids, IDLE, context)])
