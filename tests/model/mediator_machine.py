@@ -90,7 +90,7 @@ class MediatorMachine(AgentMachine):
         for person in IDENTITIES:
             self.read_saved(person, c.Page(0, 100), SavedEventsFilter())
             self.read_public(person, c.Page(0, 100), PublicEventsFilter())
-        waiting = [m for person in IDENTITIES for m in self.reference.boxes[person].messages]
+        waiting = [m for box in self.reference.boxes.values() for m in box.messages]
         figures = self.system.figures()
         assert figures.queue_messages == len(waiting)
         assert figures.queue_bytes == sum(len(message.payload) for message in waiting)
