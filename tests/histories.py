@@ -37,7 +37,11 @@ PARTITIONS: Final = ("shard-0", "shard-1", "shard-2", "did:key:dora")
 LIMITS: Final = HostLimits(
     timestamp_window_ms=60_000,
     identity=IdentityLimits(
-        queue_messages_max=8, queue_age_s_max=700, keylist_keys_max=4, idle_agents_age_s_max=3_600
+        queue_messages_max=8,
+        queue_age_s_max=700,
+        public_events_age_s_max=20_000,
+        keylist_keys_max=4,
+        idle_agents_age_s_max=3_600,
     ),
 )
 IDENTITIES: Final = ("did:example:alice", "did:example:zoë")

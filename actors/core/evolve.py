@@ -65,6 +65,7 @@ from eventstore.log.events import (
     PublicEventPublished1,
     PublicEventsDeleted,
     PublicEventsDeleted1,
+    PublicEventsExpired,
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
@@ -119,10 +120,10 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
             # The log keeps the tags that were replaced.
             state.saved_bytes += stored_bytes(event)
         case PublicEventPublished() | PublicEventPublished1():
-            published = PublicEvent(event.channel_id, version, stored_bytes(event))
+            published = PublicEvent(event.channel_id, version, stored_bytes(event), event.at_ms)
             state.public_events[event.event_id] = published
             state.public_bytes += published.stored_bytes
-        case PublicEventsDeleted() | PublicEventsDeleted1():
+        case PublicEventsDeleted() | PublicEventsDeleted1() | PublicEventsExpired():
             for event_id in event.event_ids:
                 withdrawn = state.public_events.pop(event_id, None)
                 state.public_bytes -= 0 if withdrawn is None else withdrawn.stored_bytes

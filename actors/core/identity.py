@@ -88,6 +88,7 @@ class PublicEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     channel_id: str
     version: int
     stored_bytes: int
+    at_ms: int
 
 
 class Identity(msgspec.Struct):

@@ -32,6 +32,7 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     contract_requests_age_s_max: int = 7_776_000
     expired_contracts_age_s_max: int = 0
     unregistered_age_s_max: int = 0
+    public_events_age_s_max: int = 0
     idle_agents_age_s_max: int = 0
     idle_agents_since_ms: int = 0
     keylist_keys_max: int = 10_000

@@ -269,13 +269,15 @@ class Expired(_Reply, frozen=True):
     messages: int
     contract_requests: int
     contracts: int
+    public_events: int = 0
     agents: int = 0
     keys: list[ClaimedKey] = []
 
     @property
     def records(self) -> int:
         """All of them."""
-        return self.messages + self.contract_requests + self.contracts + self.agents
+        of_queue = self.messages + self.contract_requests
+        return of_queue + self.contracts + self.public_events + self.agents
 
 
 Reply: TypeAlias = (

@@ -1,11 +1,11 @@
 """What leaves an identity because its time is over (retention).
 
 A message leaves after the operator's age, its owner's, or the time that its sender named, whichever
-is first; a contract request after the operator's age; a contract some time after it has expired;
-everything that waits for an identity, with its contracts, some time after its registration was
-over; and an agent that has been silent for too long ends (``actors.core.idle_agents``). Rules of
-this file: pure; what leaves does so by an event that says why; what a state says of times depends
-on no setting (``due_times``), so that settings may change.
+is first; a contract request and a public event after the operator's age; a contract some time after
+it has expired; everything that waits for an identity, with its contracts, some time after its
+registration was over; and an agent that has been silent for too long ends
+(``actors.core.idle_agents``). Rules of this file: pure; what leaves does so by an event that says
+why; what a state says of times depends on no setting (``due_times``), so that settings may change.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 from itertools import islice
 from math import ceil
 from typing import Final, NamedTuple
+
+import msgspec
 
 from actors.core import erasure, idle_agents
 from actors.core.commands import ExpireRecords
@@ -22,11 +24,19 @@ from actors.core.limits import IdentityLimits
 from actors.core.message_queue import EXPIRED, due_messages, lapsed_messages, removal
 from actors.core.replies import Erased, Expired
 from eventstore.log.event_log import Due
-from eventstore.log.events import ContractExpired, ContractRequestsExpired, Event, Seconds
+from eventstore.log.events import (
+    ContractExpired,
+    ContractRequestsExpired,
+    Event,
+    PublicEventsExpired,
+    Seconds,
+)
 
 UNREGISTERED: Final = "unregistered"
 CONTRACTS_MAX: Final = 64
 """Contracts that leave by one command: with each, those that are left are looked through."""
+PUBLIC_EVENTS_MAX: Final = 16
+"""Public events that leave by one command: each with up to 64 tags, on two lists for each."""
 
 
 class DueTimes(NamedTuple):
@@ -34,8 +44,8 @@ class DueTimes(NamedTuple):
 
     ``expires_at_ms`` is when its first message expires by its sender's word or by the owner's
     rules. Of the others the operator's ages count from there: the oldest contract request, the
-    first expiry of a contract, the end of the registration of who has anything that could go, and
-    the last sign of life of an agent.
+    first expiry of a contract, the end of the registration of who has anything that could go, the
+    last sign of life of an agent, and the oldest public event.
     """
 
     expires_at_ms: int | None
@@ -43,6 +53,7 @@ class DueTimes(NamedTuple):
     contracts_until_ms: int | None
     registered_until_ms: int | None
     idle_since_ms: int | None
+    published_since_ms: int | None
 
 
 def due_times(state: Identity) -> DueTimes:
@@ -56,12 +67,14 @@ def due_times(state: Identity) -> DueTimes:
         _ms(state.contracts_until_s) if state.contracts else None,
         _ms(state.registered_until_s) if is_client and anything else None,
         idle_agents.idle_from_ms(state),
+        next((event.at_ms for event in state.public_events.values()), None),
     )
 
 
 def due_until_ms(limits: IdentityLimits, now_ms: int) -> dict[Due, int]:
     """Up to which value each of these times means that something is due now."""
     messages_s, requests_s = limits.queue_age_s_max, limits.contract_requests_age_s_max
+    public_s = limits.public_events_age_s_max
     ages_ms = {
         Due.EXPIRING: 0,
         # Their age has to be more than so long, for the others as much is enough.
@@ -70,6 +83,7 @@ def due_until_ms(limits: IdentityLimits, now_ms: int) -> dict[Due, int]:
         Due.CONTRACTS: limits.expired_contracts_age_s_max * 1000,
         Due.REGISTRATION: limits.unregistered_age_s_max * 1000,
         Due.IDLE: idle_agents.ends_after_ms(limits),
+        Due.PUBLIC_EVENTS: public_s and public_s * 1000 + 1,
     }
     if limits.idle_agents_since_ms + ages_ms[Due.IDLE] > now_ms:
         del ages_ms[Due.IDLE]
@@ -111,7 +125,11 @@ def expire(state: Identity, command: ExpireRecords, context: DecisionContext) ->
         events.append(removal(state, messages, reason, context))
     if requests:
         events.append(_requests_expired(state, requests, reason, context))
-    return Accepted(Expired(len(messages), len(requests), len(contracts)), [*events, *contracts])
+    gone = Expired(len(messages), len(requests), len(contracts))
+    if public_events := _old_public_events(state, most - gone.records, context):
+        events.append(_public_events_expired(state, public_events, context))
+        gone = msgspec.structs.replace(gone, public_events=len(public_events))
+    return Accepted(gone, [*events, *contracts])
 
 
 def _expires_at_ms(state: Identity) -> int | None:
@@ -165,6 +183,34 @@ def _requests_expired(
         request_ids=request_ids,
         reason=reason,
         versions=[state.requests[request_id].version for request_id in request_ids],
+    )
+
+
+def _old_public_events(state: Identity, most: int, context: DecisionContext) -> list[str]:
+    """Public events that were published too long ago, in that order.
+
+    Before an operator's command alone: to take one off its lists costs more than to remove a
+    message, and pages of them are read beside the commands.
+    """
+    age_s = context.limits.public_events_age_s_max
+    before_ms = context.now_ms - age_s * 1000 if age_s else 0
+    found: list[str] = []
+    for event_id, event in state.public_events.items():
+        if event.at_ms >= before_ms or len(found) >= min(most, PUBLIC_EVENTS_MAX):
+            break
+        found.append(event_id)
+    return found
+
+
+def _public_events_expired(
+    state: Identity, event_ids: list[str], context: DecisionContext
+) -> PublicEventsExpired:
+    return PublicEventsExpired(
+        at_ms=context.now_ms,
+        command=context.command,
+        event_ids=event_ids,
+        reason=EXPIRED,
+        versions=[state.public_events[event_id].version for event_id in event_ids],
     )
 
 

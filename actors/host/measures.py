@@ -32,6 +32,7 @@ from eventstore.log.events import (
     ContractRequestsExpired,
     Event,
     MessagesRemoved,
+    PublicEventsExpired,
 )
 
 SECONDS: Final = (
@@ -213,7 +214,7 @@ class HostMeasures:
         )
         self.removed = Counts(
             "poste_records_removed",
-            "Messages, contract requests, contracts and agents that left, by kind and reason.",
+            "What left by retention, or its owner's word, by kind and reason.",
             ("kind", "reason"),
             registry,
         )
@@ -229,6 +230,8 @@ class HostMeasures:
                     self.removed.add("contract_request", event.reason, count=requests)
                 case ContractExpired():
                     self.removed.add("contract", event.reason)
+                case PublicEventsExpired():
+                    self.removed.add("public_event", event.reason, count=len(event.event_ids))
                 case AccountExpired():
                     self.removed.add("agent", event.reason)
                 case _:

@@ -19,6 +19,7 @@ from eventstore.log.events import (
     MessagesRemoved,
     PublicEventPublished,
     PublicEventsDeleted,
+    PublicEventsExpired,
     SavedEventsErased,
 )
 
@@ -30,7 +31,7 @@ CONTENT_FIELDS: Final[dict[type[Event], str]] = {
 }
 """The types of events with a content, and its field."""
 ERASING: Final = (
-    *(MessagesRemoved, PublicEventsDeleted),
+    *(MessagesRemoved, PublicEventsDeleted, PublicEventsExpired),
     *(ContractRequestsAcknowledged, ContractRequestsExpired, SavedEventsErased),
 )
 """The types of events with which contents of their stream leave: those at ``versions``."""

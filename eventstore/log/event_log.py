@@ -115,6 +115,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
     contracts_until_ms: int | None = None
     registered_until_ms: int | None = None
     idle_since_ms: int | None = None
+    published_since_ms: int | None = None
     changed: Changed = Changed.ANYTHING
 
 
@@ -127,6 +128,7 @@ class Due(StrEnum):
     CONTRACTS = "contracts_until_ms"
     REGISTRATION = "registered_until_ms"
     IDLE = "idle_since_ms"
+    PUBLIC_EVENTS = "published_since_ms"
 
 
 class DuePlace(msgspec.Struct, frozen=True, array_like=True):

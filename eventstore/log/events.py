@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from eventstore.log.agent_events import AccountExpired, AgentSeen
 from eventstore.log.content import Content
 from eventstore.log.event_fields import (
     ERASED_AT_ONCE,
@@ -46,6 +45,7 @@ from eventstore.log.event_registry import (
     released,
     type_name,
 )
+from eventstore.log.retention_events import AccountExpired, AgentSeen, PublicEventsExpired
 
 __all__ = [
     "FREQUENT",
@@ -53,6 +53,7 @@ __all__ = [
     "AccountExpired",
     "AgentSeen",
     "Event",
+    "PublicEventsExpired",
     "RefusedCommands",
     "Seconds",
     "type_name",
@@ -224,9 +225,8 @@ class MessagesRemoved(Event, frozen=True, kw_only=True):
     """These messages, queued at ``versions``, left the queue (8.8; RFC 0685 messages-received).
 
     ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired, purged,
-    ended (with the account), unregistered (the registration of who they waited for is over), idle
-    (the account of the agent ended, from which nothing came), erased, or lost (their contents are
-    not in this log: it was restored from an export without them).
+    ended or idle (with the account), unregistered (the registration of who they waited for is
+    over), erased, or lost (with their contents, which an export that was restored did not have).
     """
 
     message_ids: list[str]

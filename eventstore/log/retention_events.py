@@ -1,11 +1,26 @@
-"""The events of an agent's silence: that it was there, and that it was not for too long.
+"""The events of what ends or leaves because its time is over, and of what puts that off.
 
-The part of ``eventstore.log.events`` that makes an idle agent end; the same rules hold here.
+The part of ``eventstore.log.events`` that the first releases did without; the same rules hold here.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from eventstore.log.event_fields import STATE_ALONE
 from eventstore.log.event_registry import Event, released
+
+
+@released("public-events-expired.1")
+class PublicEventsExpired(Event, frozen=True, kw_only=True):
+    """These public events, published at ``versions``, are not shown any more.
+
+    ``reason`` is expired: they were published longer ago than the operator keeps such.
+    """
+
+    event_ids: list[str]
+    reason: str
+    versions: Annotated[list[int], STATE_ALONE]
 
 
 @released("agent-seen.1")

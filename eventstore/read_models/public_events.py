@@ -7,7 +7,7 @@ page: the log was restored from an export that ended before the event was withdr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -17,8 +17,6 @@ from eventstore.log.event_log import PublicEvent, PublicEventsFilter, PublicEven
 from eventstore.log.events import (
     PublicEventPublished,
     PublicEventPublished1,
-    PublicEventsDeleted,
-    PublicEventsDeleted1,
 )
 from eventstore.log.session import Session
 from eventstore.read_models.postings import (
@@ -47,17 +45,20 @@ def publish(session: Session, owner: UUID, version: int, event: Published) -> No
 
 
 def withdraw(
-    session: Session, owner: UUID, event: PublicEventsDeleted | PublicEventsDeleted1
+    session: Session, owner: UUID, event_ids: Iterable[str], channel_id: str | None = None
 ) -> None:
-    """Take the publisher's events off all lists; ids that it does not have change nothing."""
-    ids = list_keys(owner, (_ID,), dict.fromkeys(event.event_ids))
+    """Take the publisher's events off all lists; ids that it does not have change nothing.
+
+    Nor do those of another channel than ``channel_id``, if that is given.
+    """
+    ids = list_keys(owner, (_ID,), dict.fromkeys(event_ids))
     postings = list(newest(session, ids).values())
     remove(
         session,
         [
             row
             for posting, published in zip(postings, _read(session, owner, postings), strict=True)
-            if event.channel_id in (None, published.channel_id)
+            if channel_id in (None, published.channel_id)
             for row in on_lists(_lists(owner, published), posting)
         ],
     )

@@ -39,6 +39,11 @@ from eventstore.log.events import (
     MessageQueued1,
     MessagesRemoved,
     MessagesRemoved1,
+    PublicEventPublished,
+    PublicEventPublished1,
+    PublicEventsDeleted,
+    PublicEventsDeleted1,
+    PublicEventsExpired,
     QueuePolicySet,
     Seconds,
 )
@@ -72,7 +77,7 @@ def row_of(depth: QueueDepth) -> tuple[object, ...]:
     return (
         *(d.stream.bytes, d.messages, d.bytes, d.oldest_at_ms, d.did.encode()),
         *(int(d.outbound), d.expires_at_ms, d.requests_since_ms),
-        *(d.contracts_until_ms, d.registered_until_ms, d.idle_since_ms),
+        *(d.contracts_until_ms, d.registered_until_ms, d.idle_since_ms, d.published_since_ms),
     )
 
 
@@ -146,6 +151,8 @@ FOLDED: Final[tuple[type[Event], ...]] = (
     *(ContractRequested, ContractRequested1),
     *(ContractRequestsAcknowledged, ContractRequestsAcknowledged1, ContractRequestsExpired),
     *(ContractStored, ContractExpired),
+    *(PublicEventPublished, PublicEventPublished1),
+    *(PublicEventsDeleted, PublicEventsDeleted1, PublicEventsExpired),
     *(IdentityErasureBegun, IdentityErased),
     *SIGNS_OF_LIFE,
 )
@@ -169,6 +176,7 @@ class _Queue(msgspec.Struct):
     expiring: dict[str, Seconds] = {}
     requests: dict[str, int] = {}
     contracts: dict[str, Seconds] = {}
+    published: dict[str, int] = {}
     is_being_erased: bool = False
 
     def depth(self, stream: UUID) -> QueueDepth:
@@ -196,6 +204,7 @@ class _Queue(msgspec.Struct):
             ceil(min(self.contracts.values()) * 1000) if self.contracts else None,
             ceil(self.registered_until_s * 1000) if is_client and has_any else None,
             idle_since_ms(self.seen_ms, self.registered_until_s) if self.is_agent else None,
+            next(iter(self.published.values()), None),
         )
 
 
@@ -285,6 +294,12 @@ class QueueFold:
                 self._entries += 1
             case ContractExpired():
                 self._entries -= queue.contracts.pop(event.contract_id, None) is not None
+            case PublicEventPublished() | PublicEventPublished1():
+                queue.published[event.event_id] = event.at_ms
+                self._entries += 1
+            case PublicEventsDeleted() | PublicEventsDeleted1() | PublicEventsExpired():
+                gone = [queue.published.pop(i, None) is not None for i in event.event_ids]
+                self._entries -= sum(gone)
             case _:
                 pass
 
@@ -303,6 +318,10 @@ class QueueFold:
         self.rest = streams[len(streams) // 2]
         self._queues = {s: queue for s, queue in self._queues.items() if s < self.rest}
         self._entries = sum(
-            1 + len(queue.waiting) + len(queue.requests) + len(queue.contracts)
+            1
+            + len(queue.waiting)
+            + len(queue.requests)
+            + len(queue.contracts)
+            + len(queue.published)
             for queue in self._queues.values()
         )

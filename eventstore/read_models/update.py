@@ -21,6 +21,7 @@ from eventstore.log.events import (
     PublicEventPublished1,
     PublicEventsDeleted,
     PublicEventsDeleted1,
+    PublicEventsExpired,
     SavedEventsErased,
 )
 from eventstore.log.session import Session
@@ -28,7 +29,7 @@ from eventstore.read_models import dedicated_identities, public_events, saved_ev
 
 INDEXED: Final = (
     *(EventSaved, EventSaved1, EventTagsUpdated, PublicEventPublished, PublicEventPublished1),
-    *(PublicEventsDeleted, PublicEventsDeleted1),
+    *(PublicEventsDeleted, PublicEventsDeleted1, PublicEventsExpired),
     *(IdentityDedicated, IdentityReleased, SavedEventsErased),
 )
 """The events that change a read model; depths of queues come from their owner."""
@@ -74,7 +75,9 @@ def _update_one(session: Session, owner: UUID, version: int, event: Event) -> No
         case PublicEventPublished() | PublicEventPublished1():
             public_events.publish(session, owner, version, event)
         case PublicEventsDeleted() | PublicEventsDeleted1():
-            public_events.withdraw(session, owner, event)
+            public_events.withdraw(session, owner, event.event_ids, event.channel_id)
+        case PublicEventsExpired():
+            public_events.withdraw(session, owner, event.event_ids)
         case SavedEventsErased():
             saved_events.erase(session, owner, event)
         case IdentityDedicated():

@@ -35,7 +35,7 @@ FUNCTION: Final = f"""
         erased_streams uuid[], erased_versions bigint[],
         queues bytea[], numbers bigint[], sizes bigint[], since bigint[], dids bytea[],
         outbounds smallint[], expires bigint[], requests bigint[], contracts bigint[],
-        registrations bigint[], idle bigint[]
+        registrations bigint[], idle bigint[], published bigint[]
     ) RETURNS bigint[] LANGUAGE plpgsql AS $$
     DECLARE
         positions bigint[];
@@ -65,7 +65,7 @@ FUNCTION: Final = f"""
         IF queues IS NOT NULL THEN
             INSERT INTO queue_depths ({NAMES})
             SELECT * FROM unnest(queues, numbers, sizes, since, dids, outbounds,
-                expires, requests, contracts, registrations, idle)
+                expires, requests, contracts, registrations, idle, published)
             ON CONFLICT (stream) DO UPDATE SET {CHANGES};
         END IF;
         RETURN positions;
@@ -78,7 +78,7 @@ _APPEND: Final = (
     "SELECT poste_append_4(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
     " %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
     " %b::bytea[], %b::smallint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],"
-    " %b::bigint[])"
+    " %b::bigint[], %b::bigint[])"
 )
 _T = TypeVar("_T")
 
@@ -115,6 +115,7 @@ def append(
         [depth.contracts_until_ms for depth in depths],
         [depth.registered_until_ms for depth in depths],
         [depth.idle_since_ms for depth in depths],
+        [depth.published_since_ms for depth in depths],
     ]
     cursor.execute(_APPEND, [_or_null(values) for values in parameters])
     ((positions,),) = cursor.fetchall()

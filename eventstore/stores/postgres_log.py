@@ -24,7 +24,7 @@ from eventstore.log.errors import LogUnavailable, ReadModelsMissing
 from eventstore.log.event_log import ChangedRow, LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
-from eventstore.read_models.due_identities import INDEXES, MADE_LAST
+from eventstore.read_models.due_identities import DUE_COLUMNS, INDEXES, MADE_LAST
 from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
 from eventstore.stores import postgres_queue_totals as queue_totals
@@ -97,7 +97,7 @@ _TABLES: Final = (
         stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
         oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,
         expires_at_ms bigint, requests_since_ms bigint, contracts_until_ms bigint,
-        registered_until_ms bigint, idle_since_ms bigint
+        registered_until_ms bigint, idle_since_ms bigint, published_since_ms bigint
     )
     """,
     """
@@ -119,16 +119,9 @@ _TABLES: Final = (
 )
 
 _LATER: Final = (
-    """
-    ALTER TABLE queue_depths
-    ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',
-    ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0,
-    ADD COLUMN IF NOT EXISTS expires_at_ms bigint,
-    ADD COLUMN IF NOT EXISTS requests_since_ms bigint,
-    ADD COLUMN IF NOT EXISTS contracts_until_ms bigint,
-    ADD COLUMN IF NOT EXISTS registered_until_ms bigint,
-    ADD COLUMN IF NOT EXISTS idle_since_ms bigint
-    """,
+    "ALTER TABLE queue_depths ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',"
+    " ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0, "
+    + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint" for name in DUE_COLUMNS),
     """
     CREATE INDEX IF NOT EXISTS outbound_queues ON queue_depths (oldest_at_ms)
     WHERE messages > 0 AND outbound = 1

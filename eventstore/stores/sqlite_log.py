@@ -82,7 +82,7 @@ _TABLES: Final = (
         stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
         oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0,
         expires_at_ms INTEGER, requests_since_ms INTEGER, contracts_until_ms INTEGER,
-        registered_until_ms INTEGER, idle_since_ms INTEGER
+        registered_until_ms INTEGER, idle_since_ms INTEGER, published_since_ms INTEGER
     )
     """,
     """

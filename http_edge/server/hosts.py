@@ -113,6 +113,7 @@ def _identity_limits(settings: Settings) -> IdentityLimits:
         contract_requests_age_s_max=retention.contract_requests_s,
         expired_contracts_age_s_max=retention.expired_contracts_s,
         unregistered_age_s_max=retention.unregistered_s,
+        public_events_age_s_max=retention.public_events_s,
         idle_agents_age_s_max=retention.idle_agents_s,
         keylist_keys_max=didcomm.keylist_keys_max,
         live_in_flight_max=didcomm.live_in_flight_max,

@@ -227,6 +227,10 @@ class Retention(Section):
     """Time after the end of its registration after which messages, contract requests and contracts
     of an identity leave; 0 is never. Who may renew late should find what waited, and that has an
     age of its own. DIDComm wallets do not register."""
+    public_events_s: int = Field(default=0, ge=0, le=AGE_S_MAX)
+    """A public event that was published so long ago leaves, of every channel; 0 is never, because
+    its publisher put it there to be found, and can withdraw it. Saved events have no such age: they
+    are the owner's own history, which no one else reads."""
     idle_agents_s: int = Field(default=0, ge=0, le=AGE_S_MAX)
     """A DIDComm agent from which no message came for so long ends: connection, keylist, and what
     waits; 0 is never, because a wallet in a drawer is what a mediator is for. It ends up to an

@@ -62,7 +62,8 @@ def _saved_events(step: Step) -> DataFrame:
 
 def _public_events(step: Step) -> DataFrame:
     new = select_place(step.of("public-event-published"), *_PUBLIC)
-    deleted = step.of("public-events-deleted").select(
+    # Those that expired are in any channel.
+    deleted = step.of("public-events-deleted", "public-events-expired").select(
         "stream", "version", "channel_id", F.explode("event_ids").alias("event_id")
     )
     everywhere = deleted.where("channel_id IS NULL")
@@ -82,7 +83,7 @@ PUBLIC_EVENTS: Final = Projection(
     "public_events",
     "Events that any client may read: published and not withdrawn.",
     PLACE | _PUBLIC,
-    ("public-event-published", "public-events-deleted"),
+    ("public-event-published", "public-events-deleted", "public-events-expired"),
     _public_events,
     LiveRows(keys=("event_id",), order=("version",)),
 )

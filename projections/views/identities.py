@@ -18,7 +18,7 @@ _BY_OWNERS: Final = (
     *("messages-delivered", "identity-registered", "contract-stored"),
     *("contract-requests-acknowledged", "connection-established", "keylist-updated"),
     *("queue-policy-set", "event-saved", "event-tags-updated", "public-event-published"),
-    *("public-events-deleted", "account-rotated"),
+    *("public-events-deleted", "account-rotated", "agent-seen"),
 )
 _ACTS: Final = ", ".join(f"'{kind}'" for kind in _BY_OWNERS)
 _PICKED_UP: Final = "(type = 'messages-removed' AND reason IN ('acknowledged', 'delivered'))"

@@ -381,12 +381,13 @@ def test_agents_of_an_earlier_release_are_found_when_they_are_asked_or_after_a_r
     assert mediator.contents() == 0
 
 
-def test_a_log_of_the_release_before_gets_the_column_and_keeps_its_sums(
+def test_a_log_of_the_release_before_gets_the_columns_and_keeps_its_sums(
     log: EventLog, log_url: str, open_another: OpenLog
 ) -> None:
     settle(mediator_of(log), AGENT)
-    run_sql(log_url, "DROP INDEX due_by_idle_since_ms")
-    run_sql(log_url, "ALTER TABLE queue_depths DROP COLUMN idle_since_ms")
+    for later in DUE_COLUMNS[-2:]:
+        run_sql(log_url, f"DROP INDEX due_by_{later}")
+        run_sql(log_url, f"ALTER TABLE queue_depths DROP COLUMN {later}")
     mediator = mediator_of(open_another())
     settle(mediator, OTHER)
     assert mediator.log.figures().queue_messages == 10

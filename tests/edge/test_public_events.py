@@ -354,3 +354,22 @@ async def test_pages_that_are_asked_for_at_once_cost_as_much_as_one_after_the_ot
     answers = [answer.status for answer in await asyncio.gather(*requests)]
     assert answers.count(200) <= 7
     assert set(answers) == {200, 429}
+
+
+@pytest.mark.parametrize("settings", [{"retention": {"public_events_s": 1_000, "look_s": 3_600}}])
+async def test_public_events_leave_after_the_operators_age_and_their_publisher_goes_on(
+    mediator: Mediator, clock: HandClock, alice: Identity
+) -> None:
+    await publish(mediator, alice, "old")
+    clock.advance(600)
+    await publish(mediator, alice, "new")
+    clock.advance(401)
+    for host in mediator.hosts.running.values():
+        while await asyncio.to_thread(host._expiry.step):  # the test looks by hand
+            pass
+    assert await read(mediator, alice) == ["new"]
+    await mediator.restart()
+    assert await read(mediator, alice) == ["new"]
+    assert mediator.facts().count("public-events-expired.1") == 1
+    await publish(mediator, alice, "newer")
+    assert len(await read(mediator, alice)) == 2

@@ -28,6 +28,7 @@ LIMITS: Final = IdentityLimits(
     expired_contracts_age_s_max=250,
     unregistered_age_s_max=350,
     idle_agents_age_s_max=600,
+    public_events_age_s_max=680,
     keylist_keys_max=2,
     live_in_flight_max=2,
     leased_max=3,

@@ -66,6 +66,7 @@ class Box(Agent):
     contracts: list[tuple[str, c.Contract]] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     public: list[PublicEvent] = field(default_factory=list)
+    published_ms: dict[str, int] = field(default_factory=dict)
 
     def lapse(self, now_ms: int) -> None:
         super().lapse(now_ms)
@@ -101,7 +102,12 @@ class Box(Agent):
         self.drop_requests(requests)
         self.version += len(contracts)
         self.contracts = [kept for kept in self.contracts if kept not in contracts]
-        return r.Expired(len(messages), len(requests), len(contracts))
+        before_ms = now_ms - LIMITS.public_events_age_s_max * 1000
+        old = [e for e in self.public if self.published_ms[e.event_id] < before_ms]
+        public = old[: min(most - len(contracts), 16)]
+        self.version += bool(public)
+        self.public = [e for e in self.public if e not in public]
+        return r.Expired(len(messages), len(requests), len(contracts), len(public))
 
 
 OF_OTHERS = (
@@ -266,7 +272,7 @@ def _on_decentrl(  # noqa: C901 - one arm per command
         case c.CloseSession():
             pass
         case _:
-            return _archive(did, box, command, new)
+            return _archive(did, box, command, now_ms, new)
     return r.Done()
 
 
@@ -314,7 +320,7 @@ def _page(box: Box, query: c.QueryMessages | c.QueryContractRequests | c.QueryCo
 
 
 def _archive(  # noqa: C901 - one arm per command
-    did: str, box: Box, command: c.Command, new: str
+    did: str, box: Box, command: c.Command, now_ms: int, new: str
 ) -> r.Reply | Refusal:
     match command:
         case c.SaveEvents(events):
@@ -336,6 +342,7 @@ def _archive(  # noqa: C901 - one arm per command
             if not valid or len(box.public) == LIMITS.public_events_max:
                 return Refusal.QUOTA_EXCEEDED if valid else Refusal.INVALID_SIGNATURE
             box.version += 1
+            box.published_ms[new] = now_ms
             box.public.append(PublicEvent(new, channel, event, tags, timestamp_s, signature))
             return r.PublicEventAccepted(new)
         case c.DeletePublicEvents(ids, channel):

@@ -107,7 +107,9 @@ def fall_silent(history: History, agent: str, *, steps: int) -> None:
     history.commit()
 
 
-def test_tables_know_which_agents_ended_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_know_which_agents_and_public_events_left_by_themselves(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """One of them wholly, another on its way; both had something of everything."""
     one, other = CROWD.agents
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
@@ -118,6 +120,8 @@ def test_tables_know_which_agents_ended_by_themselves(spark: SparkSession, tmp_p
         before = read(target, rebuild(spark, open_export(export), str(target)))
         fall_silent(history, one, steps=12)
         fall_silent(history, other, steps=2)
+        history._ask(MEDIATOR, CROWD.identities[0], c.ExpireRecords(20))
+        history.commit()
         export_log(log, tmp_path / "export")
         made = rebuild(spark, open_export(export), str(target), incremental=True)
         found = read(target, made)
@@ -126,12 +130,13 @@ def test_tables_know_which_agents_ended_by_themselves(spark: SparkSession, tmp_p
             assert before[table]
             assert not found[table]
         assert found["queues"]
+        assert 0 < len(found["public_events"]) < len(before["public_events"])
         history.play(random_script(22, 60))
         export_log(log, tmp_path / "export")
         again = rebuild(spark, open_export(export), str(target), incremental=True)
         assert read(target, again) == folded(log)
         topics = {row.topic for row in log.read_log(limit=10_000)}
-        assert {"account-expired.1", "agent-seen.1"} <= topics
+        assert {"account-expired.1", "agent-seen.1", "public-events-expired.1"} <= topics
 
 
 def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None:

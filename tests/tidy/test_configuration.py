@@ -68,6 +68,7 @@ def test_the_core_and_the_configuration_agree_on_defaults() -> None:
         "contract_requests_age_s_max": ages.contract_requests_s,
         "expired_contracts_age_s_max": ages.expired_contracts_s,
         "unregistered_age_s_max": ages.unregistered_s,
+        "public_events_age_s_max": ages.public_events_s,
         "idle_agents_age_s_max": ages.idle_agents_s,
         "idle_agents_since_ms": 0,  # of the log, and no setting
         "look_s": ages.look_s,

@@ -54,6 +54,7 @@ from eventstore.log.events import (
     PublicEventPublished1,
     PublicEventsDeleted,
     PublicEventsDeleted1,
+    PublicEventsExpired,
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
@@ -225,6 +226,9 @@ EVENTS = st.one_of(
         event_signature=st.just("s"),
     ),
     _events(PublicEventsDeleted, event_ids=st.lists(IDS), channel_id=st.none(), versions=VERSIONS),
+    _events(
+        PublicEventsExpired, event_ids=st.lists(IDS), reason=st.just("expired"), versions=VERSIONS
+    ),
     _events(PublicEventsDeleted1, event_ids=st.lists(IDS), channel_id=st.none()),
 )
 
