@@ -53,5 +53,8 @@ class HostLeases(Protocol):
     def leave(self, lease: HostLease) -> None:
         """Have the name no longer; that of another incarnation stays."""
 
+    def clock_s(self) -> float | None:
+        """The database's Unix time in seconds; None where it has no clock but this machine's."""
+
     def close(self) -> None:
         """End the connection."""

@@ -78,6 +78,10 @@ class HostLeaseFile(HostLeases):
                 del rows[lease.name]
 
     @override
+    def clock_s(self) -> None:
+        """It is this machine's."""
+
+    @override
     def close(self) -> None:
         with self._turn:
             self._close()

@@ -40,6 +40,7 @@ _RENEW: Final = (
 )
 _CLEAR: Final = f"DELETE FROM host_leases WHERE ends <= {_NOW} - %s"  # noqa: S608 - own text
 _LIVING: Final = f"SELECT {_COLUMNS}, ends FROM host_leases WHERE ends > {_NOW} ORDER BY name"  # noqa: S608 - own text
+_CLOCK: Final = f"SELECT {_NOW}"
 _LEAVE: Final = "DELETE FROM host_leases WHERE name = %s AND incarnation = %s"
 
 
@@ -84,6 +85,11 @@ class PostgresHostLeases(HostLeases):
     @override
     def leave(self, lease: HostLease) -> None:
         self._run(_LEAVE, [lease.name.encode(), lease.incarnation.encode()])
+
+    @override
+    def clock_s(self) -> float:
+        ((now_s,),) = self._run(_CLOCK, [])
+        return float(now_s)
 
     @override
     def close(self) -> None:

@@ -27,6 +27,7 @@ from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.address import AUTO, address_towards, reserved_address
 from http_edge.server.archive_process import ArchiveProcess
+from http_edge.server.clock_watch import ClockWatch, clock_watch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
@@ -76,19 +77,28 @@ def run(loaded: Loaded) -> int:
             settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
         check_log(settings)
-        code: int = Exit.INTERNAL
-        access = OperatorAccess(operators_token(settings.operators_token_path))
-        folder = _start_ray(settings.data_dir)
-        try:
-            settings.operators_address_path.write_text(settings.operators_url)
-            mediator = _Mediator(settings, metrics, access, started_s=started_s)
-            code = asyncio.run(mediator.serve())
-        finally:
-            # After a fault the logs in Ray's folder can say more than ours.
-            settings.operators_address_path.unlink(missing_ok=True)
-            processes.stop(folder if code == Exit.OK else None)
-            _LOG.info("stopped", extra={"exit_code": int(code)})
-        return code
+        with contextlib.closing(clock_watch(settings)) as clock:
+            clock.check()
+            return _served(settings, metrics, clock, started_s)
+
+
+def _served(
+    settings: Settings, metrics: socket.socket | None, clock: ClockWatch, started_s: float
+) -> int:
+    """Serve with Ray, its hosts and edges, until it is to stop; the exit code."""
+    code: int = Exit.INTERNAL
+    access = OperatorAccess(operators_token(settings.operators_token_path))
+    folder = _start_ray(settings.data_dir)
+    try:
+        settings.operators_address_path.write_text(settings.operators_url)
+        mediator = _Mediator(settings, metrics, access, clock, started_s=started_s)
+        code = asyncio.run(mediator.serve())
+    finally:
+        # After a fault the logs in Ray's folder can say more than ours.
+        settings.operators_address_path.unlink(missing_ok=True)
+        processes.stop(folder if code == Exit.OK else None)
+        _LOG.info("stopped", extra={"exit_code": int(code)})
+    return code
 
 
 def _on_node(settings: Settings) -> Settings:
@@ -122,6 +132,7 @@ class _Mediator:
         settings: Settings,
         metrics: socket.socket | None,
         access: OperatorAccess,
+        clock: ClockWatch,
         *,
         started_s: float,
     ) -> None:
@@ -129,6 +140,7 @@ class _Mediator:
         self._settings = settings
         self._metrics = metrics
         self._access = access
+        self._clock = clock
         self._node: ClusterNode | None = None
         self._started_s = started_s
         self._prepare = LogPipe().prepare(settings.log_level)
@@ -146,6 +158,7 @@ class _Mediator:
             await self._node.join()
         self._start()
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
+        serving.append(asyncio.create_task(self._clock.run()))
         beside = asyncio.gather(self._keep_exporting(), self._keep_archiving())
         try:
             async with metrics_served(self._scrape(), self._metrics, self._access):

@@ -196,6 +196,10 @@ class Limits(Section):
     the log. A host that cannot stops serving before it is over, then its shards are given to
     others; so they are when it has left the placer without an answer for so long. Longer takes a
     lost machine longer, shorter lets a slow database pass for a lost one."""
+    clock_off_s_max: float = Field(default=5, ge=0, le=3_600)
+    """By how much the clock of this machine may differ from that of PostgreSQL: with more a node
+    does not start, and one that drifts says so in its log. 0 is any: the times of events, and what
+    leaves for its age, are by the clock of the host."""
     move_wait_s_max: float = Field(default=10, gt=0, le=600)
     """Time that a command waits for its shard to have an owner again, or for its host to be there
     again, then 503. A planned move takes a fraction of a second, the start of a host and the loss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -190,3 +191,13 @@ def test_a_process_that_has_the_file_for_long_makes_others_wait_for_an_end(tmp_p
             leases.living()
     assert rows(leases) == [MINE]
     leases.close()
+
+
+def test_the_time_is_the_databases_and_none_where_it_has_no_clock_of_its_own(
+    leases: HostLeases, log_url: str
+) -> None:
+    before_s = time.time()
+    now_s = leases.clock_s()
+    # PostgreSQL runs on this machine here.
+    assert (now_s is None) == log_url.startswith("sqlite:")
+    assert now_s is None or before_s <= now_s <= time.time()

@@ -1,0 +1,99 @@
+"""The clock of this machine beside the database's, which is the same for all nodes of a log.
+
+Who lives is decided by the database's time alone, and no clock that is off lets a nonce in twice.
+But times of events, ages of retention and the window of timestamps are by the clock of the host
+that stores them: one that is months ahead removes for good what is not over, and one that is
+minutes behind refuses honest commands. So a node with such a clock does not start, and one that
+drifts away says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from actors.host.clock import Clock, system_clock
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.host_leases import HostLeases
+from eventstore.stores.host_leases import open_host_leases
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S: Final = 60.0
+
+
+class ClockWatch:
+    """Compares the clock of this machine with that of one database."""
+
+    def __init__(self, leases: HostLeases, off_s_max: float, clock: Clock = system_clock) -> None:
+        """``off_s_max`` of 0 compares nothing; ``clock`` tells Unix milliseconds."""
+        self._leases, self._off_s_max, self._clock = leases, off_s_max, clock
+        self._is_off = False
+
+    def off_s(self) -> float:
+        """Seconds that this clock is certainly ahead; negative for behind.
+
+        What the answer was under way is allowed for. 0 where the database has no other clock.
+
+        Raises:
+            LogUnavailable: the database did not answer.
+        """
+        before_s = self._clock() / 1000
+        theirs_s = self._leases.clock_s()
+        after_s = (self._clock() + 1) / 1000
+        if theirs_s is None:
+            return 0.0
+        return max(0.0, before_s - theirs_s) + min(0.0, after_s - theirs_s)
+
+    def check(self) -> None:
+        """Refuse a clock that is off.
+
+        Raises:
+            Stop: it is off by more than may be.
+        """
+        try:
+            off_s = self.off_s() if self._off_s_max else 0.0
+        except LogUnavailable as error:
+            _LOG.warning("the clock was not compared: %s", error)
+            return
+        if abs(off_s) > self._off_s_max:
+            raise Stop(
+                Exit.UNSAFE,
+                f"The clock of this machine is {_said(off_s)} that of the database.",
+                "Set it right, with a time service, or allow more by limits.clock_off_s_max.",
+            )
+
+    def look(self) -> None:
+        """Log that the clock is off, and that it is right again: once each."""
+        try:
+            off_s = self.off_s()
+        except LogUnavailable:
+            return  # hosts say that the database is away
+        is_off = abs(off_s) > self._off_s_max
+        if is_off and not self._is_off:
+            _LOG.warning("the clock of this machine is %s that of the database", _said(off_s))
+        elif self._is_off and not is_off:
+            _LOG.info("the clock of this machine agrees with that of the database again")
+        self._is_off = is_off
+
+    async def run(self) -> None:
+        """Look every minute, until it is cancelled."""
+        while self._off_s_max:
+            await asyncio.sleep(_LOOK_S)
+            await asyncio.to_thread(self.look)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._leases.close()
+
+
+def clock_watch(settings: Settings) -> ClockWatch:
+    """The watch of a mediator with these settings, by the first database of its log."""
+    leases = open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
+    return ClockWatch(leases, settings.limits.clock_off_s_max)
+
+
+def _said(off_s: float) -> str:
+    return f"{abs(off_s):,.1f} s {'ahead of' if off_s > 0 else 'behind'}"
