@@ -14,6 +14,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Notice, QueueState, Reply
 from actors.core.sessions import NO_LIVE_MODE, LiveMode
 from eventstore.log.content import SALT_BYTES, Content
+from eventstore.log.event_log import Listed
 from eventstore.log.events import Event
 
 
@@ -26,7 +27,8 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     stored nowhere. ``leases`` are those in force on the identity's messages;
     ``listening``: a session waits for them; ``live`` holds the live mode, and the session
     ``implicit`` holds implicit pickup, none if empty. ``speaker`` is the DID whose message the
-    command comes of, empty for the mediator itself.
+    command comes of, empty for the mediator itself. ``listed`` is where saved
+    events of the target are listed; it is looked up when these are to be erased.
     """
 
     target: str
@@ -40,6 +42,7 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     live: LiveMode = NO_LIVE_MODE
     implicit: str = ""
     speaker: str = ""
+    listed: Listed = Listed.NOT
 
     @property
     def now_s(self) -> float:

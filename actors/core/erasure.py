@@ -2,9 +2,10 @@
 
 The first step ends what the identity is: registration, contracts, connection, keylist, rules. From
 then on it gets and shows nothing. The next ones remove what has contents, so that the commit of
-each erases them; the last one says that nothing is left. Until then the search for what is due
-finds the identity (``retention.due_times``), so an erasure that was begun comes to its end,
-also where those who asked for it are gone and whatever is killed meanwhile.
+each erases them; saved events leave their lists first. The last one says that nothing is left.
+Until then the search for what is due finds the identity (``retention.due_times``), so an erasure
+that was begun comes to its end, also where those who asked for it are gone and whatever is killed
+meanwhile.
 
 Rules of this file: pure; a step can be asked for again and again, and once all is erased it changes
 nothing; who comes back afterwards begins anew.
@@ -21,6 +22,7 @@ from actors.core.identity import Identity
 from actors.core.message_queue import removal
 from actors.core.refusals import Refusal
 from actors.core.replies import Erased
+from eventstore.log.event_log import Listed
 from eventstore.log.events import (
     ContractRequestsExpired,
     Event,
@@ -28,11 +30,19 @@ from eventstore.log.events import (
     IdentityErasureBegun,
     PublicEventsDeleted,
     SavedEventsErased,
+    SavedEventsUnlisted,
 )
 
 ERASED: Final = "erased"
 OPERATOR: Final = "operator"
 OWNER: Final = "owner"
+_POSTINGS: Final = 64
+"""Postings that leave in their order, in place of one record."""
+_UNLISTED: Final = 4
+"""Saved events that are on no list, in place of one record."""
+_POSTINGS_MAX: Final = 640_000
+_RECORDS_MAX: Final = 10_000
+"""What the events allow (``event_fields``)."""
 
 
 def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:
@@ -48,6 +58,12 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
     begun = IdentityErasureBegun(at_ms=context.now_ms, command=context.command, reason=command.by)
     keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
     return Accepted(Erased(len(state.contracts) + len(keys), is_over=False, keys=keys), [begun])
+
+
+def is_at_saved_events(state: Identity) -> bool:
+    """Is nothing left of an erasure but saved events?"""
+    is_left = state.messages or state.requests or state.public_events
+    return not is_left and state.erased_until < state.erasing
 
 
 def next_step(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
@@ -70,12 +86,22 @@ def next_step(state: Identity, records_max: int, context: DecisionContext) -> Ac
             at_ms=at_ms, command=command, event_ids=ids, channel_id=None, versions=versions
         )
         return _erased(len(ids), withdrawn)
-    if state.erased_until < state.erasing:
-        after = state.erased_until
-        count = min(records_max, state.erasing - after)
-        saved = SavedEventsErased(at_ms=at_ms, command=command, after=after, count=count)
-        return _erased(count, saved)
+    if is_at_saved_events(state):
+        return _of_saved_events(state, records_max, context)
     return Accepted(Erased(0, is_over=True), [IdentityErased(at_ms=at_ms, command=command)])
+
+
+def _of_saved_events(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
+    """Take saved events off their lists, then erase them."""
+    at_ms, command, after = context.now_ms, context.command, state.erased_until
+    if context.listed is Listed.APART:
+        postings = min(records_max * _POSTINGS, _POSTINGS_MAX)
+        return _erased(0, SavedEventsUnlisted(at_ms=at_ms, command=command, count=postings))
+    if context.listed is Listed.NOT:
+        records_max = min(records_max * _UNLISTED, _RECORDS_MAX)
+    count = min(records_max, state.erasing - after)
+    saved = SavedEventsErased(at_ms=at_ms, command=command, after=after, count=count)
+    return _erased(count, saved)
 
 
 def _erased(records: int, event: Event) -> Accepted:

@@ -70,6 +70,7 @@ from eventstore.log.events import (
     QueueRefused,
     RefusalsCounted,
     SavedEventsErased,
+    SavedEventsUnlisted,
     SpeakerNamed,
 )
 from eventstore.log.signs_of_life import is_sign_of_life
@@ -309,6 +310,8 @@ def _evolve_account(state: Identity, event: Event, version: int) -> None:
             state.keylist, state.prior_dids = {}, []
         case IdentityErasureBegun() | SavedEventsErased() | IdentityErased():
             _erase(state, event, version)
+        case SavedEventsUnlisted():
+            pass  # a state knows no lists
         case _:
             raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
 

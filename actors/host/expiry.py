@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from actors.core.commands import ClaimedKey, ExpireRecords, Submission
+from actors.core.cost import turn_cost
 from actors.core.limits import HostLimits
 from actors.core.partitioning import shard_of
 from actors.core.replies import BatchResult, Expired
@@ -30,8 +31,6 @@ from eventstore.log.seal import command_key
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_S_MAX: Final = 60.0
-_RECORD_COST: Final = 0.3
-"""Of one record that is removed, in the units of ``actors.core.cost``, its content included."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
 
@@ -123,7 +122,7 @@ class Expiry:
                 did,
                 command_key(did, self._new_id()),
                 command=command,
-                cost=1 + _RECORD_COST * self._pace.records_max,
+                cost=turn_cost(command),
             )
             for did, partition in found.items()
         ]

@@ -119,6 +119,15 @@ class QueueDepth(msgspec.Struct, frozen=True):
     changed: Changed = Changed.ANYTHING
 
 
+class Listed(Enum):
+    """Where the lists are that the saved events of an owner are on."""
+
+    NOT = "not"
+    APART = "apart"
+    AMONG_OTHERS = "among others"
+    """Possibly: another stream begins with the same 8 bytes (``read_models.postings``)."""
+
+
 class Due(StrEnum):
     """A time of an identity that a search for what is due goes by; a field of ``QueueDepth``."""
 
@@ -334,6 +343,9 @@ class EventLog(Protocol):
         Raises:
             PageTooLarge: its records are more than ``bytes_max``.
         """
+
+    def how_listed(self, owner: UUID) -> Listed:
+        """Whether saved events of this owner are on lists, and where these are."""
 
     def query_public_events(
         self,

@@ -33,6 +33,7 @@ from eventstore.log.event_fields import (
     NAME,
     SIZE_ALONE,
     STATE_ALONE,
+    UNLISTED_AT_ONCE,
     ExportColumn,
     NamesStream,
     RefusedCommands,
@@ -472,6 +473,16 @@ class SavedEventsErased(Event, frozen=True, kw_only=True):
     def versions(self) -> range:
         """The versions whose contents leave, among them those of other rows, which have none."""
         return range(self.after + 1, self.after + 1 + self.count)
+
+
+@released("saved-events-unlisted.1")
+class SavedEventsUnlisted(Event, frozen=True, kw_only=True):
+    """The first ``count`` postings of the identity's saved events are removed, in their order.
+
+    Those on the list of all its events come last, so that one is on it as long as it is on any.
+    """
+
+    count: Annotated[int, STATE_ALONE, UNLISTED_AT_ONCE]
 
 
 @released("identity-erased.1")

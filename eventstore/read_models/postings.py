@@ -46,6 +46,16 @@ _Conditions: TypeAlias = list[tuple[str, float]]
 
 _OFFSET_MAX: Final = 2**62
 _SELECT: Final = "SELECT list, timestamp_s, version, revision, own FROM postings"
+_IN_RANGE: Final = " WHERE list >= ? AND list < ? ORDER BY list, timestamp_s, version"
+_AT: Final = (
+    "SELECT timestamp_s, version, revision, own FROM postings"
+    " WHERE list = ? AND timestamp_s = ? AND version = ?"
+)
+_DELETE_TO: Final = (
+    "DELETE FROM postings WHERE list >= ? AND (list, timestamp_s, version) <= (?, ?, ?)"
+)
+_PLACE_BYTES: Final = 8
+_KEY_BYTES: Final = 12
 _LISTS_PER_QUERY: Final = 250
 _MERGED_LISTS_MAX: Final = 4
 """Up to here lists are merged in index order; beyond, duplicates are removed by sorting."""
@@ -84,7 +94,7 @@ def list_keys(owner: UUID, names: Sequence[str], each: Iterable[str]) -> list[Li
     One tag then costs 1 instead of 5 us, and a command may have a thousand on four lists each.
     """
     stream = owner.bytes
-    place = stream[:8]
+    place = stream[:_PLACE_BYTES]
     shared = _shared(stream, tuple(names))
     keys = []
     for last in each:
@@ -97,7 +107,7 @@ def list_keys(owner: UUID, names: Sequence[str], each: Iterable[str]) -> list[Li
 @lru_cache(maxsize=_SHARED_MAX)
 def _shared(stream: bytes, names: tuple[str, ...]) -> hashlib.blake2b:
     """The hash of what keys have in common, to be copied."""
-    shared = hashlib.blake2b(digest_size=12, key=stream)
+    shared = hashlib.blake2b(digest_size=_KEY_BYTES, key=stream)
     for name in names:
         shared.update(_with_length(name))
     return shared
@@ -144,6 +154,52 @@ def newest(session: Session, lists: Sequence[ListKey]) -> dict[ListKey, Posting]
         ):
             found[bytes(key)] = Posting(timestamp_s, version, revision, bool(own))
     return found
+
+
+def at(session: Session, key: ListKey, places: Sequence[tuple[float, int]]) -> list[Posting]:
+    """The postings of one list at these timestamps and versions, where there is one."""
+    found: list[Posting] = []
+    for start in range(0, len(places), _LISTS_PER_QUERY):
+        some = places[start : start + _LISTS_PER_QUERY]
+        select = " UNION ALL ".join([_AT] * len(some))
+        found += [
+            Posting(timestamp_s, version, revision, bool(own))
+            for timestamp_s, version, revision, own in session.rows(
+                select, [part for place in some for part in (key, *place)]
+            )
+        ]
+    return found
+
+
+def place_of(owner: UUID) -> tuple[ListKey, ListKey]:
+    """Between these are the keys of all lists of an owner."""
+    place = owner.bytes[:_PLACE_BYTES]
+    return place, place + b"\xff" * (_KEY_BYTES + 1)
+
+
+def first_of(session: Session, low: ListKey, high: ListKey, most: int) -> list[StoredPosting]:
+    """The first postings from one key up to another, in the order of the table."""
+    return [
+        (bytes(key), *posting)
+        for key, *posting in session.rows(f"{_SELECT}{_IN_RANGE} LIMIT ?", (low, high, most))
+    ]
+
+
+def remove_range(session: Session, low: ListKey, high: ListKey, most: int) -> int:
+    """Remove the first postings from one key up to another; how many, ``most`` of them at most."""
+    last = session.rows(
+        f"{_SELECT}{_IN_RANGE} LIMIT 1 OFFSET ?",
+        (low, high, most - 1),
+    )
+    if last:
+        session.run_many(_DELETE_TO, [(low, *last[0][:3])])
+        return most
+    ((count,),) = session.rows(
+        "SELECT count(*) FROM postings WHERE list >= ? AND list < ?", (low, high)
+    )
+    if count:
+        session.run_many("DELETE FROM postings WHERE list >= ? AND list < ?", [(low, high)])
+    return int(count)
 
 
 def is_empty(session: Session, key: ListKey) -> bool:

@@ -13,19 +13,12 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.codec import decode
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
-from eventstore.log.events import (
-    TOPIC_BY_TYPE,
-    EventSaved,
-    EventSaved1,
-    EventTagsUpdated,
-    SavedEventsErased,
-)
+from eventstore.log.events import TOPIC_BY_TYPE, EventSaved, EventSaved1, EventTagsUpdated
 from eventstore.log.session import Session, StoredPosting
-from eventstore.log.streams import identity_stream
+from eventstore.log.streams import identity_stream, stream_of
 from eventstore.read_models.postings import (
     ListKey,
     Narrowing,
@@ -46,9 +39,10 @@ _FOREIGN: Final = "saved foreign"
 _ALL: Final = "saved"
 _UNPROCESSED: Final = "saved unprocessed"
 _TAG: Final = "tag"
-_SAVED_TOPICS: Final = {TOPIC_BY_TYPE[EventSaved], TOPIC_BY_TYPE[EventSaved1]}
-_stream_of: Final = lru_cache(maxsize=1_000)(identity_stream)
-"""The events of one command are of a few participants; a UUID takes 25 us."""
+SAVED_TOPICS: Final = {TOPIC_BY_TYPE[EventSaved], TOPIC_BY_TYPE[EventSaved1]}
+_stream_of: Final = lru_cache(maxsize=1_000)(stream_of)
+"""Of what stands in place of a name, too. The events of one command are of a few participants; a
+UUID takes 25 us."""
 
 
 def save(
@@ -57,11 +51,7 @@ def save(
     """Record saved events with their versions in the owner's stream (8.9)."""
     rows: list[StoredPosting] = []
     for version, event in saved:
-        others = _others(owner, event)
-        own = len(others) < len({event.sender_did, event.recipient_did})
-        posting = Posting(float(event.timestamp_s), version, own=own)
-        lists = _lists(owner, others, event.encrypted_tags, processed=event.processed)
-        rows += on_lists([*lists, *_fixed_lists(owner, event.event_id, posting)], posting)
+        rows += listed(owner, event, Posting(float(event.timestamp_s), version))
     add(session, rows)
 
 
@@ -99,32 +89,24 @@ def update_tags(
     add(session, there)
 
 
-def erase(session: Session, owner: UUID, erased: SavedEventsErased) -> None:
-    """Take the owner's events at these versions off all lists."""
-    rows = session.stored(owner, erased.versions)
-    saved = [
-        (version, decode(row.topic, row.state))
-        for version, row in rows.items()
-        if row.topic in _SAVED_TOPICS
-    ]
-    events = {
-        list_key(owner, _ID, event.event_id): (version, event)
-        for version, event in saved
-        if isinstance(event, EventSaved | EventSaved1)
-    }
-    known = newest(session, list(events))
-    found = [(posting, *events[key]) for key, posting in known.items()]
-    tagged = session.stored(owner, [posting.revision for posting, _, _ in found])
-    gone: list[StoredPosting] = []
-    for posting, version, event in found:
-        if posting.version == version:
-            row = tagged.get(posting.revision)
-            update = event if row is None else decode(row.topic, row.state)
-            assert isinstance(update, EventSaved | EventSaved1 | EventTagsUpdated)
-            processed = event.processed or row is not None
-            lists = _lists(owner, _others(owner, event), update.encrypted_tags, processed=processed)
-            gone += on_lists([*lists, *_fixed_lists(owner, event.event_id, posting)], posting)
-    remove(session, gone)
+def all_of(owner: UUID) -> ListKey:
+    """The list of all events of an owner."""
+    return _list(owner, _ALL, None, None)
+
+
+def listed(
+    owner: UUID,
+    event: EventSaved | EventSaved1,
+    posting: Posting,
+    tags: Collection[str] | None = None,
+) -> list[StoredPosting]:
+    """All postings of an event at ``posting``, whose tags were replaced by ``tags`` if any were."""
+    others = _others(owner, event)
+    own = len(others) < len({event.sender_did, event.recipient_did})
+    posting = posting._replace(own=own)
+    current = event.encrypted_tags if tags is None else tags
+    lists = _lists(owner, others, current, processed=event.processed or posting.revision > 0)
+    return on_lists([*lists, *_fixed_lists(owner, event.event_id, posting)], posting)
 
 
 def query(
@@ -166,7 +148,7 @@ def query(
 def _others(owner: UUID, event: EventSaved | EventSaved1) -> set[str]:
     """The participants other than the owner."""
     participants = {event.sender_did, event.recipient_did}
-    return {did for did in participants if _stream_of(did) != owner}
+    return {did for did in participants if _stream_of(did) != owner.bytes}
 
 
 def _fixed_lists(owner: UUID, event_id: str, posting: Posting) -> list[ListKey]:

@@ -23,14 +23,20 @@ from eventstore.log.events import (
     PublicEventsDeleted1,
     PublicEventsExpired,
     SavedEventsErased,
+    SavedEventsUnlisted,
 )
 from eventstore.log.session import Session
-from eventstore.read_models import dedicated_identities, public_events, saved_events
+from eventstore.read_models import (
+    dedicated_identities,
+    public_events,
+    saved_events,
+    saved_events_erasure,
+)
 
 INDEXED: Final = (
     *(EventSaved, EventSaved1, EventTagsUpdated, PublicEventPublished, PublicEventPublished1),
     *(PublicEventsDeleted, PublicEventsDeleted1, PublicEventsExpired),
-    *(IdentityDedicated, IdentityReleased, SavedEventsErased),
+    *(IdentityDedicated, IdentityReleased, SavedEventsErased, SavedEventsUnlisted),
 )
 """The events that change a read model; depths of queues come from their owner."""
 MADE: Final = ("postings", "queue_depths", "dedicated")
@@ -79,7 +85,9 @@ def _update_one(session: Session, owner: UUID, version: int, event: Event) -> No
         case PublicEventsExpired():
             public_events.withdraw(session, owner, event.event_ids)
         case SavedEventsErased():
-            saved_events.erase(session, owner, event)
+            saved_events_erasure.erase(session, owner, event)
+        case SavedEventsUnlisted():
+            saved_events_erasure.unlist(session, owner, event)
         case IdentityDedicated():
             dedicated_identities.dedicate(session, owner, event)
         case IdentityReleased():

@@ -28,6 +28,7 @@ from eventstore.log.event_log import (
     DueIdentity,
     DuePlace,
     EventLog,
+    Listed,
     LogFigures,
     LogRow,
     PublicEventsFilter,
@@ -50,6 +51,7 @@ from eventstore.read_models import (
     public_events,
     queue_depths,
     saved_events,
+    saved_events_erasure,
 )
 from eventstore.read_models.remake import Difference, Progress, differences, remake
 from eventstore.read_models.update import MADE
@@ -236,6 +238,11 @@ class RecorderLog(EventLog):
             return saved_events.query(
                 session, owner, where, offset=offset, limit=limit, bytes_max=bytes_max
             )
+
+    @override
+    def how_listed(self, owner: UUID) -> Listed:
+        with self._reading() as session:
+            return saved_events_erasure.how_listed(session, owner)
 
     @override
     def query_public_events(

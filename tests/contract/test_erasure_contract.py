@@ -35,8 +35,13 @@ from eventstore.log.erasure_receipt import (
     sign_receipt,
     verified_receipt,
 )
-from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
-from eventstore.log.events import IdentityErased, IdentityErasureBegun, SavedEventsErased
+from eventstore.log.event_log import EventLog, Listed, PublicEventsFilter, SavedEventsFilter
+from eventstore.log.events import (
+    IdentityErased,
+    IdentityErasureBegun,
+    SavedEventsErased,
+    SavedEventsUnlisted,
+)
 from eventstore.log.faults import Fault
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
@@ -65,16 +70,28 @@ GONE: Final = "did:x:gone"
 STAYS: Final = "did:x:stays"
 CONTENTS: Final = 9
 """Of one identity: a message, a contract request, an envelope, a public event, five saved."""
-STEPS: Final = 14
+STEPS: Final = 11
 """Of so many commits an erasure of it is made with two records in each."""
+LISTED_AT_ONCE: Final = 2 * 64
+"""Postings of such a step."""
+SAVED_AT_ONCE: Final = 2 * 4
+"""Saved events of such a step, once they are on no list."""
+NEIGHBOURS: Final = ("did:x:0adc02b28c57be5", "did:x:fdab8fcb0e76e80")
+"""Two whose streams begin with the same 8 bytes; it took 860 million hashes to find them."""
 
 
 def settle(mediator: Mediator, did: str) -> None:
     """An identity with something of each kind, an agent too."""
     mediator.settle(did)
+    more = [f"one of {number}" for number in range(32)]
     events = [
         NewSavedEvent(
-            did if n % 2 else FRIEND, FRIEND, None, NOW_S, f"event {n} of {did}", ["t", f"t{n}"]
+            did if n % 2 else FRIEND,
+            FRIEND,
+            None,
+            NOW_S,
+            f"event {n} of {did}",
+            ["t", f"t{n}", *more],
         )
         for n in range(5)
     ]
@@ -145,6 +162,13 @@ def names_in_queues(log_url: str) -> set[bytes]:
     return found - {b""}
 
 
+def listed(log_url: str, did: str) -> int:
+    """How many postings there are among those of an identity."""
+    place = identity_stream(did).bytes[:8]
+    lists = [bytes(key) for (key,) in run_sql(log_url, "SELECT list FROM postings")]
+    return sum(key.startswith(place) for key in lists)
+
+
 def wrong(log_url: str) -> Sequence[Difference]:
     """The read models that are not what the rows of the log say."""
     with closing(open_store(log_url)) as store:
@@ -184,20 +208,106 @@ def test_all_that_an_identity_has_leaves_and_nothing_of_others(
 def test_each_step_is_small_and_the_read_models_follow_it(
     mediator: Mediator, log: EventLog, log_url: str
 ) -> None:
-    left = [mediator.contents()]
+    left = [(mediator.contents(), listed(log_url, GONE))]
     while True:
         answer = step(mediator, GONE)
         assert isinstance(answer, Erased)
-        left.append(mediator.contents())
-        assert left[-2] - left[-1] <= 2
+        left.append((mediator.contents(), listed(log_url, GONE)))
+        assert left[-2][0] - left[-1][0] <= SAVED_AT_ONCE
+        assert left[-2][1] - left[-1][1] <= LISTED_AT_ONCE
         assert wrong(log_url) == []
         if answer.is_over:
             break
-    assert left[-1] == CONTENTS
-    ranges = [event for event in mediator.events(GONE) if isinstance(event, SavedEventsErased)]
-    assert max(len(event.versions) for event in ranges) == 2
-    assert [event.after for event in ranges] == list(range(0, 2 * len(ranges), 2))
+    assert left[-1] == (CONTENTS, 0)
+    events = mediator.events(GONE)
+    ranges = [event for event in events if isinstance(event, SavedEventsErased)]
+    assert max(len(event.versions) for event in ranges) == SAVED_AT_ONCE
+    assert [event.after for event in ranges] == list(
+        range(0, SAVED_AT_ONCE * len(ranges), SAVED_AT_ONCE)
+    )
+    assert sum(isinstance(event, SavedEventsUnlisted) for event in events) == 3
     assert is_sound(log)
+
+
+def test_saved_events_are_on_no_list_before_their_contents_leave(
+    mediator: Mediator, log_url: str
+) -> None:
+    before = 0
+    while listed(log_url, GONE):
+        before = mediator.contents()
+        step(mediator, GONE)
+    assert mediator.contents() == before == CONTENTS + 5
+    assert wrong(log_url) == []
+
+
+@pytest.mark.parametrize("steps", range(3))
+def test_an_erasure_that_an_earlier_release_began_goes_on(
+    mediator: Mediator,
+    log: EventLog,
+    log_url: str,
+    steps: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes saved events off their lists with their contents, by versions."""
+    with monkeypatch.context() as patch:
+        patch.setattr(mediator.log, "how_listed", lambda _: Listed.AMONG_OTHERS)
+        for _ in range(5 + steps):
+            step(mediator, GONE)
+        assert wrong(log_url) == []
+    answers = erase(mediator, GONE)
+    assert answers[-1].is_over
+    assert_gone(log, GONE)
+    assert listed(log_url, GONE) == 0
+    assert_whole(log, STAYS)
+    assert wrong(log_url) == []
+    assert is_sound(log)
+
+
+@pytest.mark.parametrize("settled_after", [0, 5, 6, 7, 8])
+def test_whose_lists_lie_among_those_of_who_is_erased_keeps_its_own(
+    log: EventLog, log_url: str, settled_after: int
+) -> None:
+    mediator, (gone, stays) = Mediator(log), NEIGHBOURS
+    settle(mediator, gone)
+    for _ in range(settled_after):
+        step(mediator, gone)
+    before = listed(log_url, gone)
+    settle(mediator, stays)
+    own = listed(log_url, stays) - before
+    while True:
+        answer = step(mediator, gone)
+        assert isinstance(answer, Erased)
+        assert wrong(log_url) == []
+        assert_whole(log, stays)
+        if answer.is_over:
+            break
+    assert_gone(log, gone)
+    assert is_sound(log)
+    assert listed(log_url, stays) == own > 2 * LISTED_AT_ONCE
+    erase(mediator, stays)
+    assert listed(log_url, stays) == 0
+    assert wrong(log_url) == []
+
+
+def test_a_step_takes_nothing_of_a_neighbour_who_came_while_it_was_decided(
+    log: EventLog, log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mediator, (gone, stays) = Mediator(log), NEIGHBOURS
+    settle(mediator, gone)
+    settle(mediator, stays)
+    both = listed(log_url, gone)
+    monkeypatch.setattr(mediator.log, "how_listed", lambda _: Listed.APART)
+    for _ in range(5 + 3):
+        step(mediator, gone)
+        assert wrong(log_url) == []
+        assert_whole(log, stays)
+    assert both / 2 < listed(log_url, stays) < both
+    monkeypatch.undo()
+    erase(mediator, gone)
+    assert listed(log_url, stays) == both / 2
+    assert_gone(log, gone)
+    assert_whole(log, stays)
+    assert wrong(log_url) == []
 
 
 @pytest.mark.parametrize("steps", range(STEPS + 1))

@@ -21,6 +21,7 @@ from eventstore.log.event_log import (
     DueIdentity,
     DuePlace,
     EventLog,
+    Listed,
     LogFigures,
     LogRow,
     PublicEventsFilter,
@@ -192,6 +193,10 @@ class FaultyLog(EventLog):
         return self._log.query_saved_events(
             owner, where, offset=offset, limit=limit, bytes_max=bytes_max
         )
+
+    @override
+    def how_listed(self, owner: UUID) -> Listed:
+        return self._log.how_listed(owner)
 
     @override
     def query_public_events(

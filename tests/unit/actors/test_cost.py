@@ -10,6 +10,8 @@ from actors.core.commands import (
     AcknowledgeMessages,
     Command,
     DeletePublicEvents,
+    EraseIdentity,
+    ExpireRecords,
     NewSavedEvent,
     Page,
     PublishPublicEvent,
@@ -81,6 +83,12 @@ def test_what_people_send_is_not_costly_and_what_imports_send_is() -> None:
     assert turn_cost(QueueMessage("a", bytes(64 * KIB))) <= COSTLY
     assert turn_cost(saved(100, tags=1)) > COSTLY
     assert turn_cost(QueueMessage("a", bytes(512 * KIB))) > COSTLY
+
+
+def test_a_step_of_an_erasure_is_for_no_one_to_wait_for() -> None:
+    for step in (EraseIdentity("operator", 64), ExpireRecords(64)):
+        assert cost(step) == 1
+        assert turn_cost(step) > COSTLY
 
 
 def test_a_turn_may_cost_more_than_the_command_says_but_for_reads() -> None:
