@@ -36,11 +36,11 @@ from eventstore.log.events import (
 ERASED: Final = "erased"
 OPERATOR: Final = "operator"
 OWNER: Final = "owner"
-_POSTINGS: Final = 64
+_POSTINGS: Final = 32
 """Postings that leave in their order, in place of one record."""
-_UNLISTED: Final = 4
+_UNLISTED: Final = 2
 """Saved events that are on no list, in place of one record."""
-_POSTINGS_MAX: Final = 640_000
+_POSTINGS_MAX: Final = 320_000
 _RECORDS_MAX: Final = 10_000
 """What the events allow (``event_fields``)."""
 
@@ -62,8 +62,9 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
 
 def is_at_saved_events(state: Identity) -> bool:
     """Is nothing left of an erasure but saved events?"""
-    is_left = state.messages or state.requests or state.public_events
-    return not is_left and state.erased_until < state.erasing
+    return state.erased_until < state.erasing and not (
+        state.messages or state.requests or state.public_events
+    )
 
 
 def next_step(state: Identity, records_max: int, context: DecisionContext) -> Accepted:

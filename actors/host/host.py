@@ -21,7 +21,6 @@ from actors.core.charges import Charges
 from actors.core.commands import Submission
 from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext, Refs
-from actors.core.erasure import is_at_saved_events
 from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
 from actors.core.placement_table import handed_out_id
@@ -39,7 +38,7 @@ from actors.host.session_registry import Handover, SessionRegistry
 from actors.host.state_cache import PageReader, StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction, request_ids
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
-from eventstore.log.event_log import EventLog, Listed, Snapshot
+from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import identity_stream
 
 _LOG = logging.getLogger(__name__)
@@ -354,7 +353,7 @@ class Host:
             self.sessions.live_of(did),
             self.sessions.implicit_of(did),
             submission.speaker,
-            self._log.how_listed(cached.stream) if is_at_saved_events(cached.state) else Listed.NOT,
+            cached.listed(self._log),
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:

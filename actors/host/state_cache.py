@@ -37,6 +37,7 @@ from actors.core.decision import (
     Refs,
     RequestRefs,
 )
+from actors.core.erasure import is_at_saved_events
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
@@ -57,7 +58,7 @@ from eventstore.log.codec import decode, decode_whole, encode
 from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow
 from eventstore.log.event_contents import content_of
-from eventstore.log.event_log import Changed, EventLog, QueueDepth, Snapshot
+from eventstore.log.event_log import Changed, EventLog, Listed, QueueDepth, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     ContractRequested,
@@ -89,6 +90,21 @@ class CachedIdentity(msgspec.Struct, gc=True):
     stored_oldest_ms: int | None = None
     stored_rest: tuple[object, ...] = ()
     """What the log has of ``depth`` beside the size; an append that fails forgets the identity."""
+    unlisted: int = 0
+    """The erasure, by its beginning, in which saved events were found to be on no list any more."""
+
+    def listed(self, log: EventLog) -> Listed:
+        """Where saved events that are to be erased are listed.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        erasing = self.state.erasing
+        if not is_at_saved_events(self.state) or self.unlisted == erasing:
+            return Listed.NOT
+        found = log.how_listed(self.stream)
+        self.unlisted = erasing if found is Listed.NOT else 0
+        return found
 
     def run(self, command: Command, context: DecisionContext, record: Record) -> Decision:
         """Decide on one command; what has waited too long is removed before it.

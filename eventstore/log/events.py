@@ -33,7 +33,6 @@ from eventstore.log.event_fields import (
     NAME,
     SIZE_ALONE,
     STATE_ALONE,
-    UNLISTED_AT_ONCE,
     ExportColumn,
     NamesStream,
     RefusedCommands,
@@ -46,7 +45,12 @@ from eventstore.log.event_registry import (
     released,
     type_name,
 )
-from eventstore.log.retention_events import AccountExpired, AgentSeen, PublicEventsExpired
+from eventstore.log.retention_events import (
+    AccountExpired,
+    AgentSeen,
+    PublicEventsExpired,
+    SavedEventsUnlisted,
+)
 
 __all__ = [
     "FREQUENT",
@@ -56,6 +60,7 @@ __all__ = [
     "Event",
     "PublicEventsExpired",
     "RefusedCommands",
+    "SavedEventsUnlisted",
     "Seconds",
     "type_name",
 ]
@@ -473,16 +478,6 @@ class SavedEventsErased(Event, frozen=True, kw_only=True):
     def versions(self) -> range:
         """The versions whose contents leave, among them those of other rows, which have none."""
         return range(self.after + 1, self.after + 1 + self.count)
-
-
-@released("saved-events-unlisted.1")
-class SavedEventsUnlisted(Event, frozen=True, kw_only=True):
-    """The first ``count`` postings of the identity's saved events are removed, in their order.
-
-    Those on the list of all its events come last, so that one is on it as long as it is on any.
-    """
-
-    count: Annotated[int, STATE_ALONE, UNLISTED_AT_ONCE]
 
 
 @released("identity-erased.1")

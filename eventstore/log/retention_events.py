@@ -1,4 +1,4 @@
-"""The events of what ends or leaves because its time is over, and of what puts that off.
+"""The events of what ends or leaves because its time is over, of what puts that off, and of lists.
 
 The part of ``eventstore.log.events`` that the first releases did without; the same rules hold here.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from eventstore.log.event_fields import STATE_ALONE
+from eventstore.log.event_fields import STATE_ALONE, UNLISTED_AT_ONCE
 from eventstore.log.event_registry import Event, released
 
 
@@ -41,3 +41,13 @@ class AccountExpired(Event, frozen=True, kw_only=True):
     """
 
     reason: str
+
+
+@released("saved-events-unlisted.1")
+class SavedEventsUnlisted(Event, frozen=True, kw_only=True):
+    """The first ``count`` postings of the identity's saved events are removed, in their order.
+
+    Those on the list of all its events come last, so that one is on it as long as it is on any.
+    """
+
+    count: Annotated[int, STATE_ALONE, UNLISTED_AT_ONCE]

@@ -185,21 +185,21 @@ def first_of(session: Session, low: ListKey, high: ListKey, most: int) -> list[S
     ]
 
 
-def remove_range(session: Session, low: ListKey, high: ListKey, most: int) -> int:
-    """Remove the first postings from one key up to another; how many, ``most`` of them at most."""
-    last = session.rows(
-        f"{_SELECT}{_IN_RANGE} LIMIT 1 OFFSET ?",
-        (low, high, most - 1),
-    )
+def remove_range(session: Session, low: ListKey, high: ListKey, most: int) -> tuple[int, ListKey]:
+    """Remove the first postings from one key up to another, ``most`` of them at most.
+
+    Returns how many there were, and the key from which on there may be more.
+    """
+    last = session.rows(f"{_SELECT}{_IN_RANGE} LIMIT 1 OFFSET ?", (low, high, most - 1))
     if last:
         session.run_many(_DELETE_TO, [(low, *last[0][:3])])
-        return most
+        return most, bytes(last[0][0])
     ((count,),) = session.rows(
         "SELECT count(*) FROM postings WHERE list >= ? AND list < ?", (low, high)
     )
     if count:
         session.run_many("DELETE FROM postings WHERE list >= ? AND list < ?", [(low, high)])
-    return int(count)
+    return int(count), high
 
 
 def is_empty(session: Session, key: ListKey) -> bool:

@@ -13,12 +13,13 @@ events leave by their versions.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from eventstore.log.codec import decode
 from eventstore.log.event_log import Listed
 from eventstore.log.events import (
+    Event,
     EventSaved,
     EventSaved1,
     EventTagsUpdated,
@@ -44,6 +45,19 @@ _BESIDE: Final = (
 )
 
 
+class _Reached(NamedTuple):
+    """Up to where a step came: the event of it, at its version."""
+
+    version: int
+    event: Event
+    key: ListKey | None
+    """None: nothing is listed any more."""
+
+
+_REACHED: Final[dict[UUID, _Reached]] = {}
+_REACHED_MAX: Final = 64
+
+
 def how_listed(session: Session, owner: UUID) -> Listed:
     """Is any event of the owner on a list, and are its lists apart from those of others?"""
     if is_empty(session, all_of(owner)):
@@ -51,26 +65,27 @@ def how_listed(session: Session, owner: UUID) -> Listed:
     return Listed.AMONG_OTHERS if _is_beside(session, owner) else Listed.APART
 
 
-def unlist(session: Session, owner: UUID, event: SavedEventsUnlisted) -> None:
-    """Remove the first postings at the place of the owner, as far as they are its own."""
-    if is_empty(session, all_of(owner)):
-        return
-    left, is_beside = event.count, _is_beside(session, owner)
-    for low, high in _ranges(owner):
-        if left <= 0:
-            return
-        if is_beside:
-            found = first_of(session, low, high, left)
-            _remove_own(session, owner, found)
-            left -= len(found)
-        else:
-            left -= remove_range(session, low, high, left)
+def unlist(session: Session, owner: UUID, version: int, event: SavedEventsUnlisted) -> None:
+    """Remove the first postings at the place of the owner, as far as they are its own.
+
+    In PostgreSQL what was removed is still passed over until VACUUM, so a step goes on from where
+    the one before came to, if this process has done that; so far the result is the same.
+    """
+    start = _start(session, owner, version)
+    if start is None or is_empty(session, all_of(owner)):
+        _note(owner, _Reached(version, event, None))
+    elif _is_beside(session, owner):
+        _unlist_own(session, owner, event.count)
+    else:
+        reached = _remove_first(session, owner, start, event.count)
+        _note(owner, _Reached(version, event, reached))
 
 
-def erase(session: Session, owner: UUID, erased: SavedEventsErased) -> None:
+def erase(session: Session, owner: UUID, version: int, erased: SavedEventsErased) -> None:
     """Take the owner's events at these versions off all lists that they are on."""
     key = all_of(owner)
-    if is_empty(session, key):
+    if _start(session, owner, version) is None or is_empty(session, key):
+        _note(owner, _Reached(version, erased, None))
         return
     rows = session.stored(owner, erased.versions)
     saved = [
@@ -94,19 +109,54 @@ def _is_beside(session: Session, owner: UUID) -> bool:
     return bool(session.rows(before, (first, own)) or session.rows(after, (own, last)))
 
 
-def _ranges(owner: UUID) -> list[tuple[ListKey, ListKey]]:
-    """The lists at the owner's place, up to the second key of each; that of all events last."""
-    low, high = place_of(owner)
-    key = all_of(owner)
+def _start(session: Session, owner: UUID, version: int) -> ListKey | None:
+    """The key before which the step at a version finds nothing but the list of all events.
+
+    None where nothing is listed. What a step of this process left holds for the one right behind
+    it, if its own row is the one that was stored.
+    """
+    reached = _REACHED.get(owner)
+    if reached is not None and reached.version == version - 1:
+        row = session.stored(owner, (reached.version,)).get(reached.version)
+        if row is not None and decode(row.topic, row.state) == reached.event:
+            return reached.key
+    return place_of(owner)[0]
+
+
+def _note(owner: UUID, reached: _Reached) -> None:
+    if len(_REACHED) >= _REACHED_MAX:
+        _REACHED.clear()
+    _REACHED[owner] = reached
+
+
+def _ranges(owner: UUID, start: ListKey) -> list[tuple[ListKey, ListKey]]:
+    """The lists of the owner from a key on, up to the second key of each; all events last."""
+    key, (_, end) = all_of(owner), place_of(owner)
     behind = key + b"\0"
-    return [(low, key), (behind, high), (key, behind)]
+    ranges = [(start, key), (max(start, behind), end), (key, behind)]
+    return [(low, high) for low, high in ranges if low < high]
 
 
-def _remove_own(session: Session, owner: UUID, found: Collection[StoredPosting]) -> None:
-    """Remove those of these postings that are the owner's."""
-    postings = {Posting(*row[1:4]) for row in found}
-    own = {row[:3] for row in _on_all_lists(session, owner, postings)}
-    remove(session, [row for row in found if row[:3] in own])
+def _remove_first(session: Session, owner: UUID, start: ListKey, most: int) -> ListKey | None:
+    """Remove so many postings of the owner; where the next ones are, None where there are none."""
+    for low, high in _ranges(owner, start):
+        count, reached = remove_range(session, low, high, most)
+        most -= count
+        if most <= 0:
+            return place_of(owner)[1] if low == all_of(owner) else reached
+    return None
+
+
+def _unlist_own(session: Session, owner: UUID, most: int) -> None:
+    """Of so many postings at a place that others share, remove the owner's."""
+    for low, high in _ranges(owner, place_of(owner)[0]):
+        found = first_of(session, low, high, most)
+        postings = {Posting(*row[1:4]) for row in found}
+        own = {row[:3] for row in _on_all_lists(session, owner, postings)}
+        remove(session, [row for row in found if row[:3] in own])
+        most -= len(found)
+        if most <= 0:
+            return
 
 
 def _on_all_lists(

@@ -85,9 +85,9 @@ def _update_one(session: Session, owner: UUID, version: int, event: Event) -> No
         case PublicEventsExpired():
             public_events.withdraw(session, owner, event.event_ids)
         case SavedEventsErased():
-            saved_events_erasure.erase(session, owner, event)
+            saved_events_erasure.erase(session, owner, version, event)
         case SavedEventsUnlisted():
-            saved_events_erasure.unlist(session, owner, event)
+            saved_events_erasure.unlist(session, owner, version, event)
         case IdentityDedicated():
             dedicated_identities.dedicate(session, owner, event)
         case IdentityReleased():

@@ -33,6 +33,7 @@ from eventstore.log.events import (
     RefusalsCounted,
     RefusedCommands,
     SavedEventsErased,
+    SavedEventsUnlisted,
 )
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import ExportPlace, open_place
@@ -104,8 +105,8 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 def _events_of(kind: type[Event]) -> st.SearchStrategy[Event]:
     hints = typing.get_type_hints(kind)
     fields = {name: _BY_TYPE[hints[name]] for name in kind.__struct_fields__}
-    if kind is SavedEventsErased:
-        fields |= {"count": st.integers(0, 9)}
+    if kind in {SavedEventsErased, SavedEventsUnlisted}:
+        fields |= {"count": st.integers(1, 9)}
     return st.builds(kind, **fields)
 
 

@@ -72,9 +72,14 @@ def test_numbers_keep_their_kind(topic: str) -> None:
                 assert type(getattr(event, name)) is type(value), name
 
 
-@pytest.mark.parametrize("count", [-1, 10_001, 2**62])
-def test_a_row_that_was_made_up_names_no_more_versions_than_one_step_erases(count: int) -> None:
-    topic = "saved-events-erased.1"
+@pytest.mark.parametrize(
+    ("topic", "count"),
+    [
+        *(("saved-events-erased.1", count) for count in (-1, 10_001, 2**62)),
+        *(("saved-events-unlisted.1", count) for count in (0, 320_001, 2**62)),
+    ],
+)
+def test_a_row_that_was_made_up_says_no_more_than_one_step_erases(topic: str, count: int) -> None:
     event = decode(topic, bytes.fromhex(_golden(topic).examples[0].state_hex))
     made_up = msgspec.structs.replace(event, count=count)
     with pytest.raises(CorruptRow):

@@ -176,7 +176,7 @@ EVENTS = st.one_of(
     _events(IdentityDedicated, did=DIDS, reason=st.sampled_from(["operator", "load"])),
     _events(IdentityErasureBegun, reason=st.sampled_from(["operator", "owner"])),
     _events(SavedEventsErased, after=st.integers(0, 9), count=st.integers(0, 9)),
-    _events(SavedEventsUnlisted, count=st.integers(0, 9)),
+    _events(SavedEventsUnlisted, count=st.integers(1, 9)),
     _events(IdentityErased),
     _events(IdentityReleased, did=DIDS, reason=st.sampled_from(["operator", "load"])),
     _events(
