@@ -308,10 +308,10 @@ def _evolve_account(state: Identity, event: Event, version: int) -> None:
             state.connection = state.policy = None
             state.mediated = state.refusing = False
             state.keylist, state.prior_dids = {}, []
-        case IdentityErasureBegun() | SavedEventsErased() | IdentityErased():
+        case (
+            IdentityErasureBegun() | SavedEventsErased() | SavedEventsUnlisted() | IdentityErased()
+        ):
             _erase(state, event, version)
-        case SavedEventsUnlisted():
-            pass  # a state knows no lists
         case _:
             raise CorruptRow(type(event).__name__, "cannot stand in an identity's stream")
 
@@ -330,7 +330,7 @@ _LEFT_TO_ERASE: Final = frozenset(
 
 def _erase(
     state: Identity,
-    event: IdentityErasureBegun | SavedEventsErased | IdentityErased,
+    event: IdentityErasureBegun | SavedEventsErased | SavedEventsUnlisted | IdentityErased,
     version: int,
 ) -> None:
     match event:
@@ -344,6 +344,8 @@ def _erase(
             state.erased_until = 0 if saved else version
         case SavedEventsErased():
             state.erased_until = event.after + event.count
+        case SavedEventsUnlisted():
+            pass  # a state knows no lists
         case IdentityErased():
             state.erasing = state.erased_until = 0
             state.is_erased = True

@@ -29,7 +29,6 @@ from typing import Annotated, Final
 
 from eventstore.log.content import Content
 from eventstore.log.event_fields import (
-    ERASED_AT_ONCE,
     NAME,
     SIZE_ALONE,
     STATE_ALONE,
@@ -49,6 +48,7 @@ from eventstore.log.retention_events import (
     AccountExpired,
     AgentSeen,
     PublicEventsExpired,
+    SavedEventsErased,
     SavedEventsUnlisted,
 )
 
@@ -60,6 +60,7 @@ __all__ = [
     "Event",
     "PublicEventsExpired",
     "RefusedCommands",
+    "SavedEventsErased",
     "SavedEventsUnlisted",
     "Seconds",
     "type_name",
@@ -465,19 +466,6 @@ class IdentityErasureBegun(Event, frozen=True, kw_only=True):
     """
 
     reason: str
-
-
-@released("saved-events-erased.1")
-class SavedEventsErased(Event, frozen=True, kw_only=True):
-    """The saved events at the ``count`` versions behind the version ``after`` are erased."""
-
-    after: Annotated[int, STATE_ALONE]
-    count: Annotated[int, STATE_ALONE, ERASED_AT_ONCE]
-
-    @property
-    def versions(self) -> range:
-        """The versions whose contents leave, among them those of other rows, which have none."""
-        return range(self.after + 1, self.after + 1 + self.count)
 
 
 @released("identity-erased.1")

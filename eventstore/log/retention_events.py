@@ -1,13 +1,13 @@
-"""The events of what ends or leaves because its time is over, of what puts that off, and of lists.
+"""The events of what ends or leaves because its time is over, or with who is erased.
 
-The part of ``eventstore.log.events`` that the first releases did without; the same rules hold here.
+A part of ``eventstore.log.events``; the same rules hold here.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from eventstore.log.event_fields import STATE_ALONE, UNLISTED_AT_ONCE
+from eventstore.log.event_fields import ERASED_AT_ONCE, STATE_ALONE, UNLISTED_AT_ONCE
 from eventstore.log.event_registry import Event, released
 
 
@@ -41,6 +41,19 @@ class AccountExpired(Event, frozen=True, kw_only=True):
     """
 
     reason: str
+
+
+@released("saved-events-erased.1")
+class SavedEventsErased(Event, frozen=True, kw_only=True):
+    """The saved events at the ``count`` versions behind the version ``after`` are erased."""
+
+    after: Annotated[int, STATE_ALONE]
+    count: Annotated[int, STATE_ALONE, ERASED_AT_ONCE]
+
+    @property
+    def versions(self) -> range:
+        """The versions whose contents leave, among them those of other rows, which have none."""
+        return range(self.after + 1, self.after + 1 + self.count)
 
 
 @released("saved-events-unlisted.1")
