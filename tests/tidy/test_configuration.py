@@ -93,21 +93,21 @@ def test_the_constraints_pin_what_is_declared_and_nothing_else() -> None:
 
 def test_every_pinned_version_takes_the_first_release_of_each_python() -> None:
     # A distribution stays with the release that it began with: Debian 12 has 3.11.2.
-    taken = {name: importlib.metadata.metadata(name)["Requires-Python"] for name in _installed()}
     assert {
         name: wanted
-        for name, wanted in taken.items()
-        if wanted and not all(SpecifierSet(wanted).contains(f"{each}.0") for each in PYTHONS)
+        for name, wanted in _wanted()
+        if not all(SpecifierSet(wanted).contains(f"{each}.0") for each in PYTHONS)
     } == {}
 
 
-def _installed() -> Iterator[str]:
-    """Those of the pinned packages that are installed here."""
+def _wanted() -> Iterator[tuple[str, str]]:
+    """The pinned packages that are installed here, with the Pythons that they ask for, if any."""
     for line in (ROOT / "constraints.txt").read_text().split():
         name = line.partition("==")[0]
         with suppress(importlib.metadata.PackageNotFoundError):
-            importlib.metadata.distribution(name)
-            yield name
+            metadata = importlib.metadata.metadata(name)
+            if "Requires-Python" in metadata:
+                yield name, metadata["Requires-Python"]
 
 
 def _needed() -> Iterator[str]:
