@@ -1,8 +1,8 @@
 """Takes the saved events of an identity that is being erased off their lists.
 
 In the order of the lists, so that a step empties pages that lie side by side: an event stands on
-ten pages all over the lists of its owner, and a step that took events off one by one wrote each
-page a hundred times. The list of all events is the last, and until then says what is listed: a
+nine lists all over those of its owner, and steps that took events off one by one wrote each page
+dozens of times. The list of all events is the last, and until then says what is listed: a
 version takes its event off whatever lists are left.
 
 The lists of two owners whose streams begin with the same 8 bytes lie among each other. Such streams
