@@ -36,11 +36,11 @@ from eventstore.log.events import (
 ERASED: Final = "erased"
 OPERATOR: Final = "operator"
 OWNER: Final = "owner"
-_POSTINGS: Final = 64
+_POSTINGS: Final = 32
 """Postings that leave in their order, in place of one record."""
-_UNLISTED: Final = 4
+_UNLISTED: Final = 2
 """Saved events that are on no list, in place of one record."""
-_POSTINGS_MAX: Final = 640_000
+_POSTINGS_MAX: Final = 320_000
 _RECORDS_MAX: Final = 10_000
 """What the events allow (``event_fields``)."""
 

@@ -31,7 +31,7 @@ STATE_ALONE: Final = NoColumn.STATE_ALONE
 ERASED_AT_ONCE: Final = msgspec.Meta(ge=0, le=10_000)
 """The most that ``retention.records_per_step_max`` can be set to. A row that was made up says no
 more: who reads it would fill the memory with versions."""
-UNLISTED_AT_ONCE: Final = msgspec.Meta(ge=1, le=640_000)
+UNLISTED_AT_ONCE: Final = msgspec.Meta(ge=1, le=320_000)
 """The most postings of one step of the same (``actors.core.erasure``)."""
 
 

@@ -247,8 +247,8 @@ class Retention(Section):
     """Identities in one step. At most 300 a second: a backlog of a million takes an hour."""
     records_per_step_max: int = Field(default=64, ge=1, le=10_000)
     """Records of one identity that leave in one step, and all clients of the host wait for it: 64
-    take one to two milliseconds of CPU. Of saved events that are on no list any more, as an
-    erasure takes them, four times as many leave in one."""
+    take about a millisecond of CPU. A step of an erasure with more has a transaction of its own;
+    of saved events that are on no list any more it takes twice as many."""
 
 
 class Outbound(Section):

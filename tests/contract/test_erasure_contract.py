@@ -71,11 +71,11 @@ GONE: Final = "did:x:gone"
 STAYS: Final = "did:x:stays"
 CONTENTS: Final = 9
 """Of one identity: a message, a contract request, an envelope, a public event, five saved."""
-STEPS: Final = 11
+STEPS: Final = 14
 """Of so many commits an erasure of it is made with two records in each."""
-LISTED_AT_ONCE: Final = 2 * 64
+LISTED_AT_ONCE: Final = 2 * 32
 """Postings of such a step."""
-SAVED_AT_ONCE: Final = 2 * 4
+SAVED_AT_ONCE: Final = 2 * 2
 """Saved events of such a step, once they are on no list."""
 NEIGHBOURS: Final = ("did:x:0adc02b28c57be5", "did:x:fdab8fcb0e76e80")
 """Two whose streams begin with the same 8 bytes; it took 860 million hashes to find them."""
@@ -84,7 +84,7 @@ NEIGHBOURS: Final = ("did:x:0adc02b28c57be5", "did:x:fdab8fcb0e76e80")
 def settle(mediator: Mediator, did: str) -> None:
     """An identity with something of each kind, an agent too."""
     mediator.settle(did)
-    more = [f"one of {number}" for number in range(32)]
+    more = [f"one of {number}" for number in range(16)]
     events = [
         NewSavedEvent(
             did if n % 2 else FRIEND,
@@ -226,7 +226,7 @@ def test_each_step_is_small_and_the_read_models_follow_it(
     assert [event.after for event in ranges] == list(
         range(0, SAVED_AT_ONCE * len(ranges), SAVED_AT_ONCE)
     )
-    assert sum(isinstance(event, SavedEventsUnlisted) for event in events) == 3
+    assert sum(isinstance(event, SavedEventsUnlisted) for event in events) == 4
     assert is_sound(log)
 
 
@@ -300,7 +300,7 @@ def test_whose_lists_lie_among_those_of_who_is_erased_keeps_its_own(
             break
     assert_gone(log, gone)
     assert is_sound(log)
-    assert listed(log_url, stays) == own > 2 * LISTED_AT_ONCE
+    assert listed(log_url, stays) == own > 3 * LISTED_AT_ONCE
     erase(mediator, stays)
     assert listed(log_url, stays) == 0
     assert wrong(log_url) == []

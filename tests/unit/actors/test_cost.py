@@ -26,6 +26,7 @@ from actors.core.commands import (
 )
 from actors.core.cost import COSTLY, cost, page_cost, parts, turn_cost
 from actors.core.decide import RULES
+from actors.core.limits import RetentionPace
 from eventstore.log.event_log import SavedEventsFilter
 
 KIB = 1_024
@@ -85,10 +86,11 @@ def test_what_people_send_is_not_costly_and_what_imports_send_is() -> None:
     assert turn_cost(QueueMessage("a", bytes(512 * KIB))) > COSTLY
 
 
-def test_a_step_of_an_erasure_is_for_no_one_to_wait_for() -> None:
-    for step in (EraseIdentity("operator", 64), ExpireRecords(64)):
-        assert cost(step) == 1
-        assert turn_cost(step) > COSTLY
+def test_a_usual_step_of_an_erasure_is_as_small_as_what_people_send() -> None:
+    step = EraseIdentity("operator", RetentionPace().records_max)
+    assert cost(step) == 1 < turn_cost(step) <= COSTLY
+    assert turn_cost(EraseIdentity("operator", 256)) > COSTLY
+    assert turn_cost(ExpireRecords(RetentionPace().records_max)) > COSTLY
 
 
 def test_a_turn_may_cost_more_than_the_command_says_but_for_reads() -> None:
