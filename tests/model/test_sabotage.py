@@ -25,7 +25,9 @@ IN_THE_CORE = [
     *account_sabotages.IN_THE_CORE,
 ]
 IN_THE_HOST = [*sabotages.IN_THE_HOST, *agent_sabotages.IN_THE_HOST]
-LOOKING = settings(EXAMPLES, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
+LOOKING = settings(
+    EXAMPLES, max_examples=1_600, phases=[Phase.generate], report_multiple_bugs=False
+)
 
 
 QUICKLY: Final = {
