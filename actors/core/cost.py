@@ -75,7 +75,7 @@ _EXPIRED: Final = 0.3
 """A record that leaves by its age, its content included. Steps of many identities come at once."""
 _ERASED: Final = 0.2
 """One of a step of an erasure: 64 in about 1 ms. Such a step commits with what others send: with a
-commit of its own others waited for two, 2.2 instead of 1.0 to 1.5 times as long (p50)."""
+commit of its own others waited for two, 2.1 instead of 1.0 to 1.5 times as long (p50)."""
 _PART: Final = 16
 """Events that lose 64 tags each in 36 ms."""
 _T = TypeVar("_T")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import closing
 from typing import Final
 
 from actors.host.clock import Clock, system_clock
@@ -35,14 +36,16 @@ class ClockWatch:
     def off_s(self) -> float:
         """Seconds that this clock is certainly ahead; negative for behind.
 
-        What the answer was under way is allowed for. 0 where the database has no other clock.
+        What the answer was under way is allowed for. 0 where the database has no other clock. No
+        connection is kept until the next look: a database has a number of them for all nodes.
 
         Raises:
             LogUnavailable: the database did not answer.
         """
-        before_s = self._clock() / 1000
-        theirs_s = self._leases.clock_s()
-        after_s = (self._clock() + 1) / 1000
+        with closing(self._leases):
+            before_s = self._clock() / 1000
+            theirs_s = self._leases.clock_s()
+            after_s = (self._clock() + 1) / 1000
         if theirs_s is None:
             return 0.0
         return max(0.0, before_s - theirs_s) + min(0.0, after_s - theirs_s)
@@ -83,10 +86,6 @@ class ClockWatch:
         while self._off_s_max:
             await asyncio.sleep(_LOOK_S)
             await asyncio.to_thread(self.look)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._leases.close()
 
 
 def clock_watch(settings: Settings) -> ClockWatch:

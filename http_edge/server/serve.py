@@ -77,9 +77,9 @@ def run(loaded: Loaded) -> int:
             settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
         check_log(settings)
-        with contextlib.closing(clock_watch(settings)) as clock:
-            clock.check()
-            return _served(settings, metrics, clock, started_s)
+        clock = clock_watch(settings)
+        clock.check()
+        return _served(settings, metrics, clock, started_s)
 
 
 def _served(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from http_edge.clients.decentrl import EventToSave
@@ -97,6 +98,26 @@ def test_a_log_is_not_served_with_other_keys_and_none_are_made_for_it(tmp_path: 
     )
     backup.rename(settings.keys_path)
     check_log(settings)
+
+
+@pytest.mark.postgres
+def test_a_node_whose_clock_is_not_the_databases_does_not_start(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        # As far as its own statements go, this database is a minute and a half ahead.
+        connection.execute("CREATE SCHEMA ahead")
+        connection.execute(
+            "CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS"
+            " $$SELECT pg_catalog.clock_timestamp() + interval '90 s'$$"
+        )
+        name = connection.info.dbname
+        connection.execute(f'ALTER DATABASE "{name}" SET search_path = public, ahead, pg_catalog')
+    reason = refusal(
+        tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did=MEDIATOR_DID, log=postgres_url
+    )
+    assert "s behind that of the database" in reason
+    assert "limits.clock_off_s_max" in reason
 
 
 async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
