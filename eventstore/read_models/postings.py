@@ -37,7 +37,7 @@ _SHARED_MAX: Final = 512
 may have 10 KB."""
 _ROWS_AT_ONCE: Final = 32
 """Rows of a page that are read together: they are in memory before their bytes are known."""
-_PUT: Final = INSERT.replace(
+PUT: Final = INSERT.replace(
     "DO NOTHING", "(list, timestamp_s, version) DO UPDATE SET revision = excluded.revision"
 )
 
@@ -130,7 +130,7 @@ def add(session: Session, postings: Iterable[StoredPosting]) -> None:
     In the order of the table, which is its index: a row takes 6 instead of 11 us (SQLite, 16,000
     rows of which each is on a list of its own).
     """
-    session.run_many(_PUT, sorted(postings))
+    session.run_many(PUT, sorted(postings))
 
 
 def remove(session: Session, postings: Iterable[StoredPosting]) -> None:

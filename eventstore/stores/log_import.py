@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import filterfalse
 from typing import Any, Final
 from uuid import UUID
 
@@ -117,7 +118,7 @@ class LogImport:
 
 
 class _Gathering(Session):
-    """A session that stores postings together, before anything asks for one of their lists."""
+    """A session that stores new postings together, before anything asks for one of their lists."""
 
     def __init__(self, session: LogSession) -> None:
         self._session = session
@@ -132,22 +133,34 @@ class _Gathering(Session):
 
     @override
     def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:
-        if not self._lists.isdisjoint(parameters):
-            self.flush()
+        self._flush_for([parameters])
         return self._session.rows(statement, parameters)
 
     @override
     def run_many(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
-        if statement == postings.INSERT:
-            for key, timestamp_s, version, revision, own in parameters:
-                posting = (key, timestamp_s, version, revision, own)
-                self._postings.setdefault(posting[:3], posting)
-                self._lists.add(key)
-            return
         changes = list(parameters)
-        if not all(map(self._lists.isdisjoint, changes)):
+        if statement == postings.PUT:
+            changes = list(filterfalse(self._gathers, changes))
+        if changes:
+            self._flush_for(changes)
+            self._session.run_many(statement, changes)
+
+    def _gathers(self, posting: Sequence[Any]) -> bool:
+        """Take a posting if it is new: one with a revision may stand where an earlier one stood."""
+        key, timestamp_s, version, revision, own = posting
+        if revision:
+            return False
+        self._postings[key, timestamp_s, version] = (key, timestamp_s, version, revision, own)
+        self._lists.add(key)
+        return True
+
+    def _flush_for(self, parameters: Sequence[Sequence[object]]) -> None:
+        """Store what was gathered before a statement about one of its lists.
+
+        What an erasure removes by ranges is of an owner whose list of all events it asked for.
+        """
+        if not all(map(self._lists.isdisjoint, parameters)):
             self.flush()
-        self._session.run_many(statement, changes)
 
     @override
     def stored(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredEvent]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.log.codec import decode
 from eventstore.log.errors import (
     ImportRefused,
     LogUnavailable,
@@ -16,13 +17,14 @@ from eventstore.log.errors import (
     ReadModelsMissing,
 )
 from eventstore.log.event_log import LogRow
+from eventstore.log.retention_events import SavedEventsUnlisted
 from eventstore.log.session import Store
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, log_sections, restore
 from tests.export.samples import Growing, whole_log
 from tests.histories import MEDIATOR, History, random_script
-from tests.log.samples import OWNER, append, message
+from tests.log.samples import AT_MS, COMMAND, OWNER, append, message, saved, tagged
 from tests.log.stored import copy_log, row_at, tables_of
 
 CONSTANTS = {"mediator_did": MEDIATOR, "shards": "3"}
@@ -67,6 +69,26 @@ def test_every_table_is_as_appends_made_it(history: str, log_url: str, entries_m
     assert restored.position == made["stored_events"][-1].position
     assert restored.identities == len(made["queue_depths"])
     assert all(made.values())
+
+
+@pytest.mark.parametrize("rows_max", [1_000, 1])
+def test_what_an_erasure_took_off_lists_is_on_none_after_a_restore(
+    tmp_path: Path, log_url: str, store: Store, rows_max: int
+) -> None:
+    source = f"sqlite:{tmp_path / 'erasing.db'}"
+    with closing(open_log(source)) as log:
+        append(log, OWNER, *(saved(f"event-{n}", n, tags=["a", "b"]) for n in range(4)))
+        append(log, OWNER, tagged("event-1", "c"))
+        append(log, OWNER, SavedEventsUnlisted(at_ms=AT_MS, command=COMMAND, count=13))
+        append(log, OWNER, saved("event-4", 4, tags=["a"]))
+        rows = whole_log(log)
+    importing = _import(store)
+    for first in range(0, len(rows), rows_max):
+        some = rows[first : first + rows_max]
+        importing.write(some, [(row, decode(row.topic, row.state)) for row in some])
+    importing.finish(CONSTANTS)
+    assert tables_of(log_url)["postings"] == (made := tables_of(source)["postings"])
+    assert made
 
 
 def test_positions_stay_and_later_appends_go_on_behind_them(

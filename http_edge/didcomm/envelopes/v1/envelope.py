@@ -8,13 +8,13 @@ key and so proves who sent it; Anoncrypt seals it and says nothing of the sender
 from __future__ import annotations
 
 import secrets
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 import orjson
+import pybase64
 from nacl.bindings import (
     crypto_aead_chacha20poly1305_ietf_decrypt,
     crypto_aead_chacha20poly1305_ietf_encrypt,
@@ -206,4 +206,4 @@ def _shared(theirs: bytes, own_private: bytes) -> bytes:
 
 
 def _b64(data: bytes) -> bytes:
-    return urlsafe_b64encode(data).rstrip(b"=")
+    return pybase64.urlsafe_b64encode(data).rstrip(b"=")
