@@ -49,7 +49,9 @@ class DatabaseServer:
         _own(directory)
         _run("initdb", "--auth=trust", "--no-sync", "-U", "postgres", "-D", str(directory))
         with (directory / "pg_hba.conf").open("a") as trusted:
-            trusted.write("host all all samenet trust\n")
+            trusted.writelines(
+                f"host {each} all samenet trust\n" for each in ("all", "replication")
+            )
         return cls(directory, free_port(), address)
 
     def standby(self, directory: Path, *, port: int | None = None) -> Self:
@@ -57,11 +59,16 @@ class DatabaseServer:
 
         ``port`` is where it will listen; it takes a free one if none is named.
         """
-        _own(directory)
-        source = f"host=127.0.0.1 port={self.port} user=postgres application_name={STANDBY}"
+        return self.copy_to(type(self)(directory, port or free_port(), self._address))
+
+    def copy_to(self, other: Self) -> Self:
+        """The same to where another server was or will be, whose data are lost."""
+        shutil.rmtree(other._directory, ignore_errors=True)
+        _own(other._directory)
+        source = f"host={self._address} port={self.port} user=postgres application_name={STANDBY}"
         options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
-        _run("pg_basebackup", "-d", source, "-D", str(directory), *options)
-        return type(self)(directory, port or free_port())
+        _run("pg_basebackup", "-d", source, "-D", str(other._directory), *options)
+        return other
 
     @property
     def url(self) -> str:
@@ -75,7 +82,7 @@ class DatabaseServer:
 
     def url_with(self, other: DatabaseServer) -> str:
         """The address of whichever of two servers is the primary."""
-        hosts = f"127.0.0.1:{self.port},127.0.0.1:{other.port}"
+        hosts = ",".join(f"{each._address}:{each.port}" for each in (self, other))
         return f"postgresql://postgres@{hosts}/postgres"
 
     def start(self) -> None:

@@ -15,9 +15,13 @@ _PERIODS_MS: Final = {
     "object_manager_timer_freq_ms": 1_000,
     "kill_idle_workers_interval_ms": 5_000,
     "gcs_pull_resource_loads_period_milliseconds": 10_000,
+    "raylet_check_gc_period_milliseconds": 5_000,
+    "local_fs_monitor_interval_ms": 10_000,
+    "memory_monitor_refresh_ms": 1_000,
 }
-"""How often Ray looks at resources, objects and idle processes that other nodes might want: one
-machine has none of these. By default up to ten times a second, a third of a percent of a core."""
+"""How often Ray looks at resources, objects and idle processes that other nodes might want, and at
+memory and disk for objects of its own: one machine has none of these. By default up to ten times a
+second, half a percent of a core."""
 
 
 def prepare() -> None:

@@ -35,6 +35,7 @@ class Fault(Enum):
     RAY = "ray-killed"
     DATABASE = "database-killed"
     PAUSED_DATABASE = "database-paused"
+    FAIL_OVER = "database-failed-over"
     PAUSED_NODE = "node-paused"
     CUT_NODE = "node-cut-off"
     CUT_DATABASE = "node-cut-off-from-its-database"
@@ -44,7 +45,7 @@ class Fault(Enum):
     @property
     def is_total(self) -> bool:
         """Is no client served as long as it lasts?"""
-        return self in {Fault.DATABASE, Fault.PAUSED_DATABASE}
+        return self in {Fault.DATABASE, Fault.PAUSED_DATABASE, Fault.FAIL_OVER}
 
     @property
     def lasts(self) -> bool:
@@ -62,12 +63,17 @@ class Harm:
         self,
         nodes: Nodes,
         database: DatabaseServer,
+        standby: DatabaseServer,
         namespace: Namespace | None,
         chance: random.Random,
     ) -> None:
-        """Without a namespace nothing can be cut off."""
+        """``standby`` is where a second database is made; without a namespace nothing is cut off.
+
+        One that was failed over from stays away, and is where the next standby is made.
+        """
         self._nodes = nodes
         self._database = database
+        self._standby = standby
         self._namespace = namespace
         self._began_s = 0.0
         self.chance = chance
@@ -96,10 +102,10 @@ class Harm:
             case Fault.RAY:
                 (gcs,) = nodes.servers[FIRST].pids(GCS)
                 send(gcs, signal.SIGKILL)
-            case Fault.DATABASE:
-                self._database.kill()
             case Fault.PAUSED_DATABASE:
                 self._database.pause()
+            case Fault.DATABASE | Fault.FAIL_OVER:
+                self._lose_database(has_standby=fault is Fault.FAIL_OVER)
             case Fault.PAUSED_NODE:
                 nodes.send(SECOND, signal.SIGSTOP)
             case Fault.EVERYTHING:
@@ -107,6 +113,13 @@ class Harm:
             case _:
                 for link in self._links(fault):
                     link.cut()
+
+    def _lose_database(self, *, has_standby: bool) -> None:
+        """Kill it, and give it a standby before where one is due, which has all it confirms."""
+        if has_standby:
+            self._database.copy_to(self._standby).start()
+            self._database.require_standby()
+        self._database.kill()
 
     async def end(self, fault: Fault) -> None:
         """End it, in due time."""
@@ -124,6 +137,9 @@ class Harm:
                 self._database.start()
             case Fault.PAUSED_DATABASE:
                 self._database.resume()
+            case Fault.FAIL_OVER:
+                self._standby.promote()
+                self._database, self._standby = self._standby, self._database
             case Fault.PAUSED_NODE:
                 self._nodes.send(SECOND, signal.SIGCONT)
             case _ if fault in NEEDS_NAMESPACE:

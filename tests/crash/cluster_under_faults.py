@@ -141,15 +141,17 @@ async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
                     places[number] = Place(f"127.0.8.{number}", listen)
             folder = stack.enter_context(database_directory())
             database = DatabaseServer.new(folder / "one", address)
+            standby = DatabaseServer(folder / "two", free_port(), address)
+            dsn = database.url_with(standby)
             await asyncio.to_thread(database.start)
             nodes = stack.enter_context(
-                Nodes(directory, database.url, places=places, public_url=balancer.url, **SETTINGS)
+                Nodes(directory, dsn, places=places, public_url=balancer.url, **SETTINGS)
             )
             await asyncio.to_thread(nodes.start, FIRST, SECOND)
             balancer.serve(*[nodes.url(number) for number in (FIRST, SECOND)])
             chance = random.Random(seed)  # noqa: S311 - repeatable
-            harm = Harm(nodes, database, namespace, chance)
-            cluster = Cluster(nodes, balancer, harm, database.url)
+            harm = Harm(nodes, database, standby, namespace, chance)
+            cluster = Cluster(nodes, balancer, harm, dsn)
             async with client(cluster.url) as mediator:
                 await until(mediator.health)
             yield cluster

@@ -18,6 +18,8 @@ from tests.crash.wallet_load import PAUSE_S, WalletLoad
 
 _FIRST_LIMIT: Final = 1_000
 _KEYS_MIN: Final = 4
+_KEYS_AT_ONCE: Final = 200
+"""Changes in one message; what is behind them is refused (``didcomm.keylist_updates_max``)."""
 _DONE: Final = frozenset({"success", "no_change"})
 
 
@@ -123,23 +125,32 @@ class Registrar:
         await self._expect(self.owner, again, _DONE, "its own unknown keys")
         taken = [*self.owned, *again]
         await self._expect(self.stranger, taken, frozenset({"client_error"}), "keys of another")
-        claimed = await self.stranger.update_keylist(add=self.released)
-        pairs = zip(self.released, claimed, strict=True)
+        claimed = await _added(self.stranger, self.released)
         reserved = [
             key
-            for key, changed in pairs
-            if changed.result not in (_DONE if key in self.tried else {"success"})
+            for key, result in zip(self.released, claimed, strict=True)
+            if result not in (_DONE if key in self.tried else {"success"})
         ]
         if len(reserved) > kills:
             self.broken.append(f"{len(reserved)} keys that were given up are reserved")
         await self._expect(self.owner, reserved, _DONE, "its own keys once more")
-        await self.owner.update_keylist(remove=reserved)
+        for keys in _pages(reserved):
+            await self.owner.update_keylist(remove=keys)
         await self._expect(self.stranger, reserved, _DONE, "keys that were given up")
 
     async def _expect(
         self, wallet: Wallet, keys: Sequence[bytes], due: frozenset[str], whose: str
     ) -> None:
-        results = [changed.result for changed in await wallet.update_keylist(add=keys)]
-        wrong = [result for result in results if result not in due]
+        wrong = [result for result in await _added(wallet, keys) if result not in due]
         if wrong:
             self.broken.append(f"{whose} are added: {wrong}")
+
+
+async def _added(wallet: Wallet, keys: Sequence[bytes]) -> list[str]:
+    """Add keys, however many: the result of each. Raises: WalletError."""
+    changes = [each for some in _pages(keys) for each in await wallet.update_keylist(add=some)]
+    return [change.result for change in changes]
+
+
+def _pages(keys: Sequence[bytes]) -> list[Sequence[bytes]]:
+    return [keys[at : at + _KEYS_AT_ONCE] for at in range(0, len(keys), _KEYS_AT_ONCE)]
