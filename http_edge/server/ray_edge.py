@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import ray
@@ -18,9 +18,11 @@ from actors.placement.port import PlacerUnavailable
 from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
-from http_edge.server.edge import Edge
 from http_edge.server.hosts import host_finder, placement_of
 from http_edge.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from http_edge.server.edge import Edge
 
 _GC_THRESHOLDS: Final = (5_000, 20, 50)
 """A large JSON text makes tens of thousands of objects at once; with the default of 700 the
@@ -56,6 +58,8 @@ class RayEdge:
 
     async def serve(self) -> None:
         """Listen, and return after ``stop``."""
+        from http_edge.server.edge import Edge  # noqa: PLC0415 - who starts edges needs none of it
+
         keys = load_or_create(self._settings.keys_path)
         edge = Edge(
             self._name, self._settings, keys, self._port, routes=self._routes, placer=self._placer

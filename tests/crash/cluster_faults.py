@@ -63,13 +63,14 @@ class Harm:
         self,
         nodes: Nodes,
         database: DatabaseServer,
-        standby: DatabaseServer,
         namespace: Namespace | None,
         chance: random.Random,
+        standby: DatabaseServer | None = None,
     ) -> None:
-        """``standby`` is where a second database is made; without a namespace nothing is cut off.
+        """Without a namespace nothing can be cut off, without a standby nothing fails over.
 
-        One that was failed over from stays away, and is where the next standby is made.
+        ``standby`` is where a second database is made before it is needed. The one that was failed
+        over from stays away, and there the next standby is made.
         """
         self._nodes = nodes
         self._database = database
@@ -117,6 +118,7 @@ class Harm:
     def _lose_database(self, *, has_standby: bool) -> None:
         """Kill it, and give it a standby before where one is due, which has all it confirms."""
         if has_standby:
+            assert self._standby is not None
             self._database.copy_to(self._standby).start()
             self._database.require_standby()
         self._database.kill()
@@ -138,6 +140,7 @@ class Harm:
             case Fault.PAUSED_DATABASE:
                 self._database.resume()
             case Fault.FAIL_OVER:
+                assert self._standby is not None
                 self._standby.promote()
                 self._database, self._standby = self._standby, self._database
             case Fault.PAUSED_NODE:

@@ -150,7 +150,7 @@ async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
             await asyncio.to_thread(nodes.start, FIRST, SECOND)
             balancer.serve(*[nodes.url(number) for number in (FIRST, SECOND)])
             chance = random.Random(seed)  # noqa: S311 - repeatable
-            harm = Harm(nodes, database, standby, namespace, chance)
+            harm = Harm(nodes, database, namespace, chance, standby)
             cluster = Cluster(nodes, balancer, harm, dsn)
             async with client(cluster.url) as mediator:
                 await until(mediator.health)

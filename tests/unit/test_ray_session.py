@@ -43,8 +43,6 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     found = Ray()
     monkeypatch.setattr(ray, "init", found.init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    # Of its processes there are none to be ended.
-    monkeypatch.setattr(processes, "_end_unused", lambda: None)
     return found
 
 
