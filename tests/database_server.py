@@ -62,7 +62,10 @@ class DatabaseServer:
         return self.copy_to(type(self)(directory, port or free_port(), self._address))
 
     def copy_to(self, other: Self) -> Self:
-        """The same to where another server was or will be, whose data are lost."""
+        """Copy this server, which runs, to where another was or will be, whose data are lost.
+
+        The other follows this one then, as soon as it runs.
+        """
         shutil.rmtree(other._directory, ignore_errors=True)
         _own(other._directory)
         source = f"host={self._address} port={self.port} user=postgres application_name={STANDBY}"

@@ -19,9 +19,10 @@ _PERIODS_MS: Final = {
     "local_fs_monitor_interval_ms": 10_000,
     "memory_monitor_refresh_ms": 1_000,
 }
-"""How often Ray looks at resources, objects and idle processes that other nodes might want, and at
-memory and disk for objects of its own: one machine has none of these. By default up to ten times a
-second, half a percent of a core."""
+"""How often Ray looks at resources, objects and idle processes that other nodes might want: one
+machine has none of these. It looks at the disk for objects of its own, and at the memory of the
+machine, of which it ends processes that take all: once in a second is soon enough. By default up
+to ten times a second, half a percent of a core."""
 
 
 def prepare() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from eventstore.log.errors import (
 )
 from eventstore.log.event_log import LogRow
 from eventstore.log.retention_events import SavedEventsUnlisted
-from eventstore.log.session import Store
+from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, log_sections, restore
@@ -89,6 +89,27 @@ def test_what_an_erasure_took_off_lists_is_on_none_after_a_restore(
     importing.finish(CONSTANTS)
     assert tables_of(log_url)["postings"] == (made := tables_of(source)["postings"])
     assert made
+
+
+def test_lists_of_saved_events_are_stored_in_bulk(
+    tmp_path: Path, log_url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'saved.db'}")) as log:
+        append(log, OWNER, *(saved(f"event-{n}", n, tags=["a", "b"]) for n in range(4)))
+        rows = whole_log(log)
+    with store.reading() as session:
+        kind = type(session)
+    real, in_bulk = kind.import_postings, []
+
+    def recording(self: LogSession, postings: Collection[StoredPosting]) -> None:
+        in_bulk.append(len(postings))
+        real(self, postings)
+
+    importing = _import(store)
+    monkeypatch.setattr(kind, "import_postings", recording)
+    importing.write(rows, [(row, decode(row.topic, row.state)) for row in rows])
+    importing.finish(CONSTANTS)
+    assert in_bulk == [len(tables_of(log_url)["postings"])]
 
 
 def test_positions_stay_and_later_appends_go_on_behind_them(
