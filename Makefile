@@ -48,8 +48,9 @@ setup: $(VENV)/installed ## Make .venv with all that tests and Spark need, pinne
 serve: $(VENV)/base ## Run the mediator on http://127.0.0.1:8080.
 	$(BIN)/poste serve
 
-test: setup ## Run all tests, in two processes.
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# Three, since two of them leave a quarter of two cores idle: clusters wait for what comes late.
+test: setup ## Run all tests, in three processes.
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 # What needs no Ray, no PostgreSQL and no Spark, and of the rest of tests/model and tests/edge a part.
 QUICK := tests/unit tests/contract tests/golden tests/tidy tests/model tests/edge/test_layouts.py
