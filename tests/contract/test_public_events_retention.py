@@ -84,6 +84,25 @@ def test_public_events_leave_after_the_operators_age_with_their_reason_and_conte
     assert is_sound(log)
 
 
+def test_a_public_event_stays_until_it_is_older_than_the_age_beside_one_that_leaves(
+    log: EventLog,
+) -> None:
+    """To the second, where a step has room for both."""
+    mediator = Mediator(log, limits=IdentityLimits(public_events_age_s_max=100))
+    did = PEOPLE[0]
+    run(mediator.host, submission(did, registration(did, NOW_S + DAY_S)))
+    for number in range(2):
+        run(mediator.host, submission(did, publication(number)))
+        mediator.pass_s(10)
+    left = []
+    for wait_s in (90, 1):
+        mediator.pass_s(wait_s)
+        while mediator.expiry.step():
+            pass
+        left.append(shown(log, did))
+    assert left == [["event 1"], []]
+
+
 def test_public_events_stay_for_ever_without_an_age(log: EventLog) -> None:
     mediator = Mediator(log)
     did = PEOPLE[0]

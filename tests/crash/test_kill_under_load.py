@@ -27,11 +27,8 @@ from tests.crash.wallets_under_kills import (
 )
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster]
-KILLS = int(os.environ.get("KILLS", "3"))
-"""Of an edge, of a host and of everything.
-
-``python -m tests.crash.kill_under_load`` and ``wallets_under_kills`` run for longer.
-"""
+KILLS = int(os.environ.get("KILLS", "5"))
+"""``python -m tests.crash.kill_under_load`` and ``wallets_under_kills`` run for longer."""
 SEED = int(os.environ.get("SEED", "1"))
 PAUSE_S = 0.0 if "KILLS" in os.environ else 0.1
 """Between two messages of a sender while the next kill is not near: what waits for a kill need not

@@ -233,11 +233,11 @@ def leave_the_envelopes_of_an_agent_that_ended(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(idle_agents, "has_left_envelopes", lambda _state: False)
 
 
-def expire_public_events_at_half_their_age(patch: pytest.MonkeyPatch) -> None:
+def expire_public_events_a_second_early(patch: pytest.MonkeyPatch) -> None:
     old = retention._old_public_events
 
     def hasty(state: Identity, most: int, context: DecisionContext) -> list[str]:
-        return old(state, most, _replace(context, now_ms=context.now_ms + 340_000))
+        return old(state, most, _replace(context, now_ms=context.now_ms + 1_000))
 
     patch.setattr(retention, "_old_public_events", hasty)
 
@@ -445,7 +445,7 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     record_every_poll,
     leave_the_envelopes_of_an_agent_that_ended,
     end_an_agent_that_is_registered,
-    expire_public_events_at_half_their_age,
+    expire_public_events_a_second_early,
     remove_ids_of_the_other_protocol,
     record_ids_that_are_not_there,
     deliver_live_to_any_session,
