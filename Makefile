@@ -48,7 +48,7 @@ setup: $(VENV)/installed ## Make .venv with all that tests and Spark need, pinne
 serve: $(VENV)/base ## Run the mediator on http://127.0.0.1:8080.
 	$(BIN)/poste serve
 
-# Three, since two of them leave a quarter of two cores idle: clusters wait for what comes late.
+# Two of them use five sixths of two cores, since clusters wait for what comes late; three all of it.
 test: setup ## Run all tests, in three processes.
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
