@@ -10,6 +10,7 @@ from hypothesis.stateful import initialize, rule
 
 from actors.core import commands as c
 from tests.log.faulty_log import Plan
+from tests.model.agents_reference import LIMITS
 from tests.model.machine import (
     IDENTITIES,
     INVITATION,
@@ -302,6 +303,16 @@ class AgentMachine(IdentityMachine):
         if is_back:
             self.put(who, c.GrantMediation(connection(""), []), c.SeeAgent(), c.QueryConnection())
             self.put(who, c.ExpireRecords(1), c.QueryQueue())
+
+    @rule(who=identities, is_over=st.booleans(), most=st.sampled_from([99, 1]))
+    def let_a_public_event_get_old(self, who: str, is_over: bool, most: int) -> None:
+        """Until the last moment at which the oldest one is kept, or the first when it is not."""
+        self.commit()
+        age_ms = LIMITS.public_events_age_s_max * 1000
+        published_ms = self.reference.boxes[who].published_ms.values()
+        ends_ms = [at_ms + age_ms for at_ms in published_ms if at_ms + age_ms > self.system.now_ms]
+        self.system.now_ms = min(ends_ms, default=self.system.now_ms) + is_over
+        self.put(who, c.ExpireRecords(most))
 
     # Accounts -------------------------------------------------------------------------------
 
