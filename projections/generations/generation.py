@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-FORMAT: Final = 3
-"""Of the description. In 2 a table has no recent bucket; 1 was a file ``catalog.json`` beside plain
-folders of Parquet files."""
-FORMATS_READ: Final = (2, FORMAT)
+FORMAT: Final = 4
+"""Of the description. In 3 a file has no hash of its pages; in 2 a table has no recent bucket; 1
+was a file ``catalog.json`` beside plain folders of Parquet files."""
+FORMATS_READ: Final = (2, 3, FORMAT)
 
 
 class TableColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,13 +27,18 @@ class TableColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet file: its path below the folder of the table, and the rows' bucket."""
+    """One Parquet file: its path below the folder of the table, and the rows' bucket.
+
+    ``pages_sha256`` is of all before its footer: that names the encodings of each column in an
+    order which is another in each process. Earlier releases did not say it.
+    """
 
     path: str
     bucket: int
     rows: int
     bytes: int
     sha256: str
+    pages_sha256: str = ""
 
 
 class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,9 +105,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def content_hash(files: Iterable[TableFile]) -> str:
-    """The SHA-256 of a table: of the buckets and hashes of its files, whatever they are called.
+    """The SHA-256 of a table: of the buckets and pages of its files, whatever they are called.
 
-    Rows are sorted in their bucket, so two rebuilds of the same log have the same one.
+    Rows are sorted in their bucket, so two rebuilds of the same log have the same one. The whole of
+    each file is proven by its ``sha256``, and that by the hash of the generation.
     """
-    lines = sorted(f"{file.bucket} {file.sha256} {file.rows}\n" for file in files)
+    lines = sorted(f"{f.bucket} {f.pages_sha256 or f.sha256} {f.rows}\n" for f in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

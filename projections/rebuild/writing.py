@@ -28,7 +28,7 @@ RECENT_SHARE_MAX: Final = 0.25
 """Of the rows of a table, and of the events that it is made of."""
 RECENT_FILES_MAX: Final = 16
 _STREAM: Final = "stream"
-_ORDER: Final = ("partition", _STREAM, "version", "ordinal", "key")
+_ORDER: Final = ("partition", _STREAM, "version", "ordinal", "key", "message_id")
 """The columns that tables have some of, and that together distinguish their rows."""
 
 
