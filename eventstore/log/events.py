@@ -374,7 +374,7 @@ class RefusalsCounted(Event, frozen=True, kw_only=True):
     refusals: Annotated[list[RefusedCommands], NAME]
 
 
-@released("event-saved.1")
+@released("event-saved.1", is_frequent=True)
 class EventSaved1(Event, frozen=True, kw_only=True):
     """As ``EventSaved``, with the content in the row."""
 
@@ -388,7 +388,7 @@ class EventSaved1(Event, frozen=True, kw_only=True):
     processed: bool
 
 
-@released("event-saved.2")
+@released("event-saved.2", is_frequent=True)
 class EventSaved(Event, frozen=True, kw_only=True):
     """One storage-encrypted event of the owner's own history (8.9)."""
 
@@ -402,7 +402,7 @@ class EventSaved(Event, frozen=True, kw_only=True):
     processed: bool
 
 
-@released("event-tags-updated.1")
+@released("event-tags-updated.1", is_frequent=True)
 class EventTagsUpdated(Event, frozen=True, kw_only=True):
     """All tags of one saved event were replaced; the event is processed from now on (8.11).
 

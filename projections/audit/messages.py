@@ -51,7 +51,7 @@ def events_until(spark: SparkSession, export: ExportedLog, position: Position) -
     events = export.events(spark, until=position)
     types, at_ms = export.types(export.start, position), export.at_ms(spark, position)
     # Each audit asks for one or two types: the rare ones need no reading of their own.
-    return Step(events, events, types, {}, at_ms, 0, databases=len(position))
+    return Step(events, events, frozenset(), types, {}, at_ms, 0, databases=len(position))
 
 
 def message_life(step: Step, message_id: str) -> DataFrame:

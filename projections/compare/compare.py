@@ -30,7 +30,7 @@ from projections.spark.export import ExportedLog, spark_path, spark_schema
 from projections.tables.contracts import CONTRACTS
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.queues import QUEUES
-from projections.tables.registry import PROJECTIONS
+from projections.tables.registry import PROJECTIONS, RARE
 from projections.tables.seals import NONCES, SEALS, unpacked
 
 DIFFERENCE: Final = ("table", "identity", "key", "column", "live", "rebuilt")
@@ -242,7 +242,8 @@ def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump:
     seen = events.join(until, "stream").where("version <= dumped_version").drop("dumped_version")
     # No table that needs the time or the window is rebuilt from this.
     databases = len(dump.before)
-    return Step(seen, rare_events(seen), types, {}, at_ms=0, window_ms_max=0, databases=databases)
+    rare = rare_events(seen, RARE)
+    return Step(seen, rare, RARE, types, {}, at_ms=0, window_ms_max=0, databases=databases)
 
 
 def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:

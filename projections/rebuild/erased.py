@@ -51,7 +51,6 @@ would be sent, and looked through in planning, once for each column of names in 
 become more for ever. A join is a broadcast for each of these columns, a quarter of the work of the
 smallest rebuild."""
 _NAME: Final = "name_of_stream"
-_NAMELESS: Final = f"^({'|'.join(KINDS)}){LEFT}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class ErasedIdentities:
         """The rows of a table, with no DID of these identities."""
         is_gone: dict[str, Column] = {}
         for name in names_in(rows.columns):
-            stream = _stream_of(F.col(name))
+            stream = _stream_of(name, rows.columns)
             if self.few is None:
                 gone = self.rows.select(F.col("stream").alias(_GONE + name))
                 rows = rows.join(F.broadcast(gone), stream == F.col(_GONE + name), "left")
@@ -94,25 +93,39 @@ def erased_identities(rows: DataFrame) -> DataFrame:
     return rows.where("erased").select("stream", "identity")
 
 
-def said_last(events: DataFrame) -> DataFrame:
+def about_names(events: DataFrame) -> DataFrame:
+    """Of the events, which are few of a log, those that end a name, bring it back, or have lost it.
+
+    All that is asked about names is answered by these rows: who reads them once keeps them.
+    """
+    is_said = F.col("type").isin(ERASURES, *_COMING_BACK)
+    return events.where(is_said | _is_left()).select("stream", "type", "version", "identity")
+
+
+def said_last(about: DataFrame) -> DataFrame:
     """Of each identity, by events that are all of its own from some version on, is it erased?
 
-    Of those alone that these events say something about.
+    Of those alone that these events, of ``about_names``, say something about.
     """
-    said = events.where(F.col("type").isin(ERASURES, *_COMING_BACK))
+    said = about.where(F.col("type").isin(ERASURES, *_COMING_BACK))
     erased = F.max_by(F.col("type") == ERASURES, F.col("version"))
     # What stands in place of a name that left is greater than any DID.
     return said.groupBy("stream").agg(erased.alias("erased"), F.min("identity").alias("identity"))
 
 
-def names_of(events: DataFrame) -> DataFrame:
+def names_of(about: DataFrame) -> DataFrame:
     """The ``stream`` and ``identity`` of all whose events may have two names: of what was erased.
 
     That is of identities their DID, if a row still has it, and of keys and invitations that such an
-    identity took what stands in place of theirs.
+    identity took what stands in place of theirs. No event has another name than its stream's own,
+    but in place of one that left: a stream of which there is no such event has one name.
+
+    Args:
+        about: rows of ``about_names``.
     """
-    nameless = events.where(F.col("identity").rlike(_NAMELESS)).select("stream", "identity")
-    return said_last(events).select("stream", "identity").unionByName(nameless.distinct())
+    left = F.max(_is_left()).alias("left")
+    of_streams = about.groupBy("stream").agg(left, F.min("identity").alias("identity"))
+    return of_streams.where("left").select("stream", "identity")
 
 
 def with_names(events: DataFrame, names: DataFrame) -> DataFrame:
@@ -122,9 +135,9 @@ def with_names(events: DataFrame, names: DataFrame) -> DataFrame:
     return joined.withColumn("identity", F.coalesce(_NAME, "identity")).drop(_NAME)
 
 
-def has_nameless(events: DataFrame) -> bool:
+def has_nameless(about: DataFrame) -> bool:
     """Is one of these events of a key or an invitation whose name has left?"""
-    return bool(events.where(F.col("identity").rlike(_NAMELESS)).limit(1).count())
+    return bool(about.where(_is_left(KINDS)).limit(1).count())
 
 
 def named_before(names: DataFrame, identities: DataFrame) -> DataFrame:
@@ -164,13 +177,32 @@ def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[s
     return found
 
 
+def _is_left(kinds: Collection[str] = ("", *KINDS)) -> Column:
+    """Has an event, of a stream of one of these kinds, what stands in place of its name?"""
+    return reduce(Column.__or__, [F.col("identity").startswith(kind + LEFT) for kind in kinds])
+
+
 def _hidden(name: str, is_gone: Column) -> Column:
     """A column of DIDs, with ``ERASED`` where one is gone, or stands as what is left of it."""
     hidden = is_gone | F.col(name).startswith(LEFT)
     return F.when(hidden, F.lit(ERASED)).otherwise(F.col(name)).alias(name)
 
 
-def _stream_of(did: Column) -> Column:
+def _stream_of(name: str, columns: Collection[str]) -> Column:
+    """The stream of the identity whose DID a column holds.
+
+    Most often it is the one that the row is of, whose stream stands there.
+    """
+    if not {"stream", "identity"}.issubset(columns):
+        return _computed(F.col(name))
+    if name == "identity":
+        return F.col("stream")
+    return F.when(F.col(name) == F.col("identity"), F.col("stream")).otherwise(
+        _computed(F.col(name))
+    )
+
+
+def _computed(did: Column) -> Column:
     """``eventstore.log.codec.identity_stream``, 16 bytes (RFC 9562, version 5)."""
     sha1 = F.sha1(F.concat(F.lit(_PREFIX), did.cast("binary")))
     return F.unhex(

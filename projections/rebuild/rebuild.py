@@ -36,6 +36,7 @@ from projections.generations.reading import read_files
 from projections.rebuild.erased import (
     ERASURES,
     ErasedIdentities,
+    about_names,
     erased_identities,
     has_events_of,
     has_nameless,
@@ -57,16 +58,20 @@ from projections.rebuild.writing import (
 from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
 from projections.tables.identities import IDENTITIES
 from projections.tables.projection import Projection, Step, rare_events
-from projections.tables.registry import PROJECTIONS
+from projections.tables.registry import PROJECTIONS, RARE
 
 _AT_ONCE: Final = 2
 """Tables that are written at the same time: one is planned while the other one runs."""
 _COMMITS_AT_ONCE: Final = 4
 """Each waits for the disk or the store."""
+_FEW_ROWS_MAX: Final = 1_000_000
+"""So many rows of four columns are grouped in a second or two."""
 KEPT: Final = Kept()
 
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with the name of each table whose files are written, and its rows."""
+_Keep: TypeAlias = Callable[[DataFrame], DataFrame]
+"""Has rows kept, as soon as they are computed, until the rebuild ends; the same rows."""
 
 
 class RebuildRefused(ProjectionError):
@@ -105,14 +110,14 @@ def rebuild(  # noqa: PLR0913 - one for each option
     """
     place = TablesPlace(target)
     position = export.position(spark, as_of)
-    with only_rebuild(place.place):
+    with only_rebuild(place.place), _keeping() as keep:
         start = place.generation() if incremental else None
         if start is not None:
             _check_continues(start, export, position)
             place.check(start)
             if start.at == position:
                 return start
-        return _run(spark, export, position, place, start).generation(kept, progress)
+        return _run(spark, export, position, place, start, keep).generation(kept, progress)
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ class _Run:
     position: Position
     place: TablesPlace
     start: Generation | None
+    keep: _Keep
     erased: ErasedIdentities | None = None
     erased_since: DataFrame | None = None
     names: DataFrame | None = None
@@ -181,10 +187,11 @@ class _Run:
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
         stage = self._stages(step)
-
+        self.keep(step.rare)
+        step = replace(step, keep=lambda rows: int(self.keep(rows).count()))
         found: dict[str, _Staged] = {}
-        with _keeping(step, self.erased) as kept, ThreadPoolExecutor(_AT_ONCE) as writers:
-            for done in as_completed([writers.submit(stage, each, kept) for each in PROJECTIONS]):
+        with ThreadPoolExecutor(_AT_ONCE) as writers:
+            for done in as_completed([writers.submit(stage, each, step) for each in PROJECTIONS]):
                 staged = done.result()
                 found[staged.table.name] = staged
                 progress(staged.table.name, staged.table.rows)
@@ -281,17 +288,16 @@ def _schema(projection: Projection, rows: DataFrame) -> StructType:
 
 
 @contextmanager
-def _keeping(step: Step, erased: ErasedIdentities | None) -> Iterator[Step]:
-    """The step with what several tables, or several passes, need kept while the block runs."""
-    needed = [step.rare] if erased is None else [step.rare, erased.rows]
-    kept = [rows.persist(StorageLevel.MEMORY_AND_DISK) for rows in needed]
+def _keeping() -> Iterator[_Keep]:
+    """Keep what several tables, or several passes, need while the block runs."""
+    kept: list[DataFrame] = []
 
-    def keep(rows: DataFrame) -> int:
+    def keep(rows: DataFrame) -> DataFrame:
         kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
-        return int(rows.count())
+        return rows
 
     try:
-        yield replace(step, keep=keep)
+        yield keep
     finally:
         for rows in kept:
             rows.unpersist()
@@ -303,26 +309,37 @@ def _run(
     position: Position,
     place: TablesPlace,
     start: Generation | None,
+    keep: _Keep,
 ) -> _Run:
-    """A rebuild that continues earlier tables, or begins anew where names have to leave them."""
-    if not export.counts(position).get(ERASURES):
-        return _Run(spark, export, position, place, start)
+    """A rebuild that continues earlier tables, or begins anew where names have to leave them.
+
+    Names leave the whole export, also what stands before an erasure.
+    """
+    if not export.counts(export.last).get(ERASURES):
+        return _Run(spark, export, position, place, start, keep)
     if start is not None:
         table = start.table(IDENTITIES.name)
         identities = read_files(spark, place, table, table.files)
         erased = erased_identities(identities)
         new = export.events(spark, start.at, position)
-        if not (has_events_of(new, erased) or has_nameless(new)):
+        about = _few(keep(about_names(new)))
+        if not (has_events_of(new, erased) or has_nameless(about)):
+            names = keep(named_before(names_of(about), identities))
             if ERASURES not in export.types(start.at, position):
-                return _Run(spark, export, position, place, start, ErasedIdentities(erased))
-            since = named_before(erased_identities(said_last(new)), identities)
-            every = ErasedIdentities(erased.unionAll(since))
-            names = named_before(names_of(new), identities)
+                every = ErasedIdentities(keep(erased))
+                return _Run(spark, export, position, place, start, keep, every, names=names)
+            since = keep(named_before(erased_identities(said_last(about)), identities))
+            every = ErasedIdentities(keep(erased.unionAll(since)))
             named = since if export.key is None else None
-            return _Run(spark, export, position, place, start, every, named, names)
-    events = export.events(spark, None, position)
-    erased = ErasedIdentities(erased_identities(said_last(events)))
-    return _Run(spark, export, position, place, None, erased, names=names_of(events))
+            return _Run(spark, export, position, place, start, keep, every, named, names)
+    about = _few(keep(about_names(export.events(spark, None, position))))
+    every = ErasedIdentities(keep(erased_identities(said_last(about))))
+    return _Run(spark, export, position, place, None, keep, every, names=keep(names_of(about)))
+
+
+def _few(kept: DataFrame) -> DataFrame:
+    """Kept rows; if they are few, in one part, which is grouped without being sent to others."""
+    return kept.coalesce(1) if kept.count() <= _FEW_ROWS_MAX else kept
 
 
 def _check_continues(start: Generation, export: ExportedLog, position: Position) -> None:
@@ -363,15 +380,16 @@ def _step(
     """The events since an earlier generation; its tables are added where they are needed."""
     after = start.at if start else export.start
     events, types = export.events(spark, after, position), export.types(after, position)
-    if names is not None:
-        events = with_names(events, names)
     if start is not None and not fits_one_part(spark, max(table.rows for table in start.tables)):
         plan_for_many_rows(spark)  # rows of earlier tables are read beside the new events
     latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
     at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
+    if names is not None and not names.isEmpty():
+        events = with_names(events, names)
     return Step(
         events,
-        rare_events(events),
+        rare_events(events, RARE),
+        RARE,
         types,
         {},
         max(at_ms, start.at_ms if start else 0),

@@ -78,8 +78,10 @@ def spark_schema(fields: Iterable[pa.Field]) -> StructType:
     return StructType([StructField(one.name, spark_type(one.type)) for one in fields])
 
 
-_PART_ROWS: Final = 50_000
-"""On this machine about so many rows are grouped in one part."""
+_ONE_PART_ROWS: Final = 50_000
+"""On this machine fewer rows are grouped in one part, by one task."""
+_PART_ROWS: Final = 150_000
+"""On this machine about so many of many rows are grouped in one part."""
 _OF_FEW_ROWS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -170,7 +172,7 @@ def _share_out(spark: SparkSession, rows: int) -> None:
     """
     if not _is_local(spark):
         return
-    parts = min(1 + rows // _PART_ROWS, PARTS_MAX)
+    parts = 1 if rows < _ONE_PART_ROWS else min(2 + rows // _PART_ROWS, PARTS_MAX)
     spark.conf.set("spark.sql.shuffle.partitions", str(parts))
     if parts > 1:
         plan_for_many_rows(spark)
@@ -190,7 +192,7 @@ def fits_one_part(spark: SparkSession, rows: int) -> bool:
 
     Each stage and each task costs some hundredths of a second of Spark's own, whatever it reads.
     """
-    return rows < _PART_ROWS and _is_local(spark)
+    return rows < _ONE_PART_ROWS and _is_local(spark)
 
 
 def _is_local(spark: SparkSession) -> bool:

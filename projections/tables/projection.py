@@ -7,7 +7,7 @@ for the first time) and the events since then, so that many steps give the rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,12 +20,6 @@ from eventstore.parquet.schema import FILLING
 
 FREQUENT: Final = frozenset(map(type_name, FREQUENT_EVENTS))
 """Types that make up most of a log. Events of the others are few, and many tables are of them."""
-_OF_RARE: Final = frozenset[str]().union(
-    *[filling.columns for kind, filling in FILLING.items() if kind not in FREQUENT_EVENTS]
-)
-_OF_FREQUENT_ALONE: Final = {"shard"}.union(
-    *[FILLING[kind].columns.keys() - _OF_RARE for kind in FREQUENT_EVENTS]
-)
 _AT_HAND_ROWS_MAX: Final = 2_000_000
 """A few numbers each: some hundred megabytes in every process."""
 
@@ -36,12 +30,16 @@ EXPIRED: Final = type_name(AccountExpired)
 """What ends what an idle agent had: connection, mediation, keylist, rules."""
 
 
-def rare_events(events: DataFrame) -> DataFrame:
-    """The events of all but the frequent types, with the columns that they fill.
+def rare_events(events: DataFrame, types: Collection[str]) -> DataFrame:
+    """The events of these types, with the columns that they fill.
 
     Sorted by type: where they are kept, who wants some of them reads no others.
     """
-    rare = events.where(~F.col("type").isin(*sorted(FREQUENT))).drop(*_OF_FREQUENT_ALONE)
+    filled = frozenset[str]().union(
+        *[filling.columns for kind, filling in FILLING.items() if type_name(kind) in types]
+    )
+    of_others = frozenset[str]().union(*[filling.columns for filling in FILLING.values()]) - filled
+    rare = events.where(F.col("type").isin(*sorted(types))).drop("shard", *of_others)
     return rare.sortWithinPartitions("type")
 
 
@@ -49,16 +47,18 @@ def rare_events(events: DataFrame) -> DataFrame:
 class Step:
     """From the tables at one position to the tables at a later one.
 
-    ``events`` are those after the earlier tables, of these ``types`` alone, ``rare`` the rare ones
-    of them, which may be kept at hand; ``earlier`` are the tables by name, empty for the first
-    step; ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the longest
-    timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables are
-    written and says how many they are; None where nothing may be computed yet. ``databases`` are
-    those of the log: with several, positions are not in one order, and events have a ``database``.
+    ``events`` are those after the earlier tables, of these ``types`` alone, ``rare`` those of the
+    ``rare_types``, which may be kept at hand; ``earlier`` are the tables by name, empty for the
+    first step; ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the
+    longest timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables
+    are written and says how many they are; None where nothing may be computed yet. ``databases``
+    are those of the log: with several, positions are not in one order, and events have a
+    ``database``.
     """
 
     events: DataFrame
     rare: DataFrame
+    rare_types: frozenset[str]
     types: frozenset[str]
     earlier: Mapping[str, DataFrame]
     at_ms: int
@@ -85,7 +85,7 @@ class Step:
         """The new events of these types; where there are none, no file is read."""
         wanted = self.types.intersection(types)
         is_wanted = F.col("type").isin(*sorted(wanted)) if wanted else F.lit(col=False)
-        return (self.rare if FREQUENT.isdisjoint(types) else self.events).where(is_wanted)
+        return (self.rare if self.rare_types.issuperset(types) else self.events).where(is_wanted)
 
     def since(self, name: str, new: DataFrame, *, but: Iterable[str] = ()) -> DataFrame:
         """The rows of an earlier table, without the columns ``but``, and new ones."""

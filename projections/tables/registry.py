@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
@@ -27,3 +28,13 @@ def _declared() -> tuple[Projection, ...]:
 
 PROJECTIONS: Final = _declared()
 """In the order in which they are rebuilt."""
+
+
+def _rare() -> frozenset[str]:
+    readers = Counter(kind for projection in PROJECTIONS for kind in projection.reads)
+    return frozenset(kind for kind, count in readers.items() if count > 1) - FREQUENT
+
+
+RARE: Final = _rare()
+"""Types of few events that several tables are of. One table is of all types: what no other reads
+is not among them."""

@@ -74,20 +74,14 @@ def _seals(step: Step) -> DataFrame:
         (F.length("nonces") / _PACKED_BYTES).cast("long").alias("nonces"),
         F.col("sealed_rows").alias("events"),
     )
-    at = F.col("position")
-    return (
-        step.since("seals", new)
-        .groupBy("partition")
-        .agg(
-            *[
-                F.max_by(name, at).alias(name)
-                for name in ("version", "recorded_at", "epoch", "digest")
-            ],
-            F.max("position").alias("position"),
-            *[F.sum(name).alias(name) for name in ("seals", "nonces", "events")],
-        )
-        .select(*SEALS.columns)
+    counted = ("seals", "nonces", "events")
+    seals = step.since("seals", new)
+    # Of numbers alone, as Spark sorts what it has to keep a digest of.
+    newest = seals.groupBy("partition").agg(
+        F.max("position").alias("position"), *[F.sum(name).alias(name) for name in counted]
     )
+    rows = seals.drop(*counted).join(F.broadcast(newest), ["partition", "position"])
+    return rows.select(*SEALS.columns)
 
 
 NONCES: Final = Projection(

@@ -21,6 +21,7 @@ from eventstore.stores.open_log import open_log
 from projections.generations.delta_folder import TablesDamaged
 from projections.generations.generation import Generation, TableFile
 from projections.generations.place import Kept, TablesPlace
+from projections.rebuild.erased import about_names, names_of, with_names
 from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import open_export
@@ -321,6 +322,22 @@ def test_tables_are_the_same_when_names_have_left_the_export(
         assert naming(erased, gone) == set()
         back = goes_on(lambda history: come_back(history, gone), is_taken_out=False)
         assert {"identities", "registrations"} <= naming(back, gone)
+
+
+def test_a_stream_has_one_name_where_its_name_left_some_of_its_events(spark: SparkSession) -> None:
+    """Also as of a time before anybody was erased: names leave the whole export."""
+    rows = [
+        (b"1", "identity-registered", 1, "did:a"),
+        (b"1", "message-queued", 2, "erased:31"),
+        (b"2", "key-claimed", 1, "key:erased:32"),
+        (b"2", "key-released", 2, "key:k"),
+        (b"3", "identity-registered", 1, "did:c"),
+    ]
+    schema = "stream binary, type string, version long, identity string"
+    events = spark.createDataFrame(rows, schema)
+    named = with_names(events, names_of(about_names(events)))
+    found = {(bytes(row.stream), row.identity) for row in named.collect()}
+    assert found == {(b"1", "did:a"), (b"2", "key:erased:32"), (b"3", "did:c")}
 
 
 def _keyless(tables: dict[str, Rows]) -> dict[str, Rows]:
