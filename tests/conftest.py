@@ -16,6 +16,7 @@ pytest_plugins = ("tests.postgres", "tests.spark")
 # A shell without job control starts what runs in the background deaf to it, with all its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_GARBAGE_OBJECTS = 20_000
 _MEMORY = "/dev/shm"
 _MEMORY_BYTES_MIN = 6 * 1024**3
 
@@ -42,7 +43,8 @@ def pytest_collection() -> Iterator[None]:
     """Look for no garbage among thousands of tests and the modules that they are in.
 
     All of them stay: to look through them takes half of the time of finding them, and time again
-    whenever a test has made some garbage of its own.
+    whenever a test has made some garbage of its own. And there is memory enough to let that wait:
+    a twentieth of the time of `make quick`.
     """
     gc.disable()
     try:
@@ -50,6 +52,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(_GARBAGE_OBJECTS)
 
 
 # How long an example takes says what else the machine does, and nothing of a promise. A run has the
