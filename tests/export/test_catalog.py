@@ -7,18 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
-import rfc8785
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of as read_catalog
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import ExportHead, Manifest, SealedHead, Signer, parse_head, signed
+from eventstore.parquet.manifest import ExportHead, Manifest, Signer, parse_head, signed
 from eventstore.parquet.write.commit import write_manifest
 from http_edge.crypto import signatures
 from tests.export.samples import (
@@ -280,39 +276,6 @@ def test_without_hashes_and_signatures_only_names_sizes_and_order_are_checked(
     assert [file.path for file in catalog.files] == export.data
     with pytest.raises(ExportDamaged, match=export.data[0]):
         catalog_of(place)
-
-
-NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1)
-
-
-@given(st.dictionaries(st.text(), st.builds(SealedHead, NUMBERS, st.text())), st.text(), NUMBERS)
-def test_what_is_signed_is_canonical_json_whatever_the_names(
-    heads: dict[str, SealedHead], text: str, number: int
-) -> None:
-    manifest = Manifest(
-        format=1,
-        schema=1,
-        first=number,
-        last=0,
-        rows=0,
-        files=[],
-        heads=heads,
-        replaces=[text],
-        stands_for=text,
-        previous="",
-        signed_by="",
-    )
-    signed_bytes: list[bytes] = []
-
-    def sign(said: bytes) -> bytes:
-        signed_bytes.append(said)
-        return b"by me"
-
-    complete, stored = signed(manifest, sign)
-    members = msgspec.to_builtins(complete)
-    assert stored == rfc8785.dumps(members)
-    del members["signature"]
-    assert signed_bytes == [rfc8785.dumps(members)]
 
 
 def test_a_number_that_json_cannot_carry_exactly_is_refused() -> None:
