@@ -50,7 +50,7 @@ _TRIES: Final = 10
 _AT_ONCE: Final = 4
 _PIECE_BYTES: Final = 1 << 20
 _END_BYTES: Final = 8
-"""Of a Parquet file: the size of its footer, which they end, and what says that it is one."""
+"""Behind the footer of a Parquet file: its size, and what says that it is one."""
 _NAME: Final = re.compile(r"(\d{8,})-([0-9a-f]{64})\.parquet")
 _UNNAMED_KEPT_S: Final = 7 * 86_400
 """Where there is no lock, files that no generation names may be of a rebuild that still runs."""
@@ -151,7 +151,7 @@ class TablesPlace:
         """
         wanted = {f"{table.name}/{file.path}": file.sha256 for file in files}
         with ThreadPoolExecutor(_AT_ONCE) as reading:
-            for path, (found, _) in zip(wanted, reading.map(self._hashes, wanted), strict=True):
+            for path, found in zip(wanted, reading.map(self._sha256, wanted), strict=True):
                 if found != wanted[path]:
                     raise TablesDamaged(f"{path}: its SHA-256 is not that of its generation")
 
@@ -171,8 +171,9 @@ class TablesPlace:
         def described(path: str) -> TableFile:
             self.place.sync(path)
             below = path.removeprefix(f"{table}/")
-            rows = read_footer(self.place, path).num_rows
-            return TableFile(below, bucket_of(path), rows, sizes[path], *self._hashes(path))
+            footer, size = read_footer(self.place, path), sizes[path]
+            whole, pages = self._hashes(path, size - footer.serialized_size - _END_BYTES)
+            return TableFile(below, bucket_of(path), footer.num_rows, size, whole, pages)
 
         with ThreadPoolExecutor(_AT_ONCE) as reading:
             return list(reading.map(described, sizes))
@@ -326,24 +327,23 @@ class TablesPlace:
         oldest_s = time.time() - _UNNAMED_KEPT_S
         return [written_s < oldest_s for written_s in self.place.written_s(paths)]
 
-    def _hashes(self, path: str) -> tuple[str, str]:
-        """The SHA-256 of a Parquet file, and of its pages: all before the footer."""
-        digest = hashlib.sha256()
+    def _sha256(self, path: str) -> str:
+        return self._hashes(path, 0)[0]
+
+    def _hashes(self, path: str, begin_bytes: int) -> tuple[str, str]:
+        """The SHA-256 of a file, and of so many bytes that it begins with."""
+        digest, left = hashlib.sha256(), begin_bytes
         try:
             with self.place.filesystem.open_input_file(self.place.full_path(path)) as opened:
-                opened.seek(max(0, opened.size() - _END_BYTES))
-                footer_bytes = int.from_bytes(opened.read(4), "little") + _END_BYTES
-                left = max(0, opened.size() - footer_bytes)
-                opened.seek(0)
                 while piece := opened.read(min(_PIECE_BYTES, left)):
                     digest.update(piece)
                     left -= len(piece)
-                pages = digest.hexdigest()
+                begin = digest.hexdigest()
                 while piece := opened.read(_PIECE_BYTES):
                     digest.update(piece)
         except OSError as error:
             raise ExportUnavailable(path, str(error)) from error
-        return digest.hexdigest(), pages
+        return digest.hexdigest(), begin
 
 
 def _check_is_there(base: int | None, numbers: Container[int]) -> None:
