@@ -317,9 +317,13 @@ def test_tables_are_the_same_when_names_have_left_the_export(
             assert _keyless(tables) == _keyless(anew) == _keyless(folded(log))
             return tables
 
-        rebuild(spark, open_export(str(export)), str(folder / "tables"))
+        before = rebuild(spark, open_export(str(export)), str(folder / "tables"))
         erased = goes_on(lambda history: erase(history, gone), is_taken_out=True)
         assert naming(erased, gone) == set()
+        # No identity was erased then, and yet the name has left.
+        place, opened = folder / "earlier", open_export(str(export))
+        earlier = read(place, rebuild(spark, opened, str(place), as_of=before.position))
+        assert [row for row in earlier["identities"] if any("erased:" in str(c) for c in row)] == []
         back = goes_on(lambda history: come_back(history, gone), is_taken_out=False)
         assert {"identities", "registrations"} <= naming(back, gone)
 
