@@ -279,5 +279,7 @@ def test_every_port_of_a_mediator_rays_included_is_on_loopback(server: Server) -
 
 def test_ray_has_no_process_for_what_nothing_here_reads(server: Server) -> None:
     commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid, _ in server.processes()]
-    unused = ("dashboard/dashboard.py", "log_monitor.py", "/monitor.py")
-    assert [found for found in commands if any(name in found for name in unused)] == []
+    pythons = [found for found in commands if "raylet/raylet" not in found]  # that names its agents
+    names = ("dashboard.py", "monitor.py", "/agent.py", "/agent/main.py", "ray::Dashboard")
+    unused = (*names, "ray::RuntimeEnvAgent")
+    assert [found for found in pythons if any(name in found for name in unused)] == []
