@@ -62,6 +62,7 @@ class QuestionThreads:
     def __init__(self, answer: Callable[[AnyQuestion], object]) -> None:
         """Threads that call ``answer``; whatever it raises, the question has failed."""
         self._answer = answer
+        self._is_log_closing = False
         self._inboxes: dict[str, queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]] = {}
         for kind, count in THREADS.items():
             inbox = self._inboxes[kind] = queue.SimpleQueue()
@@ -77,6 +78,10 @@ class QuestionThreads:
         found = QUESTIONS.decode(question)
         self._inboxes[_KINDS.get(type(found), _CONTROL)].put((found, answered))
 
+    def log_closes(self) -> None:
+        """From now on it is no news that a question fails: the host ends."""
+        self._is_log_closing = True
+
     def stop(self) -> None:
         """End the threads, each after the question that it answers."""
         for kind, count in THREADS.items():
@@ -89,7 +94,8 @@ class QuestionThreads:
             try:
                 answer = msgspec.msgpack.encode(self._answer(found))
             except Exception as error:  # noqa: BLE001 - whatever failed, its caller hears of it
-                _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
+                if not self._is_log_closing:
+                    _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
                 answered(None)
             else:
                 answered(answer)

@@ -64,7 +64,7 @@ _WITHOUT_AGENTS: Final = (
     "--dashboard_agent_listen_port=1",
     "--runtime_env_agent_port=1",
 )
-"""What the raylet is told of its two agents, for metrics and for environments of single actors. It
+"""What the raylet gets to know of its two agents, for metrics and for what single actors need. It
 ends where a command is empty or ends itself; ``cat`` lives as long as the raylet holds its input.
 It waits for agents to tell their ports unless it knows them: there is none for metrics, and the
 others are asked by nothing here."""
@@ -266,6 +266,7 @@ class RayIdentityHost(IdentityHost):
     @override
     def stop(self) -> None:
         """See ``IdentityHost.stop``."""
+        self._questions.log_closes()
         super().stop()
         self._lease.stop()
         self._questions.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -46,6 +47,7 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
+from actors.host.question_threads import QuestionThreads
 from actors.placement.leased_hosts import LeasedHosts
 from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
@@ -124,6 +126,30 @@ async def test_a_question_that_fails_is_unavailable_and_the_next_one_is_answered
     with pytest.raises(HostUnavailable):
         await port.ask(EndHost())  # it is that of shards
     assert await port.heartbeat(1, "first") == await port.heartbeat(1, "first") != ""
+
+
+def test_only_of_a_host_that_is_not_ending_the_log_says_that_a_question_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def without_log(_question: object) -> object:
+        raise LogUnavailable
+
+    def answered(answer: bytes | bytearray | None) -> None:
+        answers.put(answer)
+
+    answers: queue.SimpleQueue[bytes | bytearray | None] = queue.SimpleQueue()
+    threads = QuestionThreads(without_log)
+    try:
+        question = msgspec.msgpack.encode(ListQueues(10))
+        threads.ask(question, answered)
+        assert answers.get(timeout=10) is None
+        assert caplog.messages == ["ListQueues failed: LogUnavailable"]
+        threads.log_closes()
+        threads.ask(question, answered)
+        assert answers.get(timeout=10) is None
+        assert len(caplog.messages) == 1
+    finally:
+        threads.stop()
 
 
 @pytest.mark.usefixtures("host")
