@@ -171,7 +171,8 @@ def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[s
     ]
     found: list[set[int]] = [set() for _ in tables]
     gone = F.broadcast(identities.select("identity"))
-    named = reduce(DataFrame.unionAll, names).join(gone, "identity", "left_semi")
+    # A semi-join would be one for each table, with a broadcast of its own.
+    named = reduce(DataFrame.unionAll, names).join(gone, "identity")
     for row in named.select("table", "slot").distinct().collect():
         found[row["table"]].add(row["slot"])
     return found
