@@ -18,16 +18,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
 import ray
 from ray import exceptions as ray_errors
-from ray._private import services
-from ray._private.node import Node
-from ray._private.ray_constants import PROCESS_TYPE_RAYLET
 from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
@@ -37,6 +33,7 @@ from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import AnyQuestion, EndHost, StartDedicated
 from actors.host.question_threads import QuestionThreads
 from actors.host.writer import always
+from actors.ray.unused_parts import unused_left_out
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease
@@ -56,18 +53,6 @@ _FOLDER_BYTES_MAX: Final = 107 - len(
     "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 )
 """The path of a Unix socket has at most 107 bytes (unix(7)), and this is the longest of Ray's."""
-_WITHOUT_AGENTS: Final = (
-    "--dashboard_agent_command=cat",
-    "--runtime_env_agent_command=cat",
-    "--metrics-agent-port=-1",
-    "--metrics_export_port=1",
-    "--dashboard_agent_listen_port=1",
-    "--runtime_env_agent_port=1",
-)
-"""What the raylet gets to know of its two agents, for metrics and for what single actors need. It
-ends where a command is empty or ends itself; ``cat`` lives as long as the raylet holds its input.
-It waits for agents to tell their ports unless it knows them: there is none for metrics, and the
-others are asked by nothing here."""
 _OWNER_ALONE: Final = 0o700
 _OTHERS: Final = 0o077
 
@@ -112,7 +97,7 @@ def start(folder: Path) -> None:
     logging.getLogger("ray").setLevel(logging.WARNING)
     before = os.umask(_OTHERS)
     try:
-        with _taken_port() as port, _unused_left_out():
+        with _taken_port() as port, unused_left_out():
             # Ray has no public names for the address of a node and for its folder.
             ray.init(
                 address="local",  # never one that happens to run on this machine
@@ -130,34 +115,6 @@ def start(folder: Path) -> None:
         raise RayRefused(str(error).partition("\n")[0] or type(error).__name__) from error
     finally:
         os.umask(before)
-
-
-@contextlib.contextmanager
-def _unused_left_out() -> Iterator[None]:
-    """Start Ray without what nothing here asks: its reader of log files, autoscaler and agents.
-
-    They are four Pythons, each with its memory, its share of a core as long as it runs, and a tenth
-    of the work of a start. Ray has no public switch for them.
-    """
-    kept = Node.start_log_monitor, Node.start_monitor, services.start_ray_process
-    Node.start_log_monitor = Node.start_monitor = _nothing_of
-    services.start_ray_process = partial(_started_without_agents, kept[2])
-    try:
-        yield
-    finally:
-        Node.start_log_monitor, Node.start_monitor, services.start_ray_process = kept
-
-
-def _nothing_of(_: Node) -> None:
-    """Start nothing of this node."""
-
-
-def _started_without_agents(
-    start_process: Callable[..., object], command: list[str], process_type: str, **options: Any
-) -> object:
-    if process_type == PROCESS_TYPE_RAYLET:
-        command = [*command, *_WITHOUT_AGENTS]  # the last of two that have one name counts
-    return start_process(command, process_type, **options)
 
 
 @contextlib.contextmanager

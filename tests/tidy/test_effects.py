@@ -42,6 +42,7 @@ MAY_TOUCH_THE_ENVIRONMENT = {
 }
 MAY_IMPORT_RAY = {
     "actors/ray/processes.py": "Ray itself, and hosts as Ray actors",
+    "actors/ray/unused_parts.py": "what of Ray is not started",
     "http_edge/server/ray_edge.py": "edges as Ray actors",
     "http_edge/server/serve.py": "starts and stops them all",
 }
