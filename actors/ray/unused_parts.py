@@ -8,6 +8,7 @@ starts its processes, of one release: any other one starts with all of its parts
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -17,9 +18,10 @@ import ray
 
 _RELEASE: Final = "2.60."
 _RAYLET: Final = "raylet"
+_NO_AGENT: Final = "cat"
 _WITHOUT_AGENTS: Final = (
-    "--dashboard_agent_command=cat",
-    "--runtime_env_agent_command=cat",
+    f"--dashboard_agent_command={_NO_AGENT}",
+    f"--runtime_env_agent_command={_NO_AGENT}",
     "--metrics-agent-port=-1",
     "--metrics_export_port=1",
     "--dashboard_agent_listen_port=1",
@@ -34,7 +36,7 @@ others are asked by nothing here."""
 @contextlib.contextmanager
 def unused_left_out() -> Iterator[None]:
     """Have Ray start without these parts, where it is of the release that is known."""
-    if not ray.__version__.startswith(_RELEASE):
+    if not ray.__version__.startswith(_RELEASE) or shutil.which(_NO_AGENT) is None:
         yield
         return
     node: Any = import_module("ray._private.node").Node

@@ -34,8 +34,14 @@ def test_ray_is_left_as_it_was_found_whatever_happens() -> None:
     assert replaced() == before
 
 
-def test_another_release_starts_with_all_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.__version__", "3.0.0")
+@pytest.mark.parametrize("lacking", ["release", "program"])
+def test_where_something_is_unknown_ray_starts_with_all_of_its_parts(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacking == "release":
+        monkeypatch.setattr("ray.__version__", "3.0.0")
+    else:
+        monkeypatch.setenv("PATH", "/nowhere")
     before = replaced()
     with unused_left_out():
         assert replaced() == before
