@@ -187,6 +187,10 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
             data_dir = cluster.servers[1].data_dir
             return all(figures(data_dir, None, 0, number)["standby"] for number in (0, 1))
 
+        async def exports() -> bool:
+            """It says so only after it has exported something."""
+            return not await stands_by()
+
         async def all_is_exported() -> bool:
             """Whichever node exported what, nothing is missing and nothing is there twice."""
             for number, dsn in enumerate(four[:2]):
