@@ -158,6 +158,16 @@ def test_the_databases_of_a_log_are_named_all_and_in_their_order(
         assert "in the order in which it was created" in said, wrong
 
 
+async def _stands_by(data_dir: Path) -> bool:
+    """Does the node of this directory leave both exports to another one?"""
+    return all(figures(data_dir, None, 0, number)["standby"] for number in (0, 1))
+
+
+async def _exports(data_dir: Path) -> bool:
+    """Has it said that it does not? It does after its first step."""
+    return not await _stands_by(data_dir)
+
+
 async def _are_archived(data_dir: Path) -> bool:
     """Has the node of this directory found rows of both databases old enough to leave?"""
     return all(archive_status.figures(data_dir, 0, number)["position"] for number in (0, 1))
@@ -181,15 +191,6 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
                 return [{s["host"] for s in shards[place::2]} for place in (0, 1)] == [*expected]
 
             await until(found)
-
-        async def stands_by() -> bool:
-            """Does the first node leave both exports to the second?"""
-            data_dir = cluster.servers[1].data_dir
-            return all(figures(data_dir, None, 0, number)["standby"] for number in (0, 1))
-
-        async def exports() -> bool:
-            """It says so only after it has exported something."""
-            return not await stands_by()
 
         async def all_is_exported() -> bool:
             """Whichever node exported what, nothing is missing and nothing is there twice."""
@@ -218,7 +219,7 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
                 assert await order("undrain", "node-1") == Exit.OK
                 await placed(of_nodes(0, 1, 2), of_nodes(1, 1, 2))
             assert load.refusals() == []
-            await until(stands_by)
+            await until(partial(_stands_by, cluster.servers[1].data_dir))
             async with load:
                 cluster.servers[2].kill_everything()
                 await load.served_again(time.monotonic(), SERVED_S_MAX)
@@ -226,4 +227,4 @@ async def test_nodes_share_each_database_and_one_takes_over_what_another_had_of_
             await load.check()
             await until(all_is_exported)
             await until(partial(_are_archived, cluster.servers[1].data_dir))
-            assert not await stands_by()
+            await until(partial(_exports, cluster.servers[1].data_dir))
