@@ -33,6 +33,8 @@ from actors.host.port import (
 
 _LOG = logging.getLogger(__name__)
 _CONTROL: Final = "control"
+_END_S_MAX: Final = 1.0
+"""Questions are answered in milliseconds, and who stops a host waits for its end for seconds."""
 THREADS: Final[Mapping[str, int]] = {
     "read": 2,
     _CONTROL: 4,
@@ -62,12 +64,14 @@ class QuestionThreads:
     def __init__(self, answer: Callable[[AnyQuestion], object]) -> None:
         """Threads that call ``answer``; whatever it raises, the question has failed."""
         self._answer = answer
-        self._is_log_closing = False
+        self._threads: list[threading.Thread] = []
         self._inboxes: dict[str, queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]] = {}
         for kind, count in THREADS.items():
             inbox = self._inboxes[kind] = queue.SimpleQueue()
             for _ in range(count):
-                threading.Thread(target=self._work, args=(inbox,), name=kind, daemon=True).start()
+                thread = threading.Thread(target=self._work, args=(inbox,), name=kind, daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def ask(self, question: bytes, answered: Answered) -> None:
         """Have a question answered (msgpack of ``actors.host.port.AnyQuestion``).
@@ -78,15 +82,18 @@ class QuestionThreads:
         found = QUESTIONS.decode(question)
         self._inboxes[_KINDS.get(type(found), _CONTROL)].put((found, answered))
 
-    def log_closes(self) -> None:
-        """From now on it is no news that a question fails: the host ends."""
-        self._is_log_closing = True
-
     def stop(self) -> None:
-        """End the threads, each after the question that it answers."""
+        """End the threads once all that was asked is answered, so that the log may be closed.
+
+        A thread that hangs, because its log does, is not waited for any longer.
+        """
         for kind, count in THREADS.items():
             for _ in range(count):
                 self._inboxes[kind].put(None)
+        for thread in self._threads:
+            thread.join(_END_S_MAX)
+            if thread.is_alive():
+                break
 
     def _work(self, inbox: queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]) -> None:
         while (item := inbox.get()) is not None:
@@ -94,8 +101,7 @@ class QuestionThreads:
             try:
                 answer = msgspec.msgpack.encode(self._answer(found))
             except Exception as error:  # noqa: BLE001 - whatever failed, its caller hears of it
-                if not self._is_log_closing:
-                    _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
+                _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
                 answered(None)
             else:
                 answered(answer)

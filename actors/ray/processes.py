@@ -223,10 +223,9 @@ class RayIdentityHost(IdentityHost):
     @override
     def stop(self) -> None:
         """See ``IdentityHost.stop``."""
-        self._questions.log_closes()
+        self._questions.stop()
         super().stop()
         self._lease.stop()
-        self._questions.stop()
         self._server.close()
 
     def _take(self, edge: str, batch: bytes, answer: Answer, incarnation: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -47,7 +47,6 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
-from actors.host.question_threads import QuestionThreads
 from actors.placement.leased_hosts import LeasedHosts
 from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
@@ -128,28 +127,32 @@ async def test_a_question_that_fails_is_unavailable_and_the_next_one_is_answered
     assert await port.heartbeat(1, "first") == await port.heartbeat(1, "first") != ""
 
 
-def test_only_of_a_host_that_is_not_ending_the_log_says_that_a_question_failed(
-    caplog: pytest.LogCaptureFixture,
+async def test_what_was_asked_of_a_host_that_ends_is_answered_before_its_log_closes(
+    options: HostOptions, port: ConnectedHostPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_log(_question: object) -> object:
-        raise LogUnavailable
+    began, closed = threading.Event(), threading.Event()
+    found: list[bool] = []
 
-    def answered(answer: bytes | bytearray | None) -> None:
-        answers.put(answer)
+    def listing(_host: IdentityHost, _question: object) -> list[object]:
+        began.set()
+        found.append(closed.wait(0.3))
+        return []
 
-    answers: queue.SimpleQueue[bytes | bytearray | None] = queue.SimpleQueue()
-    threads = QuestionThreads(without_log)
-    try:
-        question = msgspec.msgpack.encode(ListQueues(10))
-        threads.ask(question, answered)
-        assert answers.get(timeout=10) is None
-        assert caplog.messages == ["ListQueues failed: LogUnavailable"]
-        threads.log_closes()
-        threads.ask(question, answered)
-        assert answers.get(timeout=10) is None
-        assert len(caplog.messages) == 1
-    finally:
-        threads.stop()
+    monkeypatch.setattr(IdentityHost, "answer", listing)
+    host = RayIdentityHost(options, lambda _name: None)
+    close = host._log.close
+
+    def closing() -> None:
+        closed.set()
+        close()
+
+    monkeypatch.setattr(host._log, "close", closing)
+    answer = asyncio.create_task(port.ask(ListQueues(10)))
+    assert await asyncio.to_thread(began.wait, 10)
+    await asyncio.to_thread(host.stop)
+    assert found == [False]
+    with suppress(HostUnavailable):  # its connection ends with the host
+        assert await answer == []
 
 
 @pytest.mark.usefixtures("host")
