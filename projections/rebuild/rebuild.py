@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -110,19 +110,14 @@ def rebuild(  # noqa: PLR0913 - one for each option
     """
     place = TablesPlace(target)
     position = export.position(spark, as_of)
-    with (
-        only_rebuild(place.place),
-        _keeping() as keep,
-        ThreadPoolExecutor(1, "rebuild-beside") as beside,
-    ):
+    with only_rebuild(place.place), _keeping() as keep:
         start = place.generation() if incremental else None
         if start is not None:
             _check_continues(start, export, position)
             place.check(start)
             if start.at == position:
                 return start
-        log = _Log(spark, export, position, place, keep, beside)
-        return _run(log, start).generation(kept, progress)
+        return _run(spark, export, position, place, start, keep).generation(kept, progress)
 
 
 @dataclass(frozen=True)
@@ -134,52 +129,20 @@ class _Staged:
 
 
 @dataclass(frozen=True)
-class _Log:
-    """What is rebuilt, up to which position, and where to; ``beside`` is for work meanwhile."""
+class _Run:
+    """One rebuild to a position, from an earlier generation or from nothing.
+
+    ``erased`` are the identities whose names no table gets, ``erased_since`` those of them that
+    earlier tables still name, ``names`` those of streams whose events may have two
+    (``projections.rebuild.erased``).
+    """
 
     spark: SparkSession
     export: ExportedLog
     position: Position
     place: TablesPlace
-    keep: _Keep
-    beside: ThreadPoolExecutor
-
-    def new(self, start: Generation | None) -> _NewEvents:
-        """The events after an earlier generation, or all."""
-        events = self.export.events(self.spark, start.at if start else None, self.position)
-        return _NewEvents(events, self.beside.submit(_seen, events, is_continued=start is not None))
-
-
-class _Seen(NamedTuple):
-    """What new events say, erasures aside: the latest time, the longest window, the slots.
-
-    The slots by type are of use where earlier tables are continued, and empty else.
-    """
-
-    at_ms: int
-    window_ms_max: int
-    slots: Mapping[str, set[int]]
-
-
-class _NewEvents(NamedTuple):
-    """New events, and what they say, which is found while other questions are asked."""
-
-    rows: DataFrame
-    seen: Future[_Seen]
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One rebuild to a position, from an earlier generation or from nothing.
-
-    ``new`` are the events after it; ``erased`` are the identities whose names no table gets,
-    ``erased_since`` those of them that earlier tables still name, ``names`` those of streams whose
-    events may have two (``projections.rebuild.erased``).
-    """
-
-    log: _Log
     start: Generation | None
-    new: _NewEvents
+    keep: _Keep
     erased: ErasedIdentities | None = None
     erased_since: DataFrame | None = None
     names: DataFrame | None = None
@@ -187,47 +150,45 @@ class _Run:
 
     def generation(self, kept: Kept, progress: Progress) -> Generation:
         """Write all files, commit all tables, and then the generation."""
-        step = _step(self.log, self.start, self.new, self.names)
+        step = _step(self.spark, self.export, self.position, self.start, self.names)
         try:
             staged = self._staged(step, progress)
         except BaseException:
             # What cannot be removed now is removed by the next rebuild.
             with suppress(ExportError):
-                self.log.place.remove_run([each.name for each in PROJECTIONS], self.name)
+                self.place.remove_run([each.name for each in PROJECTIONS], self.name)
             raise
         base = None if self.start is None else self.start.generation
         with ThreadPoolExecutor(_COMMITS_AT_ONCE) as writers:
             commits = [
-                writers.submit(self.log.place.commit_table, each.table, each.schema, base)
+                writers.submit(self.place.commit_table, each.table, each.schema, base)
                 for each in staged
             ]
             tables = [commit.result() for commit in commits]
         draft = Generation(
             generation=0,
             made_at_ms=0,
-            mediator=self.log.export.head.mediator_did,
-            public_key=self.log.export.head.public_key,
-            position=sum(self.log.position),
-            positions=list(self.log.position),
-            export_versions=self.log.export.versions,
+            mediator=self.export.head.mediator_did,
+            public_key=self.export.head.public_key,
+            position=sum(self.position),
+            positions=list(self.position),
+            export_versions=self.export.versions,
             complete_until_ms=self._complete_until_ms(),
             at_ms=step.at_ms,
             window_ms_max=step.window_ms_max,
-            pseudonyms=fingerprint(self.log.export.key),
+            pseudonyms=fingerprint(self.export.key),
             tables=tables,
         )
-        return self.log.place.commit(draft, base, kept)
+        return self.place.commit(draft, base, kept)
 
     def _complete_until_ms(self) -> int | None:
         """See ``Generation``; of an earlier position nothing is said."""
-        return (
-            self.log.export.complete_until_ms if self.log.position == self.log.export.last else None
-        )
+        return self.export.complete_until_ms if self.position == self.export.last else None
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
-        stage = self._stages()
-        self.log.keep(step.rare)
-        step = replace(step, keep=lambda rows: int(self.log.keep(rows).count()))
+        stage = self._stages(step)
+        self.keep(step.rare)
+        step = replace(step, keep=lambda rows: int(self.keep(rows).count()))
         found: dict[str, _Staged] = {}
         with ThreadPoolExecutor(_AT_ONCE) as writers:
             for done in as_completed([writers.submit(stage, each, step) for each in PROJECTIONS]):
@@ -236,17 +197,17 @@ class _Run:
                 progress(staged.table.name, staged.table.rows)
         return [found[projection.name] for projection in PROJECTIONS]
 
-    def _stages(self) -> Callable[[Projection, Step], _Staged]:
+    def _stages(self, step: Step) -> Callable[[Projection, Step], _Staged]:
         """How each table is written: as a whole, or what the new events can have changed of it."""
-        events, start = self.log.export.counts(self.log.position), self.start
+        events, start = self.export.counts(self.position), self.start
         if start is None:
             return lambda projection, kept: self._stage(
                 projection, kept, all_parts(buckets_for(projection, events))
             )
-        rows = sum(self.log.position) - start.position
-        in_files = self.log.export.counts(self.log.position, start.at)
+        rows = sum(self.position) - start.position
+        in_files = self.export.counts(self.position, start.at)
         new = {kind: min(count, rows) for kind, count in in_files.items()}
-        slots, naming = self.new.seen.result().slots, self._slots_naming_erased(start)
+        slots, naming = slots_by_type(step.events), self._slots_naming_erased(start)
 
         def stage(projection: Projection, kept: Step) -> _Staged:
             earlier, named = start.table(projection.name), naming.get(projection.name, set())
@@ -263,7 +224,7 @@ class _Run:
             return {}
         named = [each for each in start.tables if names_in([one.name for one in each.columns])]
         for table in named:
-            self.log.place.check_content(table, table.files)
+            self.place.check_content(table, table.files)
         rows = [self._read(table, table.files) for table in named]
         slots = slots_naming(rows, self.erased_since)
         return dict(zip([table.name for table in named], slots, strict=True))
@@ -272,7 +233,7 @@ class _Run:
         self, projection: Projection, step: Step, earlier: GenerationTable, parts: Parts
     ) -> _Staged:
         """Write a part of a table anew; its other files stay."""
-        self.log.place.check_content(earlier, parts.replaced)
+        self.place.check_content(earlier, parts.replaced)
         if parts.replaced:
             rows = self._read(earlier, parts.replaced)
             step = replace(step, earlier={projection.name: rows})
@@ -283,13 +244,13 @@ class _Run:
         self, projection: Projection, step: Step, parts: Parts, stays: list[TableFile] | None = None
     ) -> _Staged:
         rows = projection.rebuild(step).select(*projection.columns)
-        if self.erased is not None and self.log.export.key is None:
+        if self.erased is not None and self.export.key is None:
             rows = self.erased.hidden_in(rows)
-        root = spark_path(self.log.place.target)
+        root = spark_path(self.place.target)
         folder = f"{root}/{projection.name}/{self.name}"
         if step.earlier or not step.types.isdisjoint(projection.reads):  # else it has no rows
             write_rows(rows, parts, folder, in_one_task=self._is_small(parts))
-        files = [*(stays or []), *self.log.place.staged(projection.name, self.name)]
+        files = [*(stays or []), *self.place.staged(projection.name, self.name)]
         schema = _schema(projection, rows)
         table = GenerationTable(
             name=projection.name,
@@ -309,11 +270,11 @@ class _Run:
     def _is_small(self, parts: Parts) -> bool:
         """Whether one task computes and writes these parts."""
         after = 0 if self.start is None else self.start.position
-        rows = sum(self.log.position) - after + sum(file.rows for file in parts.replaced)
-        return fits_one_part(self.log.spark, rows)
+        rows = sum(self.position) - after + sum(file.rows for file in parts.replaced)
+        return fits_one_part(self.spark, rows)
 
     def _read(self, table: GenerationTable, files: Sequence[TableFile]) -> DataFrame:
-        return read_files(self.log.spark, self.log.place, table, files)
+        return read_files(self.spark, self.place, table, files)
 
 
 def _schema(projection: Projection, rows: DataFrame) -> StructType:
@@ -342,36 +303,38 @@ def _keeping() -> Iterator[_Keep]:
             rows.unpersist()
 
 
-def _run(log: _Log, start: Generation | None) -> _Run:
+def _run(
+    spark: SparkSession,
+    export: ExportedLog,
+    position: Position,
+    place: TablesPlace,
+    start: Generation | None,
+    keep: _Keep,
+) -> _Run:
     """A rebuild that continues earlier tables, or begins anew where names have to leave them.
 
     Names leave the whole export, also what stands before an erasure.
     """
-    export, keep, new = log.export, log.keep, log.new(start)
     if not export.counts(export.last).get(ERASURES):
-        return _Run(log, start, new)
+        return _Run(spark, export, position, place, start, keep)
     if start is not None:
         table = start.table(IDENTITIES.name)
-        identities = read_files(log.spark, log.place, table, table.files)
+        identities = read_files(spark, place, table, table.files)
         erased = erased_identities(identities)
-        about = _few(keep(about_names(new.rows)))
-        if not (has_events_of(new.rows, erased) or has_nameless(about)):
+        new = export.events(spark, start.at, position)
+        about = _few(keep(about_names(new)))
+        if not (has_events_of(new, erased) or has_nameless(about)):
             names = keep(named_before(names_of(about), identities))
-            if ERASURES not in export.types(start.at, log.position):
-                return _Run(log, start, new, ErasedIdentities(keep(erased)), names=names)
+            if ERASURES not in export.types(start.at, position):
+                every = ErasedIdentities(keep(erased))
+                return _Run(spark, export, position, place, start, keep, every, names=names)
             since = keep(named_before(erased_identities(said_last(about)), identities))
             every = ErasedIdentities(keep(erased.unionAll(since)))
-            return _Run(log, start, new, every, since if export.key is None else None, names)
-        new = log.new(None)
-    about = _few(keep(about_names(new.rows)))
+            named = since if export.key is None else None
+            return _Run(spark, export, position, place, start, keep, every, named, names)
+    about = _few(keep(about_names(export.events(spark, None, position))))
     every = ErasedIdentities(keep(erased_identities(said_last(about))))
-    return _Run(log, None, new, every, names=keep(names_of(about)))
-
-
-def _seen(events: DataFrame, *, is_continued: bool) -> _Seen:
-    latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
-    at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
-    return _Seen(at_ms, window_ms_max, slots_by_type(events) if is_continued else {})
+    return _Run(spark, export, position, place, None, keep, every, names=keep(names_of(about)))
 
 
 def _few(kept: DataFrame) -> DataFrame:
@@ -408,21 +371,28 @@ def _check_continues(start: Generation, export: ExportedLog, position: Position)
 
 
 def _step(
-    log: _Log, start: Generation | None, new: _NewEvents, names: DataFrame | None = None
+    spark: SparkSession,
+    export: ExportedLog,
+    position: Position,
+    start: Generation | None = None,
+    names: DataFrame | None = None,
 ) -> Step:
-    """The new events; earlier tables are added where they are needed."""
-    if start is not None and not fits_one_part(log.spark, max(each.rows for each in start.tables)):
-        plan_for_many_rows(log.spark)  # rows of earlier tables are read beside the new events
-    events, seen = new.rows, new.seen.result()
+    """The events since an earlier generation; its tables are added where they are needed."""
+    after = start.at if start else export.start
+    events, types = export.events(spark, after, position), export.types(after, position)
+    if start is not None and not fits_one_part(spark, max(table.rows for table in start.tables)):
+        plan_for_many_rows(spark)  # rows of earlier tables are read beside the new events
+    latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
+    at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
     if names is not None and not names.isEmpty():
         events = with_names(events, names)
     return Step(
         events,
         rare_events(events, RARE),
         RARE,
-        log.export.types(start.at if start else log.export.start, log.position),
+        types,
         {},
-        max(seen.at_ms, start.at_ms if start else 0),
-        max(seen.window_ms_max, start.window_ms_max if start else 0),
-        databases=len(log.position),
+        max(at_ms, start.at_ms if start else 0),
+        max(window_ms_max, start.window_ms_max if start else 0),
+        databases=len(position),
     )
