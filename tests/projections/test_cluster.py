@@ -22,7 +22,7 @@ from eventstore.stores.open_log import open_log
 from projections.generations.generation import Generation
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
-from projections.spark.session import chosen_java
+from projections.spark.java import chosen_java
 from projections.tables.registry import PROJECTIONS
 from tests.projections.exports import export_log
 from tests.projections.logs import fill

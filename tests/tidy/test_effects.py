@@ -38,7 +38,7 @@ MAY_TOUCH_THE_ENVIRONMENT = {
     "actors/ray/environment.py": "tells Ray's processes their token, and not to report usage",
     "http_edge/cli/settings.py": "the one reader of settings",
     "http_edge/telemetry/logs.py": "does the terminal want colors",
-    "projections/spark/session.py": "finds the operator's Java",
+    "projections/spark/java.py": "finds the operator's Java",
 }
 MAY_IMPORT_RAY = {
     "actors/ray/processes.py": "Ray itself, and hosts as Ray actors",

