@@ -47,6 +47,7 @@ from http_edge.settings.sources import Loaded
 from http_edge.telemetry.logs import LogPipe, configure
 
 _LOG = logging.getLogger(__name__)
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
 _STOP_HOSTS_S_MAX: Final = 1.5
@@ -87,18 +88,27 @@ def _served(
 ) -> int:
     """Serve with Ray, its hosts and edges, until it is to stop; the exit code."""
     code: int = Exit.INTERNAL
+    noted = _noted_stops()
     access = OperatorAccess(operators_token(settings.operators_token_path))
     folder = _start_ray(settings.data_dir)
     try:
         settings.operators_address_path.write_text(settings.operators_url)
         mediator = _Mediator(settings, metrics, access, clock, started_s=started_s)
-        code = asyncio.run(mediator.serve())
+        code = asyncio.run(mediator.serve(noted))
     finally:
         # After a fault the logs in Ray's folder can say more than ours.
         settings.operators_address_path.unlink(missing_ok=True)
         processes.stop(folder if code == Exit.OK else None)
         _LOG.info("stopped", extra={"exit_code": int(code)})
     return code
+
+
+def _noted_stops() -> Sequence[signal.Signals]:
+    """The signals to stop that come from now on, until a loop takes them: they do nothing else."""
+    noted: list[signal.Signals] = []
+    for number in _STOPS:
+        signal.signal(number, lambda came, _frame: noted.append(signal.Signals(came)))
+    return noted
 
 
 def _on_node(settings: Settings) -> Settings:
@@ -149,10 +159,14 @@ class _Mediator:
         self._hosts: list[Any] = []
         self._edges: list[Any] = []
 
-    async def serve(self) -> int:
+    async def serve(self, noted: Sequence[signal.Signals]) -> int:
+        """Serve until a signal to stop comes, or one has been noted; the exit code."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _STOPS:
             loop.add_signal_handler(number, self._stop_on, number)
+        if noted:
+            self._stop_on(noted[0])
+            return int(self._exit)
         if self._settings.has_placer:
             self._node = ClusterNode(self._settings)
             await self._node.join()

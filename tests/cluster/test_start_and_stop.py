@@ -34,12 +34,16 @@ from tests.cluster.server import (
     MEDIATOR_DID,
     Server,
     own_environment,
+    processes_of,
     send,
     serve_command,
 )
 
 pytestmark = pytest.mark.cluster
 REFUSED_S_MAX = 60.0
+STARTING = "starting Ray"
+RAYS = ("gcs_server", "raylet")
+"""What Ray starts, in this order."""
 DRAINED_S_MAX = 10.0
 
 
@@ -175,18 +179,24 @@ def the_log_tells_the_life(server: Server, *, but_not: str) -> None:
     assert but_not not in said
 
 
-def test_sigterm_during_the_start_ends_it_without_ready(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", [STARTING, *RAYS, "starting hosts and edges"])
+def test_sigterm_during_the_start_ends_it_without_ready(moment: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         serve_command(tmp_path, listen="127.0.0.1:0"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=own_environment(),
+        start_new_session=True,
     ) as process:
         assert process.stderr is not None
         events = []
         for line in process.stderr:
             events.append(json.loads(line)["event"])
-            if events[-1] == "starting hosts and edges":
+            if events[-1] == STARTING and moment in RAYS:
+                while moment not in [name for _, name in processes_of([process.pid])]:
+                    assert process.poll() is None
+                process.terminate()
+            if events[-1] == moment:
                 process.terminate()
         output, _ = process.communicate(timeout=REFUSED_S_MAX)
     assert (process.returncode, output) == (0, b"")

@@ -5,10 +5,12 @@ That none of it runs beside a mediator: ``tests/cluster/test_start_and_stop.py``
 
 from __future__ import annotations
 
+import signal
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
-from ray._private import services
+from ray._private import services, utils
 from ray._private.node import Node
 
 from actors.ray.processes import RayRefused
@@ -16,8 +18,9 @@ from actors.ray.unused_parts import unused_left_out
 
 
 def replaced() -> list[Any]:
-    """What Ray starts processes by."""
-    return [Node.start_log_monitor, Node.start_monitor, vars(services)["start_ray_process"]]
+    """What Ray starts processes by, and sets a handler of signals."""
+    of_module = vars(services)["start_ray_process"], vars(utils)["set_sigterm_handler"]
+    return [Node.start_log_monitor, Node.start_monitor, *of_module]
 
 
 def refused(before: list[Any]) -> None:
@@ -45,3 +48,29 @@ def test_where_something_is_unknown_ray_starts_with_all_of_its_parts(
     before = replaced()
     with unused_left_out():
         assert replaced() == before
+
+
+def test_a_signal_that_comes_meanwhile_has_its_handler_afterwards() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        with unused_left_out():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as what Ray is linked with
+            signal.raise_signal(signal.SIGTERM)  # of this thread: pytest has others
+            assert came == []
+        assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_process_that_ray_starts_is_ended_by_sigterm() -> None:
+    with TemporaryFile("w+") as said, unused_left_out():
+        command = ["grep", "SigBlk", "/proc/self/status"]
+        started = services.start_ray_process(
+            command, "gcs_server", fate_share=False, stdout_file=said
+        )
+        assert started.process.wait() == 0
+        said.seek(0)
+        held = int(said.read().split()[1], base=16)
+    assert not held & 1 << signal.SIGTERM - 1
