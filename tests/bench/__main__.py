@@ -263,14 +263,17 @@ def erasure_command(*, quick: bool, as_json: bool) -> None:
 @click.option("--messages", type=click.IntRange(10_000), default=5_000_000, show_default=True)
 @click.option("--queues", type=click.IntRange(2), default=1_000, show_default=True)
 @click.option("--rows-age", "rows_age_s", type=click.IntRange(0), default=3_600, show_default=True)
+@click.option(
+    "--every", "every_s", type=click.IntRange(60, 3_600), default=3_600, show_default=True
+)
 @click.option("--postgres", "on_postgres", is_flag=True, help="In PostgreSQL in place of SQLite.")
 @json_option
 def day_command(
-    *, messages: int, queues: int, rows_age_s: int, on_postgres: bool, as_json: bool
+    *, messages: int, queues: int, rows_age_s: int, every_s: int, on_postgres: bool, as_json: bool
 ) -> None:
     """Measure the disk that a day of messages takes, in simulated time."""
     with tempfile.TemporaryDirectory(prefix="poste-bench-") as scratch:
-        wanted = day.DayPlan(messages, queues, rows_age_s, on_postgres)
+        wanted = day.DayPlan(messages, queues, rows_age_s, every_s, on_postgres)
         _measure(lambda bar: day.run_day(wanted, Path(scratch), bar), as_json=as_json)
 
 

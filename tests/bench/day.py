@@ -2,7 +2,7 @@
 
 One host in this process takes messages of 1 KiB for many queues, half of them of each protocol, in
 batches as under load. Each recipient fetches its messages when some wait, and acknowledges them.
-Every hour of that time old rows leave for the archive. What is measured is bytes, not speed: the
+At intervals of that time old rows leave for the archive. What is measured is bytes, not speed: the
 clock is the simulation's, and only what is due to be erased has to wait for a real minute. Bytes
 written are those that this process, and PostgreSQL, gave to the disk (not to one in memory).
 """
@@ -61,8 +61,8 @@ _PAYLOAD_BYTES: Final = 1_024
 _BATCH: Final = 64
 _FETCHED_AT_ONCE: Final = 20
 _HOURS: Final = 24
-_HOUR_MS: Final = 3_600_000
-_STEPS_OF_HOUR: Final = 60
+_MINUTES: Final = 60
+_MINUTE_S: Final = 60
 _ERASED_S: Final = 60
 _MIB: Final = 1024 * 1024
 _SENDER: Final = "did:example:sender"
@@ -71,12 +71,14 @@ _SENDER: Final = "did:example:sender"
 class DayPlan(msgspec.Struct, frozen=True):
     """So many messages in a day, through so many queues; rows leave once they are so old.
 
-    The log is in SQLite, or in a PostgreSQL server that is started for it.
+    They are looked for every so many seconds. The log is in SQLite, or in a PostgreSQL server that
+    is started for it.
     """
 
     messages: int
     queues: int
     rows_age_s: int
+    every_s: int
     on_postgres: bool = False
 
 
@@ -110,16 +112,20 @@ async def _hours(
         log.setting("mediator_did", settings.mediator_did)
         log.setting("shards", "2")
         day = _Day(log, clock, wanted)
-        for hour in range(_HOURS):
-            started_s = time.perf_counter()
-            accepted = day.hour(wanted.messages // _HOURS)
+        for hour in range(1, _HOURS + 1):
+            started_s, before, largest_bytes = time.perf_counter(), day.accepted, 0
+            for minute in range(1, _MINUTES + 1):
+                day.minute(wanted.messages // _HOURS // _MINUTES)
+                if minute * _MINUTE_S % wanted.every_s == 0:
+                    largest_bytes = max(largest_bytes, disk.log_bytes())
+                    archive_once(settings, is_checked=False, clock=clock)
             done(day.accepted)
-            archive_once(settings, is_checked=False, clock=clock)
             spent_s = time.perf_counter() - started_s
-            if hour == _HOURS - 1:
+            if hour == _HOURS:
                 await asyncio.sleep(_ERASED_S)  # until then contents of the last hour may be there
             sizes = _sizes(Path(settings.archive_place), disk, day.accepted)
-            lines.append(timed(f"hour {hour + 1}", accepted, spent_s, **sizes))
+            sizes["log_mib_max"] = largest_bytes / _MIB
+            lines.append(timed(f"hour {hour}", day.accepted - before, spent_s, **sizes))
     return lines
 
 
@@ -147,18 +153,13 @@ class _Day:
                 self._do(submission(did, registration(did, until_s)))
                 self._do(submission(did, SaveContract(made)))
 
-    def hour(self, messages: int) -> int:
-        """An hour with so many messages; how many were accepted."""
-        before = self.accepted
-        for _ in range(_STEPS_OF_HOUR):
-            self._clock.now_ms += _HOUR_MS // _STEPS_OF_HOUR
-            left = messages // _STEPS_OF_HOUR
-            while left > 0:
-                self._accept(min(left, _BATCH))
-                left -= _BATCH
-            if due := self._host.run_housekeeping():
-                self._log.save_snapshots(due)
-        return self.accepted - before
+    def minute(self, messages: int) -> None:
+        """A minute with so many messages."""
+        self._clock.now_ms += _MINUTE_S * 1_000
+        for left in range(messages, 0, -_BATCH):
+            self._accept(min(left, _BATCH))
+        if due := self._host.run_housekeeping():
+            self._log.save_snapshots(due)
 
     def _accept(self, count: int) -> None:
         dids = self._random.choices(self._dids, k=count)
