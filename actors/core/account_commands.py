@@ -61,6 +61,12 @@ class NameSpeaker(CommandBase, frozen=True):
     account_did: str
 
 
+class UnnameSpeaker(CommandBase, frozen=True):
+    """The target is not to speak for that account any more, which is over."""
+
+    account_did: str
+
+
 class RotateAccount(CommandBase, frozen=True):
     """``speaker_did`` speaks for the target from now on, in the place of ``prior_did``.
 

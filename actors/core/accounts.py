@@ -3,7 +3,8 @@
 DIDComm v2, DID rotation (``from_prior``). An account is the identity that its first DID named. A
 rotation leaves it where it is, with queue, keylist, policy and leases, and lets another DID speak
 for it. Two streams say so, as with a key: first the new DID's, which names the account, then the
-account's, which names the DID. Until the second one does, nothing has changed.
+account's, which names the DID. Until the second one does, nothing has changed. Where the account
+was erased, the DID that spoke for it is let go by the mediator.
 
 Rules of this file: pure; everything can be asked twice, and the second time changes nothing.
 """
@@ -22,6 +23,7 @@ from actors.core.commands import (
     GrantMediation,
     NameSpeaker,
     RotateAccount,
+    UnnameSpeaker,
 )
 from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
@@ -91,6 +93,16 @@ def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext
         account_did=command.account_did,
     )
     return Accepted(Done(), [named])
+
+
+def unname_speaker(state: Identity, command: UnnameSpeaker, context: DecisionContext) -> Accepted:
+    """This DID is free again, if it named that account."""
+    if state.account_did != command.account_did:
+        return Accepted(Done())
+    unnamed = SpeakerNamed(
+        at_ms=context.now_ms, command=context.command, did=context.target, account_did=""
+    )
+    return Accepted(Done(), [unnamed])
 
 
 def rotate(state: Identity, command: RotateAccount, context: DecisionContext) -> Decision:

@@ -39,6 +39,7 @@ from eventstore.log.events import (
     KeylistUpdated,
     KeyReleased,
 )
+from eventstore.log.streams import ERASED
 
 
 def connect(state: Identity, command: Connect, context: DecisionContext) -> Decision:
@@ -79,14 +80,15 @@ def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> D
     Who holds the key itself gets it from any other. Each claim is new, also the owner's own: a
     release that is still on its way ends an older one.
     """
-    is_taken = state.owner_did not in {"", command.owner_did}
+    owner = _left(state.owner_did)
+    is_taken = owner not in {"", command.owner_did}
     if is_taken and not command.holds_key:
         return Refusal.KEY_TAKEN
     key = context.target.partition(":")[2]
     claimed = KeyClaimed(
         at_ms=context.now_ms, command=context.command, key=key, owner_did=command.owner_did
     )
-    former_did = state.owner_did if is_taken else state.former_did
+    former_did = owner if is_taken else _left(state.former_did)
     return Accepted(KeyClaim(state.version + 1, former_did), [claimed])
 
 
@@ -100,7 +102,13 @@ def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) 
 
 def find_owner(state: Identity, _command: FindKeyOwner, _context: DecisionContext) -> Decision:
     """Whose key it is."""
-    return Accepted(KeyOwner(state.owner_did)) if state.owner_did else Refusal.KEY_UNKNOWN
+    owner = _left(state.owner_did)
+    return Accepted(KeyOwner(owner)) if owner else Refusal.KEY_UNKNOWN
+
+
+def _left(did: str) -> str:
+    """A name of an owner; empty where that was erased, and the name has left the log since."""
+    return "" if did.startswith(ERASED) else did
 
 
 def update_keylist(state: Identity, command: UpdateKeylist, context: DecisionContext) -> Decision:

@@ -2,7 +2,6 @@
 
 Rules of this file: commands are frozen records of primitive fields, free of any wire format;
 ``Command`` is the whole family, so a missing case in ``actors.core.decide`` fails type checking.
-
 Units: ``*_s`` Unix seconds, ``*_ms`` Unix milliseconds. ``target`` of a ``Submission`` names
 the identity that decides; the command itself names the others.
 """
@@ -30,6 +29,7 @@ from actors.core.account_commands import (
     ReleaseKey,
     RotateAccount,
     SeeAgent,
+    UnnameSpeaker,
 )
 from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
@@ -51,6 +51,7 @@ __all__ = [
     "ReleaseKey",
     "RotateAccount",
     "SeeAgent",
+    "UnnameSpeaker",
 ]
 """Declared beside this module, and part of the family all the same."""
 
@@ -423,6 +424,7 @@ Command: TypeAlias = (
     | GrantMediation
     | FindAccount
     | NameSpeaker
+    | UnnameSpeaker
     | RotateAccount
     | EndAccount
     | EraseIdentity

@@ -123,6 +123,7 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         # DIDComm v2: who speaks for an account
         _row(commands.FindAccount, mediator, accounts.find_account),
         _row(commands.NameSpeaker, mediator, accounts.name_speaker),
+        _row(commands.UnnameSpeaker, mediator, accounts.unname_speaker),
         _row(commands.RotateAccount, mediator, accounts.rotate),
         _row(commands.EndAccount, mediator, accounts.end),
         # DIDComm: whose key it is; the target is the key

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final, TypeAlias
 
 import msgspec
@@ -318,7 +319,8 @@ def _offered(
     elif not _depth(state, command.recipient_key).messages:
         offered = iter(())
     elif command.after_version:
-        offered = iter(_since(state, command.after_version))
+        leased = context.live.leased if command.live else ()
+        offered = chain(_before(state, leased), _since(state, command.after_version))
     else:
         offered = _envelopes(state)
     for message_id, message in offered:
@@ -332,6 +334,12 @@ def _offered(
 def _may_name(command: DeliverMessages, lease: Lease) -> bool:
     """A read shows its owner any message; a delivery repeats what its own session holds."""
     return not command.lease_ms or lease.session == command.session
+
+
+def _before(state: Identity, leased: Iterable[str]) -> list[_Waiting]:
+    """Those of the messages that were leased as live mode began which wait, oldest first."""
+    waiting = [(i, state.messages[i]) for i in leased if _is_envelope(state, i)]
+    return sorted(waiting, key=lambda one: one[1].version)
 
 
 def _since(state: Identity, version: int) -> list[_Waiting]:

@@ -57,7 +57,8 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
         return Accepted(Erased(0, is_over=True, is_known=state.version > 0))
     begun = IdentityErasureBegun(at_ms=context.now_ms, command=context.command, reason=command.by)
     keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
-    return Accepted(Erased(len(state.contracts) + len(keys), is_over=False, keys=keys), [begun])
+    records, speaker_did = len(state.contracts) + len(keys), state.speaker_did
+    return Accepted(Erased(records, is_over=False, keys=keys, speaker_did=speaker_did), [begun])
 
 
 def is_at_saved_events(state: Identity) -> bool:

@@ -243,14 +243,15 @@ class Purged(_Reply, frozen=True):
 class Erased(_Reply, frozen=True):
     """A step of an erasure: how many records it took; ``is_over``: nothing is left to be erased.
 
-    ``keys`` are those that the target had registered, to be released; ``is_known``: there is, or
-    was, such an identity.
+    ``keys`` are those that the target had registered, and ``speaker_did`` is another DID that spoke
+    for it, to be released; ``is_known``: there is, or was, such an identity.
     """
 
     records: int
     is_over: bool
     keys: list[ClaimedKey] = []
     is_known: bool = True
+    speaker_did: str = ""
 
 
 class AgentNoted(_Reply, frozen=True):

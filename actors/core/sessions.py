@@ -16,7 +16,8 @@ class LiveMode(msgspec.Struct, frozen=True, gc=False):
     """The session that holds an identity's live mode; empty for none (RFC 0685).
 
     Messages queued after version ``since`` of the identity are for it, and go to it as they are
-    queued while it holds no more than ``bytes_max`` of them, each for ``lease_ms``.
+    queued while it holds no more than ``bytes_max`` of them, each for ``lease_ms``. So are those
+    that were ``leased`` when it began, once they are free: it could not fetch them before.
     """
 
     edge: str = ""
@@ -24,6 +25,7 @@ class LiveMode(msgspec.Struct, frozen=True, gc=False):
     since: int = 0
     lease_ms: int = 0
     bytes_max: int = 0
+    leased: list[str] = []
 
 
 NO_LIVE_MODE: Final = LiveMode()

@@ -196,7 +196,7 @@ class Host:
                 replies.append(self._reply(transaction, outcome, submission.request_id))
             self.charges.add_page(submission, outcome.reply, now_ms)
             if outcome.leasing is not None and isinstance(replies[-1], Refused):
-                self._registry.unlease(submission.target_did, outcome.leasing)
+                self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
             self._registry.follow(submission, replies[-1])
             if outcome.notice is not None:
                 pushes += self._registry.pushes(submission.target_did, outcome.notice)
@@ -471,7 +471,7 @@ class Host:
     def _forget(self, transaction: Transaction) -> None:
         self.stats.append_failures += 1
         for did, leasing in transaction.leased:
-            self._registry.unlease(did, leasing)
+            self._registry.unlease(did, leasing.message_ids)
         for partition in transaction.partitions:
             self._ownership.forget(partition.name)
             self.cache.drop_partition(partition.name)

@@ -38,6 +38,7 @@ from eventstore.log.events import (
     QueueRefused,
     RefusalsCounted,
 )
+from eventstore.log.signs_of_life import is_sign_of_life
 
 STREAMS_AT_ONCE: Final = 20_000
 """States in memory, some kilobytes each as a rule; the rows are read once more for each part."""
@@ -214,6 +215,8 @@ class _Plan:
 
     def _is_needed(self, event: Event, version: int) -> bool:
         state = self._state
+        if is_sign_of_life(event) and event.at_ms == state.seen_ms:
+            return True
         match event:
             case MessageQueued() | MessageQueued1():
                 waiting = state.messages.get(event.message_id)

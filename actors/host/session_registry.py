@@ -101,9 +101,9 @@ class SessionRegistry:
         self._partitions[did] = partition
         self.leases.grant(did, leasing.message_ids, leasing.lease)
 
-    def unlease(self, did: str, leasing: Leasing) -> None:
+    def unlease(self, did: str, message_ids: Sequence[str]) -> None:
         """The messages were not handed out: they are offered again at once."""
-        self.leases.end(did, leasing.message_ids)
+        self.leases.end(did, message_ids)
         self._offered_again.add(did)
 
     def lose_leases(self) -> None:
@@ -156,7 +156,12 @@ class SessionRegistry:
         """What to push to which edges about an identity, as (edge, push) pairs."""
         push = Push(did, notice)
         if isinstance(notice, EnvelopeDelivered):
-            return [(self.sessions.live_of(did).edge, push)]
+            live = self.sessions.live_of(did)
+            if live.session == notice.session:
+                return [(live.edge, push)]
+            # Its live mode ended in the transaction in which it was given this.
+            self.unlease(did, [notice.message.message_id])
+            return []
         return [(edge, push) for edge in self.sessions.edges_of(did)]
 
     def offered_again(self) -> Collection[str]:
@@ -234,7 +239,10 @@ class SessionRegistry:
 
     def _start_live(self, did: str, command: StartLive, version: int) -> None:
         self.sessions.open(did, command.edge)
-        mode = LiveMode(command.edge, command.session, version, command.lease_ms, command.bytes_max)
+        mode = LiveMode(
+            command.edge, command.session, version, command.lease_ms, command.bytes_max,
+            list(self.leases.of(did)),
+        )  # fmt: skip
         self._release(did, self.sessions.start_live(did, mode))
         implicit = self.sessions.implicit_of(did)
         self.sessions.end_implicit(did, implicit)

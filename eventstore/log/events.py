@@ -322,7 +322,8 @@ class KeyReleased(Event, frozen=True, kw_only=True):
 class SpeakerNamed(Event, frozen=True, kw_only=True):
     """A DID is to speak for the account of another (DIDComm v2, DID rotation); in its own stream.
 
-    It does as soon as ``AccountRotated`` says so in the stream of the account.
+    It does as soon as ``AccountRotated`` says so in the stream of the account. Free again, it names
+    none.
     """
 
     did: Annotated[str, NamesStream(), NAME]

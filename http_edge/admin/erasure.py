@@ -16,8 +16,8 @@ from actors.core.replies import Erased
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
 from http_edge.admin.operators import OperatorAccess
+from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.listener.routes import JSON, PlainRoute, Route
 
 _STEPS: Final = 32
@@ -31,7 +31,7 @@ class ErasureEndpoint:
         self,
         access: OperatorAccess,
         identities: Identities,
-        keylists: Keylists,
+        erased: ErasedAccounts,
         *,
         records_max: int,
         new_id: NewId,
@@ -39,7 +39,7 @@ class ErasureEndpoint:
         """``records_max`` records leave in one transaction."""
         self._access = access
         self._identities = identities
-        self._keylists = keylists
+        self._erased = erased
         self._records_max = records_max
         self._new_id = new_id
 
@@ -62,12 +62,13 @@ class ErasureEndpoint:
                 did, EraseIdentity(OPERATOR, self._records_max), key, Erased, by_mediator=True
             )
             if step is Refusal.SPEAKS_FOR_ANOTHER:
+                if await self._erased.freed(did, key) is True:
+                    continue
                 return _json({"did": did, "known": True, "is_over": False, "speaks_for": True})
             if isinstance(step, Refusal):
                 return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
             records += step.records
-            if step.keys:
-                await self._keylists.release(did, key, step.keys)
+            await self._erased.let_go(did, key, step)
             if step.is_over:
                 answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
                 return _json(answer)

@@ -9,9 +9,10 @@ needs the network (a foreign did:web) is fetched only after the nonce was claime
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -57,6 +58,8 @@ from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
 
+LetGo: TypeAlias = Callable[[str, bytes, Erased], Awaitable[None]]
+"""Is given an identity, the key of the command in the log, and the first step of its erasure."""
 _UNPROVEN: Final = frozenset(
     {
         Refusal.SENDER_NOT_FOUND,
@@ -88,8 +91,13 @@ class CommandEndpoint:
         clock: Clock,
         refusals: RefusalCounts,
         measures: EdgeMeasures,
+        let_go: LetGo,
     ) -> None:
-        """An endpoint of one mediator; ``refusals`` counts what is refused."""
+        """An endpoint of one mediator; ``refusals`` counts what is refused.
+
+        ``let_go`` lets go what an erased identity held in the streams of others.
+        """
+        self._let_go = let_go
         self._did_bytes_max = settings.limits.did_bytes_max
         self._window_ms = settings.protocol.timestamp_window_ms
         self._validator = validator
@@ -245,6 +253,7 @@ class CommandEndpoint:
     async def _erase_rest(self, submission: Submission, step: Erased) -> Reply:
         """The end of an erasure that was begun; where this is cut short, its host goes on."""
         assert isinstance(submission.command, EraseIdentity)
+        await self._let_go(submission.target_did, submission.command_key, step)
         rest = EraseIdentity(OPERATOR, submission.command.records_max)
         submission = msgspec.structs.replace(submission, claim=None, charge=0.0, command=rest)
         reply: Reply = step

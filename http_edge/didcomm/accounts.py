@@ -27,6 +27,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, AccountOver, Connected, Done
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.keylists import Keylists
 
@@ -52,6 +53,7 @@ class Accounts:
         """Accounts that remember so many DIDs that speak for another's, about 300 bytes each."""
         self._identities = identities
         self._keylists = keylists
+        self._erased = ErasedAccounts(identities, keylists)
         self._reach = reach
         self._remembered: LRUCache[str, str] = LRUCache(accounts_remembered_max)
 
@@ -66,8 +68,11 @@ class Accounts:
             found = await self._find(sender.did, command)
             if isinstance(found, Refusal):
                 return found
+            freed = await self._erased.freed(sender.did, command) if found.account_did else False
+            if isinstance(freed, Refusal):
+                return freed
             self._identities.moved.pop(sender.did, None)
-            account = found.account_did
+            account = "" if freed else found.account_did
             self._remember(sender.did, account)
         return msgspec.structs.replace(sender, did=account) if account else sender
 

@@ -40,6 +40,7 @@ from http_edge.decentrl.routes import decentrl_routes
 from http_edge.decentrl.sockets import SocketEndpoint
 from http_edge.decentrl.validator import CommandValidator
 from http_edge.didcomm.composition import DidCommDependencies, DidCommMediator, pseudonym
+from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
@@ -113,6 +114,7 @@ class Edge:
         self._hub = Hub(name, self._gateway)
         identities = Identities(self._gateway)
         self._keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
+        self._erased = ErasedAccounts(identities, self._keylists)
         self._delivery_workers = self._workers(name, keys, identities, clock)
         self._placer = placer or FixedPlaces(self._gateway.routes)
         self._in_flight = InFlight(limits)
@@ -149,6 +151,7 @@ class Edge:
             clock=clock,
             refusals=refusals,
             measures=self._measures,
+            let_go=self._erased.let_go,
         )
         sockets = SocketEndpoint(
             hub.edge,
@@ -196,7 +199,7 @@ class Edge:
         erasure = ErasureEndpoint(
             access,
             identities,
-            self._keylists,
+            self._erased,
             records_max=self._settings.retention.records_per_step_max,
             new_id=new_id,
         )

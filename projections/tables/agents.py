@@ -107,7 +107,8 @@ def _speakers(step: Step) -> DataFrame:
 def _account_names(step: Step) -> DataFrame:
     account = F.col("owner_did").alias("account_did")
     new = select_place(step.of("speaker-named"), account)
-    return latest(without(step.since("account_names", new), step.of(ERASED), "stream"), "stream")
+    named = latest(without(step.since("account_names", new), step.of(ERASED), "stream"), "stream")
+    return named.where("account_did != ''")
 
 
 SPEAKERS: Final = Projection(

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from actors.core.commands import GrantMediation, NameSpeaker
+from actors.core.refusals import Refusal
+from actors.core.replies import Done
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
 from tests.edge.identities import Identity
 from tests.edge.mediator import Mediator
+from tests.unit.actors.didcomm import ME, NEW_DID
+from tests.unit.actors.given import connection
 
 SAVE = {
     "type": "SAVE_EVENTS",
@@ -20,6 +29,7 @@ SAVE = {
         for number in range(600)
     ],
 }
+KEY, COMMAND, SAID, NO_KEYS = "the key", bytes(16), connection(), frozenset[str]()
 UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
 
 
@@ -79,3 +89,39 @@ async def test_an_operator_erases_an_identity_in_steps(mediator: Mediator) -> No
     unknown = await mediator.operate("/identities/erase?did=did:example:unknown", "POST")
     assert not unknown.json["known"]
     assert (await mediator.operate("/identities/erase?did=x", "POST")).status == 400
+
+
+async def test_an_operator_erases_who_spoke_for_an_account_that_is_erased(
+    mediator: Mediator,
+) -> None:
+    """Also where the end of that one's erasure was cut short before it was let go."""
+    identities = Identities(mediator.edges[0]._gateway)
+    await identities.ask(NEW_DID, NameSpeaker(ME), COMMAND, Done, by_mediator=True)
+    answer = await mediator.operate(f"/identities/erase?did={NEW_DID}", "POST")
+    assert (answer.json["known"], answer.json["is_over"]) == (True, True)
+    await identities.ask(NEW_DID, NameSpeaker(ME), COMMAND, Done, by_mediator=True)
+    await identities.ask(ME, GrantMediation(SAID), COMMAND, Done)
+    answer = await mediator.operate(f"/identities/erase?did={NEW_DID}", "POST")
+    assert answer.json["speaks_for"]
+
+
+@pytest.mark.parametrize("by", ["its owner", "an operator"])
+async def test_a_key_of_the_keylist_is_free_for_the_next_one(by: str, mediator: Mediator) -> None:
+    alice, bob = await _settled(mediator)
+    identities = Identities(mediator.edges[0]._gateway)
+    keylists = Keylists(identities, keys_max=9)
+    wanted = KeyChanges([KEY], [], NO_KEYS, NO_KEYS)
+    for did, failed in ((alice.did, []), (bob.did, [KEY])):
+        assert await keylists.enrol(did, COMMAND, SAID, []) is None
+        changed = await keylists.change(did, COMMAND, wanted)
+        assert not isinstance(changed, Refusal)
+        assert list(changed.failed) == failed
+    if by == "its owner":
+        erase = {"type": "ERASE_IDENTITY", "did": alice.did}
+        assert (await mediator.send(alice, erase)).json["type"] == "SUCCESS"
+    else:
+        answer = await mediator.operate(f"/identities/erase?did={alice.did}", "POST")
+        assert answer.json["is_over"]
+    free = await keylists.change(bob.did, COMMAND, wanted)
+    assert not isinstance(free, Refusal)
+    assert free.failed == {}

@@ -7,7 +7,7 @@ from actors.core import replies as r
 from actors.core.refusals import Refusal
 from tests.model.agents_reference import LIMITS, NO_RULES, Agent
 
-ON_ACCOUNTS = c.FindAccount | c.NameSpeaker | c.RotateAccount | c.EndAccount
+ON_ACCOUNTS = c.FindAccount | c.NameSpeaker | c.UnnameSpeaker | c.RotateAccount | c.EndAccount
 
 
 def against_the_speaker(did: str, agent: Agent, speaker: str) -> Refusal | None:
@@ -29,6 +29,11 @@ def on_an_account(did: str, agent: Agent, command: c.Command, now_ms: int) -> r.
                 if agent.account or agent.connection is not None:
                     return Refusal.KEY_TAKEN
                 agent.account = account
+                agent.version += 1
+            return r.Done()
+        case c.UnnameSpeaker(account):
+            if agent.account == account:
+                agent.account = ""
                 agent.version += 1
             return r.Done()
         case c.RotateAccount():

@@ -338,7 +338,7 @@ class AgentMachine(IdentityMachine):
         """Another DID speaks from now on, if the prior one did; the same once more."""
         prior, new = prior or who, new or who
         if new != who and is_named:
-            self.put(new, c.NameSpeaker(who), c.FindAccount())
+            self.put(new, c.NameSpeaker(who), c.UnnameSpeaker(f"not {who}"), c.FindAccount())
         stated = None if endpoint is None else connection(endpoint, new)
         at_s = self.system.now_ms // 1000 + off_s
         rotation = c.RotateAccount(prior, new, at_s, stated, own)

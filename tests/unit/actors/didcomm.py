@@ -34,6 +34,7 @@ from actors.core.commands import (
     SeeAgent,
     SetQueuePolicy,
     StartLive,
+    UnnameSpeaker,
     UpdateKeylist,
     UseInvitation,
 )
@@ -87,6 +88,7 @@ NEW_DID: Final = "did:peer:4zQmNew"
 ON_ACCOUNTS: Final[list[Command]] = [
     FindAccount([KEY]),
     NameSpeaker(NEW_DID),
+    UnnameSpeaker(NEW_DID),
     RotateAccount(ME, NEW_DID, NOW_MS // 1000, own=[ClaimedKey(NEW_DID, 1)]),
     EndAccount(ME, NOW_MS // 1000),
 ]

@@ -21,6 +21,7 @@ from actors.core.commands import (
     RotateAccount,
     SaveContract,
     SetQueuePolicy,
+    UnnameSpeaker,
     UpdateKeylist,
 )
 from actors.core.decision import Accepted
@@ -110,6 +111,17 @@ def test_what_speaks_for_another_is_no_account_itself(command: Command) -> None:
     before = msgspec.msgpack.encode(new.state)
     assert new.do(command, speaker=NEW_DID) is Refusal.SPEAKS_FOR_ANOTHER
     assert msgspec.msgpack.encode(new.state) == before
+
+
+def test_who_was_to_speak_for_an_account_that_is_over_is_free_again() -> None:
+    new = Agent(NEW_DID)
+    new.do(NameSpeaker(ME))
+    assert new.do(UnnameSpeaker(OTHER)) == Accepted(Done())
+    assert new.state.account_did == ME
+    free = SpeakerNamed(**BASE, did=NEW_DID, account_did="")
+    assert new.do(UnnameSpeaker(ME)) == Accepted(Done(), [free])
+    assert new.do(UnnameSpeaker(ME)) == Accepted(Done())
+    assert isinstance(new.do(GrantMediation(connection()), speaker=NEW_DID), Accepted)
 
 
 def test_an_account_does_not_become_the_name_of_another() -> None:

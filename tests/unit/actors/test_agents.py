@@ -41,6 +41,7 @@ from eventstore.log.events import (
     KeyReleased,
     MediationGranted,
 )
+from eventstore.log.streams import ERASED
 from tests.unit.actors.didcomm import (
     BY_AGENTS,
     INVITATION_TARGET,
@@ -142,6 +143,17 @@ def test_a_second_claim_by_another_is_refused() -> None:
     key.do(ClaimKey(ME))
     assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
     assert key.do(FindKeyOwner()) == Accepted(KeyOwner(ME))
+
+
+def test_a_key_whose_owner_was_erased_is_free_once_that_ones_name_has_left() -> None:
+    key = Agent(KEY_TARGET)
+    key.do(ClaimKey(ERASED + 32 * "0"))  # as it reads then
+    assert key.do(FindKeyOwner()) is Refusal.KEY_UNKNOWN
+    for number in (2, 3):
+        claimed_now = key.do(ClaimKey(ME))
+        assert isinstance(claimed_now, Accepted)
+        assert claimed_now.reply == KeyClaim(number), "there is no keylist to take it out of"
+    assert key.do(ClaimKey(OTHER)) is Refusal.KEY_TAKEN
 
 
 def test_who_holds_a_key_gets_it_from_another_and_learns_who_that_was() -> None:

@@ -42,6 +42,7 @@ TAKEN = {
     "DeletePublicEvents",
     "QueryConnection",
     "FindAccount",
+    "UnnameSpeaker",
     "EndAccount",
     "EraseIdentity",
     "CheckKeys",

@@ -14,6 +14,7 @@ from actors.core.commands import (
     Command,
     Connection,
     EndAccount,
+    EraseIdentity,
     FindAccount,
     FindKeyOwner,
     GrantMediation,
@@ -25,11 +26,20 @@ from actors.core.commands import (
     UpdateKeylist,
 )
 from actors.core.refusals import Refusal
-from actors.core.replies import Connected, EnvelopeQueued, KeyOwner, KeysKnown, QueueState
+from actors.core.replies import (
+    Connected,
+    Done,
+    EnvelopeQueued,
+    Erased,
+    KeyOwner,
+    KeysKnown,
+    QueueState,
+)
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message, read_type
 from http_edge.didcomm.envelopes.recipient_names import twins
+from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import key_target, speak_as
 from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
 from http_edge.didcomm.protocols.routing import Forwarding, ToQueue
@@ -131,6 +141,67 @@ async def mediator(tmp_path: Path) -> AsyncIterator[Mediator]:
         assert await made.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
         assert isinstance(await made.forward(OLD_NAME, b"first"), EnvelopeQueued)
         yield made
+
+
+# Erasure ------------------------------------------------------------------------------------
+
+
+async def erased(mediator: Mediator, did: str, *, is_cut_short: bool = False) -> None:
+    """Erase an identity, and let go what it held elsewhere."""
+    lets_go = not is_cut_short
+    while True:
+        step = await mediator.agents.ask(did, EraseIdentity("operator", 64), COMMAND, Erased)
+        assert isinstance(step, Erased)
+        if lets_go:
+            await ErasedAccounts(mediator.agents, mediator.keylists).let_go(did, COMMAND, step)
+        if step.is_over:
+            return
+
+
+@pytest.mark.parametrize("is_cut_short", [False, True])
+async def test_who_spoke_for_an_erased_account_begins_anew(
+    mediator: Mediator, *, is_cut_short: bool
+) -> None:
+    new, agents = NEW_PEER, mediator.agents
+    assert await mediator.rotate(new, OLD) is None
+    await erased(mediator, OLD, is_cut_short=is_cut_short)
+    again = (new.account.did, COMMAND, SAID, [new.name])
+    speak_as(new.account.did)
+    try:
+        refused = await agents.ask(new.account.did, GrantMediation(SAID), COMMAND, Done)
+        assert (refused is Refusal.SPEAKS_FOR_ANOTHER) is is_cut_short
+        account = await mediator.edge().of(new.account, COMMAND)
+        assert account == new.account
+        assert await mediator.keylists.enrol(*again) is None
+    finally:
+        speak_as("")
+    assert await mediator.has(new.account.did, new.name) == [new.name]
+    assert isinstance(await mediator.forward(new.name, b"anew"), EnvelopeQueued)
+    await erased(mediator, new.account.did)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_who_speaks_for_an_account_that_has_ended_is_not_let_go(
+    mediator: Mediator, *, is_over: bool
+) -> None:
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    if is_over:
+        assert await mediator.end(NEW_PEER.account.did) is None
+    accounts = ErasedAccounts(mediator.agents, mediator.keylists)
+    assert await accounts.freed(NEW_PEER.account.did, COMMAND) is False
+    assert await accounts.freed(OLD, COMMAND) is False
+
+
+async def test_a_key_of_an_erased_account_is_free_for_the_next(mediator: Mediator) -> None:
+    assert await mediator.owner(OLD_NAME) == OLD
+    await erased(mediator, OLD)
+    assert await mediator.owner(OLD_NAME) is None
+    wanted = KeyChanges([OLD_NAME], [], frozenset(), frozenset())
+    name = STRANGER.name
+    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
+    changed = await mediator.keylists.change(name, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {}
 
 
 # Enrolment ----------------------------------------------------------------------------------

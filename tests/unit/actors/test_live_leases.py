@@ -1,0 +1,77 @@
+"""Live mode and leases of one identity: what is free again, and what ends in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.core.commands import (
+    Command,
+    EndAccount,
+    EndLive,
+    Listen,
+    QueueEnvelope,
+    QueueEnvelopes,
+    ReleaseLeases,
+    RemoveMessages,
+    StartLive,
+)
+from actors.core.replies import Delivery, EnvelopeQueued, EnvelopesWaiting, QueueState
+from eventstore.log.event_log import EventLog
+from tests.unit.actors.didcomm import KEY, ME
+from tests.unit.actors.given import NOW_MS, HandClock, delivery, host, run, unclaimed
+from tests.unit.actors.test_leases import HELD_MS, WAITING, available, queue, take
+
+
+@pytest.mark.parametrize("delay_ms", [0, HELD_MS])
+def test_what_was_out_as_live_mode_began_is_offered_to_it_once_it_is_free(
+    delay_ms: int, log: EventLog, clock: HandClock
+) -> None:
+    """It had asked, and nothing was free: another answer had been lost, or it was not due yet."""
+    owner = host(log, clock=clock)
+    one, two = queue(owner, b"1", b"2")
+    if delay_ms:
+        run(owner, unclaimed(ME, RemoveMessages([one, two], "acknowledged")))
+        later = QueueEnvelopes(KEY, [b"1", b"2"], delay_ms=delay_ms)
+        (queued,) = run(owner, unclaimed(ME, later))
+        assert isinstance(queued, EnvelopeQueued)
+    else:
+        assert take(owner, delivery("lost", limit=1, lease_ms=HELD_MS)) == [[one]]
+        assert take(owner, delivery("lost", limit=1, lease_ms=HELD_MS)) == [[two]]
+    (begun,) = run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    assert isinstance(begun, QueueState)
+    assert begun.available == 0
+    live = delivery("phone", live=True, after_version=begun.version)
+    assert take(owner, live) == [[]]
+    clock.now_ms += HELD_MS
+    assert owner.due_pushes() == [("edge-0", WAITING)]
+    (offered,) = run(owner, unclaimed(ME, live))
+    assert isinstance(offered, Delivery)
+    assert [message.payload for message in offered.messages] == [b"1", b"2"]
+    run(owner, unclaimed(ME, ReleaseLeases("phone")))
+
+
+def test_what_waited_for_anyone_as_live_mode_began_is_left_to_be_fetched(log: EventLog) -> None:
+    owner = host(log)
+    queue(owner, b"1")
+    (begun,) = run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    assert isinstance(begun, QueueState)
+    assert take(owner, delivery("phone", live=True, after_version=begun.version)) == [[]]
+    assert available(owner) == 1
+
+
+@pytest.mark.parametrize(
+    "end", [EndLive("phone"), ReleaseLeases("phone"), EndAccount(ME, NOW_MS // 1_000)], ids=type
+)
+def test_what_is_queued_as_live_mode_ends_is_offered_and_not_pushed(
+    end: Command, log: EventLog
+) -> None:
+    owner = host(log)
+    queue(owner)
+    run(owner, unclaimed(ME, Listen("edge-0")))
+    run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
+    late = unclaimed(ME, QueueEnvelope("", b"1"))
+    (_, reply), pushes = owner.execute([("edge-1", unclaimed(ME, end)), ("edge-2", late)])
+    assert all(edge and isinstance(push.notice, EnvelopesWaiting) for edge, push in pushes)
+    if isinstance(reply, EnvelopeQueued):
+        assert available(owner) == 1
+        assert take(owner, delivery("laptop")) == [[reply.message_id]]
