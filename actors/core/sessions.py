@@ -111,16 +111,13 @@ class Sessions:
         """The edges that hold sockets of this identity."""
         return self._edges.get(did, ())
 
-    def start_live(self, did: str, mode: LiveMode) -> str:
-        """A session takes the live mode over; which one held it before, empty for none.
+    def start_live(self, did: str, mode: LiveMode) -> None:
+        """A session takes the live mode over.
 
-        A session that holds it already goes on: what came since it began must not be missing.
+        One that holds it already goes on: what came since it began must not be missing.
         """
-        before = self.live_of(did)
-        if before.session != mode.session:
+        if self.live_of(did).session != mode.session:
             self._live[did] = mode
-            return before.session
-        return ""
 
     def end_live(self, did: str, session: str) -> None:
         """The live mode ends if the session holds it."""

@@ -239,15 +239,17 @@ class SessionRegistry:
 
     def _start_live(self, did: str, command: StartLive, version: int) -> None:
         self.sessions.open(did, command.edge)
-        mode = LiveMode(
-            command.edge, command.session, version, command.lease_ms, command.bytes_max,
-            list(self.leases.of(did)),
-        )  # fmt: skip
-        self._release(did, self.sessions.start_live(did, mode))
         implicit = self.sessions.implicit_of(did)
         self.sessions.end_implicit(did, implicit)
-        if implicit != command.session:
-            self._release(did, implicit)
+        for before in (self.sessions.live_of(did).session, implicit):
+            if before != command.session:
+                self._release(did, before)
+        # What is free now can be fetched: the answer says how much there is.
+        leased = list(self.leases.of(did))
+        mode = LiveMode(
+            command.edge, command.session, version, command.lease_ms, command.bytes_max, leased
+        )
+        self.sessions.start_live(did, mode)
 
     def _release(self, did: str, session: str) -> None:
         """What a session held that another one took over from is offered again at once."""

@@ -188,7 +188,7 @@ class DidCommMediator:
         named = request.headers.get(hdrs.CONTENT_TYPE, "")
         # Most say it plainly; to take it apart costs more than to look it up.
         if named in MEDIA_TYPES or request.content_type in MEDIA_TYPES:
-            return self._refuse_loop(request)
+            return self._refuse_loop(request) or self.endpoint.too_large(request)
         return self._refuse_loop(request) or self._refused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type"
         )

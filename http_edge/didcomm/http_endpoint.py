@@ -25,6 +25,7 @@ from http_edge.didcomm.inbound import Inbound, MessageRejection, ReceivedMessage
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.didcomm.rejections import RejectionReason
+from http_edge.listener.address_charge import charge_unproven
 from http_edge.listener.outgoing import all_sent
 from http_edge.listener.small_answer import SmallAnswer
 from http_edge.settings.settings import DidComm
@@ -97,9 +98,17 @@ class DidCommEndpoint:
         self._identities = identities
         self._new_id = new_id
 
+    def too_large(self, http_request: web.Request) -> web.Response | None:
+        """The answer to a body that says itself that it is too large, before it is read."""
+        if (http_request.content_length or 0) <= self._settings.message_bytes_max:
+            return None
+        charge_unproven(0)
+        return rejection(self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE))
+
     async def handle(self, http_request: web.Request, body: bytes) -> web.StreamResponse:
         """The answer to an envelope, whatever it holds."""
         if len(body) > self._settings.message_bytes_max:
+            charge_unproven(len(body))
             return rejection(self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE))
         transport = InboundTransport(self._new_id)
         received = await self._inbound.receive(body, transport)

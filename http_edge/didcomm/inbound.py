@@ -147,6 +147,9 @@ class Inbound:
                     self._note_misaddressed(FORWARDS[found.envelopes.generation])
                 return await self._forward(found, command, transport, arrived_s)
             case ForUs(message, sender):
+                if message.is_prior_unproven:
+                    # Nor does it tell by its time whether the prior DID has an account.
+                    await asyncio.sleep(self._times.left_unopened_s(arrived_s))
                 return await self._answer(message, sender, command, transport)
 
     def refused(

@@ -27,6 +27,7 @@ from http_edge.didcomm.protocols.invitations import (
     MediatorInvitation,
     Protocol,
 )
+from http_edge.listener.address_charge import charge_public
 from http_edge.listener.pages import HTML, PageFrame, accepted
 from http_edge.listener.routes import JSON
 
@@ -135,6 +136,7 @@ def _wants_json(request: web.Request) -> bool:
 
 
 def _response(body: bytes, content_type: str) -> web.Response:
+    charge_public(len(body))
     charset = "utf-8" if content_type == HTML else None
     return web.Response(
         body=body, content_type=content_type, charset=charset, headers=_FRAME.headers

@@ -111,6 +111,12 @@ def is_owing() -> bool:
     return charge is not None and charge.is_owing
 
 
+def charge_message() -> None:
+    """The socket of the current request has brought a message: it costs what a request does."""
+    if (charge := _CHARGE.get()) is not None:
+        charge.take(1)
+
+
 def charge_public(size_bytes: int) -> None:
     """The current request, which anybody may send, is answered with so many bytes."""
     if (charge := _CHARGE.get()) is not None:

@@ -29,6 +29,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, QueueState
 from actors.core.sessions import LiveMode, Sessions
 from actors.host.host import Host
+from actors.host.session_registry import SessionRegistry
 from actors.host.state_cache import PageReader
 from actors.host.transaction import Transaction
 from eventstore.log.events import Event, MessageQueued, MessagesRemoved, QueueRefused
@@ -391,13 +392,7 @@ def keep_what_a_session_holds_that_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_what_was_in_flight_at_a_takeover(patch: pytest.MonkeyPatch) -> None:
-    start = Sessions.start_live
-
-    def quiet(self: Sessions, did: str, mode: LiveMode) -> str:
-        start(self, did, mode)
-        return ""
-
-    patch.setattr(Sessions, "start_live", quiet)
+    patch.setattr(SessionRegistry, "_release", lambda *_: None)
 
 
 def release_what_everybody_holds(patch: pytest.MonkeyPatch) -> None:

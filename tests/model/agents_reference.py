@@ -153,12 +153,13 @@ class Agent:
 
 
 class Live(NamedTuple):
-    """Who is live, since which version, and how long and how much is leased as it is queued."""
+    """Who is live, since which version and with what out; how much is leased as it is queued."""
 
     session: str
     since: int
     lease_ms: int
     bytes_max: int
+    leased: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -195,11 +196,7 @@ class Held:
                     self.implicit[did] = session
             case c.StartLive(_, session, lease_ms, bytes_max) if isinstance(reply, r.QueueState):
                 self.listening.add(did)
-                before = self.live_of(did)
-                if before != session:
-                    self.live[did] = Live(session, reply.version, lease_ms, bytes_max)
-                    self._release(before, own)
-                self._end_implicit(did, own, but=session)
+                self._start_live(did, own, Live(session, reply.version, lease_ms, bytes_max))
             case c.RotateAccount() | c.EndAccount():
                 self.end_handing_out(did)
             case c.ExpireRecords() if isinstance(reply, r.Expired) and reply.agents:
@@ -226,6 +223,14 @@ class Held:
         before = self.implicit.pop(did, but)
         if before != but:
             self._release(before, own)
+
+    def _start_live(self, did: str, own: set[str], live: Live) -> None:
+        before = self.live_of(did)
+        if before != live.session:
+            self._release(before, own)
+        self._end_implicit(did, own, but=live.session)
+        if before != live.session:
+            self.live[did] = live._replace(leased=frozenset(self.leases))
 
     def has_moved(self, did: str, command: c.DeliverMessages) -> bool:
         """Does another session hold what the one that fetches thinks to hold?"""
@@ -421,10 +426,11 @@ def _deliver(
         handed_out = [i for i in waiting if held.leases.get(i, (HELD_BACK, 0))[0] != HELD_BACK]
         limit = min(limit, LIMITS.leased_max - len(handed_out))
     if command.message_ids is None:
+        out = held.live[did].leased if command.live else frozenset()
         offered = [
             m
             for i, m in waiting.items()
-            if i not in held.leases and m.version > command.after_version
+            if i not in held.leases and (m.version > command.after_version or i in out)
         ]
     else:
         offered = [

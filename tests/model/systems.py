@@ -225,12 +225,13 @@ class CoreSystem(System):
                     self._leases.release(did, self._sessions.start_implicit(did, edge, implicit))
             case StartLive(edge, session, lease_ms, bytes_max) if isinstance(reply, QueueState):
                 self._sessions.open(did, edge)
-                mode = LiveMode(edge, session, reply.version, lease_ms, bytes_max)
-                self._leases.release(did, self._sessions.start_live(did, mode))
                 implicit = self._sessions.implicit_of(did)
                 self._sessions.end_implicit(did, implicit)
-                if implicit != session:
-                    self._leases.release(did, implicit)
+                for before in {self._sessions.live_of(did).session, implicit} - {session}:
+                    self._leases.release(did, before)
+                leased = list(self._leases.of(did))
+                mode = LiveMode(edge, session, reply.version, lease_ms, bytes_max, leased)
+                self._sessions.start_live(did, mode)
             case RotateAccount() | EndAccount():
                 self._sessions.end_handing_out(did)
             case ExpireRecords() if isinstance(reply, Expired) and reply.agents:

@@ -11,7 +11,6 @@ long form of a DID and with the short one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
@@ -21,6 +20,7 @@ from typing import Final, TypeAlias
 import msgspec
 from cachetools import LRUCache
 
+from http_edge.didcomm.envelopes.documents import is_url
 from http_edge.didcomm.envelopes.keys import curve_public, did_key, read_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import (
@@ -45,8 +45,9 @@ from http_edge.dids.document import Fetch
 METHODS_MAX: Final = 64
 """Keys of one document that are looked at; those of a did:peer:2 count threefold."""
 KEYS_MAX: Final = 12
-"""Different keys that are taken from one document; what follows is missing. A stranger's envelope
-may name any DID, and a point of a NIST curve takes 0.2 ms to check. Agents list two to nine."""
+"""Different keys that are taken from one document, and methods without a key that are passed over;
+what follows is missing. A stranger's envelope may name any DID, and a point of a NIST curve takes
+0.2 ms to check, also one that is not on it. Agents list two to nine."""
 SERVICES_MAX: Final = 16
 """Services, and endpoints of one service, that are looked at."""
 ROUTING_KEYS_MAX: Final = 8
@@ -62,7 +63,6 @@ FETCHED: Final = ("did:web:", "did:webvh:")
 """Begins a DID whose document only the network has."""
 _RELATIONS: Final = ("verificationMethod", "authentication", "keyAgreement")
 _MESSAGING: Final = "DIDCommMessaging"
-_URL: Final = re.compile(r"(?:https?|wss?)://[!-~]+\Z", re.IGNORECASE)
 
 
 class MessagingService(msgspec.Struct, frozen=True):
@@ -171,12 +171,12 @@ class SeenDids:
         return ""
 
     def _reached(self, service: MessagingService) -> MessagingService | None:
-        if _URL.match(service.uri):
+        if is_url(service.uri):
             return service
         mediator = self.resolve(service.uri)
         if mediator is None:
             return None
-        urls = (each.uri for each in mediator.services if _URL.match(each.uri))
+        urls = (each.uri for each in mediator.services if is_url(each.uri))
         uri, keys = next(urls, ""), [service.uri, *service.routing_keys]
         return MessagingService(uri, keys, service.accept) if uri else None
 
@@ -203,12 +203,14 @@ def read_agent_document(did: str, document: Json) -> AgentDocument:
     """The keys in a document of ``did``; those that cannot be read or are another's are missing."""
     listed = chain.from_iterable(_list(document.get(name)) for name in _RELATIONS)
     methods: dict[str, PublicKey] = {}
+    unread = 0
     for method in islice(listed, METHODS_MAX):
         fragment = _own_fragment(did, method.get("id")) if isinstance(method, dict) else None
         key = read_method(method) if isinstance(method, dict) and fragment is not None else None
         if fragment is not None and key is not None:
             methods.setdefault(fragment, key)
-        if len(set(methods.values())) >= KEYS_MAX:
+        unread += key is None
+        if len(set(methods.values())) >= KEYS_MAX or unread >= KEYS_MAX:
             break
     return AgentDocument(
         did,

@@ -193,12 +193,13 @@ def _endpoint(value: object) -> tuple[str, list[object]]:
     """The URL of an endpoint in any of its forms, and the routing keys that stand beside it."""
     for each in value[:SERVICES_MAX] if isinstance(value, list) else [value]:
         uri = each.get("uri") if isinstance(each, dict) else each
-        if _is_url(uri):
+        if is_url(uri):
             return str(uri), _list(each.get("routingKeys")) if isinstance(each, dict) else []
     return "", []
 
 
-def _is_url(text: object) -> bool:
+def is_url(text: object) -> bool:
+    """Is a text a URL that messages can be sent to, as far as that is seen by it?"""
     if not isinstance(text, str) or len(text) > ENDPOINT_CHARS_MAX or not _URL.match(text):
         return False
     try:

@@ -127,9 +127,10 @@ class Message(msgspec.Struct, frozen=True):
     the sender says it is, both as spelled there; empty where the version names none. ``whole_did``
     is the latter in the form that carries its document, where that is another. After
     ``expires_at_s``, Unix seconds, the message is not to be handled. ``rotation``: the sender has
-    changed its DID; ``unknown_prior`` is the prior one where it has to be learned before that can
-    be verified. ``acknowledges`` are the ids of messages of ours that it confirms.
-    ``names_another``: it says for whom it is, and that is another, although our key opens it.
+    changed its DID; ``is_prior_unproven``: it says so, and that is not proven; ``unknown_prior`` is
+    the prior one where it has to be learned before that can be verified. ``acknowledges`` are the
+    ids of messages of ours that it confirms. ``names_another``: it says for whom it is, and that is
+    another, although our key opens it.
     """
 
     version: str
@@ -149,6 +150,7 @@ class Message(msgspec.Struct, frozen=True):
     whole_did: str = ""
     expires_at_s: int | None = None
     rotation: DidRotation | None = None
+    is_prior_unproven: bool = False
     unknown_prior: str = ""
     acknowledges: Sequence[str] = ()
     names_another: bool = False

@@ -35,6 +35,8 @@ DID_CHARS_MAX: Final = 4096
 """A longer DID is not read. Wallets make some 1,000 characters; base58 takes half a millisecond for
 this many, and more than twice that for twice as many."""
 
+PEER_2_ELEMENTS_MAX: Final = 64
+"""Keys and services of a did:peer:2; agents have three to six."""
 _DIGITS: Final = "[1-9A-HJ-NP-Za-km-z]"
 _PEER_4_LONG: Final = re.compile(rf"did:peer:4(z{_DIGITS}{{40,60}}):(z{_DIGITS}+)\Z")
 _PEER_2_WHOLE: Final = re.compile(
@@ -102,7 +104,9 @@ def peer2_document(did: str) -> Json | None:
     Each key stands there under the ids that are in use: ``#key-N`` in the order of appearance
     (the specification), and its own digits with and without ``z`` (older libraries).
     """
-    if len(did) > DID_CHARS_MAX or not _PEER_2_WHOLE.match(did):
+    if len(did) > DID_CHARS_MAX or did.count(".") > PEER_2_ELEMENTS_MAX:
+        return None
+    if not _PEER_2_WHOLE.match(did):
         return None
     methods: list[Json] = []
     services: list[object] = []

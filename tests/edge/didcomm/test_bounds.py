@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from http_edge.clients.didcomm import forward_2
+from http_edge.clients.didcomm import forward, forward_2
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -14,8 +14,20 @@ from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender
-from tests.edge.didcomm.wallet_network import SERVICE, Bob, WalletNetwork, keys
-from tests.edge.mediator import KEYS, WAIT_S
+from tests.edge.didcomm.wallet_network import (
+    ENVELOPE,
+    SERVICE,
+    Bob,
+    WalletNetwork,
+    envelope_of,
+    keys,
+    opened,
+    routed,
+    sealed,
+)
+from tests.edge.mediator import KEYS, WAIT_S, HandClock
+
+PING = "trust_ping/1.0/ping"
 
 
 async def test_a_message_that_this_mediator_sent_out_is_not_taken_in_again(
@@ -54,6 +66,56 @@ async def test_sessions_end_with_the_connection_of_their_edge_and_not_with_its_r
         host.forget_edge("edge-0")
         host.stats()  # after what waits on the writer's thread
         assert not host.stats().sessions
+
+
+OWING = {"per_address_per_s": 20, "burst_s": 3, "unproven_tokens": 30}
+
+
+@pytest.mark.parametrize("settings", [{"rates": OWING}])
+async def test_an_address_that_owes_is_read_no_further_on_its_sockets(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """Over HTTP it is refused then; of what a socket brings nothing is lost."""
+    url = network.mediator.url("/didcomm")
+    async with network.socket() as socket:
+        for _ in range(3):
+            nowhere = KeyPair.new().public
+            lost = forward(envelope_of(nowhere, "x"), nowhere, [SERVICE.public])
+            await socket.raw.send_bytes(lost)
+        async with asyncio.timeout(WAIT_S):
+            while True:  # until they are charged
+                async with network.mediator.http.post(url, data=b"x") as answer:
+                    if answer.status == 429:
+                        break
+        await socket.raw.send_bytes(sealed(bob.connection, PING, **routed()))
+        answered = asyncio.create_task(socket.data())
+        assert not (await asyncio.wait([answered], timeout=0.3))[0]
+        clock.advance(60)
+        opened(bob.connection, await answered)
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 16_384}}])
+async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(
+    network: WalletNetwork,
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", network.mediator.ports[0])
+    head = ("POST /didcomm HTTP/1.1", "Host: x", f"Content-Type: {ENVELOPE}", "Content-Length: ")
+    async with asyncio.timeout(WAIT_S):
+        writer.write("\r\n".join(head).encode() + b"16385\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 40, "burst_s": 1}}])
+async def test_a_page_of_an_invitation_costs_by_its_size(network: WalletNetwork) -> None:
+    url = network.mediator.url("/invitation")
+    headers = {"Accept": "text/html"}
+    statuses = []
+    for _ in range(4):
+        async with network.mediator.http.get(url, headers=headers) as answer:
+            statuses.append(answer.status)
+    assert statuses[0] == 200
+    assert 429 in statuses
 
 
 def test_a_text_of_very_many_parts_is_not_read() -> None:

@@ -39,9 +39,10 @@ def test_an_edge_that_is_gone_gets_nothing_more() -> None:
 def test_one_session_at_a_time_holds_the_live_mode() -> None:
     sessions = Sessions()
     assert sessions.live_of("did:x:me").session == ""
-    assert sessions.start_live("did:x:me", LiveMode("edge-0", "phone")) == ""
-    assert sessions.start_live("did:x:me", LiveMode("edge-0", "phone")) == ""
-    assert sessions.start_live("did:x:me", LiveMode("edge-1", "laptop")) == "phone"
+    sessions.start_live("did:x:me", LiveMode("edge-0", "phone"))
+    sessions.start_live("did:x:me", LiveMode("edge-1", "phone"))
+    assert sessions.live_of("did:x:me") == LiveMode("edge-0", "phone")
+    sessions.start_live("did:x:me", LiveMode("edge-1", "laptop"))
     assert sessions.live_of("did:x:me").session == "laptop"
     assert sessions.live_of("did:x:friend").session == ""
 

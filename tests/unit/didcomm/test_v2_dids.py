@@ -228,6 +228,9 @@ def test_an_agent_is_reached_where_its_document_says_or_its_mediators() -> None:
     two_steps = peer({"uri": peer({"uri": OWN.peer4})})
     for did in (peer(), peer({"uri": ""}), two_steps, peer({"uri": "did:web:m.example"}), "x"):
         assert seen.service_of(did) is None
+    for uri in ("http://[bad/x", "http://a]b/", "http://:0/", "http://example.com:99999/"):
+        assert seen.service_of(peer({"uri": uri})) is None
+        assert seen.service_of(peer({"uri": peer({"uri": uri})})) is None
 
 
 # ---- our own, as others read them

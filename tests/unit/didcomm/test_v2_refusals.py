@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import orjson
@@ -11,17 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from http_edge.crypto import key_agreement
-from http_edge.didcomm.envelopes.did_documents import resolve_document
+from http_edge.crypto.encoding import b64encode
+from http_edge.didcomm.envelopes.did_documents import (
+    KEYS_MAX,
+    AgentDocument,
+    SeenDids,
+    resolve_document,
+)
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import (
     Acknowledgement,
     ForOthers,
     Unpacked,
     UnpackRefusal,
 )
+from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.peer_dids import PEER_2_ELEMENTS_MAX, peer2_document
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_multibase
 from http_edge.didcomm.envelopes.recipient_names import x25519_name
 from http_edge.didcomm.envelopes.v2.envelope import Recipient, Sender, seal
+from http_edge.didcomm.envelopes.v2.signed import SIGNATURES_MAX, read_signed
 from http_edge.didcomm.envelopes.versions import (
     Envelopes,
 )
@@ -208,3 +218,49 @@ def test_a_sender_of_a_nist_curve_cannot_pack_to_the_mediator() -> None:
     to = recipient(OWN, OWN.peer2)
     with pytest.raises(ValueError, match="nothing can be packed"):
         seal(b"{}", [to], Sender(f"{did}#{did.split(':')[2]}", key), ALICE.secrets)
+
+
+def signed_by_many(dids: Sequence[str]) -> dict[str, Any]:
+    """A message with a signature of each of these DIDs, all of them wrong."""
+    protected = b64encode(orjson.dumps({"alg": "EdDSA"}))
+    signatures = [
+        {"protected": protected, "signature": "AA", "header": {"kid": f"{did}#key-1"}}
+        for did in dids
+    ]
+    return {"payload": b64encode(b"{}"), "signatures": signatures}
+
+
+class Looked(SeenDids):
+    """Notes which DIDs are looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dids: list[str] = []
+
+    def resolve(self, did: str) -> AgentDocument | None:
+        self.dids.append(did)
+        return super().resolve(did)
+
+
+def test_the_first_wrong_signature_is_the_last_that_is_looked_at() -> None:
+    seen = Looked()
+    dids = [OwnDids(KeyPair.new()).peer2 for _ in range(SIGNATURES_MAX)]
+    assert read_signed(signed_by_many(dids), seen) is None
+    assert seen.dids == dids[:1]
+
+
+def test_a_did_peer_2_has_so_many_elements_and_no_more() -> None:
+    did = OwnDids(KeyPair.new()).peer2
+    more = ".Az1" * (PEER_2_ELEMENTS_MAX - did.count("."))
+    assert peer2_document(did + more) is not None
+    assert peer2_document(did + more + ".Az1") is None
+
+
+def test_keys_that_are_none_are_tried_as_often_as_keys_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[object] = []
+    monkeypatch.setattr("http_edge.didcomm.envelopes.did_documents.read_method", tried.append)
+    did = "did:peer:2" + ".Ez1" * PEER_2_ELEMENTS_MAX
+    assert resolve_document(did) is not None
+    assert len(tried) == KEYS_MAX

@@ -101,10 +101,13 @@ def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
         return None
     if not 0 < len(signed.signatures) <= SIGNATURES_MAX:
         return None
-    found = [_verified(signed.payload, payload, each, seen) for each in signed.signatures]
-    first = found[0]
-    alike = all(each is not None and first and each.did == first.did for each in found)
-    return first if alike else None
+    first: SignedMessage | None = None
+    for each in signed.signatures:  # the first that is wrong is the last that is looked at
+        found = _verified(signed.payload, payload, each, seen)
+        if found is None or (first is not None and found.did != first.did):
+            return None
+        first = first or found
+    return first
 
 
 def read_from_prior(text: object, seen: SeenDids) -> DidRotation | None:

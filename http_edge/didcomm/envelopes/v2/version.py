@@ -159,8 +159,10 @@ class V2:
             return None
         if from_prior is not None and rotation is None:
             prior = signer_of(from_prior)
-            if self._seen.is_to_learn(prior):
-                message = msgspec.structs.replace(message, unknown_prior=prior)
+            unknown = prior if self._seen.is_to_learn(prior) else ""
+            message = msgspec.structs.replace(
+                message, is_prior_unproven=True, unknown_prior=unknown
+            )
         if self._names_another(value.get("to")):
             message = msgspec.structs.replace(message, names_another=True)
         if not is_short(message.sender_did):
