@@ -8,7 +8,7 @@ they are.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -91,22 +91,16 @@ def open_session(
         CacheRefused: a cache cannot be made.
         CacheNotMade: Java has written none as it ended.
     """
-    is_ours = not started_by_spark()
-    if is_ours:
-        master = master or "local[*]"
-    elif makes_cache:
-        raise CacheRefused("spark-submit has started Java: an AOT cache is made without it")
-    is_local = is_ours and master is not None and master.startswith("local")
-    settings = _EVERYWHERE | (_ON_THIS_MACHINE if is_local else {})
-    if master is not None:
-        settings = settings | {"spark.master": master}
-    builder = SparkSession.builder.appName("poste projections")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    if is_ours and master is not None:
-        spark, made = _in_own_java(builder, master, memory_mib, makes_cache=makes_cache)
+    is_local, made = False, None
+    if started_by_spark():
+        if makes_cache:
+            raise CacheRefused("spark-submit has started Java: an AOT cache is made without it")
+        spark = _builder(_EVERYWHERE, master).getOrCreate()
     else:
-        spark, made = builder.getOrCreate(), None
+        master = master or "local[*]"
+        is_local = master.startswith("local")
+        builder = _builder(_EVERYWHERE | (_ON_THIS_MACHINE if is_local else {}), master)
+        spark, made = _in_own_java(builder, master, memory_mib, makes_cache=makes_cache)
     for name in _NAMED_OFTEN:
         java_import(spark._jvm, name)  # noqa: SLF001 - Spark has no other way to Java
     if is_local:
@@ -125,6 +119,15 @@ def open_session(
                 made.forget()
 
 
+def _builder(settings: Mapping[str, str], master: str | None) -> SparkSession.Builder:
+    builder = SparkSession.builder.appName("poste projections")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder
+
+
 def _in_own_java(
     builder: SparkSession.Builder, master: str, memory_mib: int, *, makes_cache: bool
 ) -> tuple[SparkSession, AotCache | None]:
@@ -135,11 +138,11 @@ def _in_own_java(
     ):
         quiet = Path(scratch) / "log4j2.properties"
         quiet.write_text(_LOG4J, "utf-8")
-        cache = AotCache(java, options(master))
+        said = options(master, java.release)
+        cache = AotCache(java, said)
         of_cache = cache.making() if makes_cache else cache.reading
         logging = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
-        all_options = f"{options(master)} {of_cache} {logging}"
-        builder = builder.config("spark.driver.extraJavaOptions", all_options)
+        builder = builder.config("spark.driver.extraJavaOptions", f"{said} {of_cache} {logging}")
         builder = builder.config("spark.driver.memory", f"{memory_mib}m")
         return builder.getOrCreate(), cache if makes_cache else None
 

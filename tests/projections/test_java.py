@@ -200,12 +200,12 @@ def test_under_spark_submit_java_runs_already(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("master", "threads", "chosen"),
-    [("local[2]", 8, "Serial"), ("local[4]", 1, "Parallel"), ("local[*]", 2, "Serial"),
-     ("local[*]", 8, "Parallel")],
+    ("master", "threads", "number", "chosen"),
+    [("local[2]", 8, 17, "Serial"), ("local[4]", 1, 17, "Parallel"), ("local[*]", 2, 24, "Serial"),
+     ("local[*]", 8, 24, "Parallel"), ("local[*]", 8, 25, "Parallel"), ("local[2]", 8, 25, "G1")],
 )  # fmt: skip
-def test_few_threads_have_one_that_collects_garbage(
-    master: str, threads: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+def test_the_collector_of_garbage_follows_from_threads_and_release(
+    master: str, threads: int, number: int, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: threads)
-    assert collector(master) == f"-XX:+Use{chosen}GC"
+    assert collector(master, number) == f"-XX:+Use{chosen}GC"
