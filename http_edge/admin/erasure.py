@@ -9,10 +9,10 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from actors.core.commands import EraseIdentity
+from actors.core.commands import EraseIdentity, FindAccount
 from actors.core.erasure import OPERATOR
 from actors.core.refusals import Refusal
-from actors.core.replies import Erased
+from actors.core.replies import AccountFound, Erased
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
 from http_edge.admin.operators import OperatorAccess
@@ -62,7 +62,7 @@ class ErasureEndpoint:
                 did, EraseIdentity(OPERATOR, self._records_max), key, Erased, by_mediator=True
             )
             if step is Refusal.SPEAKS_FOR_ANOTHER:
-                if await self._erased.freed(did, key) is True:
+                if await self._is_freed(did, key):
                     continue
                 return _json({"did": did, "known": True, "is_over": False, "speaks_for": True})
             if isinstance(step, Refusal):
@@ -73,6 +73,15 @@ class ErasureEndpoint:
                 answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
                 return _json(answer)
         return _json({"did": did, "known": True, "is_over": False, "records": records})
+
+    async def _is_freed(self, did: str, key: bytes) -> bool:
+        """Was a DID to speak for an account that is none any more? It is let go then."""
+        found = await self._identities.ask(
+            did, FindAccount([]), key, AccountFound, by_mediator=True
+        )
+        if isinstance(found, Refusal):
+            return False
+        return await self._erased.freed(did, found.account_did, key) is True
 
 
 def _json(answer: dict[str, Any]) -> web.Response:

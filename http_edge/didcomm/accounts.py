@@ -68,11 +68,12 @@ class Accounts:
             found = await self._find(sender.did, command)
             if isinstance(found, Refusal):
                 return found
-            freed = await self._erased.freed(sender.did, command) if found.account_did else False
+            account = found.account_did
+            freed = account and await self._erased.freed(sender.did, account, command)
             if isinstance(freed, Refusal):
                 return freed
             self._identities.moved.pop(sender.did, None)
-            account = "" if freed else found.account_did
+            account = "" if freed else account
             self._remember(sender.did, account)
         return msgspec.structs.replace(sender, did=account) if account else sender
 

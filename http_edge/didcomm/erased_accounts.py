@@ -33,26 +33,21 @@ class ErasedAccounts:
         if step.speaker_did:
             await self._unname(step.speaker_did, did, command)
 
-    async def freed(self, did: str, command: bytes) -> bool | Refusal:
-        """Let a DID go that was to speak for an account which is none any more; was it so?
+    async def freed(self, did: str, account: str, command: bytes) -> bool | Refusal:
+        """Let a DID go that was to speak for this account, if it is none any more; was it so?
 
         An account that has ended, or was idle, knows who spoke for it, who may begin anew: that one
         is not let go.
         """
-        named = await self._find(did, command)
-        if isinstance(named, Refusal) or not named.account_did:
-            return named if isinstance(named, Refusal) else False
-        account = await self._find(named.account_did, command)
-        if isinstance(account, Refusal):
-            return account
-        if account.connected or account.speaker_did != named.account_did:
+        found = await self._identities.ask(
+            account, FindAccount([]), command, AccountFound, by_mediator=True
+        )
+        if isinstance(found, Refusal):
+            return found
+        if found.connected or found.speaker_did != account:
             return False
-        done = await self._unname(did, named.account_did, command)
+        done = await self._unname(did, account, command)
         return done if isinstance(done, Refusal) else True
-
-    async def _find(self, did: str, command: bytes) -> AccountFound | Refusal:
-        question = FindAccount([])
-        return await self._identities.ask(did, question, command, AccountFound, by_mediator=True)
 
     async def _unname(self, did: str, account: str, command: bytes) -> Done | Refusal:
         change = UnnameSpeaker(account)

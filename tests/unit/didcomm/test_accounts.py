@@ -188,8 +188,7 @@ async def test_who_speaks_for_an_account_that_has_ended_is_not_let_go(
     if is_over:
         assert await mediator.end(NEW_PEER.account.did) is None
     accounts = ErasedAccounts(mediator.agents, mediator.keylists)
-    assert await accounts.freed(NEW_PEER.account.did, COMMAND) is False
-    assert await accounts.freed(OLD, COMMAND) is False
+    assert await accounts.freed(NEW_PEER.account.did, OLD, COMMAND) is False
 
 
 async def test_a_key_of_an_erased_account_is_free_for_the_next(mediator: Mediator) -> None:
