@@ -2,6 +2,7 @@
 
 Rules of this file: commands are frozen records of primitive fields, free of any wire format;
 ``Command`` is the whole family, so a missing case in ``actors.core.decide`` fails type checking.
+
 Units: ``*_s`` Unix seconds, ``*_ms`` Unix milliseconds. ``target`` of a ``Submission`` names
 the identity that decides; the command itself names the others.
 """
@@ -461,9 +462,8 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
     A claim alone (no command) answers ``Done``. The nonce of what the edge refused is kept in
     memory alone, as that of a claim without proof: neither has an effect.
 
-    ``command_key`` is repeated in the events; ``request_id`` is not: it names the request in log
-    lines, and is empty where no request is behind the command. An archive that is kept for ever has
-    no place for a text that a stranger chose; the rows of a request have the command key beside it.
+    ``command_key`` is repeated in the events; ``request_id``, which a stranger may choose, is not:
+    it stands beside the key in log lines, and is empty where no request is behind the command.
 
     ``source`` is whose turn it takes (``actors.core.cost.source_key``; empty for ourselves),
     ``cost`` the work for the writer, ``charge`` what the rate of ``source`` is charged; ``adds``:

@@ -319,8 +319,9 @@ def _offered(
     elif not _depth(state, command.recipient_key).messages:
         offered = iter(())
     elif command.after_version:
+        version = command.after_version
         leased = context.live.leased if command.live else ()
-        offered = chain(_before(state, leased), _since(state, command.after_version))
+        offered = chain(_until(state, version, leased), _since(state, version))
     else:
         offered = _envelopes(state)
     for message_id, message in offered:
@@ -336,10 +337,11 @@ def _may_name(command: DeliverMessages, lease: Lease) -> bool:
     return not command.lease_ms or lease.session == command.session
 
 
-def _before(state: Identity, leased: Iterable[str]) -> list[_Waiting]:
-    """Those of the messages that were leased as live mode began which wait, oldest first."""
+def _until(state: Identity, version: int, leased: Iterable[str]) -> list[_Waiting]:
+    """Of what was leased as live mode began, the envelopes up to a version, oldest first."""
     waiting = [(i, state.messages[i]) for i in leased if _is_envelope(state, i)]
-    return sorted(waiting, key=lambda one: one[1].version)
+    until = [one for one in waiting if one[1].version <= version]
+    return sorted(until, key=lambda one: one[1].version)
 
 
 def _since(state: Identity, version: int) -> list[_Waiting]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.edge.didcomm.wallet_network import (
     ENVELOPE,
     SERVICE,
     Bob,
+    RawSocket,
     WalletNetwork,
     envelope_of,
     keys,
@@ -94,14 +96,54 @@ async def test_an_address_that_owes_is_read_no_further_on_its_sockets(
         opened(bob.connection, await answered)
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": 16_384}}])
+async def all_of(socket: RawSocket, count: int) -> None:
+    for _ in range(count):
+        await socket.data()
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 20, "unproven_tokens": 0}}])
+async def test_a_message_on_a_socket_costs_its_address_what_a_request_does(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    async with network.socket() as socket:
+        for _ in range(5 * 20):  # what the address has at most
+            await socket.raw.send_bytes(sealed(bob.connection, PING, **routed()))
+        answers = asyncio.create_task(all_of(socket, 5 * 20))
+        assert not (await asyncio.wait([answers], timeout=1))[0]
+        clock.advance(60)
+        await answers
+
+
+LARGE = 16_384
+
+
+@pytest.mark.parametrize(
+    "settings", [{"didcomm": {"message_bytes_max": LARGE}, "rates": {"per_address_per_s": 20}}]
+)
+async def test_a_body_that_does_not_say_that_it_is_too_large_is_paid_for(
+    network: WalletNetwork,
+) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(LARGE // 1_024 + 1):
+            yield b"x" * 1_024
+
+    headers, statuses = {"Content-Type": ENVELOPE}, []
+    url = network.mediator.url("/didcomm")
+    for _ in range(10):
+        async with network.mediator.http.post(url, data=parts(), headers=headers) as answer:
+            statuses.append(answer.status)
+    assert statuses[0] == 413
+    assert statuses[-1] == 429
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"message_bytes_max": LARGE}}])
 async def test_a_body_that_says_that_it_is_too_large_is_refused_before_it_comes(
     network: WalletNetwork,
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", network.mediator.ports[0])
     head = ("POST /didcomm HTTP/1.1", "Host: x", f"Content-Type: {ENVELOPE}", "Content-Length: ")
     async with asyncio.timeout(WAIT_S):
-        writer.write("\r\n".join(head).encode() + b"16385\r\n\r\n")
+        writer.write("\r\n".join(head).encode() + b"%d\r\n\r\n" % (LARGE + 1))
         assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
     writer.close()
 

@@ -327,20 +327,26 @@ async def test_an_unknown_recipient_is_answered_no_sooner_than_a_known_one(
     assert loop.time() - started_s > 0.19
 
 
+async def refused_in_its_time(network: WalletNetwork, body: bytes, said: str) -> None:
+    """An envelope is refused for this, no sooner than what cannot be opened."""
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    answer = await network.post(body, content_type=MEDIA_TYPE)
+    assert (answer.status, answer.json) == (400, {"error": said})
+    assert loop.time() - started_s > 0.19
+
+
 async def test_a_sender_with_an_account_and_one_without_are_refused_at_one_time(
     network: WalletNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("http_edge.didcomm.answer_times.UNOPENED_S", 0.2)
-    loop, bob = asyncio.get_running_loop(), await connected(network)
+    bob = await connected(network)
     known, unknown = bob.connection.own.peer4_short, OwnDids(KeyPair.new()).peer4_short
     assert bob.connection.did == known
     await network.mediator.restart()
     for did in (known, known, unknown):
-        started_s = loop.time()
         body = sealed(orjson.dumps(WHOLE), f"{did}#key-2")
-        answer = await network.post(body, content_type=MEDIA_TYPE)
-        assert (answer.status, answer.json) == (400, {"error": UNDECRYPTABLE})
-        assert loop.time() - started_s > 0.19
+        await refused_in_its_time(network, body, UNDECRYPTABLE)
 
 
 async def test_a_prior_did_that_is_not_proven_tells_nothing_by_the_time_of_the_answer(
@@ -348,15 +354,12 @@ async def test_a_prior_did_that_is_not_proven_tells_nothing_by_the_time_of_the_a
 ) -> None:
     """Whether it has an account is in memory here, asked of others, or not known."""
     monkeypatch.setattr("http_edge.didcomm.answer_times.UNOPENED_S", 0.2)
-    loop, bob = asyncio.get_running_loop(), await connected(network)
+    bob = await connected(network)
     known, unknown = bob.connection.own.peer4_short, OwnDids(KeyPair.new()).peer4_short
     for did in (known, unknown, "x"):
         header = to_b64(orjson.dumps({"alg": "EdDSA", "kid": f"{did}#key-1"}))
-        started_s = loop.time()
         body = sealed(orjson.dumps({**WHOLE, "from_prior": f"{header}.e30.{'A' * 86}"}), None)
-        answer = await network.post(body, content_type=MEDIA_TYPE)
-        assert (answer.status, answer.json) == (400, {"error": "anonymous"})
-        assert loop.time() - started_s > 0.19
+        await refused_in_its_time(network, body, "anonymous")
 
 
 async def test_unknown_names_are_counted_by_their_form(network: WalletNetwork) -> None:

@@ -43,6 +43,8 @@ def test_what_was_out_as_live_mode_began_is_offered_to_it_once_it_is_free(
     live = delivery("phone", live=True, after_version=begun.version)
     assert take(owner, live) == [[]]
     clock.now_ms += HELD_MS
+    before = delivery("phone", live=True, after_version=1, lease_ms=0)
+    assert [len(ids) for ids in take(owner, before)] == [2], "each is offered once"
     assert owner.due_pushes() == [("edge-0", WAITING)]
     (offered,) = run(owner, unclaimed(ME, live))
     assert isinstance(offered, Delivery)
