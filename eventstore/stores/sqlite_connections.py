@@ -289,9 +289,12 @@ class Checkpointer:
             self._thread.join()
 
     def _work(self) -> None:
-        while self._due.wait() and not self._stopped:
+        # It may be stopped at any moment, also as what is due is put down as taken up.
+        while not self._stopped:
+            self._due.wait()
             self._due.clear()
-            self._try(self._checkpoint)
+            if not self._stopped:
+                self._try(self._checkpoint)
 
     def _checkpoint(self) -> None:
         with closing(self._connect()) as connection:

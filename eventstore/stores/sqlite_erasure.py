@@ -67,15 +67,17 @@ class Erasure:
     def stop(self) -> None:
         """End the thread; what it was to do is done now, if no reader is in the way."""
         self._stopped.set()
-        is_left = self._wanted.is_set()
         self._wanted.set()
         if self._thread is not None:
             self._thread.join()
-            if is_left:
-                self._purged()
+            self._purged()
 
     def _work(self) -> None:
-        while self._wanted.wait() and not self._stopped.wait(self._within_s):
+        # It may be stopped at any moment, also as something wanted is put down as taken up.
+        while not self._stopped.is_set():
+            self._wanted.wait()
+            if self._stopped.wait(self._within_s):
+                return
             self._wanted.clear()
             while not self._purged() and not self._stopped.wait(_AGAIN_S):
                 pass

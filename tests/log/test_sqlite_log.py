@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +27,7 @@ from eventstore.log.streams import identity_stream
 from eventstore.read_models import due_identities, queue_depths
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
+from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_log import SqliteStore
 from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
@@ -337,3 +338,51 @@ def test_a_checkpoint_that_fails_is_made_the_next_time(
             assert done.wait(DEADLINE_S)
         checkpointer.stop()
     assert [record.message for record in caplog.records] == ["no checkpoint: OperationalError"]
+
+
+class StopsAsItIsCleared(threading.Event):
+    """An event of a thread that is stopped at the worst time: just before this is cleared."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        super().__init__()
+        self.stopping = threading.Thread(target=stop, daemon=True)
+        self._is_set_by_stop = threading.Event()
+
+    def set(self) -> None:
+        super().set()
+        if threading.current_thread() is self.stopping:
+            self._is_set_by_stop.set()
+
+    def clear(self) -> None:
+        if self.stopping.ident is None:
+            self.stopping.start()
+            assert self._is_set_by_stop.wait(DEADLINE_S)
+        super().clear()
+
+
+def test_a_checkpointer_is_stopped_at_any_moment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_file(path)
+    with closing(connect(path)) as writer:
+        checkpointer = Checkpointer(lambda: connect(path), writer, bytes_min=1)
+        due = StopsAsItIsCleared(checkpointer.stop)
+        monkeypatch.setattr(checkpointer, "_due", due)
+        checkpointer.wrote(1)
+        wait_for_the_end(due.stopping)
+
+
+def test_an_erasure_is_stopped_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_file(path)
+    erasure = Erasure(lambda: connect(path), threading.Lock(), within_s=0.0)
+    wanted = StopsAsItIsCleared(erasure.stop)
+    monkeypatch.setattr(erasure, "_wanted", wanted)
+    erasure.wanted()
+    wait_for_the_end(wanted.stopping)
+
+
+def wait_for_the_end(thread: threading.Thread) -> None:
+    """Of a thread that may not have begun."""
+    deadline = time.monotonic() + DEADLINE_S
+    while thread.ident is None or thread.is_alive():
+        assert time.monotonic() < deadline, "it does not end"
