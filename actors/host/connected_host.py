@@ -49,6 +49,9 @@ class Caller(NamedTuple):
     on_missed: Callable[[str], None]
     """Called with the name of a host that had pushes for the caller before it was connected."""
     patience_s: float = 0.0
+    on_left: Callable[[str], None] = lambda _name: None
+    """Called with the name of a host that ended in order, as another one of its name is reached:
+    the caller has had all its pushes."""
 
 
 class ConnectedHostPort:
@@ -91,7 +94,10 @@ class ConnectedHostPort:
     def _port_for_pages(self) -> ConnectedHostPort:
         if self._pages is None:
             caller = self._caller._replace(
-                name=f"{self._caller.name} pages", on_pushes=_ignore, on_missed=_ignore
+                name=f"{self._caller.name} pages",
+                on_pushes=_ignore,
+                on_missed=_ignore,
+                on_left=_ignore,
             )
             self._pages = ConnectedHostPort(caller, self._name, self._finder)
         return self._pages
@@ -176,6 +182,8 @@ class ConnectedHostPort:
         except OSError as error:
             await self._not_reached(lease)
             raise HostNotReached(self._name) from error
+        if self._client is not None and self._client.has_left:
+            self._caller.on_left(self._name)
         self._client = client
         self._reached()
         if client.has_missed:

@@ -13,6 +13,7 @@ from actors.host.host_connection import (
     ASKED_MS,
     FAILED,
     HEADER,
+    NOTHING_MORE,
     PUSH,
     QUESTION,
     Hello,
@@ -52,6 +53,8 @@ class HostClient(asyncio.Protocol):
         self._wanted = 0
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._ended = asyncio.Event()
+        self.has_left = False
+        """Has the host ended in order, with no push missing here?"""
 
     @property
     def is_open(self) -> bool:
@@ -168,6 +171,8 @@ class HostClient(asyncio.Protocol):
                 call.set_exception(QuestionFailed())
             else:
                 call.set_result(content)
+        elif content == NOTHING_MORE:
+            self.has_left = True
         elif self._welcome.done():
             self._on_pushes(content)
         else:

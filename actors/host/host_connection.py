@@ -111,6 +111,10 @@ class Welcome(msgspec.Struct, frozen=True):
     has_missed: bool
 
 
+NOTHING_MORE: Final = msgspec.msgpack.encode([])
+"""The last push of a host that ends in order: the edge has had every push there was."""
+
+
 def keep_alive(connection: socket.socket, unacknowledged_ms: int = _UNACKNOWLEDGED_MS) -> None:
     """Send at once, and notice within seconds that the other machine is gone.
 
@@ -255,6 +259,12 @@ class HostServer:
                     self._missing.add(edge)
                     return
         connection.send(PUSH, msgspec.msgpack.encode(pushes))
+
+    def leave(self) -> None:
+        """End every connection after all that was pushed there, and say so."""
+        for connection in list(self._connections.values()):
+            connection.send(PUSH, NOTHING_MORE)
+        self.close()
 
     def close(self) -> None:
         """End every connection."""

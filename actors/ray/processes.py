@@ -226,7 +226,7 @@ class RayIdentityHost(IdentityHost):
         self._questions.stop()
         super().stop()
         self._lease.stop()
-        self._server.close()
+        self._server.leave()
 
     def _take(self, edge: str, batch: bytes, answer: Answer, incarnation: str) -> None:
         self._writer.submit(edge, batch, answer, incarnation)

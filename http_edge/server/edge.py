@@ -355,6 +355,13 @@ class Edge:
         self._hub.close_sessions_on(host)
         self._hub.close_sessions_of(self._gateway.routes.just_left(host))
 
+    def host_left(self, host: str) -> None:
+        """A host has ended in order, after all its pushes: what was handed over is whole.
+
+        Of what was not, the table says that it is lost. For an edge with ``LiveRoutes`` alone.
+        """
+        self._gateway.forget(host)
+
     async def _probe_hosts(self) -> None:
         """Notice a host that restarted while this edge sent it nothing."""
         while True:

@@ -119,13 +119,21 @@ class RayEdge:
             limits.host_call_s_max,
             self._take_pushes,
             self._host_forgot,
-            patience_s=0.0 if self._settings.has_placer else limits.move_wait_s_max,
         )
+        if self._settings.has_placer:
+            # It says which sessions were handed over, so what a host forgets in order is known.
+            caller = caller._replace(on_left=self._host_left)
+        else:
+            caller = caller._replace(patience_s=limits.move_wait_s_max)
         return ConnectedHostPort(caller, host, self._finder)
 
     def _host_forgot(self, host: str) -> None:
         if self._edge is not None:
             self._edge.host_forgot(host)
+
+    def _host_left(self, host: str) -> None:
+        if self._edge is not None:
+            self._edge.host_left(host)
 
     def _take_pushes(self, pushes: bytes) -> None:
         if self._edge is not None:

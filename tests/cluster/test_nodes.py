@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +118,16 @@ async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
 ) -> None:
     await spread(cluster, 4, 4)
     load = await Load.of([first, second], PAIRS)
+    sockets = [await Socket.open(pair.reader) for pair in load.pairs]
     async with load:
         await _a_node_comes_and_goes(cluster)
     assert load.refusals() == []
     await load.check()
 
+    # What ends in order hands sessions over whole: their sockets do not notice, not even as a host
+    # of the same name starts anew.
+    assert await _closed(sockets) == [None] * PAIRS
     load.write_to(first)
-    sockets = [await Socket.open(pair.reader) for pair in load.pairs]
     stay = await shards_of(cluster, "node-1")
     async with load:
         # Its main process alone: Ray ends the hosts and edges that it had started.
@@ -138,9 +141,10 @@ async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
     await load.check()
 
     # Sockets on the node that is left were closed where sessions were lost, and no others.
-    closed = await asyncio.gather(*[socket.closed_within(SHORT_S) for socket in sockets])
     readers = [pair.reader.identity.did for pair in load.pairs]
-    assert closed == [None if shard_of(did, SHARDS) in stay else 1012 for did in readers]
+    assert await _closed(sockets) == [
+        None if shard_of(did, SHARDS) in stay else 1012 for did in readers
+    ]
     await Socket.open(load.pairs[0].reader)
 
     await asyncio.to_thread(cluster.serve, 2)
@@ -149,6 +153,11 @@ async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(
     await load.check()
     await _the_first_is_lost(cluster, load, second)
     await load.check(second)
+
+
+async def _closed(sockets: Sequence[Socket]) -> list[int | None]:
+    """The close code of each, None for those that are open."""
+    return await asyncio.gather(*[socket.closed_within(SHORT_S) for socket in sockets])
 
 
 async def _a_node_comes_and_goes(cluster: Nodes) -> None:

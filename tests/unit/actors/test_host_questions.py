@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -191,6 +192,38 @@ async def test_sessions_end_with_the_connection_of_an_edge_and_not_with_its_next
     sessions.open(DID, "edge-0")  # of a client that is back before the edge reports
     await port.heartbeat(1, "second")
     assert sessions.edges_of(DID) == {"edge-0"}
+
+
+async def test_who_asks_a_host_learns_whether_the_one_before_has_ended_in_order(
+    options: HostOptions,
+) -> None:
+    leases, left = options.open_leases(), list[str]()
+    caller = Caller("edge-0", 10, nowhere, nowhere, patience_s=10, on_left=left.append)
+    port = ConnectedHostPort(caller, "host", HostFinder([leases]))
+    known = []
+    for end in (RayIdentityHost.stop, fail, RayIdentityHost.stop):
+        host = RayIdentityHost(options, lambda _name: None)
+        await until(partial(answered, port))
+        known.append(list(left))
+        await asyncio.to_thread(end, host)
+    assert known == [[], ["host"], ["host"]]
+    port.close()
+    leases.close()
+
+
+async def answered(port: ConnectedHostPort) -> bool:
+    """On both connections; one that has just ended answers nothing."""
+    with suppress(HostUnavailable):
+        await port.ask(ReadPages([Read(DID, Page(0, 1), PublicEventsFilter())]))
+        await port.ask(Ping())
+        return True
+    return False
+
+
+def fail(host: RayIdentityHost) -> None:
+    """Its connections end as those of a process that is killed."""
+    host._server.close()
+    host.stop()
 
 
 @pytest.mark.usefixtures("host")

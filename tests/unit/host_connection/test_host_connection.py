@@ -220,6 +220,21 @@ async def test_calls_on_a_connection_that_ends_are_lost_and_both_ends_know(host:
     assert await asyncio.wait_for(host.lost.get(), WAIT_S) == EDGE
 
 
+async def test_an_edge_knows_that_it_has_had_every_push_of_a_host_that_ends_in_order(
+    host: Host,
+) -> None:
+    came: asyncio.Queue[bytes] = asyncio.Queue()
+    pushes = [Push("did:x:me", EnvelopesWaiting())]
+    for end, is_in_order in ((host.server.close, False), (host.server.leave, True)):
+        client = await connect_to_host(host.address, EDGE, came.put_nowait)
+        host.server.push(EDGE, pushes)
+        assert msgspec.msgpack.decode(await came.get(), type=list[Push]) == pushes
+        assert not client.has_left
+        end()
+        await asyncio.wait_for(client.ended(), WAIT_S)
+        assert (client.has_left, came.empty()) == (is_in_order, True)
+
+
 async def test_a_new_connection_of_an_edge_ends_the_one_before(host: Host) -> None:
     before = await connect_to_host(host.address, EDGE, nowhere)
     after = await connect_to_host(host.address, EDGE, nowhere)
