@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 from typing_extensions import override
 
+from actors.core.replies import BatchResult
 from actors.host.host_connection import (
     ASKED_MS,
     FAILED,
@@ -29,6 +30,7 @@ _COPIED_BYTES_MAX: Final = 64 * 1024
 """The answer to a question that is longer is not copied."""
 Content: TypeAlias = bytes | memoryview
 _WELCOME: Final = msgspec.msgpack.Decoder(Welcome)
+_RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
 
 
 class HostConnectionLost(Exception):
@@ -165,7 +167,10 @@ class HostClient(asyncio.Protocol):
     def _take(self, number: int, content: Any) -> None:
         if number != PUSH:
             call = self._calls.get(number & ~FAILED)
-            if call is None or call.done():  # the caller has given up
+            if call is None or call.done():
+                # The caller has given up, and what is pushed with an answer is for all others.
+                if not number & QUESTION:
+                    self._take_pushes_of(content)
                 return
             if number & FAILED:
                 call.set_exception(QuestionFailed())
@@ -177,6 +182,10 @@ class HostClient(asyncio.Protocol):
             self._on_pushes(content)
         else:
             self._welcome.set_result(_WELCOME.decode(content))
+
+    def _take_pushes_of(self, answer: bytes) -> None:
+        if pushes := _RESULT.decode(answer).pushes:
+            self._on_pushes(msgspec.msgpack.encode(pushes))
 
 
 async def connect_to_host(address: HostAddress, edge: str, on_pushes: TakePushes) -> HostClient:

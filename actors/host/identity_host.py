@@ -290,7 +290,11 @@ class IdentityHost:
         return self._incarnation
 
     def forget_edge(self, edge: str) -> None:
-        """An edge has lost its sockets, or whatever was pushed to it on the way."""
+        """An edge has lost its sockets, or whatever was pushed to it on the way.
+
+        If it goes on it says how many sockets it has with its next connection.
+        """
+        self._sockets.pop(edge, None)
         self._writer.call(lambda: self._host.sessions.drop_edge(edge))
 
     def knows(self, did: str) -> bool:
@@ -392,7 +396,7 @@ class IdentityHost:
         )
 
     def _hand_over_keys(self, did: str, keys: Sequence[ClaimedKey]) -> None:
-        """Have an edge release them, the one that showed itself last.
+        """Have an edge release them, of those that are connected the one that came last.
 
         Without one, as where that is killed meanwhile, they stay claimed by who is gone, who loses
         them to who holds them.

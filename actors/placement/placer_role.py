@@ -49,6 +49,9 @@ a quarter of whose time this is."""
 _TABLE_S: Final = 1.0
 """How long a question for a newer table waits: who is not answered looks for another placer."""
 _ANSWER_S_MAX: Final = 3.0
+_FINISH_S_MAX: Final = 3.0
+"""For moves as the role is given up: a host that stands still would have it wait for longer, and
+whatever breaks off the next one finds."""
 _ORDER_S_MAX: Final = 60.0
 """For an order: a process may have to be started, and shards to be moved."""
 
@@ -115,10 +118,12 @@ class PlacerRole:
                 self._placing.close()
 
     async def leave(self) -> None:
-        """Give the role to others; what is under way is finished."""
+        """Give the role to others; what is under way is finished, if that takes no long time."""
         self._term.ended()
         if self._placer is not None:
-            await self._placer.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FINISH_S_MAX):
+                    await self._placer.close()
         if self._lease is not None:
             with contextlib.suppress(LogUnavailable):
                 await asyncio.to_thread(self._leases.leave, self._lease)

@@ -272,9 +272,14 @@ class Gateway:
         return outbox
 
     def _forget_idle(self) -> None:
-        """Dedicated hosts come and go, and each that was ever sent something has an outbox."""
-        for host in [host for host, outbox in self._outboxes.items() if outbox.is_idle]:
-            del self._outboxes[host]
+        """Dedicated hosts come and go, and each that was ever sent something has an outbox.
+
+        Those that live keep theirs: with its connection sessions there would end.
+        """
+        living = {*self.routes.hosts(), *self.routes.dedicated_hosts()}
+        for host in self._outboxes.keys() - living:
+            if self._outboxes[host].is_idle:
+                self._outboxes.pop(host).port.close()
 
     def _took_result(self, host: str, result: BatchResult) -> None:
         self.saw_incarnation(host, result.incarnation)

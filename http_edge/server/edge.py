@@ -258,20 +258,28 @@ class Edge:
         port: int = listener.getsockname()[1]
         return port
 
-    async def stop(self) -> None:
-        """Drain: no new work, running commands answered, sockets closed with 1001."""
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Drain: no new work, running commands answered, sockets closed with 1001.
+
+        Within ``drain_s``, without it within ``limits.drain_s_max``: half of that is for deliveries
+        to agents' endpoints, which strangers have named and which may take any time.
+        """
+        drain_s = self._settings.limits.drain_s_max if drain_s is None else drain_s
         self._in_flight.draining = True
         for task in (*self._watching, *self._working):
             task.cancel()
         self._hub.close_all()
         if self._mediation is not None:  # those included that no agent has used yet
             self._mediation.sockets.close_all(GOING_AWAY)
-        await self._delivery_workers.close()
+        delivered = asyncio.ensure_future(self._delivery_workers.close(drain_s / 2))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.limits.drain_s_max):
+            async with asyncio.timeout(drain_s):
                 await self._gateway.drained()
+                await asyncio.shield(delivered)
+                await self._gateway.drained()  # what was delivered is removed
                 if self._settings.audit.refusals_period_s:
                     await self._refusals.record()
+        await delivered
         await self._listener.stop()
         await self._operators.stop()
         for fetched in (self._web, self._agent_dids):

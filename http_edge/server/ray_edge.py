@@ -89,10 +89,10 @@ class RayEdge:
         assert self._edge is not None
         return msgspec.msgpack.encode(self._edge.report())
 
-    async def stop(self) -> None:
-        """Drain and stop listening."""
+    async def stop(self, drain_s: float) -> None:
+        """Drain, for so long at most, and stop listening."""
         if self._edge is not None:
-            await self._edge.stop()
+            await self._edge.stop(drain_s)
         self._stopped.set()
 
     @staticmethod

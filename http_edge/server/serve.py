@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,8 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
 _STOP_HOSTS_S_MAX: Final = 1.5
+_STOP_LISTENING_S: Final = 0.5
+"""For an edge, of the time to drain: to close its connections."""
 
 
 def run(loaded: Loaded) -> int:
@@ -283,14 +285,18 @@ class _Mediator:
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._settings.limits.drain_s_max
+        steps = list[Awaitable[None]]()
         if self._node is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.limits.drain_s_max / 2):
                     await self._node.leave()
-            await self._node.stop()
+            # Beside the edges: as the placer it may be asking a host that does not answer.
+            steps.append(self._node.stop())
+        drain_s = max(0.0, ends_at - loop.time() - _STOP_LISTENING_S)
+        steps += [edge.stop.remote(drain_s) for edge in self._edges]
         with contextlib.suppress(TimeoutError, ray_errors.RayError):
             async with asyncio.timeout_at(ends_at):
-                await asyncio.gather(*[edge.stop.remote() for edge in self._edges])
+                await asyncio.gather(*steps)
         with contextlib.suppress(TimeoutError, ray_errors.RayError):
             async with asyncio.timeout(_STOP_HOSTS_S_MAX):
                 await asyncio.gather(*[host.stop.remote() for host in self._hosts])

@@ -95,15 +95,21 @@ async def in_flight(
 ) -> list[asyncio.Task[tuple[int, dict[str, Any]]]]:
     """Commands that have reached a host which does not answer now.
 
-    An edge reads its connections in turn, so a few answers to later requests prove that it has
-    taken and passed on the earlier ones.
+    Each finds a connection that the edge has accepted. It reads them in turn, so a few answers to
+    later requests prove that it has taken and passed on the earlier ones.
     """
+    await asyncio.gather(*[_introduced(mediator) for _ in range(len(bodies) + 1)])
     tasks = [asyncio.create_task(post(mediator, body)) for body in bodies]
     for _ in range(_ROUND_TRIPS):
-        async with mediator.transport.session.get(mediator.transport.at("/")) as response:
-            assert response.status == 200
+        await _introduced(mediator)
     assert not any(task.done() for task in tasks)
     return tasks
+
+
+async def _introduced(mediator: MediatorClient) -> None:
+    """Have the mediator say what it is: by a new connection if all others are in use."""
+    async with mediator.transport.session.get(mediator.transport.at("/")) as response:
+        assert response.status == 200
 
 
 class Socket:

@@ -145,7 +145,7 @@ async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
             send(host, signal.SIGCONT)
             answers = [await task for task in commands]
             code, seconds = await ending
-        assert [status for status, _ in answers] == [200] * 20
+        assert [answer for answer in answers if answer[0] != 200] == []
         assert code == 0
         assert seconds < DRAINED_S_MAX
         server.wait_until_gone()

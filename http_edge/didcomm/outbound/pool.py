@@ -60,15 +60,18 @@ class DeliveryWorkers:
             "agents": len(self._agents),
         }
 
-    async def close(self) -> None:
-        """Let the messages that are on their way arrive, begin no other, and end."""
+    async def close(self, seconds_max: float) -> None:
+        """Let the messages that are on their way arrive, begin no other, and end.
+
+        What takes longer than ``seconds_max`` breaks off: it stays queued and is delivered again.
+        """
         self._closing = True
         for worker in self._agents.values():
             worker.end()
         tasks = set(self._tasks)
         try:
             if tasks:
-                await asyncio.wait(tasks, timeout=self._queue.settings.timeout_s)
+                await asyncio.wait(tasks, timeout=seconds_max)
         finally:
             for task in tasks:
                 task.cancel()

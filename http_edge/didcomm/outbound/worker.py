@@ -191,8 +191,8 @@ class DeliveryWorker:
             case _Round.DELIVERED:
                 self._failures = 0
                 self._refusing = False
-            case _Round.NOTHING if self._woken.is_set():
-                pass  # something came after the look
+            case _Round.NOTHING | _Round.GONE if self._woken.is_set():
+                pass  # something came after the look, an endpoint maybe
             case _Round.NOTHING if self._aside:
                 until_ms = min(until_ms for until_ms, _ in self._aside)
                 await self._sleep(self._woken, (until_ms - self._queue.clock()) / 1000)

@@ -12,6 +12,8 @@ from http_edge.clients.didcomm import ProblemReported
 from http_edge.clients.didcomm.pickup import delivered
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import recipients
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from tests.edge.didcomm.newer_wallets import ask_of, connected
 from tests.edge.didcomm.wallet_network import (
     ENVELOPE,
     SERVICE,
@@ -26,6 +28,7 @@ from tests.edge.didcomm.wallet_network import (
 )
 from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
+from tests.unit.outbound.agent_host import Gate, agent_host
 
 PING = "trust_ping/1.0/ping"
 MEDIATE = "coordinate-mediation/1.0/mediate-request"
@@ -385,3 +388,25 @@ def test_the_service_key_follows_from_the_mediators_keys() -> None:
     """A backup of the key file covers it; were it to change, no wallet would find its mediator."""
     public = "a670add54589992203330e877039581d809d383fe7d745bceb03a194c28c2efb"
     assert SERVICE.public.hex() == public
+
+
+# ---- endpoints of agents
+
+
+@pytest.mark.parametrize(
+    "settings", [{"outbound": {"allowed_networks": ["127.0.0.0/8"], "timeout_s": 120}}]
+)
+async def test_a_stop_does_not_wait_for_an_endpoint_that_never_answers(
+    network: WalletNetwork,
+) -> None:
+    async with agent_host() as far:
+        far.answer = Gate()
+        wallet = await connected(network, did_method="peer2", endpoint=far.url(host="127.0.0.1"))
+        ping = ask_of("trust-ping/2.0/ping", response_requested=True)
+        posted = await network.post(wallet.connection.pack(ping), content_type=MEDIA_TYPE)
+        assert posted.status == 202
+        await far.has(1)
+        await asyncio.wait_for(network.mediator.restart(), WAIT_S)
+        # What broke off is still queued.
+        await far.has(2)
+        assert len(set(far.received)) == 1

@@ -14,9 +14,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from actors.core.commands import Page, Read
+from actors.core.commands import ClaimedKey, Page, Read
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
+from actors.core.replies import KeysOver, Push
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.host_client import Content, HostClient
 from actors.host.host_finder import HostFinder
@@ -224,6 +225,32 @@ def fail(host: RayIdentityHost) -> None:
     """Its connections end as those of a process that is killed."""
     host._server.close()
     host.stop()
+
+
+async def test_an_edge_that_is_gone_has_no_sockets_and_gets_no_keys_of_ended_agents(
+    host: RayIdentityHost, options: HostOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases, pushed = options.open_leases(), list[tuple[str, list[Push]]]()
+    ports = {
+        name: ConnectedHostPort(
+            Caller(name, 10, nowhere, nowhere, patience_s=10), "host", HostFinder([leases])
+        )
+        for name in ("edge-0", "edge-1")
+    }
+    for port in ports.values():
+        await port.heartbeat(7, "first")
+    ports["edge-1"].close()
+
+    async def forgotten() -> bool:
+        return (await ports["edge-0"].ask(QueryStats())).sockets == {"edge-0": 7}
+
+    await until(forgotten)
+    monkeypatch.setattr(host, "_push_out", lambda edge, pushes: pushed.append((edge, pushes)))
+    keys = [ClaimedKey("did:key:z6Mk", 1)]
+    host._hand_over_keys(DID, keys)
+    assert pushed == [("edge-0", [Push(DID, KeysOver(keys))])]
+    ports["edge-0"].close()
+    leases.close()
 
 
 @pytest.mark.usefixtures("host")

@@ -20,6 +20,7 @@ from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster
 
 LOOPBACK = "127.0.0.1"
 LONG_S = 600.0
+LEFT_S_MAX = 10.0
 
 
 @pytest.fixture
@@ -101,6 +102,21 @@ async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is
     second = Process(cluster, "b", tmp_path)
     assert await placing(link) == dict.fromkeys(SHARDS, "host-a-0")
     await second.leave()
+
+
+async def test_the_role_is_given_up_though_a_move_goes_on_for_ever(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.placement.placer_role._FINISH_S_MAX", 0.1)
+    first = Process(cluster, "a", tmp_path)
+    assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
+    cluster.silence("host-a-0")
+    cluster.start("host-b-0", "b")
+    while not cluster.placer._moving:
+        await asyncio.sleep(0.05)
+    await asyncio.wait_for(first.leave(), LEFT_S_MAX)
+    assert leases.living() == []
+    cluster.wake("host-a-0")
 
 
 async def test_who_has_lost_the_role_answers_no_more(

@@ -243,16 +243,17 @@ async def test_drained_waits_for_every_command_taken() -> None:
 
 async def test_outboxes_of_hosts_with_nothing_to_send_are_forgotten() -> None:
     found: list[str] = []
+    made: dict[str, RecordingHost] = {}
 
     def port(name: str) -> RecordingHost:
         found.append(name)
-        return RecordingHost()
+        return made.setdefault(name, RecordingHost())
 
     placement = Placement(shards=16, hosts=1)
     routes = LiveRoutes(placement)
     dids = [f"did:a:{number}" for number in range(5_000)]
     owners = {did: PartitionOwner(dedicated_host_name(did, "node"), "own-1") for did in dids}
-    routes.update(PlacementTable(1, {}, {}, {**owners}))
+    routes.update(PlacementTable(1, {}, {"host-0": "node"}, {**owners}))
     gateway = Gateway(
         routes,
         port,
@@ -260,11 +261,17 @@ async def test_outboxes_of_hosts_with_nothing_to_send_are_forgotten() -> None:
         on_push=lambda _: None,
         on_new_incarnation=lambda _: None,
     )
+    living = gateway.port("host-0")
+    assert isinstance(living, RecordingHost)
     for did in dids:
         submission = Submission(did, did, b"", None, command=None)
         assert await gateway.submit(submission) == Done()
     assert len(gateway._outboxes) <= 4_096
-    assert len(found) == 5_000
+    assert len(found) == 5_001
+    # Of hosts that live none is: an edge that connects anew loses its sessions there.
+    assert gateway.port("host-0") is living
+    assert not living.is_cut
+    assert made[dedicated_host_name(dids[0], "node")].is_cut
 
 
 async def test_the_first_registration_is_one_line_of_the_log_and_a_refused_one_is_none(

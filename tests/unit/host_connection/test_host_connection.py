@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors.core.replies import EnvelopesWaiting, Push
+from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push
 from actors.host.host_client import (
     HostClient,
     HostConnectionLost,
@@ -235,6 +235,26 @@ async def test_an_edge_knows_that_it_has_had_every_push_of_a_host_that_ends_in_o
         assert (client.has_left, came.empty()) == (is_in_order, True)
 
 
+async def test_what_is_pushed_with_an_answer_arrives_though_the_caller_has_given_up(
+    host: Host,
+) -> None:
+    came: asyncio.Queue[bytes] = asyncio.Queue()
+    pushes = [Push("did:x:me", EnvelopesWaiting())]
+    client = await connect_to_host(host.address, EDGE, came.put_nowait)
+    calls = [asyncio.create_task(client.submit(b"batch")), asyncio.create_task(client.ask(b"?"))]
+    _, _, answer, incarnation = await host.next()
+    _, answered = await asyncio.wait_for(host.questions.get(), WAIT_S)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    answered(b"late")
+    answer(msgspec.msgpack.encode(BatchResult(incarnation, [Done()], pushes)))
+    pushed = await asyncio.wait_for(came.get(), WAIT_S)
+    assert msgspec.msgpack.decode(pushed, type=list[Push]) == pushes
+    assert came.empty()
+    client.close()
+
+
 async def test_a_new_connection_of_an_edge_ends_the_one_before(host: Host) -> None:
     before = await connect_to_host(host.address, EDGE, nowhere)
     after = await connect_to_host(host.address, EDGE, nowhere)
@@ -257,7 +277,7 @@ async def test_an_answer_whose_caller_has_given_up_disturbs_no_other(host: Host)
     (_, _, late, _) = await host.next()
     call = asyncio.create_task(client.submit(b"batch"))
     _, _, answer, _ = await host.next()
-    late(b"late")
+    late(msgspec.msgpack.encode(BatchResult("first", [Done()], [])))
     answer(b"answer")
     assert await call == b"answer"
     client.close()

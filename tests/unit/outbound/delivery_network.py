@@ -218,7 +218,7 @@ class DeliveryNetwork:
     async def stop(self) -> None:
         """End all workers, then the hosts."""
         for workers in self._pools:
-            await asyncio.wait_for(workers.close(), WAIT_S)
+            await asyncio.wait_for(workers.close(WAIT_S), WAIT_S)
         for gateway, _ in self._edges.values():
             await asyncio.wait_for(gateway.drained(), WAIT_S)
         await self.hosts.stop()

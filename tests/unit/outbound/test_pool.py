@@ -180,7 +180,7 @@ async def test_closing_lets_the_message_on_its_way_arrive_and_begins_no_other(
     workers = network.workers(agents.lookup)
     workers.wake(ALICE)
     await agents.has(1)
-    closing = asyncio.create_task(workers.close())
+    closing = asyncio.create_task(workers.close(WAIT_S))
     await asyncio.sleep(0)
     gate.released.set()
     await asyncio.wait_for(closing, WAIT_S)
@@ -197,10 +197,10 @@ async def test_closing_does_not_wait_for_an_endpoint_that_never_answers(
     await network.connect(ALICE, agents.url())
     await network.queue(ALICE, *envelopes(1))
     agents.answer = gate = Gate()
-    workers = network.workers(agents.lookup, timeout_s=0.2)
+    workers = network.workers(agents.lookup, timeout_s=120)
     workers.wake(ALICE)
     await agents.has(1)
-    await asyncio.wait_for(workers.close(), WAIT_S)
+    await asyncio.wait_for(workers.close(0.2), WAIT_S)
     assert await network.waiting(ALICE) == 1
     gate.released.set()
 
@@ -215,7 +215,7 @@ async def test_the_log_names_the_host_and_nothing_else(
     workers = network.workers(agents.lookup)
     workers.wake(ALICE)
     await network.identities().answered(ReleaseLeases)
-    await workers.close()
+    await workers.close(WAIT_S)
     (record,) = [record for record in caplog.records if "outbound" in record.getMessage()]
     assert vars(record)["host"] == "agent.example"
     assert vars(record)["reason"] == "unavailable"

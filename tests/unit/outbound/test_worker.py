@@ -5,6 +5,7 @@ from aiohttp import web
 
 from actors.core.commands import (
     DeliverMessages,
+    QueryConnection,
     QueryQueue,
     ReleaseLeases,
     RemoveMessages,
@@ -263,6 +264,23 @@ async def test_an_agent_without_an_endpoint_is_left_alone(
     await idle(workers)
     assert await network.waiting(ALICE) == 1
     assert DeliverMessages not in network.identities().counts
+
+
+async def test_an_endpoint_that_is_named_just_as_none_was_found_is_not_overlooked(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, "")
+    workers = network.workers(agents.lookup)
+
+    async def name_it() -> None:
+        await network.connect(ALICE, agents.url())
+        await network.queue(ALICE, *envelopes(1))
+        workers.wake(ALICE)
+
+    network.identities().before_answer[QueryConnection] = name_it
+    workers.wake(ALICE)
+    await idle(workers)
+    assert agents.received == envelopes(1)
 
 
 async def test_an_agent_that_names_another_endpoint_is_reached_there(
