@@ -112,7 +112,7 @@ async def test_the_role_is_given_up_though_a_move_goes_on_for_ever(
     assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
     cluster.silence("host-a-0")
     cluster.start("host-b-0", "b")
-    while not cluster.placer._moving:
+    while not cluster.placer._moving:  # noqa: ASYNC110 - the placer's own
         await asyncio.sleep(0.05)
     await asyncio.wait_for(first.leave(), LEFT_S_MAX)
     assert leases.living() == []
