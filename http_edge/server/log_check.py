@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import base58
 
@@ -28,6 +29,8 @@ from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.server.exits import Exit, Stop, unfinished
 from http_edge.settings.settings import Settings
 
+MEDIATOR_KEY: Final = "mediator_key"
+"""The name, in the settings of a log, of the public key that the log belongs to."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -155,7 +158,7 @@ def _check_states(log: EventLog, settings: Settings) -> None:
 
 def _check_keys(settings: Settings, log: EventLog) -> None:
     """Hold the keys to those of the log, or make some for a log that has none yet."""
-    path, known = settings.keys_path, log.settings().get("mediator_key")
+    path, known = settings.keys_path, log.settings().get(MEDIATOR_KEY)
     if known is not None and not path.exists():
         raise Stop(
             Exit.UNSAFE,
@@ -167,7 +170,7 @@ def _check_keys(settings: Settings, log: EventLog) -> None:
     except KeyFileRefused as error:
         raise Stop(Exit.UNSAFE, str(error)) from error
     own = base58.b58encode(keys.signing_public).decode()
-    known = log.setting("mediator_key", own)
+    known = log.setting(MEDIATOR_KEY, own)
     if known != own:
         raise Stop(
             Exit.UNSAFE,

@@ -43,6 +43,7 @@ from http_edge.crypto.mediator_keys import MediatorKeys, create, load
 from http_edge.server.archive_check import seam_of, sections_to
 from http_edge.server.data_dir import locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.server.pruning import beginning_of
 
 AsOf: TypeAlias = datetime | int | None
@@ -196,6 +197,10 @@ def _log_source(
             remedy = "Name the log of a mediator, or its export, with --from."
             raise Stop(Exit.USAGE, "the source is not the log of a mediator", remedy)
         name = str(path) if is_file else "the log in PostgreSQL"
+        own = _own_key(keys)
+        # One that no mediator has served since it was restored by an earlier release has none.
+        _check_key("the log", constants["mediator_did"], constants.get(MEDIATOR_KEY, own), own)
+        constants = {**constants, MEDIATOR_KEY: own}
         if SEAM in constants:
             place = archive or (str(path.parent / "archive") if is_file else None)
             yield _both_sources(name, log, place, keys, until)
@@ -237,6 +242,7 @@ def _both_sources(
     if isinstance(until, datetime):
         until = _until(name, _sealed_in(sections()), until)
     constants = {each: value for each, value in log.settings().items() if each != SEAM}
+    constants[MEDIATOR_KEY] = _own_key(keys)
     source = Source(name, sections(), constants, log.position(), until)
     return _begun(source, place, catalog, keys)
 
@@ -281,16 +287,10 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
     except FileMissing:
         remedy = "Name the folder or URI that poste export wrote to with --from."
         raise Stop(Exit.UNREACHABLE, f"there is no export at {place.address()}", remedy) from None
-    public_key = base58.b58encode(keys.signing_public).decode()
-    if head.public_key != public_key:
-        raise Stop(
-            Exit.UNSAFE,
-            f"the export is of {head.mediator_did} with the key {head.public_key},"
-            f" the keys at hand are those of {public_key}",
-            f"Name the backup of the keys of {head.mediator_did} with --keys.",
-        )
+    own = _own_key(keys)
+    _check_key("the export", head.mediator_did, head.public_key, own)
     catalog = catalog_of(place, partial(signatures.verify, keys.signing_public), is_whole=True)
-    constants = {"mediator_did": head.mediator_did, "shards": str(head.shards)}
+    constants = {"mediator_did": head.mediator_did, "shards": str(head.shards), MEDIATOR_KEY: own}
     name = place.address()
     _check_not_pruned(name, catalog, until)
     if isinstance(until, datetime):
@@ -298,6 +298,21 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
         until = _until(name, _sealed_in_files(place, catalog), until)
     sections = exported_sections(place, catalog, until)
     return _begun(Source(name, sections, constants, catalog.last, until), place, catalog, keys)
+
+
+def _own_key(keys: MediatorKeys) -> str:
+    """The public key in the form that logs and exports name it in."""
+    return base58.b58encode(keys.signing_public).decode()
+
+
+def _check_key(what: str, did: str, known: str, own: str) -> None:
+    """Refuse what belongs to another key than the one at hand."""
+    if known != own:
+        raise Stop(
+            Exit.UNSAFE,
+            f"{what} is of {did} with the key {known}, the keys at hand are those of {own}",
+            f"Name the backup of the keys of {did} with --keys.",
+        )
 
 
 def _until(name: str, seals: Iterable[tuple[int, int]], at: datetime) -> int:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import base58
 import pytest
 
 from actors.core import commands as c
@@ -104,11 +105,13 @@ class Original:
         self.keys = folder / "backup.json"
         self.data_dir.mkdir()
         keys_path = self.data_dir / "mediator-keys.json"
-        load_or_create(keys_path)
+        keys = load_or_create(keys_path)
+        self.key = base58.b58encode(keys.signing_public).decode()
         self.keys.write_bytes(keys_path.read_bytes())
         self.keys.chmod(0o600)
         with closing(open_log(self.dsn)) as log:
             log.setting("mediator_did", MEDIATOR)
+            log.setting("mediator_key", self.key)
             log.setting("shards", str(PLACEMENT.shards))
             history = History(log)
             history.play(random_script(seed, acts))
@@ -271,14 +274,15 @@ def test_a_damaged_export_is_refused(
     assert run("log", "verify", "--data-dir", "new").code != Exit.OK
 
 
-def test_only_the_keys_of_the_mediator_restore_its_export(
+def test_only_the_keys_of_the_mediator_restore_its_export_or_its_log(
     run: Run, original: Original, tmp_path: Path
 ) -> None:
     load_or_create(tmp_path / "others.json")
     target = str(tmp_path / "new")
-    wrong = restore(run, original.place, target, tmp_path / "others.json")
-    assert wrong.code == Exit.UNSAFE
-    assert f"Name the backup of the keys of {MEDIATOR}" in wrong.err
+    for source in (original.place, original.dsn):
+        wrong = restore(run, source, target, tmp_path / "others.json")
+        assert wrong.code == Exit.UNSAFE
+        assert f"Name the backup of the keys of {MEDIATOR}" in wrong.err
     missing = restore(run, original.place, target, tmp_path / "nowhere.json")
     assert (missing.code, "nowhere.json" in missing.err) == (Exit.USAGE, True)
     assert "there is no key file at" in missing.err
@@ -289,6 +293,23 @@ def test_only_the_keys_of_the_mediator_restore_its_export(
     (tmp_path / "new").mkdir()
     load_or_create(tmp_path / "new" / "mediator-keys.json")
     assert "holds other keys" in restore(run, original.place, target, original.keys).err
+
+
+def test_a_restored_log_is_served_with_no_other_keys(
+    run: Run, original: Original, target: tuple[str, str], restored: Path
+) -> None:
+    """Not with new ones either, where the file of those that it was restored with is gone."""
+    keys_path = restored / "mediator-keys.json"
+    here = ("--listen", "127.0.0.1:0", "--set", f"shards={PLACEMENT.shards}")
+    named = ("--log", target[1], "--did", MEDIATOR, *here)
+    keys_path.unlink()
+    missing = run("serve", "--data-dir", str(restored), *named)
+    assert (missing.code, keys_path.exists()) == (Exit.UNSAFE, False), missing.err
+    assert f"is missing, and the log belongs to the key {original.key}" in missing.err
+    load_or_create(keys_path)
+    others = run("serve", "--data-dir", str(restored), *named)
+    assert others.code == Exit.UNSAFE
+    assert f"The log belongs to the mediator with the key {original.key}" in others.err
 
 
 def test_a_target_that_holds_a_log_is_refused(run: Run, original: Original) -> None:
