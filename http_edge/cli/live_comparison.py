@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -39,6 +39,7 @@ from actors.host.inspection import (
     StatesDescribed,
 )
 from eventstore.log.event_log import EventLog
+from eventstore.log.streams import erased_name, stream_of
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
@@ -251,6 +252,7 @@ class Collector:
         """
         targets = set(exported)
         targets.update(self._answer_to(ListCachedIdentities(), CachedIdentities).targets)
+        targets -= self._note_nameless(targets)
         answered = 0
         for answer in self._answers(sorted(targets)):
             for described in answer.states:
@@ -261,6 +263,17 @@ class Collector:
         for index in range(shards):
             held = self._answer_to(DescribeNonces(shard_name(index)), NoncesHeld)
             self._writer.add_nonces(held)
+
+    def _note_nameless(self, targets: Set[str]) -> Set[str]:
+        """Those of the targets that are none: the export has lost their names, and so has memory.
+
+        Where memory has the name yet, it is another one of the targets.
+        """
+        nameless = {name for name in targets if erased_name(name) == name}
+        if nameless:
+            known = {stream_of(name) for name in targets - nameless}
+            self._writer.add_asleep([n for n in sorted(nameless) if stream_of(n) not in known])
+        return nameless
 
     def _answers(self, targets: Sequence[str]) -> Iterator[StatesDescribed]:
         parts = (targets[i : i + TARGETS_MAX] for i in range(0, len(targets), TARGETS_MAX))

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from actors.core.evolve import from_snapshot
 from actors.core.state_rows import TABLES, Row, state_rows
 from actors.host.inspection import DescribedState, NoncesHeld
-from eventstore.log.streams import identity_stream
+from eventstore.log.streams import identity_stream, stream_of
 from eventstore.parquet.schema import arrow_type
 
 _ROWS_AT_ONCE: Final = 50_000
@@ -175,10 +175,8 @@ class DumpWriter:
             self._flush()
 
     def add_asleep(self, targets: Sequence[str]) -> None:
-        """Identities in no process, which do not describe themselves."""
-        self._add(
-            "asleep", [AsleepRow(identity_stream(target).bytes, target) for target in targets]
-        )
+        """Identities in no process, which do not describe themselves; also without their names."""
+        self._add("asleep", [AsleepRow(stream_of(target), target) for target in targets])
 
     def add_nonces(self, held: NoncesHeld) -> None:
         """A partition and its nonces, but those that may have expired by now."""

@@ -302,7 +302,8 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
 
 def _own_key(keys: MediatorKeys) -> str:
     """The public key in the form that logs and exports name it in."""
-    return base58.b58encode(keys.signing_public).decode()
+    encoded: str = base58.b58encode(keys.signing_public).decode()
+    return encoded
 
 
 def _check_key(what: str, did: str, known: str, own: str) -> None:

@@ -12,7 +12,7 @@ differences; only of rows that are not the same are the values looked at.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,14 @@ from pyspark.sql.types import BinaryType
 
 from eventstore.parquet.opening import NotExported, Position, position_text
 from projections.errors import UNSAFE, ProjectionError
+from projections.rebuild.erased import (
+    ERASURES,
+    about_names,
+    left_streams,
+    names_of,
+    with_names,
+    without_names,
+)
 from projections.spark.export import ExportedLog, spark_path, spark_schema
 from projections.tables.contracts import CONTRACTS
 from projections.tables.projection import Projection, Step, rare_events
@@ -192,7 +200,7 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
         name: _read_table(spark, Path(folder) / f"{name}.parquet")
         for name in (*_KEYS, "watermarks", "asleep", "unserved", "partitions")
     }
-    events = export.events(spark, until=dump.before)
+    events, alike = _names_alike(export, export.events(spark, until=dump.before))
     types = export.types(export.start, dump.before)
     names = [name for name in _KEYS if dump.rows[name] or not types.isdisjoint(_READS[name])]
     rebuilt, kept = _rebuilt(_step(events, types, live["watermarks"], dump), names)
@@ -200,7 +208,10 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
     heads, nonces = _of_partitions(live, seals)
     rebuilt |= {"seals": heads, "nonces": nonces}
     sides = [
-        [rows_as_text(name, side[name].select(*live[name].columns), *_KEYS[name]) for name in names]
+        [
+            rows_as_text(name, alike(side[name].select(*live[name].columns)), *_KEYS[name])
+            for name in names
+        ]
         for side in (live, rebuilt)
     ]
     found = united(
@@ -286,6 +297,20 @@ def _queue_sums(queues: DataFrame) -> dict[str, DataFrame]:
         .groupBy("identity", "recipient_key")
         .agg(F.count("*").alias("messages"), F.sum("size_bytes").alias("bytes")),
     }
+
+
+def _names_alike(
+    export: ExportedLog, events: DataFrame
+) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
+    """The events, and how rows of both sides get one name for what was erased.
+
+    Memory may have its name yet, and some of the events.
+    """
+    if not export.counts(export.last).get(ERASURES):
+        return events, lambda rows: rows
+    about = about_names(events)
+    left = left_streams(about)
+    return with_names(events, names_of(about)), lambda rows: without_names(rows, left)
 
 
 def _in_order(rows: DataFrame, *order: str) -> DataFrame:

@@ -51,6 +51,7 @@ would be sent, and looked through in planning, once for each column of names in 
 become more for ever. A join is a broadcast for each of these columns, a quarter of the work of the
 smallest rebuild."""
 _NAME: Final = "name_of_stream"
+_LEFT_NAME: Final = rf"^({'|'.join(KINDS)}|){LEFT}([0-9a-f]{{32}})$"
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,32 @@ def with_names(events: DataFrame, names: DataFrame) -> DataFrame:
     named = names.select("stream", F.col("identity").alias(_NAME))
     joined = events.join(F.broadcast(named), "stream", "left")
     return joined.withColumn("identity", F.coalesce(_NAME, "identity")).drop(_NAME)
+
+
+def left_streams(about: DataFrame) -> DataFrame:
+    """The ``stream`` of each whose name has left some event, or is to: of what was erased.
+
+    Args:
+        about: rows of ``about_names``.
+    """
+    erased = erased_identities(said_last(about)).select("stream")
+    return erased.unionAll(names_of(about).select("stream")).distinct()
+
+
+def without_names(rows: DataFrame, left: DataFrame) -> DataFrame:
+    """The rows, with what stands in place of it for each name of these streams.
+
+    So rows that have such a name, and rows that have it no more, are the same.
+    """
+    for name in names_in(rows.columns):
+        digits = F.regexp_extract(name, _LEFT_NAME, 2)
+        stream = F.when(digits == "", _computed(F.col(name))).otherwise(F.unhex(digits))
+        gone = left.select(F.col("stream").alias(_GONE))
+        joined = rows.join(F.broadcast(gone), stream == F.col(_GONE), "left")
+        kind = F.regexp_extract(name, rf"^({'|'.join(KINDS)})", 1)
+        stands = F.concat(kind, F.lit(LEFT), F.lower(F.hex(_GONE)))
+        rows = joined.withColumn(name, F.coalesce(stands, name)).drop(_GONE)
+    return rows
 
 
 def has_nameless(about: DataFrame) -> bool:

@@ -14,14 +14,15 @@ from actors.core.evolve import to_snapshot
 from actors.core.identity import FOLD
 from actors.host.state_cache import read_identity
 from eventstore.log.event_log import EventLog, Snapshot
-from eventstore.log.streams import identity_stream
+from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.opening import NotExported
 from eventstore.stores.open_log import open_log
 from projections.compare.compare import Difference, DumpDamaged, compare
 from projections.spark.export import open_export
-from tests.histories import AGENTS, IDENTITIES, History, random_script
+from tests.histories import AGENTS, CROWD, IDENTITIES, History, random_script
 from tests.projections.dumps import dump_host, rewrite
-from tests.projections.exports import export_log
+from tests.projections.exports import export_log, take_out_erased
+from tests.projections.test_rebuild import erase
 
 ALICE, ZOE = IDENTITIES
 Row = dict[str, Any]
@@ -54,6 +55,40 @@ def test_a_host_knows_what_its_log_says_while_it_goes_on(
     rows = {table.name: table.rows for table in found.tables}
     assert rows == dumped.rows
     assert [name for name, count in rows.items() if not count] == []
+
+
+@pytest.mark.spark
+def test_who_was_erased_is_the_same_in_memory_and_in_an_export_that_has_lost_the_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also when memory does not know it, as after a restart; a difference of it is found."""
+    export, gone = tmp_path / "export", CROWD.identities[0]
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        history = History(log)
+        history.play(random_script(19, 300))
+        erase(history, gone)
+        history.commit()
+        export_log(log, export, rows_max=300)
+        assert take_out_erased(log, export).names > 10
+        found = {}
+        for name in ("before", "after"):
+            if name == "after":
+                history._host = history._new_host()
+            dump_host(history._host, log, export, tmp_path / name)
+            export_log(log, export)
+            found[name] = compare(spark, open_export(str(export)), str(tmp_path / name))
+        rewrite(tmp_path / "before", "identities", lambda rows: changed_of(rows, gone))
+        spoiled = compare(spark, open_export(str(export)), str(tmp_path / "before"))
+    assert {name: one.listed for name, one in found.items()} == {"before": [], "after": []}
+    assert found["before"].identities > found["after"].identities > 0
+    assert [(d.identity, d.column, d.live) for d in spoiled.listed] == [
+        (erased_name(gone), "erased", "false")
+    ]
+
+
+def changed_of(rows: list[Row], did: str) -> list[Row]:
+    """The same rows, but the one of this identity says that it was not erased."""
+    return [{**row, "erased": row["erased"] and row["identity"] != did} for row in rows]
 
 
 @pytest.mark.spark
