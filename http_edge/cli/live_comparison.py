@@ -14,7 +14,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -264,7 +265,7 @@ class Collector:
             held = self._answer_to(DescribeNonces(shard_name(index)), NoncesHeld)
             self._writer.add_nonces(held)
 
-    def _note_nameless(self, targets: Set[str]) -> Set[str]:
+    def _note_nameless(self, targets: AbstractSet[str]) -> AbstractSet[str]:
         """Those of the targets that are none: the export has lost their names, and so has memory.
 
         Where memory has the name yet, it is another one of the targets.

@@ -26,7 +26,9 @@ from pyspark.sql.types import BinaryType
 
 from eventstore.parquet.opening import NotExported, Position, position_text
 from projections.errors import UNSAFE, ProjectionError
-from projections.rebuild.erased import (
+from projections.spark.export import ExportedLog, spark_path, spark_schema
+from projections.tables.contracts import CONTRACTS
+from projections.tables.erased import (
     ERASURES,
     about_names,
     left_streams,
@@ -34,8 +36,6 @@ from projections.rebuild.erased import (
     with_names,
     without_names,
 )
-from projections.spark.export import ExportedLog, spark_path, spark_schema
-from projections.tables.contracts import CONTRACTS
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.queues import QUEUES
 from projections.tables.registry import PROJECTIONS, RARE

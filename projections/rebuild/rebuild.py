@@ -33,7 +33,17 @@ from projections.generations.generation import (
 from projections.generations.lock import only_rebuild
 from projections.generations.place import Kept, TablesPlace
 from projections.generations.reading import read_files
-from projections.rebuild.erased import (
+from projections.rebuild.writing import (
+    Parts,
+    all_parts,
+    buckets_for,
+    parts_to_write,
+    slots_by_type,
+    slots_naming,
+    write_rows,
+)
+from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
+from projections.tables.erased import (
     ERASURES,
     ErasedIdentities,
     about_names,
@@ -44,18 +54,8 @@ from projections.rebuild.erased import (
     names_in,
     names_of,
     said_last,
-    slots_naming,
     with_names,
 )
-from projections.rebuild.writing import (
-    Parts,
-    all_parts,
-    buckets_for,
-    parts_to_write,
-    slots_by_type,
-    write_rows,
-)
-from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
 from projections.tables.identities import IDENTITIES
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.registry import PROJECTIONS, RARE
@@ -134,7 +134,7 @@ class _Run:
 
     ``erased`` are the identities whose names no table gets, ``erased_since`` those of them that
     earlier tables still name, ``names`` those of streams whose events may have two
-    (``projections.rebuild.erased``).
+    (``projections.tables.erased``).
     """
 
     spark: SparkSession

@@ -11,6 +11,7 @@ or all are in the recent one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 
 from projections.generations.delta_table import BUCKET
 from projections.generations.generation import GenerationTable, TableFile
+from projections.tables.erased import names_in
 from projections.tables.projection import Projection
 
 BUCKETS_MAX: Final = 256
@@ -152,3 +154,22 @@ def write_rows(rows: DataFrame, parts: Parts, folder: str, *, in_one_task: bool)
 
 def _events_of(projection: Projection, events: Mapping[str, int]) -> int:
     return sum(events.get(kind, 0) for kind in projection.reads)
+
+
+def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[set[int]]:
+    """Of each of these tables, the slots of the rows that name one of these identities."""
+    names = [
+        rows.select(
+            F.lit(number).alias("table"),
+            slot().alias("slot"),
+            F.explode(F.array(*names_in(rows.columns))).alias("identity"),
+        )
+        for number, rows in enumerate(tables)
+    ]
+    found: list[set[int]] = [set() for _ in tables]
+    gone = F.broadcast(identities.select("identity"))
+    # A semi-join would be one for each table, with a broadcast of its own.
+    named = reduce(DataFrame.unionAll, names).join(gone, "identity")
+    for row in named.select("table", "slot").distinct().collect():
+        found[row["table"]].add(row["slot"])
+    return found

@@ -21,10 +21,10 @@ from eventstore.stores.open_log import open_log
 from projections.generations.delta_folder import TablesDamaged
 from projections.generations.generation import Generation, TableFile
 from projections.generations.place import Kept, TablesPlace
-from projections.rebuild.erased import about_names, names_of, with_names
 from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import open_export
+from projections.tables.erased import about_names, names_of, with_names
 from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import SEALS
 from tests.export.leaving import leave, played, prune
@@ -298,7 +298,7 @@ def test_tables_are_the_same_when_names_have_left_the_export(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Names are hidden by a join, as where many are erased; other tests have few.
-    monkeypatch.setattr("projections.rebuild.erased.FEW_MAX", 0)
+    monkeypatch.setattr("projections.tables.erased.FEW_MAX", 0)
     with exported(32, acts=250) as (log, folder):
         export, gone = folder / "export", CROWD.identities[0]
 

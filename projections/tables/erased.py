@@ -32,7 +32,6 @@ from eventstore.log.events import (
 )
 from eventstore.log.streams import ERASED as LEFT
 from eventstore.log.streams import KINDS, NAMESPACE
-from projections.rebuild.writing import slot
 
 ERASED: Final = "erased"
 """Instead of the DID."""
@@ -184,25 +183,6 @@ def has_events_of(events: DataFrame, identities: DataFrame) -> bool:
 def names_in(columns: Collection[str]) -> list[str]:
     """Those of these columns that hold a DID."""
     return [name for name in _DIDS if name in columns]
-
-
-def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[set[int]]:
-    """Of each of these tables, the slots of the rows that name one of these identities."""
-    names = [
-        rows.select(
-            F.lit(number).alias("table"),
-            slot().alias("slot"),
-            F.explode(F.array(*names_in(rows.columns))).alias("identity"),
-        )
-        for number, rows in enumerate(tables)
-    ]
-    found: list[set[int]] = [set() for _ in tables]
-    gone = F.broadcast(identities.select("identity"))
-    # A semi-join would be one for each table, with a broadcast of its own.
-    named = reduce(DataFrame.unionAll, names).join(gone, "identity")
-    for row in named.select("table", "slot").distinct().collect():
-        found[row["table"]].add(row["slot"])
-    return found
 
 
 def _is_left(kinds: Collection[str] = ("", *KINDS)) -> Column:
