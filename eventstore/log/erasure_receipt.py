@@ -1,7 +1,8 @@
 """The receipt of an erasure: what was erased, where in the log, and that the mediator says so.
 
-A receipt follows from the rows of the log alone, so it can be made at any time after the erasure,
-and who has log and receipt can hold one against the other (``check_receipt``). It names the
+A receipt follows from the rows of the log alone, so it can be made as long as these stand there,
+and who has log and receipt can hold one against the other (``check_receipt``), of rows that have
+left for the archive what remains. It names the
 identity by its stream, which follows from the DID: who knows the DID finds it, no one else learns
 it from the receipt.
 """
@@ -26,6 +27,7 @@ from eventstore.log.events import (
     type_name,
 )
 from eventstore.log.public_key import PublicKey
+from eventstore.log.seam import SEAM, read_seam
 
 _FORMAT: Final = 1
 _SIGNED: Final = b"poste erasure receipt\n"
@@ -34,11 +36,16 @@ _CONTENT_BY_TOPIC: Final = {TOPIC_BY_TYPE[kind]: type_name(kind) for kind in CON
 _STEPS: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (*ERASING, IdentityErasureBegun, IdentityErased)
 )
+_ENDS: Final = (IdentityErasureBegun, IdentityErased)
 _Step: TypeAlias = tuple[LogRow, Event]
 
 
 class ReceiptRefused(ValueError):
     """There is no such erasure, or the receipt is not what the log says."""
+
+
+class RowsHaveLeft(ReceiptRefused):
+    """Rows that a receipt is made of have left the log for its archive."""
 
 
 class Run(NamedTuple):
@@ -75,15 +82,21 @@ def erasure_of(log: EventLog, stream: UUID, mediator_did: str, key: PublicKey) -
 
     Raises:
         ReceiptRefused: there is none.
+        RowsHaveLeft: some of its rows are in the archive alone.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
-    topics = _STEPS | _CONTENT_BY_TOPIC.keys()
-    rows = log.stream_rows(stream, until=ANY_VERSION, topics=sorted(topics))
+    rows = _rows(log, stream)
     steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
     begun, of_it, ended = _newest(steps)
+    versions = begun[0].version - 1, ended[0].version + 1
+    there = log.read_stream(stream, after=versions[0], before=versions[1])
     before = [step for step in steps if step[0].version < begun[0].version]
     gone = _versions(of_it) - _versions(before)
     facts = [row for row in rows if row.topic in _CONTENT_BY_TOPIC and row.version in gone]
+    others = gone - {row.version for row in facts}
+    is_all = len(log.read_versions(stream, sorted(others))) == len(others)
+    if not is_all or len(there) < versions[1] - versions[0] - 1:
+        raise RowsHaveLeft("rows of it have left the log for its archive")
     assert isinstance(begun[1], IdentityErasureBegun)
     return ErasureReceipt(
         mediator_did=mediator_did,
@@ -131,12 +144,38 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> Non
         ReceiptRefused: it is not, or one is.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
-    said = erasure_of(log, UUID(hex=receipt.stream), receipt.mediator_did, key)
-    if said != receipt:
+    stream = UUID(hex=receipt.stream)
+    try:
+        is_said = erasure_of(log, stream, receipt.mediator_did, key) == receipt
+    except ReceiptRefused:
+        is_said = _is_what_remains(log, stream, receipt)
+    if not is_said:
         raise ReceiptRefused("the log says otherwise: see poste log verify")
     for first, last in receipt.positions:
         if there := log.read_contents(after=first - 1, until=last):
             raise ReceiptRefused(f"the content of position {min(there)} is still there")
+
+
+def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
+    """The rows of a stream that a receipt is made of, as far as they are in the log."""
+    topics = _STEPS | _CONTENT_BY_TOPIC.keys()
+    return log.stream_rows(stream, until=ANY_VERSION, topics=sorted(topics))
+
+
+def _is_what_remains(log: EventLog, stream: UUID, receipt: ErasureReceipt) -> bool:
+    """Is the receipt what those rows say that have not left the log?"""
+    seam = log.settings().get(SEAM)
+    left_to = 0 if seam is None else read_seam(seam).position
+    rows = _rows(log, stream)
+    steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
+    facts = {row.version: row.position for row in rows if row.topic in _CONTENT_BY_TOPIC}
+    named = {p for first, last in receipt.positions for p in range(first, last + 1)}
+    of_it = [step for step in steps if receipt.begun <= step[0].position <= receipt.ended]
+    before = [step for step in steps if step[0].position < receipt.begun]
+    said = {facts[v] for v in _versions(of_it) - _versions(before) if v in facts}
+    ends = {row.position for row, event in of_it if isinstance(event, _ENDS)}
+    beyond = {p for p in named | {receipt.begun, receipt.ended} if p > left_to}
+    return said <= named and beyond <= ends | set(facts.values())
 
 
 def _newest(steps: Sequence[_Step]) -> tuple[_Step, Sequence[_Step], _Step]:

@@ -472,21 +472,26 @@ class _Session(LogSession):
 
     @override
     def remove_rows(self, positions: Collection[int]) -> int:
-        self._cursor.execute(
-            "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"
-            # The next position follows the newest row: without it one would be given out again.
-            " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
-            " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)",
-            (json.dumps(list(positions)),),
-        )
-        self.has_removed = self.has_removed or self._cursor.rowcount > 0
-        return self._cursor.rowcount
+        # Names in what they leave behind would be out of reach of every later erasure.
+        with self.overwriting():
+            self._cursor.execute(
+                "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"
+                # The next position follows the newest row: without it one would be given out again.
+                " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
+                " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)",
+                (json.dumps(list(positions)),),
+            )
+            removed = self._cursor.rowcount
+        self.has_removed = self.has_removed or removed > 0
+        return removed
 
     @override
     def clear(self) -> None:
         own = ("stored_events", "contents", "content_keys", "archived_states")
-        for table in (*own, *READ_MODELS):
-            self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
+        with self.overwriting():
+            for table in (*own, *READ_MODELS):
+                self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
+        self.has_removed = True
         self.recount()
 
     @override

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from eventstore.log.codec import state_of
 from eventstore.log.content import SALT_BYTES
 from eventstore.log.event_log import ChangedRow, EventLog
+from eventstore.log.events import MessageQueued
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import connect, create_file
@@ -29,6 +30,8 @@ from tests.log.samples import OTHER, OWNER, append, message, removed
 
 DEADLINE_S: Final = 30.0
 NUMBER: Final = 600
+NAME: Final = "did:x:" + "longname" * 25
+PART_OF_NAME: Final = b"    longnamelongname"
 
 
 @pytest.fixture
@@ -231,20 +234,44 @@ def test_in_a_file_of_an_earlier_release_contents_are_erased_too(path: Path) -> 
 
 
 def test_a_name_that_a_row_has_lost_is_in_no_file_any_more(path: Path) -> None:
-    name = "did:x:" + "longname" * 25
     with closing(opened(path)) as log:
         append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(50)])
-        named = [
-            replace(message(b"m", f"named-{n}"), sender_did=f"{name}{n}") for n in range(NUMBER)
-        ]
-        append(log, OTHER, *named)
+        events = list(map(named, range(NUMBER)))
+        append(log, OTHER, *events)
         rows = log.read_rows(after=50, rows_max=NUMBER, bytes_max=2**30)
         changes = [
             ChangedRow(row.position, row.state, state_of(replace(event, sender_did="")))
-            for row, event in zip(rows, named, strict=True)
+            for row, event in zip(rows, events, strict=True)
         ]
         log.change_rows(changes)
         assert [row.state for row in log.read_rows(after=50, rows_max=NUMBER, bytes_max=2**30)] == [
             change.after for change in changes
         ]
-    assert found_in(path, b"    longnamelongname") == []
+    assert found_in(path, PART_OF_NAME) == []
+
+
+def named(number: int) -> MessageQueued:
+    return replace(message(b"m", f"named-{number}"), sender_did=f"{NAME}{number}")
+
+
+def test_names_in_rows_that_left_for_the_archive_are_in_no_file_any_more(path: Path) -> None:
+    with closing(opened(path)) as log:
+        append(log, OTHER, *map(named, range(NUMBER)))
+        gone = list(range(1, NUMBER + 1))
+        append(log, OTHER, removed(gone, *[f"named-{n}" for n in range(NUMBER)]))
+        append(log, OWNER, message(b"m"))
+    with closing(SqliteStore(path)) as store:
+        assert found_in(path, PART_OF_NAME) == ["log.db"]
+        with store.writing() as session:
+            assert session.remove_rows(gone) == NUMBER
+    assert found_in(path, PART_OF_NAME) == []
+
+
+def test_contents_of_a_restore_that_begins_anew_cannot_be_read_any_more(path: Path) -> None:
+    with closing(opened(path)) as log:
+        append(log, OTHER, *[message(b"m", f"message-{n}") for n in range(NUMBER)])
+        keys = newest_key(path)
+    assert found_in(path, *keys) == ["log.db"]
+    with closing(SqliteStore(path)) as store, store.writing() as session:
+        session.clear()
+    assert found_in(path, *keys) == []
