@@ -31,6 +31,8 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import DataFile
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write import compaction
 from eventstore.parquet.write.compaction import TakenOut
 from eventstore.parquet.write.erasing import COLUMNS_OF_NAMES
@@ -59,6 +61,8 @@ from tests.export.leaving import (
     streams_of,
 )
 from tests.export.samples import (
+    SIGNED_BY,
+    SIGNER,
     catalog_of,
     contents,
     export_all,
@@ -157,6 +161,24 @@ def test_who_was_erased_stands_in_no_file_of_an_export(
     assert [s.manifest.tree for s in catalog_of(place).statements if s.manifest.tree == tree]
     assert faults(log) == []
     assert take_out(log, place) == TakenOut()
+
+
+def test_a_mark_of_what_was_verified_names_nobody(
+    mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    folder = tmp_path / "verified"
+    marks = VerifiedMarks(open_place(str(folder)), SIGNER, SIGNED_BY)
+    for _ in range(2):
+        assert [
+            out
+            for out in verify_export(place, SIGNED_BY, processes=1, marks=marks)
+            if isinstance(out, ExportFinding)
+        ] == []
+        written = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+        assert len(written) > 1
+        assert not any(did.encode() in content for did in (GONE, STAYS) for content in written)
+        acknowledge(mediator, STAYS)
+        export_all(log, place, STEPS)
 
 
 def test_a_name_that_something_living_refers_to_stays_in_the_export_too(

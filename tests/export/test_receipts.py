@@ -19,8 +19,9 @@ from eventstore.log.erasure_receipt import (
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
-from tests.contract.test_erasure_contract import GONE, Mediator, erase, settle
+from tests.contract.test_erasure_contract import GONE, erase, settle
 from tests.contract.test_name_erasure_contract import send
+from tests.contract.test_retention_contract import Mediator
 from tests.export.leaving import leave
 from tests.export.samples import SIGNED_BY
 from tests.export.test_names_in_export import STAYS

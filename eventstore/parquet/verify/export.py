@@ -39,7 +39,7 @@ import pyarrow.compute as pc
 from eventstore.log.name_check import ERASURE
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.signed_note import NoteRefused
-from eventstore.log.streams import is_same_name
+from eventstore.log.streams import stream_of
 from eventstore.log.tree_head import TreeHead, verified_head
 from eventstore.log.verify import Fault, Finding, Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
@@ -378,8 +378,8 @@ def _strays(claims: Claims, read_again: Callable[[], Claims]) -> Iterator[Export
             yield finding_of(ExportDamaged(path, Damage.STRAY, why))
 
 
-_End: TypeAlias = tuple[int, str | None]
-"""The last version of a stream, and its identity."""
+_End: TypeAlias = tuple[int, bool]
+"""The last version of a stream, and whether its rows name whose it is."""
 
 
 class StreamEnds:
@@ -436,8 +436,8 @@ class StreamEnds:
         named = streams.table["stream"].cast(pa.binary())
         found = pc.index_in(named, value_set=self._verified["stream"].combine_chunks())
         known = self._verified.take(found.drop_null())
-        for stream, last, identity in zip(*(c.to_pylist() for c in known.columns), strict=True):
-            self._ends.setdefault(stream, (last, identity))
+        for stream, last, is_named in zip(*(c.to_pylist() for c in known.columns), strict=True):
+            self._ends.setdefault(stream, (last, is_named))
 
     def _breaks(
         self, streams: Streams, *, is_partly_known: bool
@@ -447,14 +447,15 @@ class StreamEnds:
         for index, (stream, first, last, identity) in enumerate(rows):
             end = self._ends.get(stream)
             lost = self._before_loss.get(stream) if end is None else None
-            version, known = end or lost or (0, identity)
+            version, is_named = end or lost or (0, identity is not None)
             may_skip = self._is_lossy and end is None
             is_seen = first <= version and not (is_partly_known and last >= version)
             if is_seen or (first > version + 1 and not may_skip):
                 yield index, Fault.VERSION_BREAK, f"version {version + 1} should stand here"
-            if not is_same_name(identity, known):
+            is_own = identity is None or stream_of(identity) == stream
+            if not is_own or is_named != (identity is not None):
                 yield index, Fault.WRONG_COLUMN, "identity: not the one of its stream"
-            self._ends[stream] = (last, known)
+            self._ends[stream] = (last, is_named)
 
 
 def _finding(streams: Streams, index: int, fault: Fault, why: str) -> ExportFinding:

@@ -39,12 +39,14 @@ STREAM_ENDS: Final = pa.schema(
     [
         pa.field("stream", pa.binary()),
         pa.field("last", pa.int64()),
-        pa.field("identity", pa.string()),
+        pa.field("is_named", pa.bool_()),
     ]
 )
-"""Where each stream ends: its last version, and the identity that it is of."""
+"""Where each stream ends: its last version, and whether its rows name whose it is.
+
+No names: whoever is erased later would stand here for ever."""
 _HASH_BYTES: Final = 32
-RULES: Final = 2
+RULES: Final = 3
 """Of what is compared: a release that compares more verifies all once again."""
 
 
