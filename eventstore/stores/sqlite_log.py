@@ -108,6 +108,7 @@ _INDEXES: Final = (
     "DROP INDEX IF EXISTS outbound_queues",  # which SQLite no longer preferred to the next
     *INDEXES,
 )
+_OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "archived_states")
 _POSITIONS: Final = (
     "SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
     " ON originator_id = json_extract(value, '$[0]')"
@@ -472,24 +473,21 @@ class _Session(LogSession):
 
     @override
     def remove_rows(self, positions: Collection[int]) -> int:
-        # Names in what they leave behind would be out of reach of every later erasure.
-        with self.overwriting():
-            self._cursor.execute(
-                "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"
-                # The next position follows the newest row: without it one would be given out again.
-                " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
-                " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)",
-                (json.dumps(list(positions)),),
-            )
-            removed = self._cursor.rowcount
+        # The next position follows the newest row: without it one would be given out again.
+        leave = (
+            "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"
+            " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
+            " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)"
+        )
+        with self.overwriting():  # names would be out of reach of every later erasure
+            removed = self._cursor.execute(leave, (json.dumps(list(positions)),)).rowcount
         self.has_removed = self.has_removed or removed > 0
         return removed
 
     @override
     def clear(self) -> None:
-        own = ("stored_events", "contents", "content_keys", "archived_states")
         with self.overwriting():
-            for table in (*own, *READ_MODELS):
+            for table in (*_OWN_TABLES, *READ_MODELS):
                 self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
         self.has_removed = True
         self.recount()

@@ -163,7 +163,7 @@ def test_who_was_erased_stands_in_no_file_of_an_export(
     assert take_out(log, place) == TakenOut()
 
 
-def test_a_mark_of_what_was_verified_names_nobody(
+def test_a_mark_of_what_was_verified_has_no_names(
     mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:
     folder = tmp_path / "verified"

@@ -44,7 +44,7 @@ STREAM_ENDS: Final = pa.schema(
 )
 """Where each stream ends: its last version, and whether its rows name whose it is.
 
-No names: whoever is erased later would stand here for ever."""
+No names: who is erased later would stand here for ever."""
 _HASH_BYTES: Final = 32
 RULES: Final = 3
 """Of what is compared: a release that compares more verifies all once again."""
