@@ -466,8 +466,7 @@ class _Session(LogSession):
                 [(row.after, row.position, row.before) for row in rows],
             )
             changed = self._cursor.rowcount
-        grown_bytes = sum(len(row.after) - len(row.before) for row in rows)
-        sqlite_sizes.add(self._cursor, grown_bytes, 0)
+        sqlite_sizes.add(self._cursor, sum(len(r.after) - len(r.before) for r in rows), 0)
         self.has_removed = self.has_removed or changed > 0
         return changed
 
