@@ -32,21 +32,24 @@ class Proof(IntEnum):
 
     HOLDS = 0
     NOT_YET = 1
-    """It is checked after this; what is kept of the nonce is memory alone."""
+    """It is checked after this, or whether the command may be carried out; what is kept of the
+    nonce is memory alone."""
     HOLDS_NOW = 2
-    """The same request claimed the nonce before, as one whose signature was not checked yet."""
+    """The same request claimed the nonce before, as one that was not checked yet."""
 
 
 class NonceClaim(msgspec.Struct, frozen=True, array_like=True):
     """The sender's nonce, to be claimed before anything else (5.4).
 
-    ``key`` is ``eventstore.log.seal.command_key``; ``timestamp_ms`` is the header's.
+    ``key`` is ``eventstore.log.seal.command_key``; ``timestamp_ms`` is the header's. ``sender_did``
+    is empty where an edge of an earlier release does not say it.
     """
 
     partition: str
     key: bytes
     timestamp_ms: float
     proof: Proof = Proof.HOLDS
+    sender_did: str = ""
 
 
 class NonceWindow:

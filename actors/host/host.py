@@ -312,7 +312,7 @@ class Host:
         if partition is not None and not self._belongs(transaction, did, partition):
             return Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
-            refusal = self._nonces.check(transaction, shard, claim)
+            refusal = self._nonces.check(transaction, shard, claim, self._is_known)
             if refusal is not None:
                 return Outcome(Refused(refusal))
         if transaction.is_short_of_disk and is_step_of_adding(submission):
@@ -358,8 +358,9 @@ class Host:
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
             # Of those who have nothing here and get nothing, nothing is stored.
-            is_durable = not isinstance(decision, Refusal) or (
-                cached.state.version > 0 and is_of_owner(submission.command)
+            is_durable = submission.claim.proof is not Proof.NOT_YET and (
+                not isinstance(decision, Refusal)
+                or (cached.state.version > 0 and is_of_owner(submission.command))
             )
             self._nonces.keep(transaction, shard, submission.claim, is_durable=is_durable)
         if isinstance(decision, Refusal):
@@ -368,6 +369,11 @@ class Host:
             self._belongs(transaction, did, partition)
         self._lease(transaction, submission, decision)
         return Outcome(decision.reply, cached, decision.notice, decision.leasing)
+
+    def _is_known(self, transaction: Transaction, did: str, shard: OwnedPartition) -> bool:
+        """Has an identity of this shard anything here?"""
+        _ = self._belongs(transaction, did, shard)
+        return self.cache.get(did, shard.name, transaction.now_ms).state.version > 0
 
     def _belongs(self, transaction: Transaction, did: str, partition: OwnedPartition) -> bool:
         """Is the identity of this partition? If of another, it is forgotten after the commit."""

@@ -4,15 +4,24 @@ A nonce is stored with the acceptance of its command, in the commit of its effec
 proven, or refused by an identity without state or to another one than itself, has no effect, so its
 repetition is no replay: its nonce is in the memory of this host alone, and the order of 5.4 is kept
 as long as the host lives. Senders that are made for one command each would fill the log otherwise.
+
+Who is unknown here may have an effect at another host, so such nonces are stored: they have half of
+the room of a shard, and who is known here has all of it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 from actors.core.limits import HostLimits
 from actors.core.nonces import NonceClaim, Proof, UnprovenNonces
 from actors.core.refusals import Refusal
 from actors.host.owned_partition import OwnedPartition
 from actors.host.transaction import Transaction
+
+IsKnown: TypeAlias = Callable[[Transaction, str, OwnedPartition], bool]
+"""Has an identity of this shard anything here?"""
 
 
 class NonceClaims:
@@ -22,10 +31,15 @@ class NonceClaims:
         """No nonce is known but those of the partitions."""
         self._window_ms = limits.timestamp_window_ms
         self._per_shard_max = limits.nonces_per_shard_max
+        self._of_unknown_max = limits.nonces_per_shard_max // 2
         self._unproven = UnprovenNonces(limits.unproven_nonces_max)
 
     def check(
-        self, transaction: Transaction, shard: OwnedPartition, claim: NonceClaim
+        self,
+        transaction: Transaction,
+        shard: OwnedPartition,
+        claim: NonceClaim,
+        is_known: IsKnown,
     ) -> Refusal | None:
         """Why a command with this nonce does not pass, or None. Nothing is kept of it yet."""
         now_ms, nonces = transaction.now_ms, shard.nonces
@@ -37,9 +51,11 @@ class NonceClaims:
             return Refusal.DUPLICATE_NONCE
         if claim.proof is not Proof.HOLDS_NOW and self._unproven.holds(claim.key, now_ms):
             return Refusal.DUPLICATE_NONCE
-        if len(nonces) >= self._per_shard_max:
+        if len(nonces) >= self._of_unknown_max:
             nonces.sweep(now_ms, self._window_ms)
-            if len(nonces) >= self._per_shard_max:
+            # An edge of an earlier release does not say who sends.
+            is_whole = not claim.sender_did or is_known(transaction, claim.sender_did, shard)
+            if len(nonces) >= (self._per_shard_max if is_whole else self._of_unknown_max):
                 return Refusal.RATE_LIMITED
         return None
 

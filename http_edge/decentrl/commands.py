@@ -125,7 +125,7 @@ class CommandEndpoint:
         sender_did = command.sender_did
         key = command_key(sender_did, command.nonce)
         shard = self._gateway.placement.nonce_partition_of(sender_did)
-        claim = NonceClaim(shard, key, command.timestamp_ms)
+        claim = NonceClaim(shard, key, command.timestamp_ms, sender_did=sender_did)
         fetch = self._dids_to_fetch(command) if self._resolver.fetches else []
         if fetch:
             unproven = msgspec.structs.replace(claim, proof=Proof.NOT_YET)
@@ -209,11 +209,11 @@ class CommandEndpoint:
             if wait_s is not None and not await self._is_registered(submission):
                 return refuse(Refusal.RATE_LIMITED, wait_s)
         if result.registered_first is not None:
-            check = self._aimed(submission, result.registered_first, CheckRegistered())
-            checked = await self._gateway.submit(check)
+            checked, submission = await self._is_registered_first(
+                submission, result.registered_first
+            )
             if not isinstance(checked, Registered):
                 return _refused(checked)
-            submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         if result.invitation_id:
             used = await self._use_invitation(submission, result)
             if used is not None and used.code is not Refusal.INVITATION_USED:
@@ -260,6 +260,22 @@ class CommandEndpoint:
         while isinstance(reply, Erased) and not reply.is_over:
             reply = await self._gateway.submit(submission)
         return reply
+
+    async def _is_registered_first(
+        self, submission: Submission, did: str
+    ) -> tuple[Reply, Submission]:
+        """Is an identity registered, and what is left to be submitted if it is.
+
+        The nonce is stored with the effect: a stranger that is refused leaves nothing in the log.
+        """
+        claim = submission.claim
+        assert claim is not None
+        is_new = claim.proof is Proof.HOLDS
+        early = msgspec.structs.replace(claim, proof=Proof.NOT_YET) if is_new else None
+        check = self._aimed(submission, did, CheckRegistered())
+        checked = await self._gateway.submit(msgspec.structs.replace(check, claim=early))
+        late = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
+        return checked, msgspec.structs.replace(submission, claim=late, charge=0.0)
 
     async def _is_registered(self, submission: Submission) -> bool:
         """Is a registration that of an identity that is registered already? Uses no nonce up."""

@@ -145,7 +145,8 @@ class Limits(Section):
     of the disk; 0 is no floor. Of a PostgreSQL server nothing is known: watch its disk."""
     nonces_per_shard_max: int = Field(default=200_000, ge=1_000)
     """Nonces in force in one shard, about 100 bytes of memory each, of commands with a signature
-    that holds. When full, commands are refused: forgetting a nonce would let a replay in."""
+    that holds. When full, commands are refused: forgetting a nonce would let a replay in. Senders
+    that have nothing here have half of it, so that they keep out none that have."""
     unproven_nonces_max: int = Field(default=200_000, ge=1_000)
     """Nonces of commands without effect that one host remembers, about 150 bytes of memory each:
     their signature did not hold, or nothing here knows their sender. The oldest make room, so junk

@@ -298,12 +298,22 @@ async def test_junk_in_a_victims_name_fills_neither_its_shard_nor_the_log(
 
 
 async def test_signed_commands_of_unknown_senders_leave_nothing_in_the_log(
-    mediator: Mediator, alice: Identity
+    mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
+    await mediator.register(bob)
     before = mediator.log_position()
-    command = mediator.command(alice, QUERY)
-    assert (await mediator.post(command)).refusal == (401, "UNAUTHORIZED_COMMAND")
-    assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
+    said = {"requestor_did": alice.did, "recipient_did": "did:x:another"}
+    contract = {"communication_contract": said}
+    answer = {
+        "type": "COMMUNICATION_CONTRACT_RESPONSE",
+        "signed_communication_contract": contract,
+    }
+    for command, refusal in (
+        (mediator.command(alice, QUERY), (401, "UNAUTHORIZED_COMMAND")),
+        (mediator.command(alice, answer, to=bob), (404, "RECIPIENT_NOT_REGISTERED")),
+    ):
+        assert (await mediator.post(command)).refusal == refusal
+        assert (await mediator.post(command)).refusal == (401, "DUPLICATE_NONCE")
     assert mediator.log_position() == before
 
 

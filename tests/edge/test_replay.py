@@ -182,3 +182,24 @@ async def test_a_nonce_that_one_edge_took_is_refused_by_all(
     command = mediator.command(alice, QUERY)
     assert (await mediator.post(command, edge=0)).status == 200
     assert (await mediator.post(command, edge=1)).refusal == DUPLICATE
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"limits": {"nonces_per_shard_max": 1_000}, "rates": {"per_address_per_s": 0}, "shards": 2}],
+)
+async def test_strangers_do_not_keep_out_who_is_registered(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """Though a stranger's nonce is kept at its host before another one refuses its command."""
+    nonces_of = mediator.edges[0]._gateway.placement.nonce_partition_of
+    numbered = [Identity(f"stranger {number}") for number in range(40)]
+    stranger = next(one for one in numbered if nonces_of(one.did) == nonces_of(alice.did))
+    target = next(one for one in numbered if nonces_of(one.did) != nonces_of(alice.did))
+    await mediator.register(target)
+    refusals: Counter[object] = Counter()
+    for _ in range(1_100):
+        clock.advance(0.02)
+        refusals[(await mediator.write(stranger, target, "hello")).refusal] += 1
+    assert refusals[(404, "COMMUNICATION_CONTRACT_NOT_FOUND")] >= 500 - 2
+    assert (await mediator.send(alice, QUERY)).status == 200
