@@ -97,6 +97,7 @@ class Archiver:
 
     Attributes:
         seam: the seam of the log now.
+        text: the same as the log has it, None if it has none.
     """
 
     def __init__(  # noqa: PLR0913 - what it works on, and how
@@ -125,19 +126,20 @@ class Archiver:
             after_step: called after each transaction; what it raises ends the work there.
         """
         self.seam = seam
+        self.text = text
         self._log = log
         self._sign = sign
         self._window_ms = window_ms
         self._rows_max = rows_max
         self._clock = clock
         self._after_step = after_step
-        self._text = text
 
     def take(self, section: Section) -> None:
         """Let leave what may, up to the end of this section.
 
         Raises:
-            RowsStay: another process lets rows leave, or a row has changed since.
+            TurnLost: another process lets rows leave.
+            RowsStay: a row has changed since.
             LogUnavailable: the log cannot be read or written now.
             UnknownTopic, CorruptRow: a row or a state cannot be understood.
         """
@@ -195,8 +197,8 @@ class Archiver:
     ) -> None:
         seam = msgspec.structs.replace(seam, left=seam.left + len(left), at_ms=self._clock())
         text = sign_seam(seam, self._sign)
-        self._log.let_leave(Departure(self._text, text, left, states))
-        self.seam, self._text = seam, text
+        self._log.let_leave(Departure(self.text, text, left, states))
+        self.seam, self.text = seam, text
         self._after_step()
 
     def _plan(self, section: Section) -> _Plan:
