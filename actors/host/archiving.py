@@ -13,7 +13,8 @@ of life of agents, and seals. What stays:
 So the read models can be made anew from what stays: a message never stays when the row that removed
 it has left. The order of the steps of a section sees to that:
 
-1. the states of the identities are stored that rows leave from, folded from sealed rows alone;
+1. the states of the identities are stored that rows leave from, folded from sealed rows alone, and
+   of those that were erased since rows left: what they had has names;
 2. rows before the seam leave that lived until now;
 3. the seam advances, and takes out the rows that it passes and that do not live.
 
@@ -42,6 +43,7 @@ from eventstore.log.events import (
     TOPIC_BY_TYPE,
     AgentSeen,
     BatchSealed,
+    IdentityErased,
     MessageQueued,
     MessageQueued1,
     MessagesDelivered,
@@ -62,6 +64,7 @@ LEAVING: Final = frozenset(
     )
 )
 """The events that leave, beside seals, when nothing refers to them."""
+_CHANGING: Final = LEAVING | {TOPIC_BY_TYPE[IdentityErased]}
 _ERASING: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
 _STATES_AT_ONCE: Final = 100
 _STATE_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
@@ -204,9 +207,9 @@ class Archiver:
     def _plan(self, section: Section) -> _Plan:
         until = section.rows[-1].position
         newest = {row.stream: row.version for row in section.rows}
-        traffic = {row.stream for row in section.rows if row.topic in LEAVING}
+        changed = {row.stream for row in section.rows if row.topic in _CHANGING}
         plan = _Plan([], [])
-        for stream_key in traffic:
+        for stream_key in changed:
             self._plan_identity(UUID(bytes=stream_key), newest[stream_key], until, plan)
         for name, head in section.heads.items():
             if partition_stream(name).bytes in newest:
@@ -224,7 +227,8 @@ class Archiver:
             for row in found
             if row.position <= until and row.version not in stays and not _ends_first(row)
         ]
-        if not rows:
+        has_old_names = state.is_erased and old is not None
+        if not rows and not has_old_names:
             return
         plan.rows.extend(rows)
         if old is None or old.version < state.version:
