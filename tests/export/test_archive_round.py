@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from eventstore.log.errors import TurnLost
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace
 from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
@@ -29,6 +31,7 @@ from tests.export.leaving import (
     LATER_MS,
     assert_whole,
     faults_in,
+    leave,
     log,
     nonces_of,
     place,
@@ -39,7 +42,7 @@ from tests.export.leaving import (
     streams_of,
     summary_of,
 )
-from tests.export.samples import catalog_of, exported_log, findings, whole_log
+from tests.export.samples import SIGNED_BY, catalog_of, exported_log, findings, whole_log
 from tests.histories import History, random_script
 from tests.unit.cli.conftest import Run, run
 
@@ -280,6 +283,32 @@ def test_a_row_that_another_round_took_is_no_damage(
     with pytest.raises(TurnLost):
         archive_once(settings, is_checked=is_checked, clock=lambda: LATER_MS)
     assert_whole(log, settings.log_dsn)
+
+
+def test_whose_seam_it_is_the_mediators_key_alone_says(
+    run: Run, settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    played(log)
+    leave(log, place)
+    check = ("log", "verify", "--data-dir", str(settings.data_dir), "--json")
+
+    def checked(*named: str) -> tuple[int, list[str], bool, bool, str]:
+        ran = run(*check, *named)
+        said = json.loads(ran.out)
+        faults = [one["fault"] for one in said["findings"]]
+        return ran.code, faults, said["archive"] is not None, bool(said["unproven"]), ran.err
+
+    sound: tuple[int, list[str], bool, bool, str] = (Exit.OK, [], True, False, "")
+    assert checked() == sound
+    settings.keys_path.unlink()
+    *found, said = checked()
+    assert found == [Exit.OK, [], False, True]
+    assert "who signed what stands for them is not known" in said
+    assert "their archive was not checked" in said
+    assert checked("--public-key", SIGNED_BY.text) == sound
+    stranger = PublicKey(bytes(range(1, 33))).text
+    wrong = (Exit.FINDING, ["wrong-seam"], False, False, "")
+    assert checked("--public-key", stranger) == wrong
 
 
 async def test_the_parent_starts_rounds_and_ends_the_one_under_way(
