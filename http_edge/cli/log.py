@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import click
 import msgspec
@@ -299,6 +298,27 @@ def _summary(summary: Summary) -> dict[str, Any]:
     }
 
 
+class _EarlierHead(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    digest: str
+
+
+class _EarlierSummary(msgspec.Struct):
+    heads: dict[str, _EarlierHead]
+
+
+class _Earlier(msgspec.Struct):
+    """The JSON of an earlier check of one database, or of its export."""
+
+    summary: _EarlierSummary
+
+
+class _EarlierOfAll(msgspec.Struct):
+    """The same of several."""
+
+    databases: list[_Earlier] = []
+
+
 def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, Head]]:
     """The heads of each database in the JSON of an earlier check; none without one.
 
@@ -307,16 +327,18 @@ def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, He
     """
     if path is None:
         return [{}] * databases
+    content = path.read_bytes()
     try:
-        earlier = json.loads(path.read_bytes())
+        each = msgspec.json.decode(content, type=_EarlierOfAll).databases
+        each = each or [msgspec.json.decode(content, type=_Earlier)]
         found = [
             {
-                partition: Head(head["version"], bytes.fromhex(head["digest"]))
-                for partition, head in database["summary"]["heads"].items()
+                partition: Head(head.version, bytes.fromhex(head.digest))
+                for partition, head in database.summary.heads.items()
             }
-            for database in earlier.get("databases", [earlier])
+            for database in each
         ]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError):
         remedy = "Make one with: poste log verify --json"
         raise Stop(Exit.USAGE, f"{path} is not the JSON of an earlier check", remedy) from None
     if len(found) != databases:
