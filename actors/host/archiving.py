@@ -13,7 +13,8 @@ of life of agents, and seals. What stays:
 So the read models can be made anew from what stays: a message never stays when the row that removed
 it has left. The order of the steps of a section sees to that:
 
-1. the states of the identities are stored that rows leave from, folded from sealed rows alone;
+1. the states of the identities are stored that rows leave from, folded from sealed rows alone, and
+   of those that were erased since rows left: what they had has names;
 2. rows before the seam leave that lived until now;
 3. the seam advances, and takes out the rows that it passes and that do not live.
 
@@ -42,6 +43,7 @@ from eventstore.log.events import (
     TOPIC_BY_TYPE,
     AgentSeen,
     BatchSealed,
+    IdentityErased,
     MessageQueued,
     MessageQueued1,
     MessagesDelivered,
@@ -62,6 +64,7 @@ LEAVING: Final = frozenset(
     )
 )
 """The events that leave, beside seals, when nothing refers to them."""
+_CHANGING: Final = LEAVING | {TOPIC_BY_TYPE[IdentityErased]}
 _ERASING: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
 _STATES_AT_ONCE: Final = 100
 _STATE_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
@@ -97,6 +100,7 @@ class Archiver:
 
     Attributes:
         seam: the seam of the log now.
+        text: the same as the log has it, None if it has none.
     """
 
     def __init__(  # noqa: PLR0913 - what it works on, and how
@@ -125,19 +129,20 @@ class Archiver:
             after_step: called after each transaction; what it raises ends the work there.
         """
         self.seam = seam
+        self.text = text
         self._log = log
         self._sign = sign
         self._window_ms = window_ms
         self._rows_max = rows_max
         self._clock = clock
         self._after_step = after_step
-        self._text = text
 
     def take(self, section: Section) -> None:
         """Let leave what may, up to the end of this section.
 
         Raises:
-            RowsStay: another process lets rows leave, or a row has changed since.
+            TurnLost: another process lets rows leave.
+            RowsStay: a row has changed since.
             LogUnavailable: the log cannot be read or written now.
             UnknownTopic, CorruptRow: a row or a state cannot be understood.
         """
@@ -195,16 +200,16 @@ class Archiver:
     ) -> None:
         seam = msgspec.structs.replace(seam, left=seam.left + len(left), at_ms=self._clock())
         text = sign_seam(seam, self._sign)
-        self._log.let_leave(Departure(self._text, text, left, states))
-        self.seam, self._text = seam, text
+        self._log.let_leave(Departure(self.text, text, left, states))
+        self.seam, self.text = seam, text
         self._after_step()
 
     def _plan(self, section: Section) -> _Plan:
         until = section.rows[-1].position
         newest = {row.stream: row.version for row in section.rows}
-        traffic = {row.stream for row in section.rows if row.topic in LEAVING}
+        changed = {row.stream for row in section.rows if row.topic in _CHANGING}
         plan = _Plan([], [])
-        for stream_key in traffic:
+        for stream_key in changed:
             self._plan_identity(UUID(bytes=stream_key), newest[stream_key], until, plan)
         for name, head in section.heads.items():
             if partition_stream(name).bytes in newest:
@@ -222,7 +227,8 @@ class Archiver:
             for row in found
             if row.position <= until and row.version not in stays and not _ends_first(row)
         ]
-        if not rows:
+        has_old_names = state.is_erased and old is not None
+        if not rows and not has_old_names:
             return
         plan.rows.extend(rows)
         if old is None or old.version < state.version:

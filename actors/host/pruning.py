@@ -55,6 +55,10 @@ class Leaving:
         """None yet."""
         self._bits = bytearray((last >> 3) + 1)
 
+    def __len__(self) -> int:
+        """How many there are."""
+        return int.from_bytes(self._bits, "big").bit_count()
+
     def __contains__(self, position: int) -> bool:
         """Whether nothing needs the row at this position."""
         return bool(self._bits[position >> 3] & (1 << (position & 7)))

@@ -358,11 +358,12 @@ def _is_fold(log: EventLog, stream: UUID, snapshot: Snapshot) -> bool:
     first = log.read_stream(stream, limit=1)
     if not first or first[0].topic == SEAL_TOPIC:
         return bool(first)
-    archived = log.load_archived_state(stream)
-    if archived is not None and snapshot.version < archived.version:
-        return True
     state = _followed(log, stream, Identity(), until=snapshot.version)
-    return from_snapshot(snapshot.state) == state
+    if from_snapshot(snapshot.state) == state:
+        return True
+    # Asked after the rows: they may have left while they were read.
+    archived = log.load_archived_state(stream)
+    return archived is not None and snapshot.version < archived.version
 
 
 def _state_of(snapshot: Snapshot | None) -> Identity:

@@ -14,6 +14,7 @@ LogError
 ├── NotAsSealed      rows are not as they were sealed; names the position
 ├── SeamRefused      what a log says about the rows that left it is not the mediator's
 ├── RowsStay         rows cannot leave for the archive now; says why
+│   └── TurnLost     another process lets rows leave, and was first
 ├── UnknownTopic     a row names an event type that this release does not know
 ├── ContentMissing   the content of a fact is not in the log
 └── CorruptRow       a row's state does not decode
@@ -124,3 +125,10 @@ class SeamRefused(LogError):
 
 class RowsStay(LogError):
     """Rows cannot leave for the archive now; the message says why. Nothing of this step is done."""
+
+
+class TurnLost(RowsStay):
+    """Another process lets rows leave and was first: nothing is wrong, and it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__("another process lets rows leave")

@@ -394,8 +394,8 @@ class EventLog(Protocol):
         """Do one step, in one transaction.
 
         Raises:
-            RowsStay: the log has another seam, or a row is not there or has its content; nothing
-                was done.
+            TurnLost: the log has another seam; nothing was done.
+            RowsStay: a row is not there or has its content; nothing was done.
             LogUnavailable: the store failed; all of it was done or nothing.
         """
 

@@ -35,10 +35,10 @@ def point_in_log(text: str) -> AsOf:
         return int(text)
     try:
         at = datetime.fromisoformat(text)
-    except ValueError as error:
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         said = f"{text!r} is neither a position nor a time like 2030-12-31T23:59:59Z"
         raise ValueError(said) from error
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 class NoExport(ExportError):

@@ -19,6 +19,7 @@ from eventstore.log.errors import (
     LogUnavailable,
     LogUnfinished,
     RowsStay,
+    TurnLost,
 )
 from eventstore.log.event_log import (
     ChangedRow,
@@ -301,7 +302,7 @@ class RecorderLog(EventLog):
                 follows = "UPDATE settings SET value = ? WHERE name = ? AND value = ?"
                 session.run_many(follows, [(said, name, departure.before.encode())])
             if stored_settings(session).get(SEAM) != departure.seam:
-                raise RowsStay("another process lets rows leave")
+                raise TurnLost
             positions = departure.positions
             if positions and session.remove_rows(positions) != len(positions):
                 raise RowsStay(

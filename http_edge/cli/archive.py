@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from eventstore.log.errors import RowsStay, SeamRefused
+from eventstore.log.errors import RowsStay, SeamRefused, TurnLost
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
 from http_edge.cli.keys import existing_keys
@@ -88,6 +88,9 @@ def _explained() -> Iterator[None]:
     """What it means for the user that rows stay."""
     try:
         yield
+    except TurnLost as error:
+        remedy = "It does the same. Run it again for what is left."
+        raise Stop(Exit.BUSY, str(error), remedy) from error
     except RowsStay as error:
         remedy = "What had left before stays whole. Check: poste log verify, poste verify"
         raise Stop(Exit.UNSAFE, f"no more rows leave: {error}", remedy) from error

@@ -44,6 +44,7 @@ from eventstore.parquet.proofs import message_proof
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
 from http_edge.cli.public_key import public_key_option
+from http_edge.cli.text_argument import utf8
 from http_edge.server.exits import Exit, Stop
 
 _ROWS_MAX: Final = 100
@@ -161,7 +162,7 @@ _limit_option: Final = click.option(
 
 
 @audit.command("message")
-@click.argument("message_id", metavar="ID")
+@click.argument("message_id", metavar="ID", callback=utf8)
 @click.option(
     "--proof",
     "file",
@@ -196,7 +197,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
 
 
 @audit.command("identity")
-@click.argument("did")
+@click.argument("did", callback=utf8)
 @_limit_option
 @_query_options
 def identity_command(query: _Query, *, did: str, limit: int) -> int:

@@ -26,6 +26,7 @@ from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings
+from http_edge.cli.text_argument import utf8
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import opened_to_read
@@ -79,7 +80,7 @@ def erase(
 
 
 @click.command()
-@click.argument("did")
+@click.argument("did", callback=utf8)
 @receipt_option
 @json_option
 @with_settings("data_dir", "log")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import click
 import msgspec
@@ -26,8 +25,8 @@ from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wro
 from http_edge.cli.archive import archive
 from http_edge.cli.erasure import erase_names
 from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
+from http_edge.cli.public_key import NAME_IT, expected_key, public_key_option
 from http_edge.cli.settings import require_existing, with_settings
-from http_edge.crypto.mediator_keys import load
 from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import opened_to_read
@@ -37,6 +36,10 @@ from http_edge.settings.sources import Loaded
 
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
+_UNPROVEN: Final = (
+    "rows have left this log, and no key was named: who signed what stands for them is not known,"
+    " and their archive was not checked"
+)
 
 
 @click.group()
@@ -59,14 +62,23 @@ log.add_command(erase_names)
     "--all", "all_rows", is_flag=True, help="Of the archive, too, read what was verified before."
 )
 @click.option("--without-archive", is_flag=True, help="Check the log alone.")
+@public_key_option
 @with_settings("data_dir", "log")
 def verify(
-    loaded: Loaded, *, known: Path | None, all_rows: bool, without_archive: bool, as_json: bool
+    loaded: Loaded,
+    *,
+    known: Path | None,
+    all_rows: bool,
+    without_archive: bool,
+    public_key: PublicKey | None,
+    as_json: bool,
 ) -> int:
     """Read the whole log and check every row against the seals.
 
     Where old rows have left, their archive is checked too: that it is as it was written, and ends
     with the seals from which the log goes on. What was verified of it before is not read again.
+    For this the mediator's key has to be known, from its data directory or --public-key. Without it
+    nothing says that it was the mediator who let rows leave, and the archive is not checked.
 
     Then check what is made from the rows: tables that answer queries, and snapshots. Exit code 1
     when a row was changed, removed, added or moved, which is named, or when a table or a snapshot
@@ -79,17 +91,19 @@ def verify(
     known_heads = heads_of_each(known, len(each))
     checked = []
     for number, one in enumerate(each):
-        findings, summary = _check(one, known_heads[number])
+        key = expected_key(one, public_key)
+        findings, summary = _check(one, known_heads[number], key)
         made = [] if findings else _check_what_is_made(one)
         archive = None
-        if summary.seam and not without_archive and one.keys_path.exists():
-            archive = _check_archive(one, all_rows=all_rows)
+        if summary.seam and not without_archive and key is not None:
+            archive = _check_archive(one, key, all_rows=all_rows)
         checked.append(
             {
                 "summary": _summary(summary),
                 "findings": list(map(_finding, findings)),
                 "made_from_rows": made,
                 "archive": archive,
+                "unproven": _UNPROVEN if summary.seam and key is None else None,
             }
         )
         if not as_json:
@@ -98,6 +112,8 @@ def verify(
             _print_archive(archive)
     if as_json:
         print_json(checked[0] if len(checked) == 1 else {"databases": checked})
+    if any(one["unproven"] for one in checked):
+        click.echo(f"poste: {_UNPROVEN}\n  {NAME_IT}", err=True)
     wrong = any(map(_is_wrong, checked))
     return Exit.FINDING if wrong else Exit.OK
 
@@ -108,14 +124,13 @@ def _is_wrong(checked: Mapping[str, Any]) -> bool:
     return bool(checked["findings"] or checked["made_from_rows"] or in_archive)
 
 
-def _check_archive(settings: Settings, *, all_rows: bool) -> dict[str, Any] | None:
+def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dict[str, Any] | None:
     """What is wrong with the archive, or where it meets the log; None if nothing can be said.
 
     Raises:
         Stop: it cannot be read now.
     """
     place = open_place(settings.archive_place)
-    key = PublicKey(load(settings.keys_path).signing_public)
     with closing(opened_to_read(settings)) as opened:
         try:
             seam = seam_of(opened, key)
@@ -152,12 +167,12 @@ def _print_archive(archive: Mapping[str, Any] | None) -> None:
     print_record("What has left is in the archive, and the log goes on from it", about)
 
 
-def _check(settings: Settings, known_heads: Mapping[str, Head]) -> tuple[list[Finding], Summary]:
+def _check(
+    settings: Settings, known_heads: Mapping[str, Head], key: PublicKey | None
+) -> tuple[list[Finding], Summary]:
     findings: list[Finding] = []
     summary: Summary | None = None
-    has_keys = settings.keys_path.exists()
     with closing(opened_to_read(settings)) as opened, progress_bar("Checking") as progress:
-        key = PublicKey(load(settings.keys_path).signing_public) if has_keys else None
         for item in verification.verify(
             opened, known_heads=known_heads, key=key, progress=progress
         ):
@@ -283,6 +298,27 @@ def _summary(summary: Summary) -> dict[str, Any]:
     }
 
 
+class _EarlierHead(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    digest: str
+
+
+class _EarlierSummary(msgspec.Struct):
+    heads: dict[str, _EarlierHead]
+
+
+class _Earlier(msgspec.Struct):
+    """The JSON of an earlier check of one database, or of its export."""
+
+    summary: _EarlierSummary
+
+
+class _EarlierOfAll(msgspec.Struct):
+    """The same of several."""
+
+    databases: list[_Earlier] = []
+
+
 def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, Head]]:
     """The heads of each database in the JSON of an earlier check; none without one.
 
@@ -291,16 +327,18 @@ def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, He
     """
     if path is None:
         return [{}] * databases
+    content = path.read_bytes()
     try:
-        earlier = json.loads(path.read_bytes())
+        each = msgspec.json.decode(content, type=_EarlierOfAll).databases
+        each = each or [msgspec.json.decode(content, type=_Earlier)]
         found = [
             {
-                partition: Head(head["version"], bytes.fromhex(head["digest"]))
-                for partition, head in database["summary"]["heads"].items()
+                partition: Head(head.version, bytes.fromhex(head.digest))
+                for partition, head in database.summary.heads.items()
             }
-            for database in earlier.get("databases", [earlier])
+            for database in each
         ]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError):
         remedy = "Make one with: poste log verify --json"
         raise Stop(Exit.USAGE, f"{path} is not the JSON of an earlier check", remedy) from None
     if len(found) != databases:

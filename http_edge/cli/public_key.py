@@ -7,9 +7,12 @@ from typing import Any, Final
 import click
 
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+from http_edge.crypto.mediator_keys import load
+from http_edge.settings.settings import Settings
 
 NOT_KNOWN: Final = "not known: no key was named, so this is only as it was signed by that key"
 NAMED: Final = "the key that was expected"
+NAME_IT: Final = "Name the mediator's key with --public-key, or its data directory with --data-dir."
 
 
 def _key(_: click.Context, __: click.Parameter, text: str | None) -> PublicKey | None:
@@ -25,6 +28,17 @@ public_key_option = click.option(
     callback=_key,
     help="The mediator's public key, as poste keys and its DID document show it.",
 )
+
+
+def expected_key(settings: Settings, named: PublicKey | None) -> PublicKey | None:
+    """The key that was named, else the one of the data directory; None if there is none.
+
+    Raises:
+        KeyFileRefused, OSError: the key file cannot be used.
+    """
+    if named is not None or not settings.keys_path.exists():
+        return named
+    return PublicKey(load(settings.keys_path).signing_public)
 
 
 def signer_of(key: PublicKey, named: PublicKey | None) -> dict[str, Any]:

@@ -16,12 +16,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, closing
 from typing import Final
 
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode
-from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused
+from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused, TurnLost
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.name_erasure import erased_identities
@@ -92,11 +92,11 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
             return None
         place = open_place(settings.archive_place)
         fold_again(log, lambda: place, keys, clock=clock)
-        _export_rest(
+        has_written = _export_rest(
             settings, place, until_ms, after_step, clock,
             takes_out_erased=takes_out_erased, prunes=prunes,
         )  # fmt: skip
-        return let_rows_leave(
+        archived = let_rows_leave(
             log,
             place,
             keys,
@@ -108,6 +108,7 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
             after_step=after_step,
             progress=progress,
         )
+    return archived._replace(has_written=has_written)
 
 
 def _is_due(log: EventLog, until_ms: int) -> bool:
@@ -133,10 +134,10 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
     *,
     takes_out_erased: bool,
     prunes: bool,
-) -> None:
+) -> bool:
     """Export what is not in the archive yet, and remove what it keeps no longer.
 
-    Where the mediator exports by itself, it does both.
+    False where another process exports there, as a mediator that exports by itself: it does both.
 
     A folder that is nothing but the archive gets what is old alone: so contents that are erased
     before never come there. Once an identity was erased, it gets all, so that its names can leave.
@@ -144,25 +145,27 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
     bound_ms = until_ms if settings.export.to is None else None
     export = settings.export.model_copy(update={"to": settings.archive_place})
     settings = settings.model_copy(update={"export": export})
-    if takes_out_erased and bound_ms is not None:
-        with (
-            suppress(OtherExporter),
-            closing(opened_to_read(settings)) as log,
-            exporter_of(settings, log, place) as exporter,
-        ):
-            export_erasures(log, exporter, after_step)
-    with (
-        suppress(OtherExporter),
-        closing(opened_to_read(settings)) as log,
-        exporter_of(settings, log, place, until_ms=bound_ms) as exporter,
-    ):
-        while (step := exporter.step()) is not None and step.is_full:
-            after_step()
-        exporter.compact(files_min=export.compact_files_min)
+    try:
         if takes_out_erased and bound_ms is not None:
-            exporter.take_out_erased(lambda _position, _end: after_step())
-        if prunes:
-            prune_old(exporter, settings.archive, clock=clock)
+            with (
+                closing(opened_to_read(settings)) as log,
+                exporter_of(settings, log, place) as exporter,
+            ):
+                export_erasures(log, exporter, after_step)
+        with (
+            closing(opened_to_read(settings)) as log,
+            exporter_of(settings, log, place, until_ms=bound_ms) as exporter,
+        ):
+            while (step := exporter.step()) is not None and step.is_full:
+                after_step()
+            exporter.compact(files_min=export.compact_files_min)
+            if takes_out_erased and bound_ms is not None:
+                exporter.take_out_erased(lambda _position, _end: after_step())
+            if prunes:
+                prune_old(exporter, settings.archive, clock=clock)
+    except OtherExporter:
+        return False
+    return True
 
 
 def main() -> None:
@@ -190,7 +193,9 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
 
     archive, export = settings.archive, settings.export
     is_erasing_due = export.to is None and reporter.is_erasing_due(export.erased_every_s)
-    is_pruning_due = reporter.is_pruning_due(archive.keep_s, archive.prune_every_s)
+    is_pruning_due = export.to is None and reporter.is_pruning_due(
+        archive.keep_s, archive.prune_every_s
+    )
     with contextlib.suppress(Interrupted):
         try:
             with _turn(settings):
@@ -202,7 +207,7 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
                     after_step=pause,
                 )
             seam = _seam(settings)
-        except LockedElsewhere:
+        except (LockedElsewhere, TurnLost):
             return
         except (ExportError, LogError, SeamRefused, KeyFileRefused, OSError) as error:
             reporter.on_fault(error)
@@ -212,11 +217,11 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
             reporter.on_seam(seam.position, seam.left, seam.stayed.number)
         if archived is not None:
             about = {"position": archived.seam, "rows": archived.left}
-            if is_erasing_due:
+            if is_erasing_due and archived.has_written:
                 reporter.on_erased()
+            if is_pruning_due and archived.has_written:
+                reporter.on_pruned()
             _LOG.info("old rows have left the log", extra=about)
-        if is_pruning_due:
-            reporter.on_pruned()
         reporter.on_end()
 
 

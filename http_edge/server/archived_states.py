@@ -75,7 +75,8 @@ def fold_again(
         How many states were made anew.
 
     Raises:
-        RowsStay: the archive lacks a row, or another process changes the seam.
+        TurnLost: another process changes the seam.
+        RowsStay: the archive lacks a row.
         SeamRefused: the seam is not the mediator's.
         ExportError: the archive is damaged or cannot be read now.
         LogError: the log cannot be read or written now, or a row cannot be understood.

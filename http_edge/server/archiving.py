@@ -8,6 +8,7 @@ compared with the one in the archive, and both with their seals, before
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 from actors.core.identity import FOLD
 from actors.host.archiving import Archiver, Section
 from eventstore.log.codec import decode
-from eventstore.log.errors import RowsStay
+from eventstore.log.errors import CorruptRow, RowsStay, TurnLost
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.faults import Head
@@ -54,6 +55,8 @@ class Archived(NamedTuple):
     left_in_all: int
     stayed: int
     states: int
+    has_written: bool = True
+    """Whether the archive was written to; another process may have had it."""
 
 
 def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until when
@@ -90,29 +93,42 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
         progress: called after each section.
 
     Raises:
-        RowsStay: the log or its archive is not as it should be, or another process does the same.
+        TurnLost: another process does the same.
+        RowsStay: the log or its archive is not as it should be.
         SeamRefused: the seam of the log is not the mediator's.
         ExportError: the archive is damaged or cannot be read now.
         LogError: the log cannot be read or written now, or a row cannot be understood.
     """
     key = PublicKey(keys.signing_public)
-    text, seam = _verified(log, key, mediator_did, is_checked=is_checked)
+    text, seam = _verified(log, key, mediator_did)
     catalog = _catalog(place, key, seam)
     sign = partial(signatures.sign, keys.signing_seed)
     archiver = Archiver(
-        log,
-        seam,
-        text,
-        sign,
-        window_ms=window_ms,
-        rows_max=rows_per_step_max,
-        clock=clock,
-        after_step=after_step,
-    )
-    for section in _sections(log, place, catalog, seam, until_ms, section_rows):
-        archiver.take(section)
-        progress(archiver.seam.position, catalog.last)
+        log, seam, text, sign,
+        window_ms=window_ms, rows_max=rows_per_step_max, clock=clock, after_step=after_step,
+    )  # fmt: skip
+    with _turn(log, archiver):
+        for wrong in check_before(log, seam) if is_checked else ():
+            raise RowsStay(f"{wrong.explanation} ({wrong.fault.value}): see poste log verify")
+        for section in _sections(log, place, catalog, seam, until_ms, section_rows):
+            archiver.take(section)
+            progress(archiver.seam.position, catalog.last)
     return _archived(seam, archiver.seam)
+
+
+@contextmanager
+def _turn(log: EventLog, archiver: Archiver) -> Iterator[None]:
+    """Tell what is wrong with rows from rows that another process let leave meanwhile.
+
+    Raises:
+        TurnLost: another process does the same.
+    """
+    try:
+        yield
+    except (RowsStay, CorruptRow) as error:
+        if log.settings().get(SEAM) == archiver.text:
+            raise
+        raise TurnLost from error
 
 
 def _catalog(place: ExportPlace, key: PublicKey, seam: Seam) -> Catalog:
@@ -140,13 +156,11 @@ def _archived(before: Seam, after: Seam) -> Archived:
     )
 
 
-def _verified(
-    log: EventLog, key: PublicKey, mediator_did: str, *, is_checked: bool
-) -> tuple[str | None, Seam]:
-    """The seam of a log as it has it and in parts; ``is_checked``: once all it says is so.
+def _verified(log: EventLog, key: PublicKey, mediator_did: str) -> tuple[str | None, Seam]:
+    """The seam of a log as it has it and in parts.
 
     Raises:
-        RowsStay: it is not.
+        RowsStay: it is of another mediator or release.
         SeamRefused: the seam is not the mediator's.
         LogUnavailable: the log cannot be read.
     """
@@ -158,8 +172,6 @@ def _verified(
         raise RowsStay(f"the seam of the log is of {seam.mediator_did}")
     if seam.fold != FOLD:
         raise RowsStay("states that stand for rows are of another release")
-    for wrong in check_before(log, seam) if is_checked else ():
-        raise RowsStay(f"{wrong.explanation} ({wrong.fault.value}): see poste log verify")
     return text, seam
 
 

@@ -49,6 +49,7 @@ from http_edge.server.pruning import beginning_of
 AsOf: TypeAlias = datetime | int | None
 """A time with its zone, a position of the log, or None for all of it."""
 _LOGS: Final = {"sqlite", "postgresql", "postgres"}
+_LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,11 @@ def _log_source(
     text: str, target: Target, keys: MediatorKeys, until: AsOf, archive: str | None
 ) -> Iterator[Source]:
     dsn = text if _is_log(text) else f"sqlite://{quote(str(Path(text).absolute()))}"
-    path = Path(unquote(urlsplit(dsn).path))
+    try:
+        path = Path(unquote(urlsplit(dsn).path))
+    except ValueError as error:
+        # The text itself may hold a password.
+        raise Stop(Exit.USAGE, "what --from names is no URL of a log", _LIKE) from error
     is_file = dsn.startswith("sqlite:")
     if is_file and not path.is_file():
         raise Stop(Exit.UNREACHABLE, f"there is no log at {path}", "Name it with --from.")

@@ -62,8 +62,17 @@ Did: TypeAlias = Annotated[
         json_schema_extra={"expected": "a DID, for example did:web:mediator.example"},
     ),
 ]
+
+
+def _log_address(log: str) -> str:
+    for url in [log] if log.startswith("sqlite:") else log.split():
+        urlsplit(url)
+    return log
+
+
 LogAddress: TypeAlias = Annotated[
     str,
+    AfterValidator(_log_address),
     Field(
         pattern=r"^(sqlite:(//)?/.+|postgres(ql)?://\S+( +postgres(ql)?://\S+)*)$",
         json_schema_extra={

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from eventstore.log.errors import TurnLost
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace
 from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
 from http_edge.server.archive_status import Reporter, figures
+from http_edge.server.archiving import Archived
+from http_edge.server.exits import Exit
+from http_edge.server.exporting import exporter_of
 from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
 from tests.export.killed_archiving import exit_code
@@ -23,19 +31,22 @@ from tests.export.leaving import (
     LATER_MS,
     assert_whole,
     faults_in,
+    leave,
     log,
     nonces_of,
     place,
     played,
+    read_ids,
     settings_of,
     states_of,
     streams_of,
     summary_of,
 )
-from tests.export.samples import catalog_of, exported_log, findings, whole_log
+from tests.export.samples import SIGNED_BY, catalog_of, exported_log, findings, whole_log
 from tests.histories import History, random_script
+from tests.unit.cli.conftest import Run, run
 
-__all__ = ["log", "place"]
+__all__ = ["log", "place", "run"]
 
 WAIT_S = 60
 NOW_MS = 1_900_000_000_000
@@ -185,6 +196,119 @@ def test_an_interruption_ends_a_round_between_two_transactions(
     assert_whole(log, settings.log_dsn)
     rest = [row.position for row in whole_log(log) if row.topic != SEAL_TOPIC]
     assert len(rest) > left[-1]
+
+
+def test_a_round_that_could_not_write_to_the_archive_leaves_its_work_to_the_next_one(
+    settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    """What was erased is still in the archive, and so is what it keeps no longer."""
+    history = played(log)
+    update = {"rows_age_s_min": 0, "keep_s": 1}
+    archive = settings.archive.model_copy(update=update)
+    settings = settings.model_copy(update={"archive": archive})
+    archive_once(settings, is_checked=False, prunes=False)
+    history.play(random_script(3, 50))
+
+    def is_due() -> tuple[bool, bool]:
+        reporter = Reporter(settings.data_dir, lambda: NOW_MS)
+        run_beside(settings, threading.Event(), reporter)
+        assert figures(settings.data_dir, NOW_MS)["last_round_age_s"] == 0
+        return reporter.is_erasing_due(60), reporter.is_pruning_due(1, 60)
+
+    with exporter_of(settings, log, place):
+        assert is_due() == (True, True)
+        assert not catalog_of(place).pruned_to
+    assert is_due() == (False, False)
+    assert catalog_of(place).pruned_to
+
+
+def test_of_two_rounds_one_goes_on_and_the_other_ends_without_a_fault(
+    settings: Settings, log: EventLog, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = played(log)
+    archive = settings.archive.model_copy(update={"rows_age_s_min": 0})
+    settings = settings.model_copy(update={"archive": archive})
+    before, seams = [0], [0]
+
+    def other() -> None:
+        if summary_of(log).left > before[-1]:  # the first step was made
+            archived = archive_once(settings, is_checked=False)
+            assert archived is not None
+            seams.append(archived.seam)
+
+    class Between(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            other()
+            return super().wait(timeout)
+
+    run_beside(settings, Between(), Reporter(settings.data_dir, lambda: NOW_MS))
+    assert seams == [0, log.position()]
+    shown = figures(settings.data_dir, NOW_MS)
+    assert (shown["trouble"], shown["last_round_age_s"]) == ("", None)
+    history.play(random_script(3, 100))
+    before.append(summary_of(log).left)
+    monkeypatch.setattr("http_edge.cli.archive.archive_once", partial(_beside, other))
+    named = ("--data-dir", str(settings.data_dir), "--set", "archive.rows_age_s_min=0")
+    ran = run("log", "archive", *named)
+    assert (ran.code, "another process lets rows leave" in ran.err) == (Exit.BUSY, True)
+    assert seams[2:] == [log.position()]
+    assert_whole(log, settings.log_dsn)
+
+
+def _beside(other: Callable[[], None], settings: Settings, **options: Any) -> Archived | None:
+    return archive_once(settings, **{**options, "after_step": other})
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_row_that_another_round_took_is_no_damage(
+    settings: Settings,
+    log: EventLog,
+    place: ExportPlace,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_checked: bool,
+) -> None:
+    """Also where it is missing before this round has made a step."""
+    history = played(log)
+    archive_once(settings, is_checked=False, clock=lambda: LATER_MS)
+    history.play(random_script(3, 150))
+    read_ids(history)
+
+    def other(*_: Any, **__: Any) -> Any:
+        monkeypatch.undo()
+        archive_once(settings, is_checked=False, clock=lambda: LATER_MS)
+        return catalog_of(place)
+
+    monkeypatch.setattr("http_edge.server.archiving.catalog_of", other)
+    with pytest.raises(TurnLost):
+        archive_once(settings, is_checked=is_checked, clock=lambda: LATER_MS)
+    assert_whole(log, settings.log_dsn)
+
+
+def test_whose_seam_it_is_the_mediators_key_alone_says(
+    run: Run, settings: Settings, log: EventLog, place: ExportPlace
+) -> None:
+    played(log)
+    leave(log, place)
+    check = ("log", "verify", "--data-dir", str(settings.data_dir), "--json")
+
+    def checked(*named: str) -> tuple[int, list[str], bool, bool, str]:
+        ran = run(*check, *named)
+        said = json.loads(ran.out)
+        faults = [one["fault"] for one in said["findings"]]
+        return ran.code, faults, said["archive"] is not None, bool(said["unproven"]), ran.err
+
+    sound: tuple[int, list[str], bool, bool, str] = (Exit.OK, [], True, False, "")
+    assert checked() == sound
+    settings.keys_path.unlink()
+    *found, said = checked()
+    assert found == [Exit.OK, [], False, True]
+    assert "who signed what stands for them is not known" in said
+    assert "their archive was not checked" in said
+    assert checked("--public-key", SIGNED_BY.text) == sound
+    stranger = PublicKey(bytes(range(1, 33))).text
+    wrong = (Exit.FINDING, ["wrong-seam"], False, False, "")
+    assert checked("--public-key", stranger) == wrong
 
 
 async def test_the_parent_starts_rounds_and_ends_the_one_under_way(

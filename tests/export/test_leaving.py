@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from eventsourcing.persistence import StoredEvent
 from typing_extensions import override
 
 from actors.core.evolve import to_snapshot
@@ -17,6 +19,7 @@ from eventstore.log.errors import CorruptRow, RowsStay, SeamRefused
 from eventstore.log.event_log import Departure, EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, heads_not_in, verify
 from eventstore.parquet.errors import ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
@@ -37,7 +40,7 @@ from tests.export.leaving import (
     summary_of,
 )
 from tests.export.samples import export_all, exported_log, exporter, findings, whole_log
-from tests.histories import MEDIATOR, PLACEMENT, Act, random_script
+from tests.histories import IDENTITIES, MEDIATOR, PLACEMENT, Act, random_script
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
@@ -345,6 +348,40 @@ def test_two_processes_do_not_let_rows_leave_at_once(log: EventLog, place: Expor
         leave(Overtaken(log), place)
     assert faults_in(log) == []
     assert history.now_ms < LATER_MS
+
+
+def test_a_snapshot_is_not_accused_because_rows_leave_while_it_is_checked(
+    log: EventLog, place: ExportPlace
+) -> None:
+    history = played(log)
+    for stream in streams_of(log):
+        state, _ = read_identity(log, stream)
+        log.save_snapshots([(stream, Snapshot(state.version, FOLD, to_snapshot(state)))])
+    read_ids(history)
+    left: list[int] = []
+
+    class Overtaken(FaultyLog):
+        """A log that rows leave while a stream is read."""
+
+        @override
+        def read_stream(
+            self,
+            stream: UUID,
+            *,
+            after: int = 0,
+            before: int | None = None,
+            limit: int | None = None,
+            newest_first: bool = False,
+        ) -> Sequence[StoredEvent]:
+            if before and stream == identity_stream(IDENTITIES[0]) and not left:
+                left.append(leave(log, place).left)
+            return super().read_stream(
+                stream, after=after, before=before, limit=limit, newest_first=newest_first
+            )
+
+    assert list(wrong_snapshots(Overtaken(log))) == []
+    assert left > [0]
+    assert list(wrong_snapshots(log)) == []
 
 
 def test_the_command_lets_rows_leave_and_the_archive_makes_the_log_whole_again(

@@ -378,6 +378,30 @@ def test_a_round_of_archiving_takes_names_out_though_nothing_is_old(tmp_path: Pa
         assert faults(log) == []
 
 
+def test_the_archived_state_of_who_is_erased_loses_its_name_though_no_row_leaves(
+    mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    for did in (STAYS, GONE):
+        acknowledge(mediator, did)
+    end_contracts(mediator)
+    stream = identity_stream(GONE)
+    leave(log, place)
+    before = log.load_archived_state(stream)
+    assert before is not None
+    assert GONE.encode() in before.state
+    erase(mediator, GONE)
+    export_all(log, place, STEPS)
+    take_out(log, place)
+    assert leave(log, place).states > 0
+    after = log.load_archived_state(stream)
+    assert after is not None
+    assert after.version > before.version
+    assert GONE.encode() not in after.state
+    assert leave(log, place).left == 0
+    assert log.load_archived_state(stream) == after
+    assert_whole(log, f"sqlite:{tmp_path / 'log.db'}")
+
+
 def test_files_are_read_for_names_once_unless_some_stay(
     mediator: Mediator, log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,13 +18,14 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import MessageQueued
 from eventstore.log.faults import Fault
 from eventstore.log.seam import SEAM
-from eventstore.parquet.errors import Damage, RowsPruned
+from eventstore.parquet.errors import Damage, ExportDamaged, RowsPruned
 from eventstore.parquet.files import END, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer, Statement
 from eventstore.parquet.opening import open_exports
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.commit import write_manifest
+from eventstore.parquet.write.compaction import replaced
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
@@ -53,8 +54,10 @@ from tests.export.leaving import (
     streams_of,
 )
 from tests.export.samples import (
+    DAY_MS,
     SIGNED_BY,
     SIGNER,
+    VERIFY,
     catalog_of,
     contents,
     export_all,
@@ -64,7 +67,7 @@ from tests.export.samples import (
     whole_log,
 )
 from tests.export.test_across_the_seam import _of_earlier_release
-from tests.histories import History, random_script
+from tests.histories import Act, History, random_script
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["log", "place", "run"]
@@ -188,6 +191,63 @@ def test_rows_that_are_still_in_the_log_and_young_ones_stay(
     young = [row for row in rows if row.position > pruned_to]
     assert exported_log(place)[-len(young) :] == young
     assert prune(log, place, until_ms=history.now_ms - SOME_S * 1000) == 0
+
+
+def test_what_a_clock_that_was_ahead_has_recorded_ends_what_is_pruned(
+    log: EventLog, place: ExportPlace
+) -> None:
+    """Older steps on its far side are for a later pruning: one manifest has no hole."""
+    history = played(log, 150)
+    read_ids(history)
+    export_all(log, place, BOUNDS)
+    ahead = catalog_of(place).last + 1
+    acts = (history.save_events, history.connect)  # of partitions with a time each
+    for at_ms, act in zip((history.now_ms + 5 * DAY_MS, history.now_ms), acts, strict=True):
+        history.now_ms = at_ms
+        act(Act(0, 0, 0, 0))
+        history.commit()
+        export_all(log, place, BOUNDS)
+    recorded_ms = {row.position: decode(row.topic, row.state).at_ms for row in whole_log(log)}
+    last = catalog_of(place).last
+    assert recorded_ms[last] < recorded_ms[ahead] - 4 * DAY_MS
+    leave(log, place)
+    streams = streams_of(log)
+    states = states_of(log, streams)
+    assert prune(log, place, until_ms=recorded_ms[ahead] - DAY_MS) > 0
+    catalog = catalog_of(place)
+    assert catalog.pruned_to == ahead - 1
+    assert {r.position for r in exported_log(place)} > {*range(ahead, last + 1)}
+    assert findings(place) == []
+    assert prune(log, place) > 0
+    assert catalog_of(place).pruned_to == last
+    pruned = catalog_of(place).pruned
+    assert pruned is not None
+    assert pruned.recorded_until_ms == max(recorded_ms.values())
+    assert findings(place) == []
+    assert states_of(log, streams) == states
+
+
+def test_manifests_with_a_hole_between_them_are_not_made_one(
+    log: EventLog, place: ExportPlace
+) -> None:
+    played(log)
+    export_all(log, place, BOUNDS)
+    first, _, third = catalog_of(place).statements[:3]
+    files = [*first.manifest.files, *third.manifest.files]
+    before = contents(place)
+    with pytest.raises(ExportDamaged, match="missing before it"):
+        replaced(place, [first, third], files, SIGNER, VERIFY)
+    assert contents(place) == before
+
+
+def test_a_pruning_that_finds_nothing_writes_nothing(log: EventLog, place: ExportPlace) -> None:
+    """What stays would be there twice: a check would call it stray."""
+    History(log).play([])
+    leave(log, place)
+    before = contents(place)
+    assert prune(log, place) == 0
+    assert contents(place) == before
+    assert findings(place) == []
 
 
 class _Stopped(Exception):

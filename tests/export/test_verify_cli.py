@@ -132,6 +132,19 @@ def test_what_was_recorded_just_now_may_be_missing(run: Run, tmp_path: Path) -> 
         assert (finding.first_position, finding.fault) == (51, Damage.ENDS_EARLY)
 
 
+def test_an_export_that_ends_before_a_large_transaction_is_a_finding(
+    run: Run, tmp_path: Path
+) -> None:
+    with _mediator(tmp_path / "data") as (log, _):
+        run("export", "--data-dir", "data", "--to", "out")
+        *_, summary = verify_export(open_place(str(tmp_path / "out")), None)
+        assert isinstance(summary, ExportSummary)
+        SealedWriter(log).commit({"shard-2": [registered(number) for number in range(100, 1_300)]})
+        (finding,) = compare_end(log, summary, recorded_before_ms=AT_MS + 1)
+        assert finding.fault == Damage.ENDS_EARLY
+        assert (finding.first_position, finding.last_position) == (51, 50 + 1_200 + 1)
+
+
 def test_an_export_of_another_log_is_a_finding(run: Run, tmp_path: Path) -> None:
     with _mediator(tmp_path / "data"):
         run("export", "--data-dir", "data", "--to", "out")

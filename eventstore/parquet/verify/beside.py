@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from eventstore.log.codec import decode
-from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.verify import Fault, heads_not_in
@@ -41,21 +41,33 @@ def compare_end(
             version=head.version,
             explanation=f"the log beside the export does not have its seal {head.version}",
         )
-    for row in log.read_rows(after=summary.position, rows_max=_ROWS, bytes_max=_BYTES):
-        try:
-            sealed = decode(row.topic, row.state) if row.topic == SEAL_TOPIC else None
-        except (UnknownTopic, CorruptRow):
-            return  # poste log verify says what is wrong there
-        if sealed is None:
-            continue
-        if sealed.at_ms < recorded_before_ms:
-            at = datetime.fromtimestamp(sealed.at_ms / 1000, UTC).isoformat(timespec="seconds")
-            why = f"the log beside it goes on to position {log.position()}; what follows the export"
-            yield ExportFinding(
-                fault=Damage.ENDS_EARLY,
-                path=END,
-                first_position=summary.position + 1,
-                last_position=row.position,
-                explanation=f"{why} was recorded at {at}",
-            )
+    found = _first_seal(log, after=summary.position)
+    if found is None or found[1] >= recorded_before_ms:
         return
+    last, at_ms = found
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    why = f"the log beside it goes on to position {log.position()}; what follows the export"
+    yield ExportFinding(
+        fault=Damage.ENDS_EARLY,
+        path=END,
+        first_position=summary.position + 1,
+        last_position=last,
+        explanation=f"{why} was recorded at {at}",
+    )
+
+
+def _first_seal(log: EventLog, *, after: int) -> tuple[int, int] | None:
+    """The position of the first seal behind another one, and when it was recorded; None: no seal.
+
+    The rows of one transaction can be many pages.
+    """
+    while page := log.read_rows(after=after, rows_max=_ROWS, bytes_max=_BYTES):
+        for row in page:
+            if row.topic != SEAL_TOPIC:
+                continue
+            try:
+                return row.position, decode(row.topic, row.state).at_ms
+            except CorruptRow:
+                return None  # poste log verify says what is wrong there
+        after = page[-1].position
+    return None

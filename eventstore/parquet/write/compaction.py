@@ -10,13 +10,14 @@ earlier version go on reading the old files, which ``commit.sweep`` removes late
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from eventstore.log.event_log import EventLog
+from eventstore.parquet.catalog import check_continues
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
@@ -168,7 +169,14 @@ def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom
     contents: int | UnsetType = UNSET,
     pruned: Pruned | UnsetType = UNSET,
 ) -> Compacted:
-    """Write the manifest that names these files in place of those of a run."""
+    """Write the manifest that names these files in place of those of a run.
+
+    Raises:
+        ExportDamaged: the manifests do not follow each other.
+        ExportUnavailable: the place cannot be read or written now.
+    """
+    for before, after in pairwise(run):
+        check_continues(after.manifest, before.manifest.last, before.link)
     first, last = run[0].manifest, run[-1].manifest
     manifest = Manifest(
         format=last.format,
@@ -187,13 +195,13 @@ def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom
         contents=contents,
         pruned=pruned,
     )
-    before = {file.path: file.bytes for s in run for file in s.manifest.files}
-    after = {file.path for file in files}
+    had = {file.path: file.bytes for s in run for file in s.manifest.files}
+    has = {file.path for file in files}
     return Compacted(
         run,
         write_manifest(place, manifest, signer),
-        [file for file in files if file.path not in before],
-        {path: size for path, size in before.items() if path not in after},
+        [file for file in files if file.path not in had],
+        {path: size for path, size in had.items() if path not in has},
     )
 
 

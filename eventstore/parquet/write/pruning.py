@@ -47,6 +47,9 @@ _ROWS_AT_ONCE: Final = 16_384
 class Positions(Protocol):
     """Some positions of a log."""
 
+    def __len__(self) -> int:
+        """How many there are."""
+
     def __contains__(self, position: int, /) -> bool:
         """Whether this is one of them."""
 
@@ -69,6 +72,9 @@ def old_part(
 ) -> OldPart | None:
     """The first manifests, whose rows have left the log and were recorded by then; None for none.
 
+    It ends before the first one with a row that is younger, also where older ones follow: clocks
+    can have been ahead, and what one manifest stands for has no gap.
+
     Args:
         place: where the export is.
         statements: its manifests.
@@ -78,13 +84,20 @@ def old_part(
     Raises:
         ExportDamaged, ExportUnavailable: as ``read_table``.
     """
-    found = [s for s in statements if s.manifest.last <= seam and _begins_ms(s) <= until_ms]
-    while found and not found[-1].manifest.is_pruned and found[-1].manifest.tree is not UNSET:
-        recorded_ms = _recorded_ms(place, found[-1].manifest)
-        if recorded_ms <= until_ms:
-            return OldPart(found, recorded_ms)
-        found.pop()
-    return None
+    run: list[Statement] = []
+    recorded_ms = 0
+    for statement in statements:
+        if statement.manifest.last > seam or _begins_ms(statement) > until_ms:
+            break
+        last_ms = _recorded_ms(place, statement.manifest)
+        if last_ms > until_ms:
+            break
+        run.append(statement)
+        recorded_ms = max(recorded_ms, last_ms)
+    # One that was pruned alone has nothing to lose, and without a tree none can stand for others.
+    if not run or run[-1].manifest.is_pruned or run[-1].manifest.tree is UNSET:
+        return None
+    return OldPart(run, recorded_ms)
 
 
 def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
@@ -112,14 +125,14 @@ def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
     before = run[0].manifest.pruned
     pruned_to = run[0].manifest.last if run[0].manifest.is_pruned else 0
     leaving = plan(lambda: _rows(place, run), last, pruned_to)
+    rows = len(leaving)
+    if not rows:
+        return None
     files: list[DataFile] = []
     contents = 0
     for file, counted in _rest(place, run, leaving, rows_max):
         files.append(file)
         contents += counted
-    rows = sum(s.manifest.rows for s in run) - sum(file.rows for file in files)
-    if not rows:
-        return None
     again = 1 + max(rewritten_of(statement.manifest.path) for statement in run)
     pruned = Pruned(
         rows=rows + (0 if before is UNSET else before.rows),
@@ -140,6 +153,8 @@ def _begins_ms(statement: Statement) -> int:
 
 def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
     """When the last row of a manifest was recorded: its files of the newest day say it."""
+    if manifest.pruned is not UNSET:
+        return manifest.pruned.recorded_until_ms
     newest = max(day_of(file.path) for file in manifest.files)
     latest: list[int] = [
         pc.max(read_table(place, file, ("recorded_at",))["recorded_at"]).cast(pa.int64()).as_py()

@@ -93,9 +93,26 @@ def test_a_cut_end_is_found_against_an_earlier_check(run: Run, path: Path) -> No
     assert "missing-head" in ran.out
 
 
-def test_another_file_is_no_earlier_check(run: Run, path: Path) -> None:
+_HEAD = '{"summary":{"heads":{"shard-0":{"version":%s,"digest":"%s"}}}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"summary":' + '{"a":' * 100_000,
+        '{"databases":{"a":1}}',
+        _HEAD % ('"3"', "00" * 32),
+        _HEAD % ("null", "00" * 32),
+        _HEAD % (2**70, "00" * 32),
+        _HEAD % (3, "no digits"),
+    ],
+)
+def test_another_file_is_no_earlier_check(run: Run, path: Path, content: str) -> None:
     known = path.with_name("known.json")
-    known.write_text("[]")
+    known.write_text(content)
     ran = run("log", "verify", "--log", f"sqlite://{path}", "--known", str(known))
     assert ran.code == Exit.USAGE
     assert "poste log verify --json" in ran.err

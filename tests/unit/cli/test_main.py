@@ -10,7 +10,7 @@ import pytest
 from eventstore.log.errors import CorruptRow, LogUnavailable, UnsafeLog
 from http_edge.cli import projections_program
 from http_edge.cli.main import SUMMARIES, LazyGroup, explained, poste
-from http_edge.crypto.mediator_keys import KeyFileRefused
+from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.sources import SettingRefused
 from tests.unit.cli.conftest import Run
@@ -91,6 +91,41 @@ def test_what_a_user_can_mend_ends_in_a_sentence(error: Exception, code: Exit) -
     assert stop is not None
     assert stop.exit_code == code
     assert str(error) in stop.message
+
+
+_EXPORT = ("--from", "export")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("audit", "message", "\udcff", *_EXPORT), "is not UTF-8"),
+        (("audit", "identity", "did:x:\udcff", *_EXPORT), "is not UTF-8"),
+        (("identities", "receipt", "did:x:\udcff"), "is not UTF-8"),
+        (
+            ("audit", "identity", "did:x:me", *_EXPORT, "--as-of", "0001-01-01T00:00:00+14:00"),
+            "is neither a position nor a time",
+        ),
+        (("audit", "refused", *_EXPORT, "--since", "9999-12-31T23:59:59-14:00"), "nor a time"),
+        (("log", "verify", "--log", "postgresql://[bad"), "expected sqlite:///absolute/path.db"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_mistake_of_usage(
+    run: Run, args: tuple[str, ...], said: str
+) -> None:
+    ran = run(*args)
+    assert (ran.code, said in ran.err) == (Exit.USAGE, True), ran.err
+
+
+@pytest.mark.parametrize("origin", ["postgresql://me:secret@[bad", "sqlite://[bad"])
+def test_a_log_to_restore_from_is_named_by_a_url_and_never_shown(
+    run: Run, tmp_path: Path, origin: str
+) -> None:
+    load_or_create(tmp_path / "keys.json")
+    named = ("--to", str(tmp_path / "data"), "--keys", str(tmp_path / "keys.json"))
+    ran = run("restore", "--from", origin, *named)
+    assert (ran.code, "no URL of a log" in ran.err) == (Exit.USAGE, True)
+    assert "secret" not in ran.err
 
 
 def test_a_fault_of_the_program_is_named_as_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
