@@ -70,11 +70,13 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     signed_by: str
 
 
-def erasure_of(log: EventLog, stream: UUID, mediator_did: str, key: PublicKey) -> ErasureReceipt:
+def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
     """What the log says of the newest erasure of an identity that has ended.
 
+    The mediator is that of the log, whatever settings say.
+
     Raises:
-        ReceiptRefused: there is none.
+        ReceiptRefused: there is none, or the log is of no mediator yet.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
     topics = _STEPS | _CONTENT_BY_TOPIC.keys()
@@ -85,6 +87,9 @@ def erasure_of(log: EventLog, stream: UUID, mediator_did: str, key: PublicKey) -
     gone = _versions(of_it) - _versions(before)
     facts = [row for row in rows if row.topic in _CONTENT_BY_TOPIC and row.version in gone]
     assert isinstance(begun[1], IdentityErasureBegun)
+    mediator_did = log.settings().get("mediator_did")
+    if mediator_did is None:
+        raise ReceiptRefused("this log is of no mediator")
     return ErasureReceipt(
         mediator_did=mediator_did,
         stream=stream.hex,
@@ -116,7 +121,7 @@ def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
         is_signed = key.verify(_SIGNED + said, bytes.fromhex(signature.decode()))
         receipt = msgspec.json.decode(said, type=ErasureReceipt)
     except (msgspec.DecodeError, ValueError) as error:
-        raise ReceiptRefused(f"it cannot be read: {error}") from error
+        raise ReceiptRefused("it is not a receipt of an erasure, or was changed") from error
     if not is_signed or receipt.signed_by != key.text:
         raise ReceiptRefused(f"it was not signed by {key.text}")
     if receipt.format != _FORMAT:
@@ -131,7 +136,7 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> Non
         ReceiptRefused: it is not, or one is.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
-    said = erasure_of(log, UUID(hex=receipt.stream), receipt.mediator_did, key)
+    said = erasure_of(log, UUID(hex=receipt.stream), key)
     if said != receipt:
         raise ReceiptRefused("the log says otherwise: see poste log verify")
     for first, last in receipt.positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -36,6 +37,11 @@ _REFUSALS: Final = {
         "Set placement or dedicated_dids, or serve with node_address.",
     ),
 }
+_CODES: Final[Mapping[str, Exit]] = {
+    Placed.NO_SUCH_IDENTITY: Exit.FINDING,
+    Placed.DID_NOT_ANSWER: Exit.UNREACHABLE,
+}
+"""How the command ends after a refusal; else the order is the mistake."""
 
 
 @click.group()
@@ -107,5 +113,4 @@ def _order(settings: Settings, url: str | None, order: str, did: str, already: s
     if placed != Placed.DONE:
         refusals = {refusal.value: sentence for refusal, sentence in _REFUSALS.items()}
         reason, remedy = refusals.get(str(placed), ("The mediator refused.", _SEE))
-        code = Exit.UNREACHABLE if placed == Placed.DID_NOT_ANSWER else Exit.USAGE
-        raise Stop(code, reason, remedy)
+        raise Stop(_CODES.get(str(placed), Exit.USAGE), reason, remedy)

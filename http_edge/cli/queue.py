@@ -37,7 +37,7 @@ def queue() -> None:
 def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_json: bool) -> None:
     """Show the queues that wait longest, or all about the one of DID.
 
-    Exit code 2 where the mediator knows no such identity. Payloads are never shown: the mediator
+    Exit code 1 where the mediator knows no such identity. Payloads are never shown: the mediator
     cannot read them.
     """
     which = f"did={quote(did, safe='')}" if did else f"limit={limit}"
@@ -86,7 +86,7 @@ def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
     """
     if not answer.get("known", True):
         raise Stop(
-            Exit.USAGE,
+            Exit.FINDING,
             f"this mediator knows no identity {did}",
             "It has never registered or connected here. What waits for whom: poste queue show",
         )

@@ -41,7 +41,7 @@ def test_a_queue_is_shown_with_the_whole_did_of_its_owner(
 def test_an_unknown_did_is_named_as_one(run: Run, tmp_path: Path, form: list[str]) -> None:
     with server([], known=False) as listen:
         ran = run("queue", *form, "did:x:stranger", "--data-dir", data_dir_of(tmp_path, listen))
-    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert (ran.code, ran.out) == (Exit.FINDING, "")
     assert "this mediator knows no identity did:x:stranger" in ran.err
 
 
