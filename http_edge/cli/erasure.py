@@ -22,6 +22,8 @@ from eventstore.log.errors import RowsStay
 from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
+from http_edge.cli.consent import require_consent, yes_option
+from http_edge.cli.did_argument import did_argument
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.output_file import require_writable, write_file
@@ -42,8 +44,8 @@ receipt_option = click.option(
 
 
 @click.command()
-@click.argument("did")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@did_argument()
+@yes_option
 @receipt_option
 @json_option
 @url_option
@@ -64,8 +66,7 @@ def erase(
     keys = existing_keys(settings)
     if to is not None:
         require_writable(to, "--receipt")
-    if not yes:
-        click.confirm(f"Erase all that {did} has here, for ever?", abort=True, err=True)
+    require_consent(f"Erase all that {did} has here, for ever?", yes=yes)
     path = f"/identities/erase?did={quote(did, safe='')}"
     with progress_bar("Erasing") as progress:
         while True:
@@ -86,7 +87,7 @@ def erase(
 
 
 @click.command()
-@click.argument("did")
+@did_argument()
 @receipt_option
 @json_option
 @with_settings("data_dir", "log")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from actors.placement.port import Placed
 from http_edge.cli import erasure
+from http_edge.cli.did_argument import did_argument
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
@@ -72,7 +73,7 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 
 
 @identities.command()
-@click.argument("did")
+@did_argument()
 @url_option
 @with_settings("data_dir")
 def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
@@ -87,7 +88,7 @@ def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
 
 
 @identities.command()
-@click.argument("did")
+@did_argument()
 @url_option
 @with_settings("data_dir")
 def release(loaded: Loaded, *, did: str, url: str | None) -> None:
