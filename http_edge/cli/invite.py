@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import sys
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ import segno
 from actors.host.clock import new_id, system_clock
 from http_edge.cli.keys import existing_keys, served_url
 from http_edge.cli.output import json_option, print_json, print_record
+from http_edge.cli.output_file import write_file
 from http_edge.cli.running_mediator import exchange
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.mediator_keys import MediatorKeys
@@ -128,7 +129,9 @@ def invite(  # noqa: PLR0913 - one argument for each option
     in_code = invitation.code_url(base, protocol) if long else short_url
     code = segno.make_qr(in_code, error="l")
     if png is not None:
-        code.save(str(png), kind="png", scale=_PNG_SCALE)
+        picture = BytesIO()
+        code.save(picture, kind="png", scale=_PNG_SCALE)
+        write_file(png, picture.getvalue(), "--png")
     if as_json:
         print_json(_record(invitation, protocol, base))
         return

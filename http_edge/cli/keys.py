@@ -17,6 +17,7 @@ from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.crypto.mediator_keys import MediatorKeys, load, load_or_create
+from http_edge.server.data_dir import named_disk_faults
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings, did_web
 from http_edge.settings.sources import DEFAULT, Loaded
@@ -35,14 +36,18 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
     """
     settings = loaded.settings
     path = settings.keys_path
-    if not path.exists():
+    if path.exists():
+        mediator_keys = load(path)
+    else:
+        option = "--data-dir" if settings.keys_file is None else "--set keys_file=PATH"
+        with named_disk_faults(path.parent, option):
+            mediator_keys = load_or_create(path)
         click.echo(
-            f"poste: there were no keys at {path}: new ones are made\n"
+            f"poste: there were no keys at {path}: new ones were made\n"
             "  If the mediator has keys already, remove these and name its data directory with"
             " --data-dir.",
             err=True,
         )
-    mediator_keys = load_or_create(path)
     did, url = _did(loaded), served_url(loaded)
     record: dict[str, Any] = {
         "did": did,

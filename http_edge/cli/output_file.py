@@ -1,7 +1,8 @@
-"""Files that options name, for a command to write what it made."""
+"""Files and folders that options name, for a command to write what it made."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,18 @@ def require_writable(path: Path, option: str) -> None:
             path.unlink()
 
 
+def require_folder(path: Path, option: str) -> None:
+    """Make a folder if it is not there, and refuse one that could not be written.
+
+    Raises:
+        Stop: it cannot be made or written.
+    """
+    with _explained(path, option):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+
+
 @contextmanager
 def _explained(path: Path, option: str) -> Iterator[None]:
     try:
@@ -41,5 +54,5 @@ def _explained(path: Path, option: str) -> Iterator[None]:
         raise Stop(
             Exit.USAGE,
             f"{path} cannot be written: {error.strerror or error}",
-            f"Name a file that this user may write with {option}.",
+            f"Name a place that this user may write with {option}.",
         ) from error

@@ -173,7 +173,11 @@ def test_the_qr_code_is_written_as_a_picture(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "invitation.png"
     assert run("invite", *PUBLIC, "--png", str(picture)).code == Exit.OK
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert run("invite", *PUBLIC, "--png", str(tmp_path)).code == Exit.USAGE
+    for wrong in (tmp_path, tmp_path / "none" / "x.png"):
+        ran = run("invite", *PUBLIC, "--png", str(wrong))
+        assert (ran.code, ran.out) == (Exit.USAGE, "")
+        assert f"{wrong} cannot be written" in ran.err
+        assert "--png" in ran.err
 
 
 @pytest.mark.parametrize("setting", ["didcomm.registration=closed", "didcomm.enabled=false"])

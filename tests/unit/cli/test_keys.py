@@ -40,7 +40,7 @@ def test_every_form_of_the_signing_key_is_taken_as_public_key(run: Run) -> None:
 
 def test_keys_that_are_made_say_so_and_where_else_they_may_be(run: Run, tmp_path: Path) -> None:
     first, second = run("keys"), run("keys")
-    assert f"no keys at {tmp_path}/data/mediator-keys.json: new ones are made" in first.err
+    assert f"no keys at {tmp_path}/data/mediator-keys.json: new ones were made" in first.err
     assert "--data-dir" in first.err
     assert second.err == ""
 
@@ -101,6 +101,18 @@ def test_the_mediator_is_the_one_that_was_served_from_the_data_directory(
         assert shown["did"] == "did:web:of.the.log"
         assert shown["verifier_keys"][0].startswith("did:web:of.the.log+")
     assert shown["url"] == "https://n.example"
+
+
+def test_a_directory_that_cannot_have_keys_is_named_and_none_are_said_to_be_made(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for directory in ("file", "file/below"):
+        ran = run("keys", "--data-dir", directory)
+        assert (ran.code, ran.out) == (Exit.USAGE, "")
+        assert f"{tmp_path}/{directory} cannot be used" in ran.err
+        assert "--data-dir" in ran.err
+        assert "new ones" not in ran.err
 
 
 def test_a_key_file_that_others_can_read_is_not_used(run: Run, tmp_path: Path) -> None:
