@@ -77,11 +77,13 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     signed_by: str
 
 
-def erasure_of(log: EventLog, stream: UUID, mediator_did: str, key: PublicKey) -> ErasureReceipt:
+def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
     """What the log says of the newest erasure of an identity that has ended.
 
+    The mediator is that of the log, whatever settings say.
+
     Raises:
-        ReceiptRefused: there is none.
+        ReceiptRefused: there is none, or the log is of no mediator yet.
         RowsHaveLeft: some of its rows are in the archive alone.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
@@ -98,6 +100,9 @@ def erasure_of(log: EventLog, stream: UUID, mediator_did: str, key: PublicKey) -
     if not is_all or len(there) < versions[1] - versions[0] - 1:
         raise RowsHaveLeft("rows of it have left the log for its archive")
     assert isinstance(begun[1], IdentityErasureBegun)
+    mediator_did = log.settings().get("mediator_did")
+    if mediator_did is None:
+        raise ReceiptRefused("this log is of no mediator")
     return ErasureReceipt(
         mediator_did=mediator_did,
         stream=stream.hex,
@@ -129,7 +134,7 @@ def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
         is_signed = key.verify(_SIGNED + said, bytes.fromhex(signature.decode()))
         receipt = msgspec.json.decode(said, type=ErasureReceipt)
     except (msgspec.DecodeError, ValueError) as error:
-        raise ReceiptRefused(f"it cannot be read: {error}") from error
+        raise ReceiptRefused("it is not a receipt of an erasure, or was changed") from error
     if not is_signed or receipt.signed_by != key.text:
         raise ReceiptRefused(f"it was not signed by {key.text}")
     if receipt.format != _FORMAT:
@@ -146,7 +151,7 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> Non
     """
     stream = UUID(hex=receipt.stream)
     try:
-        is_said = erasure_of(log, stream, receipt.mediator_did, key) == receipt
+        is_said = erasure_of(log, stream, key) == receipt
     except ReceiptRefused:
         is_said = _is_what_remains(log, stream, receipt)
     if not is_said:
@@ -164,7 +169,8 @@ def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
 
 def _is_what_remains(log: EventLog, stream: UUID, receipt: ErasureReceipt) -> bool:
     """Is the receipt what those rows say that have not left the log?"""
-    seam = log.settings().get(SEAM)
+    constants = log.settings()
+    seam = constants.get(SEAM)
     left_to = 0 if seam is None else read_seam(seam).position
     rows = _rows(log, stream)
     steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
@@ -175,7 +181,8 @@ def _is_what_remains(log: EventLog, stream: UUID, receipt: ErasureReceipt) -> bo
     said = {facts[v] for v in _versions(of_it) - _versions(before) if v in facts}
     ends = {row.position for row, event in of_it if isinstance(event, _ENDS)}
     beyond = {p for p in named | {receipt.begun, receipt.ended} if p > left_to}
-    return said <= named and beyond <= ends | set(facts.values())
+    is_of_log = receipt.mediator_did == constants.get("mediator_did")
+    return is_of_log and said <= named and beyond <= ends | set(facts.values())
 
 
 def _newest(steps: Sequence[_Step]) -> tuple[_Step, Sequence[_Step], _Step]:

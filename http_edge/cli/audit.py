@@ -42,6 +42,7 @@ from eventstore.parquet.opening import (
 )
 from eventstore.parquet.proofs import message_proof
 from http_edge.cli.output import json_option, print_json, print_record, print_table
+from http_edge.cli.output_file import write_file
 from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
 from http_edge.cli.public_key import public_key_option
 from http_edge.cli.text_argument import utf8
@@ -320,10 +321,7 @@ def _write_proof(query: _Query, message_id: str, events: Sequence[Record], file:
         events[0]["identity"],
         [event["seal_position"] for event in events],
     )
-    try:
-        file.write_bytes(proof_bytes(proof))
-    except OSError as error:
-        raise Stop(Exit.UNREACHABLE, f"{file}: {error.strerror}") from error
+    write_file(file, proof_bytes(proof), "--proof")
 
 
 def _show(query: _Query, said: Answer, limit: int, titles: Mapping[str, str]) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from array import array
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from itertools import chain, islice
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
 
 import aiohttp
 import click
@@ -18,7 +16,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from http_edge.cli.consent import require_consent
 from http_edge.cli.output import json_option, print_json, print_table
+from http_edge.cli.running_mediator import split_url
 from http_edge.clients.decentrl import ClientError, MediatorClient
 from http_edge.clients.didcomm import UnusableInvitation, WalletError
 from http_edge.clients.load import (
@@ -164,8 +164,9 @@ def _announce(url: str, protocols: list[str], wanted: Wanted, *, yes: bool) -> N
     """Say what will be done; another machine's mediator needs a consent.
 
     Raises:
-        Stop: there is no terminal to ask for it.
+        Stop: it was not given, or there is nothing to load at such a URL.
     """
+    host = split_url(url).hostname or ""
     click.echo(
         f"Registers {wanted.agents} agents of {', '.join(protocols)} at {escaped(url)}, then"
         f" sends up to {wanted.messages:,} messages of {wanted.size_bytes:,} bytes for each"
@@ -173,18 +174,15 @@ def _announce(url: str, protocols: list[str], wanted: Wanted, *, yes: bool) -> N
         " and fetches them.",
         err=True,
     )
-    if yes or _is_loopback(url):
+    if yes or _is_loopback(host):
         return
     click.echo(
         "Warning: this is not a mediator on this machine; a load can be an attack.", err=True
     )
-    if not sys.stdin.isatty():
-        raise Stop(Exit.USAGE, "the load needs a consent", "Repeat the command with --yes.")
-    click.confirm("Go on?", abort=True, err=True)
+    require_consent("Go on?", yes=yes)
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

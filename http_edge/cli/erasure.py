@@ -13,6 +13,7 @@ import click
 from eventstore.log.erasure_receipt import (
     ErasureReceipt,
     ReceiptRefused,
+    RowsHaveLeft,
     check_receipt,
     erasure_of,
     sign_receipt,
@@ -22,22 +23,21 @@ from eventstore.log.errors import RowsStay
 from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
+from http_edge.cli.consent import require_consent, yes_option
+from http_edge.cli.did_argument import did_argument
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
+from http_edge.cli.output_file import require_writable, write_file
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings
-from http_edge.cli.text_argument import utf8
 from http_edge.crypto import signatures
+from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import opened_to_read
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
 _ANSWER_S_MAX: Final = 60.0
-_AGAIN: Final = (
-    "Run it again: what is erased stays erased. What was begun also ends by itself as long as the"
-    " mediator runs."
-)
 _file: Final = partial(click.Path, dir_okay=False, path_type=Path)
 receipt_option = click.option(
     "--receipt", "to", type=_file(), help="Write the signed receipt to this file."
@@ -45,8 +45,8 @@ receipt_option = click.option(
 
 
 @click.command()
-@click.argument("did")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@did_argument()
+@yes_option
 @receipt_option
 @json_option
 @url_option
@@ -63,9 +63,11 @@ def erase(
     is exported). Copies elsewhere are not reached. The guide says which, on its page about erasure
     requests.
     """
-    if not yes:
-        click.confirm(f"Erase all that {did} has here, for ever?", abort=True, err=True)
     settings, records = loaded.settings, 0
+    keys = existing_keys(settings)
+    if to is not None:
+        require_writable(to, "--receipt")
+    require_consent(f"Erase all that {did} has here, for ever?", yes=yes)
     path = f"/identities/erase?did={quote(did, safe='')}"
     with progress_bar("Erasing") as progress:
         while True:
@@ -75,18 +77,25 @@ def erase(
             progress(records, records + 1)
             if answer["is_over"]:
                 break
-    receipt = _receipt(settings, did)
-    _show(settings, receipt, to, as_json=as_json)
+    try:
+        _show(_receipt(settings, did, keys), keys, to, as_json=as_json)
+    except Stop as stop:
+        raise Stop(
+            Exit.FINDING,
+            f"{did} is erased, and the receipt could not be made: {stop.message}",
+            f"Make it with: poste identities receipt {did} --receipt FILE",
+        ) from stop
 
 
 @click.command()
-@click.argument("did", callback=utf8)
+@did_argument()
 @receipt_option
 @json_option
 @with_settings("data_dir", "log")
 def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None:
     """Show the receipt of the newest erasure of DID, or write it signed with --receipt."""
-    _show(loaded.settings, _receipt(loaded.settings, did), to, as_json=as_json)
+    keys = existing_keys(loaded.settings)
+    _show(_receipt(loaded.settings, did, keys), keys, to, as_json=as_json)
 
 
 @click.command("check-receipt")
@@ -162,25 +171,29 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         raise Stop(Exit.USAGE, f"{did} speaks for the account of another DID", remedy)
     if not answer.get("known"):
         why = "It has never registered or connected here. What waits for whom: poste queue show"
-        raise Stop(Exit.USAGE, f"this mediator knows no identity {did}", why)
+        raise Stop(Exit.FINDING, f"this mediator knows no identity {did}", why)
 
 
-def _receipt(settings: Settings, did: str) -> ErasureReceipt:
+def _receipt(settings: Settings, did: str, keys: MediatorKeys) -> ErasureReceipt:
     """The receipt of an erasure, from whichever database has it.
 
     Raises:
         Stop: none has.
     """
-    key = PublicKey(existing_keys(settings).signing_public)
+    key = PublicKey(keys.signing_public)
     stream, refused = identity_stream(did), ""
     for one in settings.each_database():
         require_existing(one.log_dsn)
         with closing(opened_to_read(one)) as log:
             try:
-                return erasure_of(log, stream, settings.mediator_did, key)
+                return erasure_of(log, stream, key)
+            except RowsHaveLeft as error:
+                remedy = "Restore log and archive into a directory of their own, and ask there."
+                raise Stop(Exit.FINDING, str(error), remedy) from error
             except ReceiptRefused as error:
                 refused = str(error)
-    raise Stop(Exit.USAGE, refused, _AGAIN)
+    remedy = "Erase it, or bring its erasure to an end, with: poste identities erase DID"
+    raise Stop(Exit.FINDING, refused, remedy)
 
 
 def _check_in_any(settings: Settings, found: ErasureReceipt, key: PublicKey) -> str | None:
@@ -198,10 +211,10 @@ def _check_in_any(settings: Settings, found: ErasureReceipt, key: PublicKey) -> 
     return refused
 
 
-def _show(settings: Settings, receipt: ErasureReceipt, to: Path | None, *, as_json: bool) -> None:
+def _show(receipt: ErasureReceipt, keys: MediatorKeys, to: Path | None, *, as_json: bool) -> None:
     if to is not None:
-        sign = partial(signatures.sign, existing_keys(settings).signing_seed)
-        to.write_bytes(sign_receipt(receipt, sign))
+        sign = partial(signatures.sign, keys.signing_seed)
+        write_file(to, sign_receipt(receipt, sign), "--receipt")
     record: dict[str, Any] = {
         "stream": receipt.stream,
         "reason": receipt.reason,

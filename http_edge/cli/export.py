@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import click
@@ -27,6 +28,7 @@ from eventstore.parquet.files import open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
+from http_edge.cli.output_file import require_folder
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
 from http_edge.server.archive_status import Reporter
@@ -83,6 +85,9 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK
     each = _each(loaded.settings, to)
+    for one in each:
+        if one.export.to is not None and "://" not in one.export.to:
+            require_folder(Path(one.export.to), "--to")
     if watch:
         _watch(each, as_json=as_json)
         return Exit.OK

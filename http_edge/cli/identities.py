@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from actors.placement.port import Placed
 from http_edge.cli import erasure
+from http_edge.cli.did_argument import did_argument
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
@@ -36,6 +38,11 @@ _REFUSALS: Final = {
         "Set placement or dedicated_dids, or serve with node_address.",
     ),
 }
+_CODES: Final[Mapping[str, Exit]] = {
+    Placed.NO_SUCH_IDENTITY: Exit.FINDING,
+    Placed.DID_NOT_ANSWER: Exit.UNREACHABLE,
+}
+"""How the command ends after a refusal; else the order is the mistake."""
 
 
 @click.group()
@@ -66,7 +73,7 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 
 
 @identities.command()
-@click.argument("did")
+@did_argument()
 @url_option
 @with_settings("data_dir")
 def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
@@ -81,7 +88,7 @@ def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
 
 
 @identities.command()
-@click.argument("did")
+@did_argument()
 @url_option
 @with_settings("data_dir")
 def release(loaded: Loaded, *, did: str, url: str | None) -> None:
@@ -107,5 +114,4 @@ def _order(settings: Settings, url: str | None, order: str, did: str, already: s
     if placed != Placed.DONE:
         refusals = {refusal.value: sentence for refusal, sentence in _REFUSALS.items()}
         reason, remedy = refusals.get(str(placed), ("The mediator refused.", _SEE))
-        code = Exit.UNREACHABLE if placed == Placed.DID_NOT_ANSWER else Exit.USAGE
-        raise Stop(code, reason, remedy)
+        raise Stop(_CODES.get(str(placed), Exit.USAGE), reason, remedy)

@@ -1,8 +1,7 @@
 """``poste invite``: an invitation to this mediator, as a URL and as a QR code.
 
-It needs the key file alone: an invitation is known by its id, which the key makes and the server
-checks. The URL in it is what the mediator on this machine says, if it runs; else what the settings
-say.
+It needs the data directory alone: an invitation is known by its id, which the key makes and the
+server checks, and its URL is the one that was served from there.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import re
 import shutil
 import sys
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -20,8 +19,9 @@ import click
 import segno
 
 from actors.host.clock import new_id, system_clock
-from http_edge.cli.keys import existing_keys
+from http_edge.cli.keys import existing_keys, served_url
 from http_edge.cli.output import json_option, print_json, print_record
+from http_edge.cli.output_file import write_file
 from http_edge.cli.running_mediator import exchange
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.mediator_keys import MediatorKeys
@@ -89,9 +89,9 @@ def _checked_label(_: click.Context, param: click.Parameter, value: str | None) 
 @click.option(
     "--long", is_flag=True, help="A QR code of the long URL, which a wallet reads without network."
 )
-@click.option("--url", help="The mediator to ask; else the one that the settings describe.")
+@click.option("--url", help="The mediator to ask for its URL; it need not run else.")
 @json_option
-@with_settings("data_dir", "listen", "public_url")
+@with_settings("data_dir", "public_url")
 def invite(  # noqa: PLR0913 - one argument for each option
     loaded: Loaded,
     *,
@@ -129,7 +129,9 @@ def invite(  # noqa: PLR0913 - one argument for each option
     in_code = invitation.code_url(base, protocol) if long else short_url
     code = segno.make_qr(in_code, error="l")
     if png is not None:
-        code.save(str(png), kind="png", scale=_PNG_SCALE)
+        picture = BytesIO()
+        code.save(picture, kind="png", scale=_PNG_SCALE)
+        write_file(png, picture.getvalue(), "--png")
     if as_json:
         print_json(_record(invitation, protocol, base))
         return
@@ -178,40 +180,38 @@ def _check(settings: Settings) -> None:
 
 
 def _public_url(loaded: Loaded, keys: MediatorKeys, url: str | None) -> str:
-    """Where wallets reach the mediator: as set, else as it says itself, else as settings have it.
-
-    ``url`` is where it listens. Without one it need not run.
+    """Where wallets reach the mediator: as it says at ``url``, else as set or as it was served.
 
     Raises:
         Stop: the mediator that runs has other keys, or does not answer at ``url``.
     """
-    settings = loaded.settings
-    if loaded.sources["public_url"] != DEFAULT and url is None:
-        return settings.url
-    local = url or settings.local_url
-    found: str | None = None
-    try:
-        _, body = exchange("GET", local, "/.well-known/did.json")
-        found = _url_of_document(body, keys)
-    except Stop:
-        if url is not None:
-            raise
-    else:
-        if found is None:
-            raise Stop(
-                Exit.USAGE,
-                f"{local} is not the mediator that has its keys in {settings.keys_path}",
-                "Name its data directory with --data-dir, where it listens with --url, or its URL"
-                " with --public-url.",
-            )
-    base = found or settings.url
-    if urlsplit(base).hostname in _LOOPBACK:
+    base = served_url(loaded) if url is None else _url_at(url, loaded.settings, keys)
+    is_set = url is None and loaded.sources["public_url"] != DEFAULT
+    if urlsplit(base).hostname in _LOOPBACK and not is_set:
         click.echo(
             f"poste: wallets reach {base} from this machine alone\n"
             "  Serve with --public-url where others reach this mediator.",
             err=True,
         )
     return base
+
+
+def _url_at(url: str, settings: Settings, keys: MediatorKeys) -> str:
+    """What the mediator that listens at ``url`` says that its own is.
+
+    Raises:
+        Stop: it does not answer, or has other keys.
+    """
+    _, body = exchange("GET", url, "/.well-known/did.json")
+    found = _url_of_document(body, keys)
+    if found is None:
+        raise Stop(
+            Exit.USAGE,
+            f"{url} is not the mediator that has its keys in {settings.keys_path}",
+            "Name its data directory with --data-dir, where it listens with --url, or its URL with"
+            " --public-url.",
+        )
+    return found
 
 
 def _url_of_document(body: bytes, keys: MediatorKeys) -> str | None:

@@ -1,20 +1,26 @@
-"""``poste keys``: the mediator's identity."""
+"""``poste keys``: the mediator's identity, as the data directory has it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import origin_of
+from eventstore.stores.open_log import open_log
 from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.crypto.mediator_keys import MediatorKeys, load, load_or_create
+from http_edge.server.data_dir import named_disk_faults
 from http_edge.server.exits import Exit, Stop
-from http_edge.settings.settings import Settings
-from http_edge.settings.sources import Loaded
+from http_edge.settings.settings import Settings, did_web
+from http_edge.settings.sources import DEFAULT, Loaded
 
 
 @click.command()
@@ -23,27 +29,33 @@ from http_edge.settings.sources import Loaded
 def keys(loaded: Loaded, *, as_json: bool) -> None:
     """Show the mediator's DID and public keys; make the keys at first use.
 
-    The signing key is what auditors name with --public-key; verifier keys are the same as tools for
-    signed notes take it, one for each database of the log. Private keys are never shown. Back up
-    the file: contracts are bound to its keys.
+    DID and URL are those of the mediator that was served from the data directory; before its first
+    start, those that the settings give it. The signing key is what auditors name with --public-key;
+    verifier keys are the same as tools for signed notes take it, one for each database of the log.
+    Private keys are never shown. Back up the file: contracts are bound to its keys.
     """
     settings = loaded.settings
     path = settings.keys_path
-    if not path.exists():
+    if path.exists():
+        mediator_keys = load(path)
+    else:
+        option = "--data-dir" if settings.keys_file is None else "--set keys_file=PATH"
+        with named_disk_faults(path.parent, option):
+            mediator_keys = load_or_create(path)
         click.echo(
-            f"poste: there were no keys at {path}: new ones are made\n"
+            f"poste: there were no keys at {path}: new ones were made\n"
             "  If the mediator has keys already, remove these and name its data directory with"
             " --data-dir.",
             err=True,
         )
-    mediator_keys = load_or_create(path)
+    did, url = _did(loaded), served_url(loaded)
     record: dict[str, Any] = {
-        "did": settings.mediator_did,
-        "url": settings.url,
+        "did": did,
+        "url": url,
         "signing_key": multibase_encode(ED25519_PREFIX, mediator_keys.signing_public),
         "verifier_keys": [
             PublicKey(mediator_keys.signing_public).verifier_key(origin)
-            for origin in _origins(settings)
+            for origin in _origins(did, len(settings.log_dsns))
         ],
         "pre_key": multibase_encode(X25519_PREFIX, mediator_keys.pre_public),
         "file": str(path),
@@ -55,12 +67,36 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
         print_record("The mediator's identity", record | {"verifier_keys": verifier_keys})
 
 
-def _origins(settings: Settings) -> list[str]:
+def _origins(did: str, databases: int) -> Sequence[str]:
     """The origins of the heads of the log: one for each of its databases."""
-    count = len(settings.log_dsns)
-    if count == 1:
-        return [origin_of(settings.mediator_did)]
-    return [origin_of(settings.mediator_did, number) for number in range(count)]
+    if databases == 1:
+        return [origin_of(did)]
+    return [origin_of(did, number) for number in range(databases)]
+
+
+def _did(loaded: Loaded) -> str:
+    """The mediator's DID: of the log in the data directory, which keeps it, else as settings say.
+
+    Raises:
+        LogError: the log is there and cannot be read.
+    """
+    settings = loaded.settings
+    parts = urlsplit(settings.log_dsn)
+    if parts.scheme == "sqlite" and Path(unquote(parts.path)).is_file():
+        # Reading asks nothing of the store's durability.
+        with closing(open_log(settings.log_dsn, allow_unsafe=True)) as log:
+            fixed = log.settings().get("mediator_did")
+        if fixed is not None:
+            return fixed
+    return settings.did or did_web(served_url(loaded))
+
+
+def served_url(loaded: Loaded) -> str:
+    """Where clients reach the mediator: as set, else as it was served last, else as it would be."""
+    path = loaded.settings.served_url_path
+    if loaded.sources["public_url"] == DEFAULT and path.exists():
+        return path.read_text("utf-8").strip()
+    return loaded.settings.url
 
 
 def existing_keys(settings: Settings) -> MediatorKeys:

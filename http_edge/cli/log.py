@@ -24,7 +24,14 @@ from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
 from http_edge.cli.archive import archive
 from http_edge.cli.erasure import erase_names
-from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
+from http_edge.cli.output import (
+    counted,
+    json_option,
+    print_json,
+    print_record,
+    print_table,
+    progress_bar,
+)
 from http_edge.cli.public_key import NAME_IT, expected_key, public_key_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_check import check_archive, seam_of
@@ -161,7 +168,8 @@ def _print_archive(archive: Mapping[str, Any] | None) -> None:
     if archive["findings"]:
         columns = ("fault", "path", "explanation")
         shown = [[one[name] for name in columns] for one in archive["findings"][:_SHOWN_MAX]]
-        print_table(f"{len(archive['findings'])} findings in the archive", columns, shown)
+        found = counted(len(archive["findings"]), "finding")
+        print_table(f"{found} in the archive", columns, shown)
         return
     about = {name: value for name, value in archive.items() if name != "findings"}
     print_record("What has left is in the archive, and the log goes on from it", about)
@@ -252,7 +260,7 @@ def _print(findings: list[Finding], summary: Summary, title: str) -> None:
             f"stream {first.stream}, version {first.version}): {first.explanation}"
         )
         print_table(
-            f"{summary.findings} findings",
+            counted(summary.findings, "finding"),
             ["positions", "fault", "partition", "explanation"],
             [
                 (

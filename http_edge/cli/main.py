@@ -37,6 +37,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "config": "Show the settings in force and all that could be set.",
 }
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+_NOT_READ: Final = 141  # 128 + SIGPIPE
 
 
 class LazyGroup(click.Group):
@@ -100,6 +101,13 @@ def explained(error: Exception) -> Stop | None:
             return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}")
         case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():
             return Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", "See: poste log verify")
+        case BrokenPipeError():
+            return None  # what read the output has ended; click and rich see to that
+        case PermissionError(filename=str(path)):
+            remedy = "Run it as the user whose file it is, or name a place that this user may use."
+            return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}", remedy)
+        case OSError(filename=str(path)):
+            return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}")
         case OSError():
             return Stop(Exit.USAGE, str(error))
         case _:
@@ -118,6 +126,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = stop.exit_code
     except click.Abort:
         code = _INTERRUPTED
+    except SystemExit:
+        # So click and rich end, without words, where what reads the output has ended before.
+        code = _NOT_READ
     except Exception:  # noqa: BLE001 - the last resort: name it as our fault
         traceback.print_exc()
         click.echo("poste: a fault of poste itself; please report the lines above", err=True)

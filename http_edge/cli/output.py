@@ -103,6 +103,11 @@ def of_databases(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return records[0] if len(records) == 1 else {"databases": records}
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def print_record(title: str, record: Mapping[str, object]) -> None:
     """Print one record as a table of names and values."""
     print_table(title, ["", ""], record.items())

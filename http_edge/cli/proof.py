@@ -21,6 +21,7 @@ from eventstore.log.public_key import PublicKey, PublicKeyRefused
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import TreeHead
 from http_edge.cli.output import json_option, print_json, print_record, print_table
+from http_edge.cli.output_file import write_file
 from http_edge.cli.public_key import public_key_option, signer_of
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
@@ -104,7 +105,7 @@ def consistency(  # noqa: PLR0913 - one for each option
         _show_refused(new, error, as_json=as_json)
         return Exit.FINDING
     if file is not None:
-        file.write_bytes(content)
+        write_file(file, content, "--proof")
     assert isinstance(proven, ProvenConsistency)
     _show_consistency(proven, public_key, as_json=as_json)
     return Exit.OK

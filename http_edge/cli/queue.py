@@ -9,6 +9,8 @@ from urllib.parse import quote
 import click
 
 from http_edge.admin.operators import QUEUES_MAX
+from http_edge.cli.consent import require_consent, yes_option
+from http_edge.cli.did_argument import did_argument
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
@@ -27,7 +29,7 @@ def queue() -> None:
 
 
 @queue.command()
-@click.argument("did", required=False)
+@did_argument(required=False)
 @click.option(
     "--limit", type=click.IntRange(1, QUEUES_MAX), default=20, show_default=True, help="Queues."
 )
@@ -37,7 +39,7 @@ def queue() -> None:
 def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_json: bool) -> None:
     """Show the queues that wait longest, or all about the one of DID.
 
-    Exit code 2 where the mediator knows no such identity. Payloads are never shown: the mediator
+    Exit code 1 where the mediator knows no such identity. Payloads are never shown: the mediator
     cannot read them.
     """
     which = f"did={quote(did, safe='')}" if did else f"limit={limit}"
@@ -55,8 +57,8 @@ def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_jso
 
 
 @queue.command()
-@click.argument("did")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@did_argument()
+@yes_option
 @json_option
 @url_option
 @with_settings("data_dir")
@@ -68,7 +70,7 @@ def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool
     if not yes:
         waiting = f"/queues?did={quote(did, safe='')}"
         _refuse_unknown(did, ask_as_operator("GET", loaded.settings, url, waiting))
-        click.confirm(f"Remove everything that waits for {did}?", abort=True, err=True)
+    require_consent(f"Remove everything that waits for {did}?", yes=yes)
     path = f"/queues/purge?did={quote(did, safe='')}"
     answer = ask_as_operator("POST", loaded.settings, url, path)
     _refuse_unknown(did, answer)
@@ -86,7 +88,7 @@ def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
     """
     if not answer.get("known", True):
         raise Stop(
-            Exit.USAGE,
+            Exit.FINDING,
             f"this mediator knows no identity {did}",
             "It has never registered or connected here. What waits for whom: poste queue show",
         )

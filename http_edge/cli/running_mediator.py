@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import http.client
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import click
 
@@ -135,9 +135,7 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
     Raises:
         Stop: it cannot be reached.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise Stop(Exit.USAGE, f"{url} is not an http or https URL")
+    parts = split_url(url)
     https = parts.scheme == "https"
     connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -151,6 +149,20 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
             "Start it with: poste serve. If it listens elsewhere, name it with --url or --data-dir."
         )
         raise Stop(Exit.UNREACHABLE, f"no mediator answers at {url}: {error}", remedy) from error
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of the URL of a mediator.
+
+    Raises:
+        Stop: it is no such URL.
+    """
+    with suppress(ValueError):  # brackets that do not close
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname:
+            return parts
+    remedy = "Name the mediator as http://HOST:PORT or https://HOST."
+    raise Stop(Exit.USAGE, f"{url} is not an http or https URL", remedy)
 
 
 def refuse_unless_ok(status: int, url: str, path: str) -> None:

@@ -29,7 +29,14 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, fin
 from eventstore.parquet.verify.mark import VerifiedMarks
 from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
 from http_edge.cli.log import heads_of_each
-from http_edge.cli.output import json_option, print_json, print_record, print_table, progress_bar
+from http_edge.cli.output import (
+    counted,
+    json_option,
+    print_json,
+    print_record,
+    print_table,
+    progress_bar,
+)
 from http_edge.cli.projections_program import spark_arguments, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.cli.running_mediator import url_option
@@ -40,7 +47,7 @@ from http_edge.server.export_status import time_text
 from http_edge.server.exporting import opened_to_read
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
-from http_edge.settings.sources import Loaded
+from http_edge.settings.sources import DEFAULT, Loaded
 
 _MS: Final = 1_000
 _SHOWN_MAX: Final = 20
@@ -69,6 +76,8 @@ class _Expected(NamedTuple):
     """What the checks are held to, from elsewhere than the exports."""
 
     key: PublicKey | None
+    own: PublicKey | None
+    """The key of the data directory, whose log may be compared."""
     known: Path | None
     notes: Mapping[str, bytes]
     """Signed heads that others hold, by the name of their file."""
@@ -170,9 +179,10 @@ def verify(  # noqa: PLR0913 - one for each option
         each = _databases(settings, target) if live else []
         if live:
             export_rest(each)
-        key = _key(settings, public_key)
-        marks = marks_of(settings, key, forgotten=all_rows)
-        expected = _Expected(key, known, _notes(witnessed), marks)
+        own = _own_key(loaded)
+        key = public_key or own
+        marks = None if own is None else marks_of(settings, key, forgotten=all_rows)
+        expected = _Expected(key, own, known, _notes(witnessed), marks)
         found = _check_all(settings, target, expected)
         if live and found.is_sound:
             options = LiveOptions(url, spark_arguments(master, memory_mib))
@@ -226,11 +236,21 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
     return each
 
 
-def _key(settings: Settings, named: PublicKey | None) -> PublicKey | None:
-    """The key that was named, else the one of the data directory; None if there is none."""
-    if named is not None or not settings.keys_path.exists():
-        return named
-    return PublicKey(load(settings.keys_path).signing_public)
+def _own_key(loaded: Loaded) -> PublicKey | None:
+    """The key of the data directory; None if there is none.
+
+    An auditor names no directory: what is another user's in ``./data`` is none then.
+
+    Raises:
+        KeyFileRefused, OSError: it cannot be used.
+    """
+    path = loaded.settings.keys_path
+    try:
+        return PublicKey(load(path).signing_public) if path.exists() else None
+    except PermissionError:
+        if loaded.sources["data_dir"] == loaded.sources["keys_file"] == DEFAULT:
+            return None
+        raise
 
 
 def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
@@ -276,7 +296,7 @@ def _check_all(settings: Settings, target: str, expected: _Expected) -> _Found:
     if len(logs) == len(checked):
         is_named = target != settings.archive_place
         pairs = zip(logs, checked, strict=True)
-        checked = [_beside(*pair, is_named=is_named) for pair in pairs]
+        checked = [_beside(*pair, expected.own, is_named=is_named) for pair in pairs]
     if is_one or any(one.summary.findings for one in checked):
         return _Found(checked, [])
     return _Found(checked, _together(targets))
@@ -306,15 +326,16 @@ def _check(
     return _Checked(name, summary, findings)
 
 
-def _beside(settings: Settings, checked: _Checked, *, is_named: bool) -> _Checked:
+def _beside(
+    settings: Settings, checked: _Checked, own: PublicKey | None, *, is_named: bool
+) -> _Checked:
     """The same with what the log of the export says about its end, if that log is at hand."""
     summary = checked.summary
-    parts = urlsplit(settings.log_dsn)
-    has_log = parts.scheme != "sqlite" or Path(unquote(parts.path)).is_file()
-    if not has_log or not settings.keys_path.exists():
-        return checked
-    if summary.signed_by != PublicKey(load(settings.keys_path).signing_public).text:
+    if own is None or summary.signed_by != own.text:
         return checked  # of another mediator, and reported as such
+    parts = urlsplit(settings.log_dsn)
+    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file():
+        return checked
     export = settings.export
     lag_ms = round((export.settled_s + export.lag_s_max) * _MS)
     try:
@@ -375,7 +396,7 @@ def _print(found: _Found) -> None:
     if rows:
         shown = [[name, *_shown(finding)][not several :] for name, finding in rows[:_SHOWN_MAX]]
         columns = ("export", *_FINDING)[not several :]
-        print_table(f"{found.findings} findings in the {exports}", columns, shown)
+        print_table(f"{counted(found.findings, 'finding')} in the {exports}", columns, shown)
     if not found.is_sound:
         title = f"Something is wrong with {'these' if several else 'this'} {exports}"
     else:
@@ -402,7 +423,7 @@ def _print_live(compared: dict[str, Any] | None) -> None:
     print_table(title, ["table", "rows", "differences"], tables)
     if not is_same:
         rows = [[each[name] for name in _COLUMNS] for each in compared["listed"][:_SHOWN_MAX]]
-        print_table(f"{compared['differences']} differences", _COLUMNS, rows)
+        print_table(counted(compared["differences"], "difference"), _COLUMNS, rows)
     several = len(compared["positions"]) > 1
     figures = ("positions" if several else "position", "identities", "asleep", "differences")
     print_record("Compared", _named({name: compared[name] for name in figures}))

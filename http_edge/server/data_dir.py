@@ -13,14 +13,17 @@ from typing import Final
 
 from http_edge.server.exits import Exit, Stop
 
+_OPTION: Final = "--data-dir"
 _PROBE_BYTES: Final = 64 * 1024
 _LOCK: Final = "lock"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextlib.contextmanager
-def named_disk_faults(data_dir: Path) -> Iterator[None]:
+def named_disk_faults(data_dir: Path, option: str = _OPTION) -> Iterator[None]:
     """Say what is wrong with the disk of the data directory when something within fails by it.
+
+    ``option`` is the one that named the directory.
 
     Raises:
         Stop: it is full, or the directory cannot be made or written.
@@ -38,17 +41,17 @@ def named_disk_faults(data_dir: Path) -> Iterator[None]:
         raise Stop(
             Exit.USAGE,
             f"The data directory {data_dir} cannot be used: {error.strerror or error}.",
-            "It has to be a directory that this user may write. Name another one with --data-dir.",
+            f"It has to be a directory that this user may write. Name another one with {option}.",
         ) from error
 
 
-def make_data_dir(data_dir: Path) -> None:
+def make_data_dir(data_dir: Path, option: str = _OPTION) -> None:
     """Make the directory, for its owner alone, if it is not there, and see that it takes bytes.
 
     Raises:
         Stop: it cannot be made or written, or its disk is full.
     """
-    with named_disk_faults(data_dir):
+    with named_disk_faults(data_dir, option):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=data_dir, buffering=0) as probe:
             probe.write(bytes(_PROBE_BYTES))
@@ -56,7 +59,7 @@ def make_data_dir(data_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(data_dir: Path) -> Iterator[bool]:
+def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
     """Two mediators on one data directory would fence each other off all the time.
 
     Yields whether the last one here ended without cleaning up: killed, or with the machine.
@@ -64,16 +67,16 @@ def locked(data_dir: Path) -> Iterator[bool]:
     Raises:
         Stop: another mediator, or a restore, works there.
     """
-    with named_disk_faults(data_dir):
+    with named_disk_faults(data_dir, option):
         lock = (data_dir / _LOCK).open("a+")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise Stop(
-                Exit.USAGE,
+                Exit.BUSY,
                 f"Another mediator is running on {data_dir}.",
-                "Stop it, or name another directory with --data-dir.",
+                f"Stop it, or name another place with {option}.",
             ) from error
         lock.seek(0)
         was_killed = bool(lock.read())

@@ -24,7 +24,7 @@ class Exit(IntEnum):
 
     OK = 0, "Done."
     FINDING = 1, "Done, and something is wrong with what was checked, or it is not there."
-    USAGE = 2, "The command line or a setting is wrong; nothing was done."
+    USAGE = 2, "The command line or a setting is wrong, or consent was not given; nothing was done."
     UNREACHABLE = 3, "The server, the log, an export or Spark is not there or cannot be reached."
     UNSAFE = 4, "The log, the keys, an export or tables are damaged or not safe to use."
     BUSY = 5, "Another process writes to the same place; nothing was done."

@@ -73,6 +73,8 @@ class Target:
 
     dsn: str
     data_dir: Path
+    option: str
+    """What named the directory."""
 
     @property
     def keys_path(self) -> Path:
@@ -83,9 +85,9 @@ class Target:
 def target_of(text: str, data_dir: Path) -> Target:
     """A data directory, or the URL of a log whose mediator has its keys in ``data_dir``."""
     if _is_log(text):
-        return Target(text, data_dir)
+        return Target(text, data_dir, "--data-dir")
     path = Path(text).expanduser().absolute()
-    return Target(f"sqlite://{quote(str(path / 'log.db'))}", path)
+    return Target(f"sqlite://{quote(str(path / 'log.db'))}", path, "--to")
 
 
 def keys_for(target: Target, backup: Path | None) -> MediatorKeys:
@@ -156,9 +158,9 @@ def run(source: Source, target: Target, keys: MediatorKeys, progress: OnProgress
         ImportRefused: the target holds something.
         NotAsSealed, ExportError, LogError: as ``eventstore.stores.restore``.
     """
-    make_data_dir(target.data_dir)
+    make_data_dir(target.data_dir, target.option)
     with (
-        locked(target.data_dir),
+        locked(target.data_dir, target.option),
         closing(open_store(target.dsn)) as store,
     ):
         log = LogImport(store, source.constants["mediator_did"], secrets.token_hex(8))
@@ -194,7 +196,7 @@ def _log_source(
         raise Stop(Exit.UNREACHABLE, f"there is no log at {path}", "Name it with --from.")
     with ExitStack() as stack:
         if is_file and _is_served_elsewhere(path.parent, target):
-            stack.enter_context(locked(path.parent))
+            stack.enter_context(locked(path.parent, "--from"))
         # Reading asks nothing of the store's durability.
         log = stack.enter_context(closing(open_log(dsn, allow_unsafe=True)))
         constants = log.settings()

@@ -95,6 +95,7 @@ def _served(
     folder = _start_ray(settings.data_dir)
     try:
         settings.operators_address_path.write_text(settings.operators_url)
+        settings.served_url_path.write_text(settings.url)
         mediator = _Mediator(settings, metrics, access, clock, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
     finally:

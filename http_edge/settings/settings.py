@@ -250,6 +250,11 @@ class Settings(Section):
         return self.data_dir / "operators-address"
 
     @property
+    def served_url_path(self) -> Path:
+        """The file that names ``url`` of the mediator that was served from here last."""
+        return self.data_dir / "served-url"
+
+    @property
     def operators_token_path(self) -> Path:
         """The file of the operators' token."""
         return self.operators.token_file or self.data_dir / "operators-token"

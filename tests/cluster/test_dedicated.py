@@ -193,7 +193,7 @@ async def _planned(cluster: Nodes, dids: list[str]) -> None:
     for did in dids:
         await poste(cluster, identities, "dedicate", did)
     await poste(cluster, identities, "dedicate", dids[0], code=Exit.USAGE)
-    await poste(cluster, identities, "dedicate", "did:x:unknown", code=Exit.USAGE)
+    await poste(cluster, identities, "dedicate", "did:x:unknown", code=Exit.FINDING)
     await all_on(cluster, "node-1", "node-1", "node-2")
     await poste(cluster, shards, "drain", "node-1")
     await all_on(cluster, *["node-2"] * len(dids))

@@ -84,7 +84,7 @@ def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_data_directory_in_use_is_refused(server: Server) -> None:
-    reason = refusal(server.data_dir, listen="127.0.0.1:0")
+    reason = refusal(server.data_dir, Exit.BUSY, listen="127.0.0.1:0")
     assert f"Another mediator is running on {server.data_dir}" in reason
 
 

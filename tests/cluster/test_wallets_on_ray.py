@@ -155,7 +155,6 @@ async def test_an_invitation_of_the_command_line_is_for_one_wallet(
             "--expires=1h",
             "--label=Front desk",
             f"--data-dir={server.data_dir}",
-            f"--public-url={server.url}",
             "--json",
         )
     )

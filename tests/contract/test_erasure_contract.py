@@ -431,11 +431,15 @@ def test_a_receipt_says_what_was_erased_where_and_follows_from_the_log(
     seed = bytes(range(32))
     key, stream = PublicKey(public_key(seed)), identity_stream(GONE)
     with pytest.raises(ReceiptRefused):
-        erasure_of(log, stream, MEDIATOR, key)
+        erasure_of(log, stream, key)
     held = log.read_contents(after=0, until=10**9)
     erase(mediator, GONE)
     left = log.read_contents(after=0, until=10**9)
-    receipt = erasure_of(log, stream, MEDIATOR, key)
+    with pytest.raises(ReceiptRefused, match="of no mediator"):
+        erasure_of(log, stream, key)
+    log.setting("mediator_did", MEDIATOR)
+    receipt = erasure_of(log, stream, key)
+    assert receipt.mediator_did == MEDIATOR
     named = {n for first, last in receipt.positions for n in range(first, last + 1)}
     assert named == held.keys() - left.keys()
     assert receipt.contents == {
@@ -452,8 +456,9 @@ def test_a_receipt_says_what_was_erased_where_and_follows_from_the_log(
     for changed in (signed.replace(b"operator", b"owner"), signed[1:], b"", signed[:-9]):
         with pytest.raises(ReceiptRefused):
             verified_receipt(changed, key)
-    with pytest.raises(ReceiptRefused, match="otherwise"):
-        check_receipt(log, msgspec.structs.replace(receipt, positions=receipt.positions[1:]), key)
+    for other in ({"positions": receipt.positions[1:]}, {"mediator_did": "did:web:another"}):
+        with pytest.raises(ReceiptRefused, match="otherwise"):
+            check_receipt(log, msgspec.structs.replace(receipt, **other), key)
     position = receipt.positions[0].first
     (copied, *_) = left
     run_sql(

@@ -30,6 +30,8 @@ _IN_COMMENT: Final = re.compile(r"(?m)^#   ((?:docker|helm|kubectl|poste) .*)$")
 _EXEC: Final = re.compile(r"(?m)^ExecStart=(.*)$")
 _FILE: Final = re.compile(r"[^\s=]+\.(json|txt)|FILE|OLD|NEW")
 _KEY: Final = "z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
+_FOR: Final = {"KEY": _KEY, "DID": f"did:key:{_KEY}"}
+"""What stands for what a reader fills in."""
 _ENDS: Final = {"|", "||", "&&", ";", ">", ">>", "<", "&"}
 
 
@@ -82,7 +84,7 @@ def _manifests() -> list[Any]:
 def _check(arguments: Sequence[str], *, shown: bool = False) -> None:
     """Fail unless ``poste`` understands these arguments; in a text a name alone is enough."""
     words = [str(ROOT / "README.md") if _FILE.fullmatch(word) else word for word in arguments]
-    words = [_KEY if word == "KEY" else word for word in words]
+    words = [_FOR.get(word, word) for word in words]
     command: click.Command = poste
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(click.Context(command), words[0])

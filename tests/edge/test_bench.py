@@ -82,4 +82,7 @@ def test_a_port_without_a_mediator_is_no_mediator() -> None:
 
 
 def test_a_url_of_another_kind_is_refused() -> None:
-    assert CliRunner().invoke(bench, ["nonsense", "--yes"]).exit_code == Exit.USAGE
+    for url in ("nonsense", "127.0.0.1:8080", "http://["):
+        done = CliRunner().invoke(bench, [url])
+        assert (done.exit_code, "consent" in done.output) == (Exit.USAGE, False)
+        assert f"{url} is not an http or https URL" in done.output

@@ -92,7 +92,8 @@ def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:
     with _mediator(tmp_path / "data"):
         (tmp_path / "file").write_text("in the way")
         in_the_way = run("export", "--data-dir", "data", "--to", "file/out")
-        assert in_the_way.code == Exit.UNREACHABLE
+        assert (in_the_way.code, "cannot be written" in in_the_way.err) == (Exit.USAGE, True)
+        assert "--to" in in_the_way.err
         assert run("export", "--data-dir", "data", "--to", "s4://x/y").code == Exit.UNREACHABLE
         run("export", "--data-dir", "data", "--to", "out")
         next((tmp_path / "out" / "events").rglob("*.parquet")).unlink()

@@ -190,6 +190,9 @@ def test_consistency_on_the_command_line(run: Run, tmp_path: Path) -> None:
         said = json.loads(ran.out)
         assert (ran.code, said["old"]["size"], said["new"]["size"]) == (Exit.OK, 20, 30)
         assert "is in the newer one" in run(*shown).out
+        unwritten = run(*shown, "--proof", "none/p")
+        assert (unwritten.code, "none/p cannot be written" in unwritten.err) == (Exit.USAGE, True)
+        assert "--proof" in unwritten.err
         shutil.rmtree("out")
         checked = run("proof", "check", "proof.json", "--public-key", key, "--json")
         assert (checked.code, json.loads(checked.out)) == (Exit.OK, said)

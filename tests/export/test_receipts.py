@@ -33,22 +33,24 @@ def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
 ) -> None:
     key, stream = SIGNED_BY, identity_stream(GONE)
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        log.setting("mediator_did", MEDIATOR)
         mediator = Mediator(log)
         for did in (GONE, STAYS):
             settle(mediator, did)
         for number in range(10):
             send(mediator, GONE, STAYS, b"%d" % number)
         erase(mediator, GONE)
-        receipt = erasure_of(log, stream, MEDIATOR, key)
+        receipt = erasure_of(log, stream, key)
         assert leave(log, open_place(str(tmp_path / "archive"))).left > 0
         check_receipt(log, receipt, key)
         with pytest.raises(RowsHaveLeft):
-            erasure_of(log, stream, MEDIATOR, key)
+            erasure_of(log, stream, key)
         settle(mediator, "did:x:another")
         end = log.position()
         changes: tuple[dict[str, Any], ...] = (
             {"positions": [*receipt.positions, Run(end, end)]},
             {"ended": end},
+            {"mediator_did": "did:x:another"},
             {"stream": identity_stream("did:x:another").hex, "begun": end, "ended": end},
         )
         for changed in changes:

@@ -373,8 +373,9 @@ def test_an_export_is_not_restored_as_of_a_time_that_it_may_not_have_all_of(
 def test_a_log_that_is_served_is_not_moved(run: Run, original: Original, tmp_path: Path) -> None:
     with locked(original.data_dir):
         ran = restore(run, original.dsn, str(tmp_path / "new"), original.keys)
-    assert ran.code == Exit.USAGE
+    assert ran.code == Exit.BUSY
     assert "Another mediator is running" in ran.err
+    assert "--from" in ran.err
     assert restore(run, original.dsn, str(tmp_path / "new"), original.keys).code == Exit.OK
 
 

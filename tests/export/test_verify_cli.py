@@ -8,6 +8,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import read_head, sign_head
 from eventstore.parquet.errors import Damage
@@ -70,6 +72,22 @@ def test_who_names_the_public_key_needs_no_secret(run: Run, tmp_path: Path) -> N
         ran = run("verify", "--data-dir", "data", "--from", "out", "--public-key", other)
         assert (ran.code, "bad signature" in ran.out) == (Exit.FINDING, True)
         assert run(*check, "no key").code == Exit.USAGE
+
+
+def test_an_auditor_needs_nothing_of_another_users_data_directory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("http_edge.cli.verify.load", refuse)
+    ran = run("verify", "--from", "out")
+    assert (ran.code, "the signer is not known" in ran.err) == (Exit.OK, True)
+    named = run("verify", "--from", "out", "--data-dir", "data")
+    assert (named.code, "mediator-keys.json cannot be used" in named.err) == (Exit.USAGE, True)
 
 
 def test_a_head_that_a_witness_holds_is_continued_or_named(run: Run, tmp_path: Path) -> None:
@@ -207,7 +225,7 @@ def test_exports_of_several_databases_are_checked_one_by_one_and_together(
     assert (several.code, "exports of 2 databases" in several.err) == (Exit.USAGE, True)
     (tmp_path / "out" / "db-1").rename(tmp_path / "db-1")
     lost = run(*check)
-    assert (lost.code, "1 findings in the exports" in lost.out) == (Exit.FINDING, True)
+    assert (lost.code, "1 finding in the exports" in lost.out) == (Exit.FINDING, True)
 
 
 def test_what_cannot_be_checked_has_its_exit_code(run: Run, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ COMMAND = re.compile(r"(?:\.venv/bin/|`)(poste(?: [^`\n>]*|(?![\w-])))")
 PLACES = {
     "URL": "http://127.0.0.1:1",
     **dict.fromkeys(("FILE", "OLD", "NEW"), str(ROOT / "README.md")),
+    "DID": "did:web:alice.example",
     "KEY": "z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK",
 }
 """What stands in examples for something of the reader's own."""

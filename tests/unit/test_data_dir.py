@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.server.data_dir import make_data_dir
+from http_edge.server.data_dir import locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 
 
@@ -53,6 +53,16 @@ def test_a_directory_that_cannot_be_written_is_named_at_the_start(
 def test_a_file_in_place_of_the_directory_is_named_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     assert str(tmp_path / "data") in start_refused(tmp_path / "data").message
+
+
+@pytest.mark.parametrize("option", ["--data-dir", "--from", "--to"])
+def test_a_directory_that_another_mediator_works_in_is_busy_and_its_option_is_named(
+    tmp_path: Path, option: str
+) -> None:
+    with locked(tmp_path), pytest.raises(Stop) as stopped, locked(tmp_path, option):
+        pass
+    assert stopped.value.exit_code == Exit.BUSY
+    assert option in stopped.value.remedy
 
 
 def test_a_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:

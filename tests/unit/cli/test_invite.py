@@ -18,8 +18,6 @@ from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Ran, Run, answering
 
 URL = "https://mediator.example"
-NOT_HERE = ("--listen", "127.0.0.1:1")
-"""Where no mediator answers."""
 PUBLIC = ("--public-url", URL)
 
 
@@ -175,7 +173,11 @@ def test_the_qr_code_is_written_as_a_picture(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "invitation.png"
     assert run("invite", *PUBLIC, "--png", str(picture)).code == Exit.OK
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert run("invite", *PUBLIC, "--png", str(tmp_path)).code == Exit.USAGE
+    for wrong in (tmp_path, tmp_path / "none" / "x.png"):
+        ran = run("invite", *PUBLIC, "--png", str(wrong))
+        assert (ran.code, ran.out) == (Exit.USAGE, "")
+        assert f"{wrong} cannot be written" in ran.err
+        assert "--png" in ran.err
 
 
 @pytest.mark.parametrize("setting", ["didcomm.registration=closed", "didcomm.enabled=false"])
@@ -185,20 +187,25 @@ def test_a_mediator_that_takes_no_wallet_is_not_invited_to(run: Run, setting: st
     assert setting.partition("=")[0] in ran.err
 
 
-def test_the_url_is_that_of_the_mediator_that_runs(run: Run, running: str) -> None:
-    for where in (("--listen", running), ("--url", f"http://{running}")):
-        ran = run("invite", *where)
-        assert (ran.code, ran.err) == (Exit.OK, "")
-        assert "https://public.example:8443/invitation?oob=" in ran.out
+def test_the_url_is_that_of_the_mediator_that_is_asked(run: Run, running: str) -> None:
+    ran = run("invite", "--url", f"http://{running}")
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    assert "https://public.example:8443/invitation?oob=" in ran.out
 
 
-def test_a_url_that_is_set_needs_no_mediator(run: Run, running: str) -> None:
-    assert f"{URL}/invitation?oob=" in run("invite", *PUBLIC, "--listen", running).out
+def test_the_url_is_the_one_that_was_served_from_the_data_directory(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "served-url").write_text("https://served.example")
+    ran = run("invite")
+    assert (ran.code, ran.err) == (Exit.OK, "")
+    assert "https://served.example/invitation?oob=" in ran.out
+    assert f"{URL}/invitation?oob=" in run("invite", *PUBLIC).out
 
 
 def test_a_mediator_with_other_keys_is_not_invited_to(run: Run, tmp_path: Path) -> None:
     with mediator(new_keys(), URL) as listen:
-        ran = run("invite", "--listen", listen)
+        ran = run("invite", "--url", f"http://{listen}")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert f"{listen} is not the mediator that has its keys in {tmp_path}/data" in ran.err
     assert "--data-dir" in ran.err
@@ -210,7 +217,7 @@ def test_a_mediator_that_is_named_has_to_answer(run: Run) -> None:
 
 
 def test_an_address_of_this_machine_alone_is_pointed_out(run: Run) -> None:
-    ran = run("invite", *NOT_HERE)
+    ran = run("invite", "--set", "listen=127.0.0.1:1")
     assert ran.code == Exit.OK
     assert "from this machine alone" in ran.err
     assert "--public-url" in ran.err

@@ -1,11 +1,13 @@
 """``poste keys``: the public half of the mediator's identity, and never the other."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from eventstore.log.public_key import PublicKey, read_public_key
+from eventstore.stores.open_log import open_log
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
@@ -38,7 +40,7 @@ def test_every_form_of_the_signing_key_is_taken_as_public_key(run: Run) -> None:
 
 def test_keys_that_are_made_say_so_and_where_else_they_may_be(run: Run, tmp_path: Path) -> None:
     first, second = run("keys"), run("keys")
-    assert f"no keys at {tmp_path}/data/mediator-keys.json: new ones are made" in first.err
+    assert f"no keys at {tmp_path}/data/mediator-keys.json: new ones were made" in first.err
     assert "--data-dir" in first.err
     assert second.err == ""
 
@@ -83,6 +85,34 @@ def test_private_keys_are_never_shown(run: Run, tmp_path: Path) -> None:
 def test_the_did_follows_the_public_url(run: Run) -> None:
     ran = run("keys", "--public-url", "https://m.example/a", "--json")
     assert json.loads(ran.out)["did"] == "did:web:m.example:a"
+
+
+def test_the_mediator_is_the_one_that_was_served_from_the_data_directory(
+    run: Run, tmp_path: Path
+) -> None:
+    run("keys")
+    (tmp_path / "data" / "served-url").write_text("https://m.example")
+    shown = json.loads(run("keys", "--json").out)
+    assert (shown["url"], shown["did"]) == ("https://m.example", "did:web:m.example")
+    with closing(open_log(f"sqlite:{tmp_path / 'data' / 'log.db'}")) as log:
+        log.setting("mediator_did", "did:web:of.the.log")
+    for more in ([], ["--public-url", "https://n.example"]):
+        shown = json.loads(run("keys", "--json", *more).out)
+        assert shown["did"] == "did:web:of.the.log"
+        assert shown["verifier_keys"][0].startswith("did:web:of.the.log+")
+    assert shown["url"] == "https://n.example"
+
+
+def test_a_directory_that_cannot_have_keys_is_named_and_none_are_said_to_be_made(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for directory in ("file", "file/below"):
+        ran = run("keys", "--data-dir", directory)
+        assert (ran.code, ran.out) == (Exit.USAGE, "")
+        assert f"{tmp_path}/{directory} cannot be used" in ran.err
+        assert "--data-dir" in ran.err
+        assert "new ones" not in ran.err
 
 
 def test_a_key_file_that_others_can_read_is_not_used(run: Run, tmp_path: Path) -> None:

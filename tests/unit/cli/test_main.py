@@ -1,5 +1,6 @@
 """The frame of the command line: help without weight, and an end that says why."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,26 @@ def test_a_log_to_restore_from_is_named_by_a_url_and_never_shown(
     ran = run("restore", "--from", origin, *named)
     assert (ran.code, "no URL of a log" in ran.err) == (Exit.USAGE, True)
     assert "secret" not in ran.err
+
+
+def test_a_file_of_another_user_is_named_with_what_to_do() -> None:
+    stop = explained(PermissionError(13, "Permission denied", "/data/operators-token"))
+    assert stop is not None
+    assert stop.exit_code == Exit.USAGE
+    assert stop.message == "/data/operators-token cannot be used: Permission denied"
+    assert "as the user whose file it is" in stop.remedy
+
+
+@pytest.mark.parametrize("args", [["config", "show"], ["config", "reference"], ["--help"]])
+def test_what_is_not_read_to_its_end_ends_without_words_and_not_as_a_finding(
+    args: list[str],
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", "from http_edge.cli.main import main; main()", *args]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_fault_of_the_program_is_named_as_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,11 +37,11 @@ def test_a_queue_is_shown_with_the_whole_did_of_its_owner(
     assert " 2 " in ran.out
 
 
-@pytest.mark.parametrize("form", [["show"], ["show", "--json"], ["purge", "--yes"], ["purge"]])
+@pytest.mark.parametrize("form", [["show"], ["show", "--json"], ["purge", "--yes"]])
 def test_an_unknown_did_is_named_as_one(run: Run, tmp_path: Path, form: list[str]) -> None:
     with server([], known=False) as listen:
         ran = run("queue", *form, "did:x:stranger", "--data-dir", data_dir_of(tmp_path, listen))
-    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert (ran.code, ran.out) == (Exit.FINDING, "")
     assert "this mediator knows no identity did:x:stranger" in ran.err
 
 
@@ -56,3 +56,14 @@ def test_a_mediator_with_another_token_names_the_remedy(run: Run, tmp_path: Path
         ran = run("queue", "show", "--data-dir", data_dir_of(tmp_path, listen))
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
     assert "--data-dir" in ran.err
+
+
+@pytest.mark.parametrize(
+    "command", [["queue", "show"], ["queue", "purge", "--yes"], ["identities", "erase", "--yes"]]
+)
+def test_what_is_no_did_is_named_as_none_and_no_mediator_is_asked(
+    run: Run, tmp_path: Path, command: list[str]
+) -> None:
+    ran = run(*command, "nonsense", "--data-dir", data_dir_of(tmp_path, "127.0.0.1:1"))
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert "'nonsense' is not a DID" in ran.err

@@ -1,0 +1,113 @@
+"""``poste identities erase``, ``receipt`` and ``check-receipt``: receipts that hold."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from eventstore.log.erasure_receipt import ErasureReceipt, sign_receipt
+from eventstore.stores.open_log import open_log
+from http_edge.crypto import signatures
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.exits import Exit
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle
+from tests.contract.test_retention_contract import Mediator
+from tests.unit.cli.conftest import Run, answering, data_dir_of
+
+DID = "did:web:mediator.example"
+ERASED = (200, json.dumps({"known": True, "records": 3, "is_over": True}).encode())
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """The data directory of a mediator with a DID that no settings say; one is erased there."""
+    path = tmp_path / "mediator"
+    path.mkdir()
+    load_or_create(path / "mediator-keys.json")
+    with closing(open_log(f"sqlite:{path / 'log.db'}")) as log:
+        mediator = Mediator(log)
+        settle(mediator, GONE)
+        settle(mediator, STAYS)
+        erase(mediator, GONE)
+        log.setting("mediator_did", DID)
+    return path
+
+
+def signed(data_dir: Path, receipt: ErasureReceipt) -> bytes:
+    seed = load_or_create(data_dir / "mediator-keys.json").signing_seed
+    return sign_receipt(receipt, partial(signatures.sign, seed))
+
+
+def test_a_receipt_names_the_mediator_of_the_log(run: Run, tmp_path: Path, data_dir: Path) -> None:
+    file = tmp_path / "receipt.json"
+    at = ("--data-dir", str(data_dir))
+    ran = run("identities", "receipt", GONE, "--receipt", str(file), *at)
+    assert ran.code == Exit.OK, ran.err
+    receipt = msgspec.json.decode(file.read_bytes().splitlines()[0], type=ErasureReceipt)
+    assert receipt.mediator_did == DID
+    assert run("identities", "check-receipt", str(file), *at).code == Exit.OK
+    other = msgspec.structs.replace(receipt, mediator_did="did:web:127.0.0.1%3A8080")
+    file.write_bytes(signed(data_dir, other))
+    assert run("identities", "check-receipt", str(file), *at).code == Exit.FINDING
+
+
+@pytest.mark.parametrize("form", [["--yes"], []])
+def test_nothing_is_erased_where_its_receipt_cannot_be_written(
+    run: Run, tmp_path: Path, data_dir: Path, form: list[str]
+) -> None:
+    where = data_dir_of(data_dir, "127.0.0.1:1")  # which would not answer
+    file = tmp_path / "none" / "r.json"
+    ran = run("identities", "erase", GONE, *form, "--receipt", str(file), "--data-dir", where)
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert f"{file} cannot be written" in ran.err
+    assert "--receipt" in ran.err
+
+
+def test_a_file_for_a_receipt_is_left_as_it_is_until_there_is_one(
+    run: Run, tmp_path: Path, data_dir: Path
+) -> None:
+    there, new = tmp_path / "there.json", tmp_path / "new.json"
+    there.write_text("a receipt")
+    with answering({"/identities/erase": (200, b'{"known": false}')}) as listen:
+        at = ("--data-dir", data_dir_of(data_dir, listen))
+        for file in (there, new):
+            erased = ("identities", "erase", "did:x:unknown", "--yes", "--receipt", str(file))
+            assert run(*erased, *at).code == Exit.FINDING
+    assert there.read_text() == "a receipt"
+    assert not new.exists()
+
+
+def test_a_receipt_that_fails_after_the_erasure_does_not_hide_it(
+    run: Run, tmp_path: Path, data_dir: Path
+) -> None:
+    with answering({"/identities/erase": ERASED}) as listen:
+        at = ("--data-dir", data_dir_of(data_dir, listen))
+        ran = run("identities", "erase", STAYS, "--yes", "--receipt", str(tmp_path / "r"), *at)
+    assert (ran.code, ran.out) == (Exit.FINDING, "")
+    assert f"{STAYS} is erased, and the receipt could not be made" in ran.err
+    assert f"poste identities receipt {STAYS} --receipt FILE" in ran.err
+
+
+@pytest.mark.parametrize("did", [STAYS, "did:x:unknown"])
+def test_a_receipt_of_what_was_not_erased_says_how_to_erase_it(
+    run: Run, data_dir: Path, did: str
+) -> None:
+    ran = run("identities", "receipt", did, "--data-dir", str(data_dir))
+    assert (ran.code, ran.out) == (Exit.FINDING, "")
+    assert "poste identities erase DID" in ran.err
+
+
+def test_a_file_that_is_no_receipt_is_named_as_none(
+    run: Run, tmp_path: Path, data_dir: Path
+) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[section]\nkey = 1\n")
+    ran = run("identities", "check-receipt", str(file), "--data-dir", str(data_dir))
+    assert ran.code == Exit.FINDING
+    assert "it is not a receipt of an erasure" in ran.out
+    assert "hex" not in ran.out
