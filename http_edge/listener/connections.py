@@ -208,6 +208,7 @@ class Connection(RequestHandler):
         "_malformed",
         "_part",
         "_unread",
+        "_unwritten",
         "_wire",
         "address",
         "is_shared",
@@ -236,6 +237,7 @@ class Connection(RequestHandler):
         self._frames: CheckedFrames | None = None
         self._part: Transfer | None = None
         self._unread: Transfer | None = None
+        self._unwritten: Callable[[], int] = int
         self._wire: asyncio.Transport | None = None
         super().__init__(
             server,
@@ -389,17 +391,25 @@ class Connection(RequestHandler):
     def pause_writing(self) -> None:
         """The kernel did not take all: the client reads slowly, or not at all."""
         super().pause_writing()
-        wire = self._wire
-        assert wire is not None
-        self._unread = Transfer(
-            self.address, self._loop.time(), self.cut, wire.get_write_buffer_size
-        )
-        self.leaving.begin(self._unread, wire.get_write_buffer_size())
+        if self._unread is None:
+            self._unread = Transfer(self.address, 0, self.cut, self._left_bytes)
+            self.leaving.begin(self._unread, self._left_bytes())
+        self._unread.since_s, self._unread.moved_bytes = self._loop.time(), 0  # of each piece
 
     def resume_writing(self) -> None:
         """The kernel has taken all that was written."""
-        self._read_all()
+        if not self._unwritten():
+            self._read_all()
         super().resume_writing()
+
+    def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
+        """An answer is written piece by piece, the rest of which waits here; None: it was."""
+        self._unwritten = left_bytes or int
+        if left_bytes is None and not self._left_bytes():
+            self._read_all()
+
+    def _left_bytes(self) -> int:
+        return self._unwritten() + (self._wire.get_write_buffer_size() if self._wire else 0)
 
     def cut(self, cause: Cut) -> None:
         """End the connection at once, without a line in the log."""

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_writer import StreamWriter
 from aiohttp.payload import Payload
 from typing_extensions import override
 
@@ -26,6 +27,13 @@ _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 async def read_apart(work: Callable[[], _T]) -> _T:
     """Do the work on a large body beside the event loop."""
     return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)
+
+
+class WritesInPieces(Protocol):
+    """A connection, as an answer in pieces sees it."""
+
+    def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
+        """One is written, of which so many bytes wait here; None: it was."""
 
 
 class PiecedBody(Payload):
@@ -44,8 +52,14 @@ class PiecedBody(Payload):
 
     @override
     async def write(self, writer: AbstractStreamWriter) -> None:
-        while self._value:
-            await writer.write(self._value.popleft())
+        # What the client does not read stands in memory, as what was written does.
+        connection = cast("WritesInPieces", cast("StreamWriter", writer).protocol)
+        connection.write_in_pieces(lambda: sum(map(len, self._value)))
+        try:
+            while self._value:
+                await writer.write(self._value.popleft())
+        finally:
+            connection.write_in_pieces(None)
 
     @override
     async def write_with_length(

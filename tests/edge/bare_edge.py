@@ -17,6 +17,7 @@ from aiohttp import web
 from actors.host.clock import Clock, system_clock
 from http_edge.listener.connections import peer_of
 from http_edge.listener.in_flight import InFlight
+from http_edge.listener.large_bodies import PiecedBody
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.routes import BodyRoute, PlainRoute, Route, RouteGroup, SocketRoute
@@ -34,6 +35,12 @@ ANSWER: Final = bytes(4 * MIB)
 
 async def download(_: web.Request) -> web.Response:
     return web.Response(body=ANSWER)
+
+
+async def pieces(_: web.Request) -> web.Response:
+    size = len(ANSWER) // 32
+    parts = [ANSWER[start : start + size] for start in range(0, len(ANSWER), size)]
+    return web.Response(body=PiecedBody(parts, content_type="text/plain"))
 
 
 async def echo(_: web.Request, body: bytes) -> web.Response:
@@ -66,6 +73,7 @@ async def push(request: web.Request) -> web.WebSocketResponse:
 
 ROUTES: Final[list[Route]] = [
     PlainRoute("GET", "/download", download),
+    PlainRoute("GET", "/pieces", pieces),
     BodyRoute("/echo", echo),
     BodyRoute("/brief", brief),
     BodyRoute("/ahead", ahead),
@@ -73,6 +81,7 @@ ROUTES: Final[list[Route]] = [
 ]
 REQUESTS: Final = {
     "GET": b"GET /download HTTP/1.1\r\nHost: x\r\n\r\n",
+    "in pieces": b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n",
     "POST": b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
     "WebSocket": b"GET /push HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
