@@ -21,6 +21,12 @@ from http_edge.crypto import strict_json
 _UUID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
 )
+_PONG_MAX: Final = 256
+"""Characters; one with a timestamp has 50."""
+_ESCAPED_MAX: Final = 6
+"""Characters that one of a text may take in JSON."""
+_BESIDE_DID_MAX: Final = 4_096
+"""Characters of the other members of an AUTHENTICATE, which has 250 of them."""
 
 
 class AuthFailure(Enum):
@@ -60,7 +66,12 @@ class Authenticate(msgspec.Struct, frozen=True):
 
 
 def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
-    """The AUTHENTICATE message in a text frame, or None if it is anything else."""
+    """The AUTHENTICATE message in a text frame, or None if it is anything else.
+
+    What is longer than one with such a DID can be is not parsed.
+    """
+    if len(text) > _ESCAPED_MAX * did_bytes_max + _BESIDE_DID_MAX:
+        return None
     try:
         message = msgspec.convert(strict_json.parse(text.encode()), Authenticate)
     except (strict_json.JsonRefused, UnicodeEncodeError, msgspec.ValidationError):
@@ -71,7 +82,9 @@ def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
 
 
 def is_pong(text: str) -> bool:
-    """A PONG; the value of its timestamp does not matter (10.4)."""
+    """A PONG; the value of its timestamp does not matter (10.4). What is longer is not parsed."""
+    if len(text) > _PONG_MAX:
+        return False
     try:
         message = strict_json.parse(text.encode())
     except (strict_json.JsonRefused, UnicodeEncodeError):

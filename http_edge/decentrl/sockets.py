@@ -26,7 +26,12 @@ from http_edge.decentrl.frames import Authenticate, AuthFailure
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.hub import Hub
-from http_edge.listener.address_charge import charge_unproven
+from http_edge.listener.address_charge import (
+    charge_bytes,
+    charge_message,
+    charge_unproven,
+    is_owing,
+)
 from http_edge.listener.connections import peer_of
 from http_edge.listener.outgoing import Outgoing
 from http_edge.settings.settings import Limits, Protocol
@@ -36,6 +41,7 @@ from http_edge.telemetry.request_id import current
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
 _AUTHENTICATE: Final = "AUTHENTICATE"
+_WITH_MESSAGE: Final = (WSMsgType.TEXT, WSMsgType.BINARY)
 _CLOSE_S_MAX: Final = 2.0
 _FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
 """To write what waits and the close frame, and for the other side to answer that."""
@@ -223,14 +229,27 @@ class SocketEndpoint:
                     session.pings_unanswered += 1
                     outgoing.put(frames.ping(self._clock()))
                 continue
-            if message.type is WSMsgType.TEXT and frames.is_pong(message.data):
-                session.pings_unanswered = 0
-            elif message.type is WSMsgType.PING:
-                outgoing.pong(bytes(message.data))
-            if frames_taken.take("", loop.time()) is not None:
+            is_paid = _takes(message, outgoing, session)
+            if frames_taken.take("", loop.time()) is not None or not is_paid:
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
                 return
+
+
+def _takes(message: WSMessage, outgoing: Outgoing, session: _Session) -> bool:
+    """Take a frame; False if no one has waited for it and its address owes for others already."""
+    if message.type is WSMsgType.PING:
+        outgoing.pong(bytes(message.data))
+    if message.type not in _WITH_MESSAGE:
+        return True
+    is_pong = message.type is WSMsgType.TEXT and frames.is_pong(message.data)
+    if is_pong and session.pings_unanswered:
+        session.pings_unanswered = 0
+        return True
+    has_paid = not is_owing()
+    charge_message()
+    charge_bytes(len(message.data))
+    return has_paid
 
 
 async def _first_message(

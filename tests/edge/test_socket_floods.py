@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
+from uuid import UUID
 
 import orjson
 import pytest
 
+from http_edge.decentrl import frames
 from tests.edge.identities import Identity
-from tests.edge.mediator import Mediator
+from tests.edge.mediator import HandClock, Mediator
 from tests.edge.raw_socket import (
     BINARY,
     CONTINUATION,
@@ -45,6 +48,46 @@ async def test_who_sends_frames_of_any_kind_without_end_is_closed(
         await authenticate(mediator, socket)
         await socket.say(one * 100)
         assert await socket.closing() == 1008
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"per_address_per_s": 30, "burst_s": 1, "unproven_tokens": 16}}]
+)
+async def test_what_no_one_waits_for_costs_the_address_of_a_socket(
+    mediator: Mediator, clock: HandClock
+) -> None:
+    """Few large frames on each of many sockets are within the rate of each."""
+    await mediator.register(ALICE)
+    async with AsyncExitStack() as opened:
+        sockets = []
+        for _ in range(4):
+            clock.advance(1)
+            socket = await opened.enter_async_context(raw_socket(mediator.ports[0], "/ws"))
+            await authenticate(mediator, socket)
+            sockets.append(socket)
+        clock.advance(1)
+        for socket in sockets[:3]:
+            await socket.say(frame(TEXT, b"[" + b"0," * 16_000 + b"0]"), frame(PING, b"x"))
+        codes = {await socket.closing() for socket in sockets[1:3]}
+        assert codes == {1008}
+        clock.advance(60)
+        await sockets[3].say(frame(PING, b"still here"))
+        assert await sockets[3].hear() == (PONG, b"still here")
+
+
+def test_what_is_longer_than_any_message_of_a_client_is_not_parsed() -> None:
+    pong = '{"type":"PONG","timestamp":1%s}'
+    assert [frames.is_pong(pong % (" " * spaces)) for spaces in (0, 200, 300)] == [
+        True,
+        True,
+        False,
+    ]
+    message = {"did": "did:x:" + "\u0001" * 90, "signing_key_id": "a", "timestamp": 1}
+    message |= {"type": "AUTHENTICATE", "nonce": str(UUID(int=1)), "signature": "s" * 88}
+    text = orjson.dumps(message).decode()
+    for padding, is_read in (("", True), (" " * 5_000, False)):
+        read = frames.read_authenticate(text + padding, did_bytes_max=100)
+        assert (read is not None) is is_read
 
 
 async def test_a_ping_is_answered_at_any_time(mediator: Mediator) -> None:
