@@ -57,6 +57,7 @@ from http_edge.decentrl.payloads import (
     SAVED_EVENTS,
     TAG_BYTES,
     Did,
+    Id,
     Ids,
     PageRequest,
     PayloadInvalid,
@@ -224,7 +225,7 @@ class _EventToSave(msgspec.Struct, frozen=True):
     recipient_did: Did
     timestamp: Seconds
     payload: Annotated[str, SAVED_EVENT_BYTES]
-    contract_id: str | None = None
+    contract_id: Id | None = None
     encrypted_tags: Tags | None = None
 
 
@@ -299,7 +300,7 @@ def _saved_events(reply: SavedEventsPage, page: Page | None) -> Answer:
 
 
 class _NewTags(msgspec.Struct, frozen=True):
-    event_id: str
+    event_id: Id
     encrypted_tags: Tags | None = None
 
 

@@ -42,6 +42,7 @@ def at_most(**bound: Bound) -> Meta:
 
 
 DID_CHARACTERS: Final = at_most(characters=lambda limits: limits.did_bytes_max)
+ID_BYTES: Final = at_most(bytes=lambda limits: limits.id_bytes_max)
 IDS: Final = at_most(items=lambda limits: limits.ids_per_command_max)
 TAGS: Final = at_most(items=lambda limits: limits.tags_per_event_max)
 TAG_BYTES: Final = at_most(bytes=lambda limits: limits.tag_bytes_max)
@@ -51,6 +52,7 @@ SAVED_EVENT_BYTES: Final = at_most(bytes=lambda limits: limits.saved_event_bytes
 PUBLIC_EVENT_BYTES: Final = at_most(bytes=lambda limits: limits.public_event_bytes_max)
 
 Did: TypeAlias = Annotated[str, DID_CHARACTERS]
+Id: TypeAlias = Annotated[str, ID_BYTES]
 Tag: TypeAlias = Annotated[str, TAG_BYTES]
 Tags: TypeAlias = Annotated[list[Tag], TAGS]
 Ids: TypeAlias = Annotated[list[str], IDS]

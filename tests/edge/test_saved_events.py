@@ -131,6 +131,15 @@ async def test_trap_61_one_bad_event_refuses_all(
     assert await saved(mediator, alice) == []
 
 
+async def test_ids_that_a_client_names_are_short(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    """They are kept with what they are about, beside what a quota counts."""
+    for length, status in ((256, 200), (257, 400)):
+        named = event(alice, bob, "m", contract_id="c" * length)
+        assert (await mediator.do(alice, "SAVE_EVENTS", events=[named])).status == status
+
+
 @pytest.mark.parametrize("events", [None, {}, "text", [1], [None], [[]]])
 @pytest.mark.parametrize("kind", ["SAVE_EVENTS", "UPDATE_EVENT_TAGS"])
 async def test_events_are_a_list_of_objects(
@@ -316,6 +325,7 @@ async def test_trap_69_events_of_others_are_skipped_and_not_distinguished(
     [
         {"encrypted_tags": []},
         {"event_id": 1, "encrypted_tags": []},
+        {"event_id": "x" * 257, "encrypted_tags": []},
         {"event_id": "x", "encrypted_tags": "tag"},
         {"event_id": "x", "encrypted_tags": [None]},
     ],
