@@ -105,7 +105,7 @@ class IdentityReleased(Event, frozen=True, kw_only=True):
 class ContractStored(Event, frozen=True, kw_only=True):
     """A signed communication contract is now owned by this identity (8.2, 8.5).
 
-    ``digest`` is SHA-256 of the canonical signed contract: one record per owner and digest.
+    ``digest`` is SHA-256 of the canonical contract: one record per owner and digest.
     """
 
     contract_id: str

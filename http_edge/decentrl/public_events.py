@@ -54,9 +54,9 @@ class PublicEventsEndpoint:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The page that the target names, or INVALID_COMMAND."""
-        # From the raw target: the router has decoded the path already.
+        # Of the raw target, which may be a whole URL: the router has decoded the path already.
         path = request.raw_path.partition("?")[0]
-        query = read(path.removeprefix(PREFIX), request.query, self._limits)
+        query = read(path.partition(PREFIX)[2], request.query, self._limits)
         if isinstance(query, Rejected):
             self._refusals.count(DECENTRL, "", query.code.value)
             return respond(reject(query))

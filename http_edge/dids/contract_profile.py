@@ -60,7 +60,8 @@ class ContractRejection(Enum):
 class VerifiedContract:
     """A contract that both parties signed.
 
-    ``signed`` is the received object in canonical JSON, ``digest`` its SHA-256.
+    ``signed`` is the received object in canonical JSON, ``digest`` the SHA-256 of the contract in
+    it, which distinguishes it.
     """
 
     requestor_did: str
@@ -334,11 +335,12 @@ def _requestor_terms(contract: JsonObject) -> Iterator[JsonObject]:
 
 
 def _stored(signed: JsonObject, request: ContractRequest) -> VerifiedContract:
-    text = canonical(signed)
+    # Of what is signed alone: with members that no one signs, and with other spellings of a
+    # signature, one contract would be as many as its recipient likes.
     return VerifiedContract(
         requestor_did=request.requestor_did,
         recipient_did=request.recipient_did,
         expires_at_s=request.expires_at_s,
-        digest=hashlib.sha256(text).digest(),
-        signed=text,
+        digest=bytes.fromhex(contract_id(signed)),
+        signed=canonical(signed),
     )

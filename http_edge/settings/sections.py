@@ -81,9 +81,8 @@ class Rates(Section):
     sender spends another's tokens. A person's devices need a few units; an import of events without
     tags gets 250 a second, and all of it is 1.5 % of a host."""
     public_reads_per_address_per_s: float = Field(default=100, ge=0)
-    """GET /public of one client address, each of which takes a token of per_address_per_s for 4 KiB
-    of its answer besides. Unsigned, and each is a query of the log (DCTRL-0007
-    10)."""
+    """GET /public of one client address, each of which takes a token of per_address_per_s for each
+    KiB of its answer besides. Unsigned, and each is a query of the log (DCTRL-0007 10)."""
     sockets_auth_per_address_per_s: float = Field(default=100, ge=0)
     """WebSocket upgrades of one client address. After a restart all clients behind one address
     come back at once: burst_s covers 500 of them."""

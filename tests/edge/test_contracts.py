@@ -383,6 +383,22 @@ async def test_trap_59_the_same_contract_twice_is_one_record(
     assert await mediator.records(alice, QUERY_CONTRACTS) == [first]
 
 
+async def test_trap_59_one_signed_contract_is_one_record_whatever_stands_beside_it(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    await mediator.register(alice)
+    contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
+    url_safe = str.maketrans("+/", "-_")
+    spelled = {
+        name: text.rstrip("=").translate(url_safe) if name.endswith("_signature") else text
+        for name, text in contract.items()
+    }
+    for same in (contract, {**contract, "junk": 1}, {**contract, "junk": 2}, spelled):
+        answer = await respond(mediator, bob, same, to=alice)
+        assert answer.json == SUCCESS or same is spelled
+    assert await contracts(mediator, alice) == [contract]
+
+
 async def test_another_contract_of_the_same_pair_is_another_record(
     mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:

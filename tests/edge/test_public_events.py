@@ -12,7 +12,7 @@ from multidict import MultiDict
 from http_edge.decentrl import public_events
 from http_edge.settings.settings import Limits
 from tests.edge.identities import Identity, Json, public_event
-from tests.edge.mediator import LAYOUTS, SUCCESS, HandClock, Mediator
+from tests.edge.mediator import LAYOUTS, SUCCESS, WAIT_S, HandClock, Mediator
 
 INVALID = (400, "INVALID_COMMAND")
 UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
@@ -373,3 +373,14 @@ async def test_public_events_leave_after_the_operators_age_and_their_publisher_g
     assert mediator.facts().count("public-events-expired.1") == 1
     await publish(mediator, alice, "newer")
     assert len(await read(mediator, alice)) == 2
+
+
+async def test_a_target_in_absolute_form_is_the_same(mediator: Mediator, alice: Identity) -> None:
+    """RFC 9112, section 3.2.2: a server must take it."""
+    port = mediator.ports[0]
+    for target in (f"/public/{alice.did}", f"http://127.0.0.1:{port}/public/{alice.did}"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), WAIT_S)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
