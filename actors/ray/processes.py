@@ -65,17 +65,18 @@ def private_folder(data_dir: Path) -> Path:
     """A folder for the sockets and logs of Ray, which its owner alone can enter.
 
     Ray opens all that it makes there to every user of the machine, and follows links in it. It is
-    ``ray`` in the data directory; where sockets would have too long a path, a fresh one elsewhere.
+    ``ray`` in the data directory; where sockets would have too long a path, or one that Ray does
+    not understand because it is not ASCII, a fresh one elsewhere.
     The session before is left for who looks for a fault, older ones are removed.
 
     Raises:
         OSError: it cannot be made, or something else has its name.
     """
     folder = data_dir / "ray"
-    if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX:
+    if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX or not str(folder).isascii():
         folder = Path(tempfile.mkdtemp(prefix="poste-"))
         _LOG.info(
-            "Ray's folder is not in the data directory, whose path is too long for sockets",
+            "Ray's folder is not in the data directory, whose path is too long, or not ASCII",
             extra={"folder": str(folder)},
         )
         return folder

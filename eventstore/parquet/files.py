@@ -10,6 +10,7 @@ manifest makes data files count (``eventstore.parquet.manifest``).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -43,6 +44,10 @@ _S3_OPTIONS: Final = {
     "connect_timeout": "5s",
     "aws_conditional_put": "etag",
 }
+
+
+_TAKEN_FOR_OTHERS: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
+"""In the path of a folder, which the library of the table decodes as if it stood in a URI."""
 
 
 class TableAddress(NamedTuple):
@@ -247,10 +252,15 @@ def open_place(target: str) -> ExportPlace:
     """The place that a path of this machine or a URI (``s3://bucket/folder?region=…``) names.
 
     Raises:
-        ExportUnavailable: it names none, or the store cannot be reached.
+        ExportUnavailable: it names none, or one that the library of the table takes for another,
+            or the store cannot be reached.
     """
     if "://" not in target:
-        return ExportPlace(fs.LocalFileSystem(), str(Path(target).expanduser().absolute()))
+        folder = str(Path(target).expanduser().absolute())
+        if _TAKEN_FOR_OTHERS.search(folder):
+            why = "no table can be where a name has %20 or the like, a backslash or a tab"
+            raise ExportUnavailable(folder, why)
+        return ExportPlace(fs.LocalFileSystem(), folder)
     try:
         filesystem, root = fs.FileSystem.from_uri(target)
         return ExportPlace(filesystem, root, table=_table_address(target, root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 from eventstore.log.content import with_content
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of
-from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.versions import SUMMARY_EVERY, commit_path
@@ -246,3 +247,16 @@ def test_an_export_without_its_table_is_damaged(sqlite_log: EventLog, place: Exp
     with pytest.raises(ExportDamaged, match="the export has a table"):
         catalog_of(place, VERIFY)
     assert TABLE_LOG in {finding.path for finding in findings(place)}
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "a#b?c", "ünï ☃"])
+def test_a_table_may_be_in_a_folder_of_any_name(log: EventLog, tmp_path: Path, name: str) -> None:
+    place = open_place(str(tmp_path / name))
+    export_all(log, place)
+    assert findings(place) == []
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a\\b", "a\tb"])
+def test_but_one_that_its_library_takes_for_another_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ExportUnavailable, match="no table can be where a name has"):
+        open_place(str(tmp_path / name))
