@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast, runtime_checkable
 
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_writer import StreamWriter
@@ -29,8 +29,9 @@ async def read_apart(work: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)
 
 
+@runtime_checkable
 class WritesInPieces(Protocol):
-    """A connection, as an answer in pieces sees it."""
+    """A connection of this edge, as an answer in pieces sees it."""
 
     def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
         """One is written, of which so many bytes wait here; None: it was."""
@@ -53,7 +54,8 @@ class PiecedBody(Payload):
     @override
     async def write(self, writer: AbstractStreamWriter) -> None:
         # What the client does not read stands in memory, as what was written does.
-        connection = cast("WritesInPieces", cast("StreamWriter", writer).protocol)
+        connection = cast("StreamWriter", writer).protocol
+        assert isinstance(connection, WritesInPieces)
         connection.write_in_pieces(lambda: sum(map(len, self._value)))
         try:
             while self._value:

@@ -389,7 +389,7 @@ def test_a_message_that_spark_found_is_proven_to_who_has_the_public_key_alone(
     hidden = audit(*arguments, "--proof", str(file), "--pseudonymise", key)
     assert (hidden.code, "names as they are" in hidden.err) == (2, True)
     nowhere = audit(*arguments, "--proof", str(tmp_path / "no" / "file"))
-    assert (nowhere.code, "No such file" in nowhere.err) == (3, True)
+    assert (nowhere.code, "No such file" in nowhere.err) == (2, True)
 
 
 @pytest.mark.spark

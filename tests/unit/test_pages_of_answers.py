@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web_protocol import RequestHandler
 
 from actors.core.commands import Page
 from http_edge.decentrl.answers import Answer, records, respond
@@ -33,7 +35,20 @@ def test_no_piece_is_longer_than_its_bound_and_one_record(size: int, count: int)
     assert max(map(len, [answer.body, *answer.more])) <= 128 * 1024 + 2 * size + 100
 
 
-async def test_a_client_reads_all_pieces_as_one_body_of_known_length() -> None:
+async def test_a_client_reads_all_pieces_as_one_body_of_known_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[int] = []
+
+    class Connected(RequestHandler):
+        """A connection that notes what waits before the first piece is written, and after all."""
+
+        __slots__ = ()
+
+        def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
+            left.append(0 if left_bytes is None else left_bytes())
+
+    monkeypatch.setattr("aiohttp.web_server.RequestHandler", Connected)
     items = [{"id": str(number), "payload": "é" * 300_000} for number in range(9)]
 
     async def answered(_: web.Request) -> web.StreamResponse:
@@ -46,5 +61,6 @@ async def test_a_client_reads_all_pieces_as_one_body_of_known_length() -> None:
         async with client.get("/") as response:
             assert response.headers["Content-Length"] == size_bytes
             assert await response.json() == expected(items)
+        assert left == [int(size_bytes), 0]
         async with client.head("/") as response:
             assert response.headers["Content-Length"] == size_bytes

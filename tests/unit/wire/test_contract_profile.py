@@ -99,10 +99,10 @@ def test_a_registration_is_signed_and_verifies_for_everyone() -> None:
     assert verify_signed_contract(accepted.signed, NOW_S, resolve) == accepted.contract
 
 
-def test_a_registration_is_stored_as_canonical_json_with_its_digest() -> None:
+def test_a_registration_is_stored_as_canonical_json_with_the_digest_of_its_contract() -> None:
     accepted = _registered(_request())
     signed = canonical(accepted.signed)
-    digest = hashlib.sha256(signed).digest()
+    digest = hashlib.sha256(canonical(accepted.signed["communication_contract"])).digest()
     assert accepted.contract == VerifiedContract(ALICE, MEDIATOR, EXPIRES_AT_S, digest, signed)
 
 
@@ -284,8 +284,8 @@ CONTRACT = _contract()
 
 
 def test_a_contract_of_two_identities_verifies() -> None:
-    signed = canonical(CONTRACT)
-    expected = VerifiedContract(ALICE, BOB, EXPIRES_AT_S, hashlib.sha256(signed).digest(), signed)
+    signed, terms = canonical(CONTRACT), canonical(CONTRACT["communication_contract"])
+    expected = VerifiedContract(ALICE, BOB, EXPIRES_AT_S, hashlib.sha256(terms).digest(), signed)
     assert verify_signed_contract(CONTRACT, NOW_S, resolve) == expected
     assert participants(CONTRACT) == (ALICE, BOB)
 
