@@ -132,7 +132,7 @@ class Limits(Section):
     """Tags that one query names: their lists are merged, beyond four by sorting."""
     id_bytes_max: int = Field(default=256, ge=64, le=4 * KIB)
     """The id of a saved event or of its contract, as a client names it; those of this mediator have
-    22 characters. It is kept with what it is about, and counts for no quota."""
+    up to 28 characters. It is kept with what it is about, beside what a quota counts."""
     tag_bytes_max: int = Field(default=KIB, ge=128, le=64 * KIB)
     """One tag. An encrypted tag is a signature in base64: 88 bytes."""
     public_events_max: int = Field(default=10_000, ge=1)
