@@ -65,9 +65,10 @@ def updated_tags_bytes(tags: Sequence[str]) -> int:
 
 
 def _of(texts: Sequence[str], tags: Sequence[str] = ()) -> int:
-    return _RECORD_BYTES + _TAG_BYTES * len(tags) + _utf8_bytes(texts) + _utf8_bytes(tags)
+    return _RECORD_BYTES + _TAG_BYTES * len(tags) + utf8_bytes(texts) + utf8_bytes(tags)
 
 
-def _utf8_bytes(texts: Iterable[str]) -> int:
+def utf8_bytes(texts: Iterable[str]) -> int:
+    """The bytes of texts in UTF-8."""
     # Nearly all texts are ASCII, which a string knows of itself.
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from actors.core.commands import (
     AcknowledgeMessages,
@@ -20,7 +22,10 @@ from actors.core.commands import (
     QueueEnvelope,
     QueueEnvelopes,
     QueueMessage,
+    RequestContract,
+    SaveContract,
     SaveEvents,
+    StoreContract,
     TagUpdate,
     UpdateEventTags,
 )
@@ -28,6 +33,7 @@ from actors.core.cost import COSTLY, cost, page_cost, parts, turn_cost
 from actors.core.decide import RULES
 from actors.core.limits import RetentionPace
 from eventstore.log.event_log import SavedEventsFilter
+from tests.unit.actors.given import contract, registration
 
 KIB = 1_024
 
@@ -35,6 +41,11 @@ KIB = 1_024
 def saved(events: int, tags: int = 0, payload: str = "x") -> SaveEvents:
     names = [f"tag {number}" for number in range(tags)]
     return SaveEvents([NewSavedEvent("a", "b", None, 1, payload, names)] * events)
+
+
+def saved_as(**texts: Any) -> SaveEvents:
+    event = NewSavedEvent("a", "b", None, 1, "x", ["t"])
+    return SaveEvents([structs.replace(event, **texts)])
 
 
 def retagged(events: int, tags: int = 0) -> UpdateEventTags:
@@ -61,6 +72,19 @@ def test_a_message_of_a_kibibyte_is_the_unit() -> None:
         (saved(1), saved(1, payload="x" * 64 * KIB)),
         (retagged(1), retagged(2)),
         (retagged(1), retagged(1, tags=1)),
+        (
+            UpdateEventTags([TagUpdate("id", ["t"])]),
+            UpdateEventTags([TagUpdate("id", ["t" * 2 * KIB])]),
+        ),
+        (saved_as(), saved_as(sender_did="d" * 2 * KIB)),
+        (saved_as(), saved_as(recipient_did="d" * 2 * KIB)),
+        (saved_as(), saved_as(contract_id="c" * 2 * KIB)),
+        (saved_as(), saved_as(payload="é" * KIB)),
+        (saved_as(), saved_as(encrypted_tags=["t" * 2 * KIB])),
+        (RequestContract("a", "sealed", "key"), RequestContract("a", "sealed", "k" * 2 * KIB)),
+        (registration("a"), registration("a" * 2 * KIB)),
+        (SaveContract(contract("a", "b")), SaveContract(contract("a", "b" * 2 * KIB))),
+        (StoreContract(contract("a", "b")), StoreContract(contract("a", "b" * 2 * KIB))),
         (published(0), published(1)),
         (AcknowledgeMessages(["id"]), AcknowledgeMessages(["id"] * 1_000)),
         (

@@ -1,0 +1,32 @@
+"""Arguments that name something: an id or a DID is text, which a word of a shell need not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
+    """The value of an argument, as its callback.
+
+    Raises:
+        BadParameter: it is not UTF-8.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise click.BadParameter(f"{value!r} is not UTF-8", param=param) from error
+    return value
+
+
+def did_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command with the argument ``did``, which is refused unless it is one."""
+    return click.argument("did", required=required, callback=_did)
+
+
+def _did(context: click.Context, param: click.Parameter, did: str | None) -> str | None:
+    if did is not None and not utf8(context, param, did).startswith("did:"):
+        raise click.BadParameter(f"{did!r} is not a DID: it begins with did:", param=param)
+    return did
