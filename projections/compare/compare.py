@@ -12,7 +12,7 @@ differences; only of rows that are not the same are the values looked at.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -200,7 +200,7 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
         name: _read_table(spark, Path(folder) / f"{name}.parquet")
         for name in (*_KEYS, "watermarks", "asleep", "unserved", "partitions")
     }
-    events, alike = _names_alike(export, export.events(spark, until=dump.before))
+    events, left = _without_two_names(export, export.events(spark, until=dump.before))
     types = export.types(export.start, dump.before)
     names = [name for name in _KEYS if dump.rows[name] or not types.isdisjoint(_READS[name])]
     rebuilt, kept = _rebuilt(_step(events, types, live["watermarks"], dump), names)
@@ -208,15 +208,16 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
     heads, nonces = _of_partitions(live, seals)
     rebuilt |= {"seals": heads, "nonces": nonces}
     sides = [
-        [
-            rows_as_text(name, alike(side[name].select(*live[name].columns)), *_KEYS[name])
-            for name in names
-        ]
-        for side in (live, rebuilt)
+        {name: side[name].select(*live[name].columns) for name in names} for side in (live, rebuilt)
     ]
+    if left is not None:
+        # Of all columns of names, of both sides.
+        kept.append(left.persist())
+        sides = [{n: without_names(rows, left) for n, rows in side.items()} for side in sides]
+    texts = [[rows_as_text(n, rows, *_KEYS[n]) for n, rows in side.items()] for side in sides]
     found = united(
         [
-            differences(*sides),
+            differences(*texts),
             _versions(live, events, export.is_until(dump.after)),
             _versions_of_seals(live["seals"], seals, export.is_until(dump.after)),
         ]
@@ -299,18 +300,17 @@ def _queue_sums(queues: DataFrame) -> dict[str, DataFrame]:
     }
 
 
-def _names_alike(
+def _without_two_names(
     export: ExportedLog, events: DataFrame
-) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
-    """The events, and how rows of both sides get one name for what was erased.
+) -> tuple[DataFrame, DataFrame | None]:
+    """The events with one name for each stream, and the streams whose name was erased, if any.
 
-    Memory may have its name yet, and some of the events.
+    Memory may have such a name yet, and some of the events.
     """
     if not export.counts(export.last).get(ERASURES):
-        return events, lambda rows: rows
+        return events, None
     about = about_names(events)
-    left = left_streams(about)
-    return with_names(events, names_of(about)), lambda rows: without_names(rows, left)
+    return with_names(events, names_of(about)), left_streams(about)
 
 
 def _in_order(rows: DataFrame, *order: str) -> DataFrame:
