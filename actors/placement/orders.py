@@ -98,6 +98,6 @@ class Steps:
     async def close(self) -> None:
         """Wait for what is under way."""
         while under_way := [*self._tasks]:
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*under_way)
             # Their callbacks need a turn of the loop, which this does not give where all were done.
             self._tasks.difference_update(under_way)

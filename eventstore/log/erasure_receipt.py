@@ -2,9 +2,8 @@
 
 A receipt follows from the rows of the log alone, so it can be made as long as these stand there,
 and who has log and receipt can hold one against the other (``check_receipt``), of rows that have
-left for the archive what remains. It names the
-identity by its stream, which follows from the DID: who knows the DID finds it, no one else learns
-it from the receipt.
+left for the archive what remains. It names the identity by its stream, which follows from the DID:
+who knows the DID finds it, no one else learns it from the receipt.
 """
 
 from __future__ import annotations

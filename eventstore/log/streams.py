@@ -30,6 +30,11 @@ def stream_of(name: str) -> bytes:
     return bytes.fromhex(erased[2]) if erased else identity_stream(name).bytes
 
 
+def is_erased_name(name: str) -> bool:
+    """Does this stand in place of a name that was erased?"""
+    return _NAME.fullmatch(name) is not None
+
+
 def erased_name(name: str) -> str:
     """What stands in place of the name of a stream when that was erased."""
     kind = next((one for one in KINDS if name.startswith(one)), "")

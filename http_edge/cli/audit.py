@@ -41,11 +41,11 @@ from eventstore.parquet.opening import (
     position_text,
 )
 from eventstore.parquet.proofs import message_proof
+from http_edge.cli.arguments import utf8
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.output_file import write_file
 from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
 from http_edge.cli.public_key import public_key_option
-from http_edge.cli.text_argument import utf8
 from http_edge.server.exits import Exit, Stop
 
 _ROWS_MAX: Final = 100

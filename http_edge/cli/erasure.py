@@ -23,8 +23,8 @@ from eventstore.log.errors import RowsStay
 from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
+from http_edge.cli.arguments import did_argument
 from http_edge.cli.consent import require_consent, yes_option
-from http_edge.cli.did_argument import did_argument
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.output_file import require_writable, write_file

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from actors.placement.port import Placed
 from http_edge.cli import erasure
-from http_edge.cli.did_argument import did_argument
+from http_edge.cli.arguments import did_argument
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings

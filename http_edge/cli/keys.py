@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -14,7 +12,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import origin_of
 from eventstore.stores.open_log import open_log
 from http_edge.cli.output import json_option, print_json, print_record
-from http_edge.cli.settings import with_settings
+from http_edge.cli.settings import is_missing, with_settings
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.crypto.mediator_keys import MediatorKeys, load, load_or_create
 from http_edge.server.data_dir import named_disk_faults
@@ -81,8 +79,7 @@ def _did(loaded: Loaded) -> str:
         LogError: the log is there and cannot be read.
     """
     settings = loaded.settings
-    parts = urlsplit(settings.log_dsn)
-    if parts.scheme == "sqlite" and Path(unquote(parts.path)).is_file():
+    if settings.log_dsn.startswith("sqlite:") and not is_missing(settings.log_dsn):
         # Reading asks nothing of the store's durability.
         with closing(open_log(settings.log_dsn, allow_unsafe=True)) as log:
             fixed = log.settings().get("mediator_did")

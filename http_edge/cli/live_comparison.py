@@ -40,7 +40,7 @@ from actors.host.inspection import (
     StatesDescribed,
 )
 from eventstore.log.event_log import EventLog
-from eventstore.log.streams import erased_name, stream_of
+from eventstore.log.streams import is_erased_name, stream_of
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
@@ -270,7 +270,7 @@ class Collector:
 
         Where memory has the name yet, it is another one of the targets.
         """
-        nameless = {name for name in targets if erased_name(name) == name}
+        nameless = set(filter(is_erased_name, targets))
         if nameless:
             known = {stream_of(name) for name in targets - nameless}
             self._writer.add_asleep([n for n in sorted(nameless) if stream_of(n) not in known])

@@ -32,7 +32,7 @@ from http_edge.cli.output import (
     print_table,
     progress_bar,
 )
-from http_edge.cli.public_key import NAME_IT, expected_key, public_key_option
+from http_edge.cli.public_key import NAME_IT, own_key, public_key_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.exits import Exit, Stop
@@ -96,9 +96,8 @@ def verify(
     require_existing(settings.log_dsn)
     each = settings.each_database()
     known_heads = heads_of_each(known, len(each))
-    checked = []
+    checked, key = [], public_key or own_key(loaded)
     for number, one in enumerate(each):
-        key = expected_key(one, public_key)
         findings, summary = _check(one, known_heads[number], key)
         made = [] if findings else _check_what_is_made(one)
         archive = None

@@ -8,7 +8,7 @@ import click
 
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from http_edge.crypto.mediator_keys import load
-from http_edge.settings.settings import Settings
+from http_edge.settings.sources import DEFAULT, Loaded
 
 NOT_KNOWN: Final = "not known: no key was named, so this is only as it was signed by that key"
 NAMED: Final = "the key that was expected"
@@ -30,15 +30,21 @@ public_key_option = click.option(
 )
 
 
-def expected_key(settings: Settings, named: PublicKey | None) -> PublicKey | None:
-    """The key that was named, else the one of the data directory; None if there is none.
+def own_key(loaded: Loaded) -> PublicKey | None:
+    """The key of the data directory; None if there is none.
+
+    An auditor names no directory: what is another user's in ``./data`` is none then.
 
     Raises:
-        KeyFileRefused, OSError: the key file cannot be used.
+        KeyFileRefused, OSError: it cannot be used.
     """
-    if named is not None or not settings.keys_path.exists():
-        return named
-    return PublicKey(load(settings.keys_path).signing_public)
+    path = loaded.settings.keys_path
+    try:
+        return PublicKey(load(path).signing_public) if path.exists() else None
+    except PermissionError:
+        if loaded.sources["data_dir"] == loaded.sources["keys_file"] == DEFAULT:
+            return None
+        raise
 
 
 def signer_of(key: PublicKey, named: PublicKey | None) -> dict[str, Any]:

@@ -84,13 +84,18 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
+def is_missing(dsn: str) -> bool:
+    """Is it the log of a file that is not there, which opening would make?"""
+    parts = urlsplit(dsn)
+    return parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file()
+
+
 def require_existing(dsn: str) -> None:
     """Refuse a log that opening would make: an empty log has nothing wrong with it.
 
     Raises:
         Stop: there is no such file.
     """
-    parts = urlsplit(dsn)
-    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file():
+    if is_missing(dsn):
         remedy = "Name it with --log or --data-dir."
-        raise Stop(Exit.UNREACHABLE, f"there is no log at {unquote(parts.path)}", remedy)
+        raise Stop(Exit.UNREACHABLE, f"there is no log at {unquote(urlsplit(dsn).path)}", remedy)

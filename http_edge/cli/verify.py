@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 import click
 import msgspec
@@ -38,16 +37,15 @@ from http_edge.cli.output import (
     progress_bar,
 )
 from http_edge.cli.projections_program import spark_arguments, spark_options
-from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
+from http_edge.cli.public_key import NAMED, NOT_KNOWN, own_key, public_key_option
 from http_edge.cli.running_mediator import url_option
-from http_edge.cli.settings import with_settings
-from http_edge.crypto.mediator_keys import load
+from http_edge.cli.settings import is_missing, with_settings
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.export_status import time_text
 from http_edge.server.exporting import opened_to_read
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
-from http_edge.settings.sources import DEFAULT, Loaded
+from http_edge.settings.sources import Loaded
 
 _MS: Final = 1_000
 _SHOWN_MAX: Final = 20
@@ -179,7 +177,7 @@ def verify(  # noqa: PLR0913 - one for each option
         each = _databases(settings, target) if live else []
         if live:
             export_rest(each)
-        own = _own_key(loaded)
+        own = own_key(loaded)
         key = public_key or own
         marks = None if own is None else marks_of(settings, key, forgotten=all_rows)
         expected = _Expected(key, own, known, _notes(witnessed), marks)
@@ -234,23 +232,6 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
             " wrote all of them to.",
         )
     return each
-
-
-def _own_key(loaded: Loaded) -> PublicKey | None:
-    """The key of the data directory; None if there is none.
-
-    An auditor names no directory: what is another user's in ``./data`` is none then.
-
-    Raises:
-        KeyFileRefused, OSError: it cannot be used.
-    """
-    path = loaded.settings.keys_path
-    try:
-        return PublicKey(load(path).signing_public) if path.exists() else None
-    except PermissionError:
-        if loaded.sources["data_dir"] == loaded.sources["keys_file"] == DEFAULT:
-            return None
-        raise
 
 
 def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
@@ -333,8 +314,7 @@ def _beside(
     summary = checked.summary
     if own is None or summary.signed_by != own.text:
         return checked  # of another mediator, and reported as such
-    parts = urlsplit(settings.log_dsn)
-    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file():
+    if is_missing(settings.log_dsn):
         return checked
     export = settings.export
     lag_ms = round((export.settled_s + export.lag_s_max) * _MS)

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import base58
-
 from actors.core.identity import FOLD
 from actors.core.partitioning import shards_of_database
 from actors.host.clock import new_id
@@ -23,6 +21,7 @@ from eventstore.log.errors import (
     WrongDatabase,
 )
 from eventstore.log.event_log import EventLog
+from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
@@ -169,7 +168,7 @@ def _check_keys(settings: Settings, log: EventLog) -> None:
         keys = load_or_create(path)
     except KeyFileRefused as error:
         raise Stop(Exit.UNSAFE, str(error)) from error
-    own = base58.b58encode(keys.signing_public).decode()
+    own = PublicKey(keys.signing_public).text
     known = log.setting(MEDIATOR_KEY, own)
     if known != own:
         raise Stop(

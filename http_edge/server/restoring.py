@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
-import base58
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -204,13 +203,13 @@ def _log_source(
             remedy = "Name the log of a mediator, or its export, with --from."
             raise Stop(Exit.USAGE, "the source is not the log of a mediator", remedy)
         name = str(path) if is_file else "the log in PostgreSQL"
-        own = _own_key(keys)
+        own = PublicKey(keys.signing_public).text
         # One that no mediator has served since it was restored by an earlier release has none.
         _check_key("the log", constants["mediator_did"], constants.get(MEDIATOR_KEY, own), own)
         constants = {**constants, MEDIATOR_KEY: own}
         if SEAM in constants:
             place = archive or (str(path.parent / "archive") if is_file else None)
-            yield _both_sources(name, log, place, keys, until)
+            yield _both_sources(name, constants, log, place, keys, until)
             return
         if isinstance(until, datetime):
             until = _until(name, _sealed_in(log_sections(log)), until)
@@ -218,7 +217,12 @@ def _log_source(
 
 
 def _both_sources(
-    name: str, log: EventLog, archive: str | None, keys: MediatorKeys, until: AsOf
+    name: str,
+    constants: Mapping[str, str],
+    log: EventLog,
+    archive: str | None,
+    keys: MediatorKeys,
+    until: AsOf,
 ) -> Source:
     """A log that rows have left, with them: its archive up to the seam, and what follows there.
 
@@ -248,8 +252,7 @@ def _both_sources(
     _check_not_pruned(name, catalog, until)
     if isinstance(until, datetime):
         until = _until(name, _sealed_in(sections()), until)
-    constants = {each: value for each, value in log.settings().items() if each != SEAM}
-    constants[MEDIATOR_KEY] = _own_key(keys)
+    constants = {each: value for each, value in constants.items() if each != SEAM}
     source = Source(name, sections(), constants, log.position(), until)
     return _begun(source, place, catalog, keys)
 
@@ -294,7 +297,7 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
     except FileMissing:
         remedy = "Name the folder or URI that poste export wrote to with --from."
         raise Stop(Exit.UNREACHABLE, f"there is no export at {place.address()}", remedy) from None
-    own = _own_key(keys)
+    own = PublicKey(keys.signing_public).text
     _check_key("the export", head.mediator_did, head.public_key, own)
     catalog = catalog_of(place, partial(signatures.verify, keys.signing_public), is_whole=True)
     constants = {"mediator_did": head.mediator_did, "shards": str(head.shards), MEDIATOR_KEY: own}
@@ -305,12 +308,6 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
         until = _until(name, _sealed_in_files(place, catalog), until)
     sections = exported_sections(place, catalog, until)
     return _begun(Source(name, sections, constants, catalog.last, until), place, catalog, keys)
-
-
-def _own_key(keys: MediatorKeys) -> str:
-    """The public key in the form that logs and exports name it in."""
-    encoded: str = base58.b58encode(keys.signing_public).decode()
-    return encoded
 
 
 def _check_key(what: str, did: str, known: str, own: str) -> None:

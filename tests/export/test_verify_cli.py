@@ -83,7 +83,7 @@ def test_an_auditor_needs_nothing_of_another_users_data_directory(
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("http_edge.cli.verify.load", refuse)
+    monkeypatch.setattr("http_edge.cli.public_key.load", refuse)
     ran = run("verify", "--from", "out")
     assert (ran.code, "the signer is not known" in ran.err) == (Exit.OK, True)
     named = run("verify", "--from", "out", "--data-dir", "data")
