@@ -13,14 +13,11 @@ from eventstore.log.session import Session
 
 DUE_COLUMNS: Final = tuple(time.value for time in Due if time is not Due.MESSAGES)
 """The columns of ``queue_depths`` that are for this search alone."""
-INDEXES: Final = tuple(
+DUE_INDEXES: Final = tuple(
     f"CREATE INDEX IF NOT EXISTS due_by_{time.value} ON queue_depths ({time.value}, stream)"
     f" WHERE {time.value} IS NOT NULL"
     for time in Due
 )
-"""The same text for both stores. A message that is not the oldest changes none of them."""
-MADE_LAST: Final = f"due_by_{DUE_COLUMNS[-1]}"
-"""The index that is made last: where it is, all others are, and the columns."""
 _FIRST: Final = DuePlace(-(2**62), b"")
 
 

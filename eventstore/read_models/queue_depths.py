@@ -50,7 +50,7 @@ from eventstore.log.events import (
 from eventstore.log.session import Session
 from eventstore.log.signs_of_life import SIGNS_OF_LIFE, idle_since_ms, is_sign_of_life
 from eventstore.log.streams import identity_stream
-from eventstore.read_models.due_identities import DUE_COLUMNS
+from eventstore.read_models.due_identities import DUE_COLUMNS, DUE_INDEXES
 
 COLUMNS: Final = (
     *("stream", "messages", "bytes", "oldest_at_ms", "did", "outbound"),
@@ -63,6 +63,17 @@ _SAVE: Final = (
     f"INSERT INTO queue_depths ({NAMES}) VALUES ({_PLACES})"  # noqa: S608 - own text
     f" ON CONFLICT (stream) DO UPDATE SET {CHANGES}"
 )
+INDEXES: Final = (
+    *DUE_INDEXES,
+    """
+    CREATE INDEX IF NOT EXISTS outbound_by_oldest ON queue_depths (outbound, oldest_at_ms, stream)
+    WHERE outbound = 1 AND oldest_at_ms IS NOT NULL
+    """,
+)
+"""The same text for both stores. A message that is not the oldest changes none of them: in
+PostgreSQL such a change touches no index, if it stays in its page."""
+MADE_LAST: Final = "outbound_by_oldest"
+"""The index that is made last: where it is, all others are, and the columns."""
 _SELECT: Final = "SELECT did, messages, bytes, oldest_at_ms, outbound FROM queue_depths"
 
 
@@ -83,11 +94,10 @@ def row_of(depth: QueueDepth) -> tuple[object, ...]:
 
 def waiting(session: Session, *, outbound_only: bool, limit: int) -> list[WaitingQueue]:
     """Queues that are not empty, those that wait longest first."""
-    # Two texts: PostgreSQL uses the partial index only for the condition that it was made with.
-    condition = "messages > 0 AND outbound = 1" if outbound_only else "oldest_at_ms IS NOT NULL"
-    return _queues(
-        session.rows(f"{_SELECT} WHERE {condition} ORDER BY oldest_at_ms, stream LIMIT ?", (limit,))
-    )
+    # PostgreSQL uses the partial index only for the condition that it was made with.
+    outbound = "outbound = 1 AND " if outbound_only else ""
+    ordered = f"WHERE {outbound}oldest_at_ms IS NOT NULL ORDER BY oldest_at_ms, stream LIMIT ?"
+    return _queues(session.rows(f"{_SELECT} {ordered}", (limit,)))
 
 
 def waiting_of(session: Session, did: str) -> list[WaitingQueue]:

@@ -32,7 +32,7 @@ from eventstore.log.event_log import (
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
-from eventstore.read_models.due_identities import DUE_COLUMNS, INDEXES
+from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.postings import INSERT
 from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
 from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
@@ -101,12 +101,10 @@ _LATER_COLUMNS: Final = {
 }
 """Columns of queue_depths that the first logs were made without."""
 _INDEXES: Final = (
-    """
-    CREATE INDEX IF NOT EXISTS outbound_by_age ON queue_depths (outbound, oldest_at_ms, stream)
-    WHERE messages > 0 AND outbound = 1
-    """,
-    "DROP INDEX IF EXISTS outbound_queues",  # which SQLite no longer preferred to the next
-    *INDEXES,
+    # Of releases before.
+    "DROP INDEX IF EXISTS outbound_queues",
+    "DROP INDEX IF EXISTS outbound_by_age",
+    *queue_depths.INDEXES,
 )
 _OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "archived_states")
 _POSITIONS: Final = (

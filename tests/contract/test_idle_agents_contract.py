@@ -385,6 +385,7 @@ def test_a_log_of_the_release_before_gets_the_columns_and_keeps_its_sums(
     log: EventLog, log_url: str, open_another: OpenLog
 ) -> None:
     settle(mediator_of(log), AGENT)
+    run_sql(log_url, "DROP INDEX outbound_by_oldest")
     for later in DUE_COLUMNS[-2:]:
         run_sql(log_url, f"DROP INDEX due_by_{later}")
         run_sql(log_url, f"ALTER TABLE queue_depths DROP COLUMN {later}")

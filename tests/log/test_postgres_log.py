@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from eventsourcing.persistence import NotSupportedError, PersistenceError
@@ -19,6 +20,7 @@ from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogUnavailable, UnsafeLog
 from eventstore.log.event_log import EventLog, QueueDepth, WaitingQueue
 from eventstore.log.events import MessagesRemoved
+from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_append import append as append_rows
 from eventstore.stores.postgres_bounds import PostgresBounds
@@ -52,6 +54,32 @@ def test_two_thousand_rows_are_one_transaction(log: EventLog, postgres_url: str)
         postgres_url, "SELECT count(*), count(DISTINCT xmin::text) FROM stored_events"
     )
     assert (rows, transactions) == (2000, 1)
+
+
+def test_a_message_behind_others_touches_no_index_of_queues(postgres_url: str) -> None:
+    first = QueueDepth(OWNER, 1, 1200, 5, OWNER_DID, outbound=True, idle_since_ms=7)
+    counted = "SELECT pg_stat_get_xact_tuples_{}updated('queue_depths'::regclass)"
+    with closing(PostgresStore(postgres_url)) as store, store.writing() as session:
+        for more in range(20):
+            depth = msgspec.structs.replace(first, messages=1 + more, bytes=1200 + 1200 * more)
+            queue_depths.save(session, [depth])
+        assert [session.rows(counted.format(kind)) for kind in ("", "hot_")] == [[(19,)], [(19,)]]
+
+
+def test_a_log_of_the_release_before_gets_the_index_and_the_room(
+    log: EventLog, postgres_url: str
+) -> None:
+    for undone in (
+        "DROP INDEX outbound_by_oldest",
+        "ALTER TABLE queue_depths RESET (fillfactor)",
+        "CREATE INDEX outbound_queues ON queue_depths (oldest_at_ms) WHERE messages > 0",
+    ):
+        run_sql(postgres_url, undone)
+    with closing(open_log(postgres_url)):
+        names = "SELECT indexname FROM pg_indexes WHERE indexname LIKE 'outbound%'"
+        assert run_sql(postgres_url, names) == [("outbound_by_oldest",)]
+        room = "SELECT reloptions FROM pg_class WHERE oid = 'queue_depths'::regclass"
+        assert run_sql(postgres_url, room) == [(["fillfactor=70"],)]
 
 
 def test_an_append_is_one_question_and_one_answer(

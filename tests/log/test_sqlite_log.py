@@ -171,7 +171,7 @@ def test_no_question_about_all_queues_looks_at_each(store: SqliteStore) -> None:
     assert explained.plans[:4] == [
         "SCAN queue_totals",
         f"SEARCH queue_depths USING COVERING {by_age}",
-        "SEARCH queue_depths USING INDEX outbound_by_age (outbound=?)",
+        "SEARCH queue_depths USING INDEX outbound_by_oldest (outbound=? AND oldest_at_ms>?)",
         f"SEARCH queue_depths USING {by_age}",
     ]
     assert [plan.split()[4] for plan in explained.plans[4:]] == [f"due_by_{due}" for due in Due]
