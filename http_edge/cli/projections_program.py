@@ -21,7 +21,14 @@ SUMMARIES: Final = {
     "rebuild": "Rebuild every table from an export alone, as of now or of any time.",
     "report": "Write a page of figures and plots from an export.",
 }
-_RUN: Final = "from projections.__main__ import projections; projections(prog_name='poste')"
+_RUN: Final = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+from projections.__main__ import projections
+signal.signal(signal.SIGINT, signal.default_int_handler)
+projections(prog_name="poste")
+"""
+"""An interrupt while modules are imported ends it without a traceback."""
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
 
 

@@ -7,14 +7,18 @@ they are.
 
 from __future__ import annotations
 
+import logging
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from threading import current_thread, main_thread
+from typing import Final, NoReturn
 
 from py4j.java_gateway import java_import
-from pyspark import SparkContext
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from projections.spark.java import (
@@ -95,12 +99,12 @@ def open_session(
     if started_by_spark():
         if makes_cache:
             raise CacheRefused("spark-submit has started Java: an AOT cache is made without it")
-        spark = _builder(_EVERYWHERE, master).getOrCreate()
+        spark = _started(_conf(_EVERYWHERE, master))
     else:
         master = master or "local[*]"
         is_local = master.startswith("local")
-        builder = _builder(_EVERYWHERE | (_ON_THIS_MACHINE if is_local else {}), master)
-        spark, made = _in_own_java(builder, master, memory_mib, makes_cache=makes_cache)
+        conf = _conf(_EVERYWHERE | (_ON_THIS_MACHINE if is_local else {}), master)
+        spark, made = _in_own_java(conf, master, memory_mib, makes_cache=makes_cache)
     for name in _NAMED_OFTEN:
         java_import(spark._jvm, name)  # noqa: SLF001 - Spark has no other way to Java
     if is_local:
@@ -110,7 +114,10 @@ def open_session(
         yield spark
         has_ended_well = True
     finally:
-        spark.stop()
+        if has_ended_well:
+            spark.stop()
+        else:
+            _stop_quietly(spark)
         if made is not None:
             _end_java(kills=not has_ended_well)
             if has_ended_well:
@@ -119,17 +126,54 @@ def open_session(
                 made.forget()
 
 
-def _builder(settings: Mapping[str, str], master: str | None) -> SparkSession.Builder:
-    builder = SparkSession.builder.appName("poste projections")
-    if master is not None:
-        builder = builder.master(master)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder
+def _stop_quietly(spark: SparkSession) -> None:
+    """End a session in which jobs may run, and Java may not answer any more.
+
+    What has ended it says more than either has to say about that.
+    """
+    with suppress(Py4JError):
+        java = spark._jvm.java  # noqa: SLF001 - Spark has no other way to Java
+        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+        spark.stop()
+
+
+def _conf(settings: Mapping[str, str], master: str | None) -> SparkConf:
+    conf = SparkConf().setAppName("poste projections").setAll([*settings.items()])
+    return conf if master is None else conf.setMaster(master)
+
+
+def _started(conf: SparkConf) -> SparkSession:
+    """A session with these settings, which an interrupt ends without words.
+
+    One that comes while Java starts waits until it has: before Java has said where it can be
+    reached, nothing would end it.
+    """
+    noted: list[int] = []
+    is_main = current_thread() is main_thread()
+    if is_main:
+        signal.signal(signal.SIGINT, lambda number, _frame: noted.append(number))
+    try:
+        SparkContext.getOrCreate(conf)
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, _interrupted)
+    if noted:
+        _interrupted()
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _interrupted(*_: object) -> NoReturn:
+    """In place of PySpark's own handler, which asks Java to cancel jobs within another call.
+
+    That fails, and its library logs so, and the interrupt, with their tracebacks. Jobs end with the
+    session.
+    """
+    logging.disable()
+    raise KeyboardInterrupt
 
 
 def _in_own_java(
-    builder: SparkSession.Builder, master: str, memory_mib: int, *, makes_cache: bool
+    conf: SparkConf, master: str, memory_mib: int, *, makes_cache: bool
 ) -> tuple[SparkSession, AotCache | None]:
     """A session in a Java that is started for it, and the cache that this writes as it ends."""
     with (
@@ -141,10 +185,10 @@ def _in_own_java(
         said = options(master, java.release)
         cache = AotCache(java, said)
         of_cache = cache.making() if makes_cache else cache.reading
-        logging = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
-        builder = builder.config("spark.driver.extraJavaOptions", f"{said} {of_cache} {logging}")
-        builder = builder.config("spark.driver.memory", f"{memory_mib}m")
-        return builder.getOrCreate(), cache if makes_cache else None
+        to_stderr = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+        conf.set("spark.driver.extraJavaOptions", f"{said} {of_cache} {to_stderr}")
+        conf.set("spark.driver.memory", f"{memory_mib}m")
+        return _started(conf), cache if makes_cache else None
 
 
 def _end_java(*, kills: bool) -> None:
