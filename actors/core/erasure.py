@@ -21,7 +21,7 @@ from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
 from actors.core.message_queue import removal
 from actors.core.refusals import Refusal
-from actors.core.replies import Erased
+from actors.core.replies import Erased, IdentityGone
 from eventstore.log.event_log import Listed
 from eventstore.log.events import (
     ContractRequestsExpired,
@@ -58,7 +58,8 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
     begun = IdentityErasureBegun(at_ms=context.now_ms, command=context.command, reason=command.by)
     keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
     records, speaker_did = len(state.contracts) + len(keys), state.speaker_did
-    return Accepted(Erased(records, is_over=False, keys=keys, speaker_did=speaker_did), [begun])
+    reply = Erased(records, is_over=False, keys=keys, speaker_did=speaker_did)
+    return Accepted(reply, [begun], IdentityGone())
 
 
 def is_at_saved_events(state: Identity) -> bool:

@@ -332,6 +332,10 @@ class EnvelopeDelivered(_Reply, frozen=True):
     message: DeliveredMessage
 
 
+class IdentityGone(_Reply, frozen=True):
+    """The erasure of the identity has begun: nothing more comes for it."""
+
+
 class KeysOver(_Reply, frozen=True):
     """The account had registered these keys and has ended by itself: they are to be released.
 
@@ -341,7 +345,9 @@ class KeysOver(_Reply, frozen=True):
     keys: list[ClaimedKey]
 
 
-Notice: TypeAlias = MessageArrived | ContractsUpdated | EnvelopesWaiting | EnvelopeDelivered
+Notice: TypeAlias = (
+    MessageArrived | ContractsUpdated | EnvelopesWaiting | EnvelopeDelivered | IdentityGone
+)
 
 
 class Push(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,7 @@ from actors.core.replies import (
     ContractsUpdated,
     EnvelopeDelivered,
     EnvelopesWaiting,
+    IdentityGone,
     MessageArrived,
     Notice,
 )
@@ -107,7 +108,7 @@ def ping(now_ms: int) -> bytes:
 
 
 def notice(what: Notice) -> bytes | None:
-    """The push for a notice (10.5); None for what another protocol pushes in its own form."""
+    """The push for a notice (10.5); None for what is no frame of this protocol."""
     match what:
         case MessageArrived(message):
             event = {
@@ -118,7 +119,7 @@ def notice(what: Notice) -> bytes | None:
             return orjson.dumps({"type": "PENDING_EVENTS", "events": [event]})
         case ContractsUpdated():
             return _CONTRACTS_UPDATED
-        case EnvelopesWaiting() | EnvelopeDelivered():
+        case EnvelopesWaiting() | EnvelopeDelivered() | IdentityGone():
             return None
         case _:
             assert_never(what)

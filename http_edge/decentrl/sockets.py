@@ -17,7 +17,7 @@ from aiohttp import WSMessage, WSMsgType, web
 from actors.core.commands import OpenSession, Submission
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
-from actors.core.replies import Notice, Registered, Reply
+from actors.core.replies import IdentityGone, Notice, Registered, Reply
 from actors.host.clock import Clock
 from http_edge.crypto.canonical_json import NotCanonical
 from http_edge.crypto.signatures import verify_object
@@ -54,6 +54,9 @@ class _Notices:
         self._outgoing = outgoing
 
     def notify(self, notice: Notice) -> None:
+        if isinstance(notice, IdentityGone):
+            _end(self._outgoing)
+            return
         frame = frames.notice(notice)
         if frame is not None:
             self._outgoing.put(frame)
@@ -210,9 +213,8 @@ class SocketEndpoint:
         while not socket.closed:
             lapse_s = session.until_s - self._clock() / 1000
             if lapse_s <= 0:
-                failure = await self._open(session)
-                if failure is AuthFailure.NOT_REGISTERED:
-                    outgoing.close(failure.value, frames.auth_failed(failure))
+                if await self._open(session) is AuthFailure.NOT_REGISTERED:
+                    _end(outgoing)
                     return
                 # Unknown: ask again at the next ping.
                 lapse_s = self._protocol.ping_interval_s
@@ -234,6 +236,12 @@ class SocketEndpoint:
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
                 return
+
+
+def _end(outgoing: Outgoing) -> None:
+    """End a socket whose client is not registered any more."""
+    failure = AuthFailure.NOT_REGISTERED
+    outgoing.close(failure.value, frames.auth_failed(failure))
 
 
 def _takes(message: WSMessage, outgoing: Outgoing, session: _Session) -> bool:

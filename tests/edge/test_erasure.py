@@ -91,6 +91,28 @@ async def test_an_operator_erases_an_identity_in_steps(mediator: Mediator) -> No
     assert (await mediator.operate("/identities/erase?did=x", "POST")).status == 400
 
 
+@pytest.mark.parametrize("by", ["its owner", "an operator"])
+async def test_the_sockets_of_who_is_erased_end(by: str, mediator: Mediator) -> None:
+    (alice, bob), carol = await _settled(mediator), Identity("carol")
+    await mediator.register(carol)
+    await mediator.befriend(bob, carol)
+    async with (
+        mediator.socket(alice) as first,
+        mediator.socket(alice) as second,
+        mediator.socket(bob) as other,
+    ):
+        if by == "its owner":
+            erase = {"type": "ERASE_IDENTITY", "did": alice.did}
+            assert (await mediator.send(alice, erase)).json["type"] == "SUCCESS"
+        else:
+            await mediator.operate(f"/identities/erase?did={alice.did}", "POST")
+        for socket in (first, second):
+            assert await socket.hear() == {"type": "AUTH_FAILED", "code": "NOT_REGISTERED"}
+            assert await socket.closing() == 4007
+        await mediator.delivered(carol, bob, "hi")
+        assert (await other.hear())["type"] == "PENDING_EVENTS"
+
+
 async def test_an_operator_erases_who_spoke_for_an_account_that_is_erased(
     mediator: Mediator,
 ) -> None:

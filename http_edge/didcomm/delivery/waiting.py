@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from actors.core.commands import Listen
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, EnvelopesWaiting, Notice
+from actors.core.replies import Done, EnvelopesWaiting, IdentityGone, Notice
 from http_edge.didcomm.identities import Identities
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.in_flight import parked
@@ -26,9 +26,11 @@ class Wake:
         self.is_over = False
 
     def notify(self, notice: Notice) -> None:
-        """Wake up if envelopes wait."""
+        """Wake up if envelopes wait, or if none will any more."""
         if isinstance(notice, EnvelopesWaiting):
             self._happened.set()
+        elif isinstance(notice, IdentityGone):
+            self.close(0)
 
     def close(self, code: int) -> None:  # noqa: ARG002 - the listener's signature
         """There will be no more notices."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import pytest
 
-from http_edge.clients.didcomm import forward, forward_2
+from http_edge.clients.didcomm import WalletError, forward, forward_2
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -56,6 +57,21 @@ async def test_a_wallet_that_waits_for_messages_takes_no_place_of_others(
             await asyncio.sleep(0)
         await network.write(bob, "hello")
         assert await polling
+
+
+async def test_a_wallet_that_is_erased_while_it_waits_for_messages_waits_no_longer(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    polling = asyncio.create_task(bob.wallet.noop(delay_ms=int(2_000 * WAIT_S)))
+    (edge,) = network.mediator.edges
+    async with asyncio.timeout(WAIT_S):
+        # No event says that a request began to wait.
+        while not len(edge._hub):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        (did,) = edge._hub._listeners
+        await network.mediator.operate(f"/identities/erase?did={quote(did)}", "POST")
+        with pytest.raises(WalletError):
+            await polling
 
 
 async def test_sessions_end_with_the_connection_of_their_edge_and_not_with_its_reports(
