@@ -76,7 +76,8 @@ def _point_in_log(text: str) -> AsOf:
     "until",
     type=_point_in_log,
     metavar="TIME|POSITION",
-    help="End with the last whole transaction until then, or up to this position of the log.",
+    help="End with the last whole transaction until then, or up to this position of the log."
+    " Contents that were erased since stay erased.",
 )
 @json_option
 @with_settings("data_dir")
