@@ -88,6 +88,10 @@ class Store(Protocol):
     recorder: ApplicationRecorder
     """Writes and reads ``stored_events``; takes ``events=`` for the read models."""
 
+    def asking(self) -> AbstractContextManager[LogSession]:
+        """A session for one statement, which changes nothing."""
+        return self.reading()
+
     def reading(self) -> AbstractContextManager[LogSession]:
         """A transaction that sees one snapshot and changes nothing."""
 

@@ -194,16 +194,27 @@ class PostgresStore(Store):
 
     @override
     @contextmanager
+    def asking(self) -> Iterator[LogSession]:
+        # Three questions to the server less than a transaction around one.
+        with self._connections.connection() as connection:
+            yield _Session(_cursor(connection))
+
+    @override
+    @contextmanager
     def reading(self) -> Iterator[LogSession]:
-        with self._connections.connection() as connection, connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield _Session(connection.cursor(row_factory=tuple_row))
+        with self._connections.connection() as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield _Session(_cursor(connection))
+            finally:
+                if not connection.closed:
+                    connection.rollback()
 
     @override
     @contextmanager
     def writing(self) -> Iterator[LogSession]:
         with self._connections.connection() as connection, connection.transaction():
-            yield _Session(connection.cursor(row_factory=tuple_row))
+            yield _Session(_cursor(connection))
 
     @override
     @contextmanager
@@ -211,7 +222,7 @@ class PostgresStore(Store):
         with self._connections.connection() as connection, connection.transaction():
             connection.answer_s_max = None
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            session = _Session(connection.cursor(row_factory=tuple_row))
+            session = _Session(_cursor(connection))
             ((schema,),) = session.rows("SELECT current_schema()")
             for name in MADE:
                 # A temporary table stands before the one of the same name in any schema.
@@ -251,8 +262,7 @@ class PostgresStore(Store):
                 with connection.transaction():
                     for statement in _TABLES:
                         connection.execute(statement)
-                cursor = connection.cursor(row_factory=tuple_row)
-                (made,) = cursor.execute(_MADE).fetchall()
+                (made,) = _cursor(connection).execute(_MADE).fetchall()
                 for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
                     for statement in () if is_made else later:
                         # An index takes as long as its table is large.
@@ -268,15 +278,17 @@ def _require_read_models(connection: Connection[Any]) -> None:
     Raises:
         ReadModelsMissing: it does.
     """
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(
-            "SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) AS name",
-            (["public.stored_events", *MADE],),
-        )
-        there: dict[str, bool] = dict(cursor.fetchall())
+    find = "SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) AS name"
+    found = _cursor(connection).execute(find, (["public.stored_events", *MADE],)).fetchall()
+    there: dict[str, bool] = dict(found)
     missing = [name for name in MADE if not there[name]]
     if missing and there["public.stored_events"]:
         raise ReadModelsMissing(missing)
+
+
+def _cursor(connection: Connection[Any]) -> Cursor[TupleRow]:
+    """A cursor for answers in binary form: bytes as text are twice as long."""
+    return connection.cursor(binary=True, row_factory=tuple_row)
 
 
 class PostgresRecorder(SqlRecorder):
@@ -301,7 +313,7 @@ class PostgresRecorder(SqlRecorder):
             return []
         with self._connections.connection() as connection:
             connection.warned = False
-            with connection.cursor(row_factory=tuple_row) as cursor:
+            with _cursor(connection) as cursor:
                 if any(isinstance(event, INDEXED) for event in events):
                     with connection.transaction():
                         positions = append(cursor, stored_events, events, depths)
@@ -315,10 +327,7 @@ class PostgresRecorder(SqlRecorder):
 
     @override
     def _rows(self, statement: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        with (
-            self._connections.connection() as connection,
-            connection.cursor(row_factory=tuple_row) as cursor,
-        ):
+        with self._connections.connection() as connection, _cursor(connection) as cursor:
             return cursor.execute(_with_places(statement), parameters, prepare=True).fetchall()
 
     @override
@@ -381,8 +390,7 @@ class _Session(LogSession):
 
     @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
-        # The sizes first, because a cursor of the client takes a whole answer into memory. In
-        # binary form, because text is twice as long.
+        # The sizes first, because a cursor of the client takes a whole answer into memory.
         (bounds,) = self.rows(
             "SELECT min(position), max(position) FILTER (WHERE reached <= ?) FROM ("
             " SELECT position, sum(size) OVER (ORDER BY position) AS reached FROM ("
@@ -394,15 +402,14 @@ class _Session(LogSession):
         first, last = bounds
         if first is None:
             return []
-        with self._cursor.connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-            cursor.execute(
-                "SELECT notification_id, uuid_send(originator_id), originator_version, topic,"
-                " state, content FROM stored_events"
-                " LEFT JOIN contents ON position = notification_id"
-                " WHERE notification_id BETWEEN %s AND %s ORDER BY notification_id",
-                (first, last or first),
-            )
-            return [LogRow(*row) for row in cursor]
+        found = self.rows(
+            "SELECT notification_id, uuid_send(originator_id), originator_version, topic,"
+            " state, content FROM stored_events"
+            " LEFT JOIN contents ON position = notification_id"
+            " WHERE notification_id BETWEEN ? AND ? ORDER BY notification_id",
+            (first, last or first),
+        )
+        return [LogRow(*row) for row in found]
 
     @override
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:

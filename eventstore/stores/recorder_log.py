@@ -158,17 +158,17 @@ class RecorderLog(EventLog):
 
     @override
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
-        with self._reading() as session:
+        with self._asking() as session:
             return session.stored(stream, versions)
 
     @override
     def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
-        with self._reading() as session:
+        with self._asking() as session:
             return session.records(stream, versions)
 
     @override
     def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
-        with self._reading() as session:
+        with self._asking() as session:
             return session.contents(after, until)
 
     @override
@@ -185,7 +185,7 @@ class RecorderLog(EventLog):
 
     @override
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
-        with self._reading() as session:
+        with self._asking() as session:
             return session.first_rows(streams)
 
     @override
@@ -217,12 +217,12 @@ class RecorderLog(EventLog):
     def due_identities(
         self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
     ) -> Sequence[DueIdentity]:
-        with self._reading() as session:
+        with self._asking() as session:
             return due_identities.find(session, time, until_ms=until_ms, after=after, limit=limit)
 
     @override
     def dedicated(self) -> Sequence[DedicatedIdentity]:
-        with self._reading() as session:
+        with self._asking() as session:
             return dedicated_identities.every(session)
 
     @override
@@ -277,7 +277,7 @@ class RecorderLog(EventLog):
 
     @override
     def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
-        with self._reading() as session:
+        with self._asking() as session:
             return session.stream_rows(stream, until, topics)
 
     @override
@@ -327,7 +327,7 @@ class RecorderLog(EventLog):
     def setting(self, name: str, default: str) -> str:
         find = "SELECT value FROM settings WHERE name = ?"
         key = (name.encode(),)
-        with self._reading() as session:
+        with self._asking() as session:
             found = session.rows(find, key)
         if not found:
             # Another process may be first between the two: then its value is the constant.
@@ -341,7 +341,7 @@ class RecorderLog(EventLog):
 
     @override
     def settings(self) -> dict[str, str]:
-        with self._reading() as session:
+        with self._asking() as session:
             return stored_settings(session)
 
     @override
@@ -367,7 +367,7 @@ class RecorderLog(EventLog):
 
     def _load(self, table: str, stream: UUID) -> Snapshot | None:
         find = f"SELECT version, fold, state FROM {table} WHERE stream = ?"  # noqa: S608 - own text
-        with self._reading() as session:
+        with self._asking() as session:
             for version, fold, state in session.rows(find, (stream.bytes,)):
                 return _checked(stream, version, fold, bytes(state))
         return None
@@ -386,6 +386,11 @@ class RecorderLog(EventLog):
             (stream, _checked(stream, version, fold, bytes(state)))
             for stream, (_, version, fold, state) in zip(streams, found, strict=True)
         ]
+
+    @contextmanager
+    def _asking(self) -> Iterator[LogSession]:
+        with unavailable(), self._store.asking() as session:
+            yield session
 
     @contextmanager
     def _reading(self) -> Iterator[LogSession]:
