@@ -34,8 +34,9 @@ from actors.host.measures import CommandRates, HostMeasures, HostStats
 from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
 from actors.host.ownership import Ownership
+from actors.host.pages import PageReader
 from actors.host.session_registry import Handover, SessionRegistry
-from actors.host.state_cache import PageReader, StateCache, read_identity
+from actors.host.state_cache import StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction, request_ids
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogError, LogUnavailable
 from eventstore.log.event_log import EventLog, Snapshot
@@ -174,6 +175,7 @@ class Host:
         transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
         transaction.items = items
         transaction.is_short_of_disk = self.disk.look(now_ms)
+        self.cache.read_ahead([one for _, one in items], self._ownership.owned, now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
         transaction.fill_pages(outcomes, self._pages)

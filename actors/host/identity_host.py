@@ -28,6 +28,7 @@ from actors.host.idle_watch import watched
 from actors.host.inspection import Inspector
 from actors.host.measures import HostReport, HostStats, LogWatch, families
 from actors.host.packed_page import pack_page
+from actors.host.pages import read_messages
 from actors.host.port import (
     PAGE_TOO_LARGE,
     A,
@@ -52,7 +53,6 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
-from actors.host.state_cache import read_messages
 from actors.host.writer import MayServe, PushOut, Writer, always
 from eventstore.log.errors import (
     AppendConflict,

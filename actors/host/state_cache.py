@@ -6,7 +6,7 @@
    next command of the batch sees them (``CachedIdentity.run``). A failed append drops everything
    that it touched (``StateCache.drop_partition``): what is in memory may differ from the log.
 3. *Account*: after the commit, what the identity takes now is counted (``StateCache.settle``);
-   pages that its answers name are read from the log (``PageReader``).
+   pages that its answers name are read from the log (``actors.host.pages``).
 4. *Snapshot*: after enough events (``StateCache.snapshot_if_due``).
 5. *Passivate*: an identity that was idle for long, or the least recently used when memory is short,
    is dropped (``StateCache.passivate``). Dropping is always safe: the log has everything.
@@ -18,61 +18,41 @@ needed again; so commands for unknown DIDs cost no memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar, assert_never
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
 from uuid import UUID
 
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.commands import Command, ExpireRecords, WaitingAt
+from actors.core.commands import Command, ExpireRecords, Submission
 from actors.core.decide import decide
 from actors.core.decision import (
     Accepted,
-    ContractRefs,
     Decision,
     DecisionContext,
-    DeliveryRefs,
-    MessageRefs,
-    Refs,
-    RequestRefs,
 )
 from actors.core.erasure import is_at_saved_events
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
 from actors.core.message_queue import lost
-from actors.core.replies import (
-    ContractRequestsPage,
-    ContractsPage,
-    DeliveredMessage,
-    Delivery,
-    MessagesBeside,
-    MessagesPage,
-    OwnedContract,
-    WaitingContractRequest,
-    WaitingMessage,
-)
 from actors.core.retention import due_times, lapsed
-from eventstore.log.codec import decode, decode_whole, encode
-from eventstore.log.content import data_of, text_of
-from eventstore.log.errors import ContentMissing, CorruptRow
-from eventstore.log.event_contents import content_of
+from eventstore.log.codec import decode, encode
+from eventstore.log.errors import CorruptRow, LogError, UnknownTopic
 from eventstore.log.event_log import Changed, EventLog, Listed, QueueDepth, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
-    ContractRequested,
-    ContractRequested1,
-    ContractStored,
     Event,
-    MessageQueued,
-    MessageQueued1,
 )
 from eventstore.log.streams import identity_stream
 
 _ROWS_PER_READ = 1_000
-_BESIDE_BYTES_MIN: Final = 1_048_576
-"""Larger pages of messages are read beside the commands, which they would hold up for 3 ms."""
+_ROWS_AHEAD: Final = 100
+"""Of one identity among many: whose events are more is read by itself."""
+_AHEAD_MIN: Final = 2
+"""One alone is read as soon by itself."""
 
 
 class CachedIdentity(msgspec.Struct, gc=True):
@@ -197,12 +177,32 @@ class StateCache:
             return cached
         cached = self._newcomers.get(did)
         if cached is None:
-            cached = self._activate(did, partition, now_ms)
-            if cached.state.version:
-                self.settle(cached)
-            else:
-                self._newcomers[did] = cached
+            stream = identity_stream(did)
+            state, version = read_identity(self._log, stream)
+            cached = CachedIdentity(did, stream, partition, state, version, now_ms)
+            self._take(cached)
         return cached
+
+    def read_ahead(
+        self, submissions: Sequence[Submission], owned: Container[str], now_ms: int
+    ) -> None:
+        """Load those identities of a batch that are not in memory, by two questions for all.
+
+        But for those of partitions that are not owned by now: what is read before a claim may be
+        old after it. What cannot be loaded so is left to ``get``.
+        """
+        absent = {
+            identity_stream(one.target_did): one
+            for one in submissions
+            if one.command is not None and one.partition in owned and self._lacks(one.target_did)
+        }
+        if len(absent) < _AHEAD_MIN:
+            return
+        with suppress(LogError):
+            for stream, state, version in read_identities(self._log, list(absent)):
+                one = absent[stream]
+                did, partition = one.target_did, one.partition
+                self._take(CachedIdentity(did, stream, partition, state, version, now_ms))
 
     def settle(self, cached: CachedIdentity) -> None:
         """Account for what a changed identity takes now, and keep it if it is new."""
@@ -272,11 +272,15 @@ class StateCache:
         del self._cached[cached.did]
         self._bytes -= cached.weight_bytes
 
-    def _activate(self, did: str, partition: str, now_ms: int) -> CachedIdentity:
-        stream = identity_stream(did)
+    def _lacks(self, did: str) -> bool:
+        return did not in self._cached and did not in self._newcomers
+
+    def _take(self, loaded: CachedIdentity) -> None:
         self.activations += 1
-        state, snapshot_version = read_identity(self._log, stream)
-        return CachedIdentity(did, stream, partition, state, snapshot_version, now_ms)
+        if loaded.state.version:
+            self.settle(loaded)
+        else:
+            self._newcomers[loaded.did] = loaded
 
 
 def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
@@ -293,6 +297,25 @@ def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
     snapshot_version = state.version
     followed = _followed(log, stream, state)
     return followed, snapshot_version if followed is state else 0
+
+
+def read_identities(log: EventLog, streams: Sequence[UUID]) -> Iterator[tuple[UUID, Identity, int]]:
+    """``read_identity`` of many streams by two questions, but for those that need more.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+    """
+    snapshots = log.load_snapshots(streams)
+    states = {stream: _state_of(snapshots.get(stream)) for stream in streams}
+    versions = {stream: state.version for stream, state in states.items()}
+    rows = log.read_streams(versions, limit=_ROWS_AHEAD)
+    for stream, state in states.items():
+        with suppress(UnknownTopic, CorruptRow):
+            for row in rows[stream]:
+                if row.originator_version == state.version + 1:
+                    evolve(state, decode(row.topic, row.state))
+            if state.version - versions[stream] == len(rows[stream]) < _ROWS_AHEAD:
+                yield stream, state, versions[stream]
 
 
 def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
@@ -370,116 +393,3 @@ def _state_of(snapshot: Snapshot | None) -> Identity:
     if snapshot is None or snapshot.fold != FOLD:
         return Identity()
     return from_snapshot(snapshot.state) or Identity()
-
-
-_E = TypeVar("_E", bound=Event)
-_F = TypeVar("_F", bound=Event)
-
-
-class _Records:
-    """Reads events of a stream with their contents."""
-
-    def __init__(
-        self, log: EventLog, stream: UUID, missing: set[int], unstored: Mapping[int, Event]
-    ) -> None:
-        self._log = log
-        self._stream = stream
-        self._missing = missing
-        self._unstored = unstored
-
-    def __call__(self, versions: list[int], kind: type[_E], former: type[_F]) -> list[_E | _F]:
-        """The events at these versions, each of one of these types. Raises as ``fill``."""
-        stored = [version for version in versions if version not in self._unstored]
-        records = self._log.read_records(self._stream, stored) if stored else {}
-        found = dict(self._unstored) if len(stored) < len(versions) else {}
-        for version, (row, content) in records.items():
-            found[version] = decode_whole(row.topic, row.state, content)
-        events: list[_E | _F] = []
-        missing: list[int] = []
-        for version in versions:
-            event = found.get(version)
-            if not isinstance(event, (kind, former)):
-                raise CorruptRow(kind.__name__, f"not at version {version}")
-            fact = content_of(event)
-            if fact is not None and fact.stored is None:
-                missing.append(version)
-            events.append(event)
-        if missing:
-            # With the next command of the identity they leave the queue.
-            self._missing.update(missing)
-            raise ContentMissing
-        return events
-
-
-def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[int]) -> MessagesPage:
-    """A page of waiting messages; ``missing`` gets the versions that have no content.
-
-    Raises: as ``PageReader.fill``.
-    """
-    return _messages(_Records(log, stream, missing, {}), where.versions, where.total)
-
-
-def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
-    messages = [
-        WaitingMessage(event.message_id, event.sender_did, data_of(event.payload))
-        for event in read(versions, MessageQueued, MessageQueued1)
-    ]
-    return MessagesPage(messages, total)
-
-
-class PageReader:
-    """Reads the records of a page by stream and version."""
-
-    def __init__(self, log: EventLog) -> None:
-        """A reader over a log."""
-        self._log = log
-
-    def fill(
-        self, owner: CachedIdentity, refs: Refs, unstored: Mapping[int, Event] | None = None
-    ) -> MessagesPage | MessagesBeside | ContractRequestsPage | ContractsPage | Delivery:
-        """The page with its content, in the order of the references.
-
-        Or what a large one of messages is to be read by, beside the commands: one of 15 MiB takes
-        40 ms. ``unstored`` are events by version that the log does not have yet.
-
-        Raises:
-            LogUnavailable: the log cannot be read.
-            CorruptRow: a record is not where the state says, or has another content.
-            ContentMissing: a content is not there.
-        """
-        read = _Records(self._log, owner.stream, owner.missing, unstored or {})
-        match refs:
-            case MessageRefs():
-                if refs.size_bytes > _BESIDE_BYTES_MIN and unstored is None:
-                    return MessagesBeside(refs.versions, refs.total)
-                return _messages(read, refs.versions, refs.total)
-            case RequestRefs():
-                requested = read(refs.versions, ContractRequested, ContractRequested1)
-                requests = [
-                    WaitingContractRequest(
-                        event.request_id,
-                        event.sender_did,
-                        text_of(event.encrypted_contract_request),
-                        event.requestor_ephemeral_public_key,
-                    )
-                    for event in requested
-                ]
-                return ContractRequestsPage(requests, refs.total)
-            case ContractRefs():
-                stored = read(refs.versions, ContractStored, ContractStored)
-                contracts = [OwnedContract(event.contract_id, event.contract) for event in stored]
-                return ContractsPage(contracts, refs.total)
-            case DeliveryRefs():
-                envelopes = read(refs.versions, MessageQueued, MessageQueued1)
-                delivered = [
-                    DeliveredMessage(
-                        event.message_id,
-                        event.recipient_key,
-                        data_of(event.payload),
-                        event.at_ms,
-                    )
-                    for event in envelopes
-                ]
-                return Delivery(delivered, refs.state)
-            case _:
-                assert_never(refs)

@@ -14,7 +14,8 @@ from actors.core.decision import Leasing, Refs
 from actors.core.nonces import NonceClaim, expiry_ms
 from actors.core.replies import Notice, Reply
 from actors.host.owned_partition import OwnedPartition
-from actors.host.state_cache import CachedIdentity, PageReader
+from actors.host.pages import PageReader
+from actors.host.state_cache import CachedIdentity
 from eventstore.log.errors import LogError
 from eventstore.log.event_contents import erased_by
 from eventstore.log.event_log import QueueDepth

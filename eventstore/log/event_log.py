@@ -8,7 +8,7 @@ that must not wait call them from a thread of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -367,6 +367,14 @@ class EventLog(Protocol):
 
         Each is stored behind a digest of it, so one that was changed since is not used.
         """
+
+    def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
+        """What ``load_snapshot`` finds for these streams, by those of which it finds any."""
+
+    def read_streams(
+        self, after: Mapping[UUID, int], *, limit: int
+    ) -> dict[UUID, list[StoredEvent]]:
+        """For each stream its first rows behind a version, in their order, at most so many."""
 
     def read_snapshots(
         self, *, after: bytes = b"", limit: int = 100

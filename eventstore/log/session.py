@@ -6,7 +6,7 @@ from clients' strings are bytes (PostgreSQL text cannot hold U+0000).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
@@ -46,6 +46,14 @@ class LogSession(Session, Protocol):
 
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
         """Erase the contents of the rows of these streams and versions that have one."""
+
+    def snapshots(self, streams: Sequence[UUID]) -> Sequence[tuple[UUID, int, int, bytes]]:
+        """Stream, version, fold and state of the stored snapshots of these streams."""
+        find = "SELECT version, fold, state FROM snapshots WHERE stream = ?"
+        return [(s, *row) for s in streams for row in self.rows(find, (s.bytes,))]
+
+    def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:
+        """For each stream its first stored rows behind a version, at most so many."""
 
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
         """The stored rows at version 1 of these streams, by stream."""

@@ -7,7 +7,7 @@ lost connection could report a conflict with itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -20,122 +20,24 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
-from eventstore.log.errors import LogUnavailable, ReadModelsMissing
+from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import ChangedRow, LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
-from eventstore.read_models.due_identities import DUE_COLUMNS
-from eventstore.read_models.queue_depths import INDEXES, MADE_LAST, forget_totals
+from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
-from eventstore.stores import postgres_queue_totals as queue_totals
-from eventstore.stores.postgres_append import FUNCTION, KEEP_OUT, append
+from eventstore.stores.postgres_append import KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import PostgresConnections
+from eventstore.stores.postgres_tables import make_tables
 from eventstore.stores.sql_recorder import SqlRecorder
 
 _BOUNDS: Final = PostgresBounds()
-_CREATION_LOCK: Final = int.from_bytes(b"poste", "big")
-_OPTIONS: Final = (
-    *("autovacuum_enabled=true", "autovacuum_vacuum_threshold=20000"),
-    *("autovacuum_vacuum_scale_factor=0.05", "autovacuum_analyze_threshold=1000"),
-    *("autovacuum_analyze_scale_factor=0.01", "vacuum_truncate=false"),
-)
-"""Of the table of the rows. Autovacuum is early: rows leave at one end, and their room is for those
-at the other. It does not shorten the file, for which it would keep readers and appends out."""
-_TABLES: Final = (
-    # As the library's recorder makes them, so that logs of all releases are alike.
-    """
-    CREATE TABLE IF NOT EXISTS public.stored_events (
-        originator_id uuid NOT NULL, originator_version bigint NOT NULL, topic text, state bytea,
-        notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
-    )
-    """,
-    """
-    CREATE UNIQUE INDEX IF NOT EXISTS stored_events_notification_id_idx
-    ON public.stored_events (notification_id ASC)
-    """,
-    f"""
-    DO $$ BEGIN IF NOT (
-        SELECT coalesce(reloptions @> ARRAY[{", ".join(map(repr, _OPTIONS))}], false)
-        FROM pg_class WHERE oid = 'public.stored_events'::regclass
-    ) THEN
-        ALTER TABLE public.stored_events SET ({", ".join(_OPTIONS)});
-    END IF; END $$
-    """,  # noqa: S608 - own text
-    # The defaults of autovacuum wait for a share of the rows: the room of what is erased is to be
-    # used again soon, however much there is. EXTERNAL, because encryption cannot be compressed.
-    """
-    DO $$ BEGIN IF to_regclass('contents') IS NULL THEN
-        CREATE TABLE contents (position bigint PRIMARY KEY, content bytea NOT NULL) WITH (
-            autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-            toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 20000
-        );
-        ALTER TABLE contents ALTER COLUMN content SET STORAGE EXTERNAL;
-    END IF; END $$
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS postings (
-        list bytea NOT NULL, timestamp_s double precision NOT NULL, version bigint NOT NULL,
-        revision bigint NOT NULL, own smallint NOT NULL,
-        PRIMARY KEY (list, timestamp_s, version) INCLUDE (revision, own)
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS snapshots (
-        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
-        state bytea NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS archived_states (
-        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
-        state bytea NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS queue_depths (
-        stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
-        oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,
-        expires_at_ms bigint, requests_since_ms bigint, contracts_until_ms bigint,
-        registered_until_ms bigint, idle_since_ms bigint, published_since_ms bigint
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS dedicated (
-        stream bytea PRIMARY KEY, did bytea NOT NULL, reason bytea NOT NULL
-    )
-    """,
-    "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
-    # Each row is written anew every second: with room in its page no index has to be.
-    """
-    CREATE TABLE IF NOT EXISTS host_leases (
-        name bytea PRIMARY KEY, node bytea NOT NULL, incarnation bytea NOT NULL,
-        address bytea NOT NULL, port integer NOT NULL, token bytea NOT NULL,
-        ends double precision NOT NULL
-    ) WITH (fillfactor = 20)
-    """,
-    FUNCTION,
-)
-
-_LATER: Final = (
-    "ALTER TABLE queue_depths ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',"
-    " ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0, "
-    + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint" for name in DUE_COLUMNS),
-    # Of the release before: its condition had every change of a queue touch every index.
-    "DROP INDEX IF EXISTS outbound_queues",
-    # Room for the rows that take the place of others: while they find it, no index is touched.
-    "ALTER TABLE queue_depths SET (fillfactor = 70)",
-    *INDEXES,
-)
-"""What the first logs were made without. Done only where it is missing: looking for it takes no
-lock, doing it waits for every reader and keeps out every writer."""
 _ERASE: Final = (
     "DELETE FROM contents USING unnest(%b::uuid[], %b::bigint[]) AS gone (stream, version),"
     " public.stored_events WHERE originator_id = stream AND originator_version = version"
     " AND position = notification_id"
 )
-_MADE: Final = f"SELECT to_regclass('{MADE_LAST}') IS NOT NULL, {queue_totals.IS_MADE}"
 _CLEARED: Final = ("stored_events", "contents", "archived_states", *READ_MODELS)
 
 
@@ -186,7 +88,8 @@ class PostgresStore(Store):
     ) -> None:
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
         try:
-            self._create_tables(makes_missing=makes_missing)
+            with self._connections.connection() as connection:
+                make_tables(connection, makes_missing=makes_missing)
         except BaseException:
             self._connections.close()
             raise
@@ -251,39 +154,6 @@ class PostgresStore(Store):
     @override
     def close(self) -> None:
         self._connections.close()
-
-    def _create_tables(self, *, makes_missing: bool) -> None:
-        # IF NOT EXISTS does not keep two processes from making the same table at the same time.
-        with self._connections.connection() as connection:
-            connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
-            try:
-                if not makes_missing:
-                    _require_read_models(connection)
-                with connection.transaction():
-                    for statement in _TABLES:
-                        connection.execute(statement)
-                (made,) = _cursor(connection).execute(_MADE).fetchall()
-                for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
-                    for statement in () if is_made else later:
-                        # An index takes as long as its table is large.
-                        connection.answer_s_max = None
-                        connection.execute(statement)
-            finally:
-                connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
-
-
-def _require_read_models(connection: Connection[Any]) -> None:
-    """Refuse a log that lacks a read model, which would begin anew as an empty one.
-
-    Raises:
-        ReadModelsMissing: it does.
-    """
-    find = "SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) AS name"
-    found = _cursor(connection).execute(find, (["public.stored_events", *MADE],)).fetchall()
-    there: dict[str, bool] = dict(found)
-    missing = [name for name in MADE if not there[name]]
-    if missing and there["public.stored_events"]:
-        raise ReadModelsMissing(missing)
 
 
 def _cursor(connection: Connection[Any]) -> Cursor[TupleRow]:
@@ -410,6 +280,29 @@ class _Session(LogSession):
             (first, last or first),
         )
         return [LogRow(*row) for row in found]
+
+    @override
+    def snapshots(self, streams: Sequence[UUID]) -> Sequence[tuple[UUID, int, int, bytes]]:
+        found = self.rows(
+            "SELECT stream, version, fold, state FROM snapshots WHERE stream = ANY(?)",
+            ([stream.bytes for stream in streams],),
+        )
+        return [(UUID(bytes=stream), *row) for stream, *row in found]
+
+    @override
+    def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:
+        found = self.rows(
+            "SELECT stream, originator_version, topic, state"
+            " FROM unnest(?::uuid[], ?::bigint[]) AS wanted (stream, after), LATERAL ("
+            " SELECT originator_version, topic, state FROM stored_events"
+            " WHERE originator_id = stream AND originator_version > after"
+            " ORDER BY originator_version LIMIT ?) AS rows",
+            (list(after), list(after.values()), limit),
+        )
+        rows: dict[UUID, list[StoredEvent]] = {stream: [] for stream in after}
+        for stream, *row in found:
+            rows[stream].append(StoredEvent(stream, *row))
+        return rows
 
     @override
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:

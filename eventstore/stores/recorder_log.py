@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -259,6 +259,20 @@ class RecorderLog(EventLog):
             return public_events.query(
                 session, owner, where, offset=offset, limit=limit, bytes_max=bytes_max
             )
+
+    @override
+    def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
+        with self._asking() as session:
+            found = session.snapshots(streams)
+        checked = [(row[0], _checked(*row)) for row in found]
+        return {stream: one for stream, one in checked if one is not None}
+
+    @override
+    def read_streams(
+        self, after: Mapping[UUID, int], *, limit: int
+    ) -> dict[UUID, list[StoredEvent]]:
+        with self._asking() as session:
+            return session.rows_behind(after, limit)
 
     @override
     def load_snapshot(self, stream: UUID) -> Snapshot | None:

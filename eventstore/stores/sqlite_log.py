@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from uuid import UUID
 from eventsourcing.persistence import OperationalError, StoredEvent
 from typing_extensions import override
 
-from eventstore.log.errors import CorruptRow, LogUnavailable, ReadModelsMissing
+from eventstore.log.errors import CorruptRow, LogUnavailable
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import (
     Changed,
@@ -32,10 +32,9 @@ from eventstore.log.event_log import (
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
-from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.postings import INSERT
 from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
-from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
+from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sql_recorder import SqlRecorder
 from eventstore.stores.sqlite_connections import (
     CHECKPOINT_BYTES,
@@ -48,64 +47,8 @@ from eventstore.stores.sqlite_connections import (
 from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, opened
 from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_sizes import UnsavedBytes
+from eventstore.stores.sqlite_tables import TABLES, make_tables, require_read_models
 
-_TABLES: Final = (
-    # As the library's recorder makes it, so that logs of all releases are alike.
-    """
-    CREATE TABLE IF NOT EXISTS stored_events (
-        originator_id TEXT, originator_version INTEGER, topic TEXT, state BLOB,
-        PRIMARY KEY (originator_id, originator_version)
-    )
-    """,
-    *sqlite_contents.TABLES,
-    """
-    CREATE TABLE IF NOT EXISTS postings (
-        list BLOB NOT NULL, timestamp_s REAL NOT NULL, version INTEGER NOT NULL,
-        revision INTEGER NOT NULL, own INTEGER NOT NULL,
-        PRIMARY KEY (list, timestamp_s, version)
-    ) WITHOUT ROWID
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS snapshots (
-        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
-        state BLOB NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS archived_states (
-        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
-        state BLOB NOT NULL
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS queue_depths (
-        stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
-        oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0,
-        expires_at_ms INTEGER, requests_since_ms INTEGER, contracts_until_ms INTEGER,
-        registered_until_ms INTEGER, idle_since_ms INTEGER, published_since_ms INTEGER
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS dedicated (
-        stream BLOB PRIMARY KEY, did BLOB NOT NULL, reason BLOB NOT NULL
-    )
-    """,
-    "CREATE TABLE IF NOT EXISTS settings (name BLOB PRIMARY KEY, value BLOB NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
-)
-
-_LATER_COLUMNS: Final = {
-    "did": "ALTER TABLE queue_depths ADD COLUMN did BLOB NOT NULL DEFAULT x''",
-    "outbound": "ALTER TABLE queue_depths ADD COLUMN outbound INTEGER NOT NULL DEFAULT 0",
-    **{name: f"ALTER TABLE queue_depths ADD COLUMN {name} INTEGER" for name in DUE_COLUMNS},
-}
-"""Columns of queue_depths that the first logs were made without."""
-_INDEXES: Final = (
-    # Of releases before.
-    "DROP INDEX IF EXISTS outbound_queues",
-    "DROP INDEX IF EXISTS outbound_by_age",
-    *queue_depths.INDEXES,
-)
 _OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "archived_states")
 _POSITIONS: Final = (
     "SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
@@ -139,37 +82,6 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False) -> Store:
         raise LogUnavailable(f"{path}: {error}") from error
 
 
-def _require_read_models(path: Path) -> None:
-    """Refuse a log that lacks a read model, which would begin anew as an empty one.
-
-    Raises:
-        ReadModelsMissing: it does.
-    """
-    with closing(connect(path)) as connection:
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    missing = [name for name in MADE if name not in there]
-    if missing and "stored_events" in there:
-        raise ReadModelsMissing(missing)
-
-
-def _make_tables(cursor: sqlite3.Cursor) -> None:
-    """Make what is missing of tables, columns, indexes and triggers."""
-    for table in _TABLES:
-        cursor.execute(table)
-    columns = {row[1] for row in cursor.execute("PRAGMA table_info(queue_depths)").fetchall()}
-    for name, statement in _LATER_COLUMNS.items():
-        if name not in columns:
-            cursor.execute(statement)
-    for statement in _INDEXES:
-        cursor.execute(statement)
-    there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
-    if sqlite_queue_totals.MADE_LAST not in there:
-        for statement in sqlite_queue_totals.MAKE:
-            cursor.execute(statement)
-    if sqlite_sizes.MADE_LAST not in there:
-        sqlite_sizes.make(cursor)
-
-
 class SqliteStore(Store):
     """A ``Store``: one connection that writes, a pool of connections that read."""
 
@@ -182,7 +94,7 @@ class SqliteStore(Store):
         makes_missing: bool = False,
     ) -> None:
         if not makes_missing:
-            _require_read_models(path)
+            require_read_models(path)
         self._path = path
         is_left = sqlite_sizes.wal_bytes(path) > 0
         self.writer = SqliteWriter(
@@ -191,7 +103,7 @@ class SqliteStore(Store):
         self._readers = SqliteReaders(path)
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writer.transaction() as cursor:
-            _make_tables(cursor)
+            make_tables(cursor)
         if is_left:
             # By a process that was killed, perhaps, and erased something in its last moments.
             self.writer.erased()
@@ -223,7 +135,7 @@ class SqliteStore(Store):
             cursor.execute("BEGIN")
             for name in MADE:
                 # A temporary table stands before the one of the same name in the file.
-                (table,) = (table for table in _TABLES if f" {name} (" in table)
+                (table,) = (table for table in TABLES if f" {name} (" in table)
                 cursor.execute(table.replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
             yield _Session(cursor), "main"
             connection.rollback()
@@ -347,6 +259,15 @@ class _Session(LogSession):
             (stream.hex, json.dumps(list(versions))),
         )
         return {row[0]: StoredEvent(stream, *row) for row in found}
+
+    @override
+    def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:
+        find = (
+            "SELECT originator_version, topic, state FROM stored_events WHERE originator_id = ?"
+            " AND originator_version > ? ORDER BY originator_version LIMIT ?"
+        )
+        found = {s: self.rows(find, (s.hex, version, limit)) for s, version in after.items()}
+        return {s: [StoredEvent(s, *row) for row in rows] for s, rows in found.items()}
 
     @override
     def records(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredRecord]:

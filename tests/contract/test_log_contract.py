@@ -241,6 +241,8 @@ def test_a_closed_log_answers_unknown_or_unavailable(log: EventLog) -> None:
         lambda: log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=1),
         lambda: log.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=1),
         lambda: log.load_snapshot(OWNER),
+        lambda: log.load_snapshots([OWNER]),
+        lambda: log.read_streams({OWNER: 0}, limit=1),
         lambda: log.save_snapshots([(OWNER, Snapshot(1, 1, b""))]),
         lambda: log.setting("name", "default"),
         log.check_writable,
@@ -351,6 +353,23 @@ def test_a_snapshot_replaces_the_one_before(log: EventLog) -> None:
     log.save_snapshots([(OWNER, Snapshot(3, 3, b"other fold"))])
     assert log.load_snapshot(OWNER) == Snapshot(3, 3, b"other fold")
     assert log.load_snapshot(OTHER) == Snapshot(1, 2, b"")
+
+
+def test_many_streams_are_read_at_once_as_each_by_itself(log: EventLog) -> None:
+    third = identity_stream("third")
+    for number in range(5):
+        append(log, OWNER, message(b"%d" % number))
+        append(log, OTHER, message(b"other"))
+    log.save_snapshots([(OWNER, Snapshot(2, 1, b"two")), (third, Snapshot(1, 1, b""))])
+    found = log.load_snapshots([OWNER, OTHER, third])
+    assert found == {OWNER: Snapshot(2, 1, b"two"), third: Snapshot(1, 1, b"")}
+    rows = log.read_streams({OWNER: 2, OTHER: 0, third: 1}, limit=4)
+    assert rows == {
+        OWNER: list(log.read_stream(OWNER, after=2)),
+        OTHER: list(log.read_stream(OTHER, limit=4)),
+        third: [],
+    }
+    assert (log.load_snapshots([]), log.read_streams({}, limit=1)) == ({}, {})
 
 
 def test_a_setting_keeps_its_first_value_for_every_process(open_another: OpenLog) -> None:

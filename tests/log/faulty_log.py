@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -211,6 +211,16 @@ class FaultyLog(EventLog):
         return self._log.query_public_events(
             owner, where, offset=offset, limit=limit, bytes_max=bytes_max
         )
+
+    @override
+    def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
+        return self._log.load_snapshots(streams)
+
+    @override
+    def read_streams(
+        self, after: Mapping[UUID, int], *, limit: int
+    ) -> dict[UUID, list[StoredEvent]]:
+        return self._log.read_streams(after, limit=limit)
 
     @override
     def load_snapshot(self, stream: UUID) -> Snapshot | None:

@@ -29,8 +29,8 @@ from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, QueueState
 from actors.core.sessions import LiveMode, Sessions
 from actors.host.host import Host
+from actors.host.pages import PageReader
 from actors.host.session_registry import SessionRegistry
-from actors.host.state_cache import PageReader
 from actors.host.transaction import Transaction
 from eventstore.log.events import Event, MessageQueued, MessagesRemoved, QueueRefused
 from tests.model import systems

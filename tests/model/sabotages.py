@@ -29,10 +29,11 @@ from actors.core.replies import Refused
 from actors.host import transaction
 from actors.host.host import Host
 from actors.host.owned_partition import OwnedPartition
-from actors.host.state_cache import CachedIdentity, StateCache
+from actors.host.state_cache import CachedIdentity, StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction
 from eventstore.log import seal
 from eventstore.log.events import ContractStored, Event, MessagesRemoved
+from eventstore.log.streams import identity_stream
 from eventstore.read_models import queue_depths, saved_events
 from eventstore.stores import sqlite_contents, sqlite_log
 from tests.model import systems
@@ -88,10 +89,11 @@ def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> N
 
 
 def decide_on_the_log_instead_of_the_batch(patch: pytest.MonkeyPatch) -> None:
-    def activate(self: StateCache, did: str, partition: str, now_ms: int) -> CachedIdentity:
-        return self._activate(did, partition, now_ms)
+    def loaded(self: StateCache, did: str, partition: str, now_ms: int) -> CachedIdentity:
+        state, version = read_identity(self._log, stream := identity_stream(did))
+        return CachedIdentity(did, stream, partition, state, version, now_ms)
 
-    patch.setattr(StateCache, "get", activate)
+    patch.setattr(StateCache, "get", loaded)
 
 
 def skip_the_nonce_check(patch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from eventsourcing.persistence import StoredEvent
 
@@ -15,13 +17,16 @@ from actors.core.commands import (
 from actors.core.evolve import evolve, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
-from actors.core.replies import MessageAccepted, MessagesBeside, MessagesPage
+from actors.core.refusals import Refusal
+from actors.core.replies import MessageAccepted, MessagesBeside, MessagesPage, Refused
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
 from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import identity_stream
+from eventstore.stores.recorder_log import RecorderLog
+from tests.log.raw_sql import run_sql
 from tests.unit.actors.given import (
     NOW_MS,
     HandClock,
@@ -85,6 +90,50 @@ def test_an_identity_over_a_bound_leaves_memory_and_comes_back_whole(
     assert stats.cached_identities < len(IDENTITIES)
     for did in IDENTITIES:
         assert payloads(owner, did) == [b"0", b"1", b"2"]
+
+
+def test_the_identities_of_a_batch_are_loaded_by_two_questions(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populate(host(log), IDENTITIES, messages=2)
+    owner = host(log)
+    run(owner, *[submission(f"did:x:{n}", QueryMessages(ALL)) for n in range(100, 120)])
+    assert len(owner.cache) == 0
+    for one_by_one in ("load_snapshot", "read_stream"):
+        monkeypatch.setattr(RecorderLog, one_by_one, None)
+    pages = run(owner, *[submission(did, QueryMessages(ALL)) for did in IDENTITIES])
+    for page in pages:
+        assert isinstance(page, MessagesPage)
+        assert [message.payload for message in page.messages] == [b"0", b"1"]
+    assert owner.snapshot_stats().activations == 20 + len(IDENTITIES)
+
+
+def test_an_identity_with_many_events_or_a_fault_is_loaded_by_itself(
+    log: EventLog, tmp_path: Path
+) -> None:
+    many, damaged, *others = IDENTITIES
+    first = host(log)
+    populate(first, IDENTITIES, messages=2)
+    run(first, *[submission(many, QueueMessage(FRIEND, b"x"), sender=FRIEND) for _ in range(120)])
+    gone = f"DELETE FROM stored_events WHERE originator_id = '{identity_stream(damaged).hex}'"
+    run_sql(f"sqlite:{tmp_path}/log.db", f"{gone} AND originator_version = 2")
+    owner = host(log)
+    run(owner, *[submission(f"did:x:{n}", QueryMessages(ALL)) for n in range(100, 120)])
+    whole, refused, *pages = run(owner, *[submission(d, QueryMessages(ALL)) for d in IDENTITIES])
+    assert isinstance(whole, MessagesPage)
+    assert len(whole.messages) == 122
+    assert refused == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    assert [isinstance(page, MessagesPage) for page in pages] == [True] * len(others)
+
+
+def test_no_identity_of_a_shard_that_is_not_owned_yet_is_loaded_ahead(log: EventLog) -> None:
+    populate(host(log), IDENTITIES)
+    cache = StateCache(log, HostLimits())
+    batch = [submission(did, QueryMessages(ALL)) for did in IDENTITIES]
+    cache.read_ahead(batch, (), NOW_MS)
+    assert len(cache) == 0
+    cache.read_ahead(batch, {batch[0].partition, batch[1].partition}, NOW_MS)
+    assert len(cache) > 1
 
 
 def test_a_large_page_is_left_to_be_read_beside_the_commands(log: EventLog) -> None:

@@ -1,0 +1,156 @@
+"""The tables, indexes and functions of a log in PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from psycopg import Connection
+from psycopg.rows import tuple_row
+
+from eventstore.log.errors import ReadModelsMissing
+from eventstore.read_models.due_identities import DUE_COLUMNS
+from eventstore.read_models.queue_depths import INDEXES, MADE_LAST
+from eventstore.read_models.update import MADE
+from eventstore.stores import postgres_queue_totals as queue_totals
+from eventstore.stores.postgres_append import FUNCTION
+from eventstore.stores.postgres_connections import BoundedConnection
+
+_CREATION_LOCK: Final = int.from_bytes(b"poste", "big")
+_OPTIONS: Final = (
+    *("autovacuum_enabled=true", "autovacuum_vacuum_threshold=20000"),
+    *("autovacuum_vacuum_scale_factor=0.05", "autovacuum_analyze_threshold=1000"),
+    *("autovacuum_analyze_scale_factor=0.01", "vacuum_truncate=false"),
+)
+"""Of the table of the rows. Autovacuum is early: rows leave at one end, and their room is for those
+at the other. It does not shorten the file, for which it would keep readers and appends out."""
+_TABLES: Final = (
+    # As the library's recorder makes them, so that logs of all releases are alike.
+    """
+    CREATE TABLE IF NOT EXISTS public.stored_events (
+        originator_id uuid NOT NULL, originator_version bigint NOT NULL, topic text, state bytea,
+        notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
+    )
+    """,
+    """
+    CREATE UNIQUE INDEX IF NOT EXISTS stored_events_notification_id_idx
+    ON public.stored_events (notification_id ASC)
+    """,
+    f"""
+    DO $$ BEGIN IF NOT (
+        SELECT coalesce(reloptions @> ARRAY[{", ".join(map(repr, _OPTIONS))}], false)
+        FROM pg_class WHERE oid = 'public.stored_events'::regclass
+    ) THEN
+        ALTER TABLE public.stored_events SET ({", ".join(_OPTIONS)});
+    END IF; END $$
+    """,  # noqa: S608 - own text
+    # The defaults of autovacuum wait for a share of the rows: the room of what is erased is to be
+    # used again soon, however much there is. EXTERNAL, because encryption cannot be compressed.
+    """
+    DO $$ BEGIN IF to_regclass('contents') IS NULL THEN
+        CREATE TABLE contents (position bigint PRIMARY KEY, content bytea NOT NULL) WITH (
+            autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+            toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 20000
+        );
+        ALTER TABLE contents ALTER COLUMN content SET STORAGE EXTERNAL;
+    END IF; END $$
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS postings (
+        list bytea NOT NULL, timestamp_s double precision NOT NULL, version bigint NOT NULL,
+        revision bigint NOT NULL, own smallint NOT NULL,
+        PRIMARY KEY (list, timestamp_s, version) INCLUDE (revision, own)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS snapshots (
+        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
+        state bytea NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS archived_states (
+        stream bytea PRIMARY KEY, version bigint NOT NULL, fold bigint NOT NULL,
+        state bytea NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS queue_depths (
+        stream bytea PRIMARY KEY, messages bigint NOT NULL, bytes bigint NOT NULL,
+        oldest_at_ms bigint, did bytea NOT NULL DEFAULT '', outbound smallint NOT NULL DEFAULT 0,
+        expires_at_ms bigint, requests_since_ms bigint, contracts_until_ms bigint,
+        registered_until_ms bigint, idle_since_ms bigint, published_since_ms bigint
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS dedicated (
+        stream bytea PRIMARY KEY, did bytea NOT NULL, reason bytea NOT NULL
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
+    # Each row is written anew every second: with room in its page no index has to be.
+    """
+    CREATE TABLE IF NOT EXISTS host_leases (
+        name bytea PRIMARY KEY, node bytea NOT NULL, incarnation bytea NOT NULL,
+        address bytea NOT NULL, port integer NOT NULL, token bytea NOT NULL,
+        ends double precision NOT NULL
+    ) WITH (fillfactor = 20)
+    """,
+    FUNCTION,
+)
+
+_LATER: Final = (
+    "ALTER TABLE queue_depths ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',"
+    " ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0, "
+    + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint" for name in DUE_COLUMNS),
+    # Of the release before: its condition had every change of a queue touch every index.
+    "DROP INDEX IF EXISTS outbound_queues",
+    # Room for the rows that take the place of others: while they find it, no index is touched.
+    "ALTER TABLE queue_depths SET (fillfactor = 70)",
+    *INDEXES,
+)
+"""What the first logs were made without. Done only where it is missing: looking for it takes no
+lock, doing it waits for every reader and keeps out every writer."""
+_MADE: Final = f"SELECT to_regclass('{MADE_LAST}') IS NOT NULL, {queue_totals.IS_MADE}"
+
+
+def make_tables(connection: BoundedConnection, *, makes_missing: bool) -> None:
+    """Make what is missing of tables, indexes, functions and triggers.
+
+    ``makes_missing``: also read models of a log that has rows.
+
+    Raises:
+        ReadModelsMissing: the log has rows and lacks a read model.
+        psycopg.Error: the server failed.
+    """
+    # IF NOT EXISTS does not keep two processes from making the same table at the same time.
+    connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
+    try:
+        if not makes_missing:
+            _require_read_models(connection)
+        with connection.transaction():
+            for statement in _TABLES:
+                connection.execute(statement)
+        (made,) = connection.cursor(row_factory=tuple_row).execute(_MADE).fetchall()
+        for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
+            for statement in () if is_made else later:
+                # An index takes as long as its table is large.
+                connection.answer_s_max = None
+                connection.execute(statement)
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
+
+
+def _require_read_models(connection: Connection[Any]) -> None:
+    """Refuse a log that lacks a read model, which would begin anew as an empty one.
+
+    Raises:
+        ReadModelsMissing: it does.
+    """
+    find = "SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) AS name"
+    cursor = connection.cursor(row_factory=tuple_row)
+    found = cursor.execute(find, (["public.stored_events", *MADE],)).fetchall()
+    there: dict[str, bool] = dict(found)
+    missing = [name for name in MADE if not there[name]]
+    if missing and there["public.stored_events"]:
+        raise ReadModelsMissing(missing)

@@ -1,0 +1,104 @@
+"""The tables, indexes and triggers of a log in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from eventstore.log.errors import ReadModelsMissing
+from eventstore.read_models import queue_depths
+from eventstore.read_models.due_identities import DUE_COLUMNS
+from eventstore.read_models.update import MADE
+from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
+from eventstore.stores.sqlite_connections import connect
+
+TABLES: Final = (
+    # As the library's recorder makes it, so that logs of all releases are alike.
+    """
+    CREATE TABLE IF NOT EXISTS stored_events (
+        originator_id TEXT, originator_version INTEGER, topic TEXT, state BLOB,
+        PRIMARY KEY (originator_id, originator_version)
+    )
+    """,
+    *sqlite_contents.TABLES,
+    """
+    CREATE TABLE IF NOT EXISTS postings (
+        list BLOB NOT NULL, timestamp_s REAL NOT NULL, version INTEGER NOT NULL,
+        revision INTEGER NOT NULL, own INTEGER NOT NULL,
+        PRIMARY KEY (list, timestamp_s, version)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS snapshots (
+        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
+        state BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS archived_states (
+        stream BLOB PRIMARY KEY, version INTEGER NOT NULL, fold INTEGER NOT NULL,
+        state BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS queue_depths (
+        stream BLOB PRIMARY KEY, messages INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        oldest_at_ms INTEGER, did BLOB NOT NULL DEFAULT x'', outbound INTEGER NOT NULL DEFAULT 0,
+        expires_at_ms INTEGER, requests_since_ms INTEGER, contracts_until_ms INTEGER,
+        registered_until_ms INTEGER, idle_since_ms INTEGER, published_since_ms INTEGER
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS dedicated (
+        stream BLOB PRIMARY KEY, did BLOB NOT NULL, reason BLOB NOT NULL
+    )
+    """,
+    "CREATE TABLE IF NOT EXISTS settings (name BLOB PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
+)
+
+_LATER_COLUMNS: Final = {
+    "did": "ALTER TABLE queue_depths ADD COLUMN did BLOB NOT NULL DEFAULT x''",
+    "outbound": "ALTER TABLE queue_depths ADD COLUMN outbound INTEGER NOT NULL DEFAULT 0",
+    **{name: f"ALTER TABLE queue_depths ADD COLUMN {name} INTEGER" for name in DUE_COLUMNS},
+}
+"""Columns of queue_depths that the first logs were made without."""
+_INDEXES: Final = (
+    # Of releases before.
+    "DROP INDEX IF EXISTS outbound_queues",
+    "DROP INDEX IF EXISTS outbound_by_age",
+    *queue_depths.INDEXES,
+)
+
+
+def require_read_models(path: Path) -> None:
+    """Refuse a log that lacks a read model, which would begin anew as an empty one.
+
+    Raises:
+        ReadModelsMissing: it does.
+    """
+    with closing(connect(path)) as connection:
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    missing = [name for name in MADE if name not in there]
+    if missing and "stored_events" in there:
+        raise ReadModelsMissing(missing)
+
+
+def make_tables(cursor: sqlite3.Cursor) -> None:
+    """Make what is missing of tables, columns, indexes and triggers."""
+    for table in TABLES:
+        cursor.execute(table)
+    columns = {row[1] for row in cursor.execute("PRAGMA table_info(queue_depths)").fetchall()}
+    for name, statement in _LATER_COLUMNS.items():
+        if name not in columns:
+            cursor.execute(statement)
+    for statement in _INDEXES:
+        cursor.execute(statement)
+    there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
+    if sqlite_queue_totals.MADE_LAST not in there:
+        for statement in sqlite_queue_totals.MAKE:
+            cursor.execute(statement)
+    if sqlite_sizes.MADE_LAST not in there:
+        sqlite_sizes.make(cursor)
