@@ -24,9 +24,10 @@ class ExportStatus(msgspec.Struct, kw_only=True):
     """How the export stands. Positions are those of the log, times Unix ms.
 
     All that was recorded until ``complete_until_ms`` is exported, None if that is not known.
-    ``position`` and ``caught_up_at_ms`` are None until this process has found the whole log
-    exported or exported something itself, ``stepped_at_ms`` until it has exported something;
-    ``fault`` is empty while nothing is wrong. While it stands by another process exports.
+    ``position`` is None until this process has found the whole log exported or exported something
+    itself, ``stepped_at_ms`` until it has exported something; ``caught_up_at_ms`` until a process
+    has found the whole log exported. ``fault`` is empty while nothing is wrong. While it stands by
+    another process exports.
     """
 
     position: int | None = None
@@ -42,10 +43,19 @@ class Reporter:
     """Keeps the file up to date. A file that cannot be written stops no export."""
 
     def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
-        """Replaces what an earlier process reported, of one database where there are several."""
+        """Of one database where there are several.
+
+        Since when something may be missing, and what is wrong, it takes from an earlier process:
+        else one that ends again and again before it is caught up would seem to have just begun.
+        """
         self._path = data_dir / _name(database)
         self._clock = clock
-        self._status = ExportStatus()
+        earlier = _read(self._path) or ExportStatus()
+        self._status = ExportStatus(
+            caught_up_at_ms=earlier.caught_up_at_ms,
+            fault=earlier.fault,
+            fault_since_ms=earlier.fault_since_ms,
+        )
         self._write()
 
     def on_step(self, position: int) -> None:
@@ -95,9 +105,8 @@ def figures(
     ``complete_until``: all that was recorded until then is exported, as the export itself says.
     ``standby``: another process exports, perhaps on another machine, whose status says the rest.
     """
-    try:
-        status = msgspec.json.decode((data_dir / _name(database)).read_bytes(), type=ExportStatus)
-    except (OSError, msgspec.DecodeError):
+    status = _read(data_dir / _name(database))
+    if status is None:
         # Edges on other machines have no such file.
         fault = "the exporting process is not on this machine or has not started"
         status = ExportStatus(fault=fault)
@@ -137,3 +146,10 @@ def figures_by_database(
 
 def _name(database: int | None) -> str:
     return NAME.format("" if database is None else f"-{database}")
+
+
+def _read(path: Path) -> ExportStatus | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ExportStatus)
+    except (OSError, msgspec.DecodeError):
+        return None
