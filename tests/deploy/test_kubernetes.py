@@ -143,6 +143,13 @@ def test_shards_suffice_for_the_most_nodes_there_may_be() -> None:
     assert int(str(variables["POSTE_SHARDS"])) >= 4 * scaler["spec"]["maxReplicas"]
 
 
+def test_a_setting_reaches_the_node_as_it_was_written() -> None:
+    label = 'Post: "Office" #1'
+    values = {"nodes": {"settings": {"didcomm.label": label}}}
+    (node,) = _of("Deployment", values)[RELEASE]["spec"]["template"]["spec"]["containers"]
+    assert node["args"][-1] == f"--set=didcomm.label={label}"
+
+
 def test_the_ports_of_hosts_are_open_to_the_nodes_of_the_cluster_alone() -> None:
     policies = _of("NetworkPolicy", dict(EVERYTHING_ON))
     node = policies[f"{RELEASE}-node"]["spec"]

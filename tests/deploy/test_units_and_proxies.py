@@ -128,6 +128,12 @@ def test_proxies_close_idle_connections_first_and_take_bodies_of_our_size() -> N
         assert f"max_size {mebibytes}MiB" in text
 
 
+def test_nginx_asks_another_node_when_one_refuses_or_its_machine_is_gone() -> None:
+    (causes,) = re.findall(r"(?m)^ *proxy_next_upstream ([^;]+);", NGINX.read_text("utf-8"))
+    # Not non_idempotent: a POST that a node may have got is not repeated.
+    assert causes.split() == ["error", "timeout"]
+
+
 def test_proxies_tell_the_clients_address_and_keep_the_operators_view_to_themselves() -> None:
     nginx = NGINX.read_text("utf-8")
     assert "proxy_set_header X-Forwarded-For $remote_addr;" in nginx
