@@ -42,15 +42,15 @@ class ExportStatus(msgspec.Struct, kw_only=True):
 class Reporter:
     """Keeps the file up to date. A file that cannot be written stops no export."""
 
-    def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
-        """Of one database where there are several.
+    def __init__(self, data_dir: Path | None, clock: Clock, database: int | None = None) -> None:
+        """Of one database where there are several; without a directory there is no file.
 
         Since when something may be missing, and what is wrong, it takes from an earlier process:
         else one that ends again and again before it is caught up would seem to have just begun.
         """
-        self._path = data_dir / _name(database)
+        self._path = None if data_dir is None else data_dir / _name(database)
         self._clock = clock
-        earlier = _read(self._path) or ExportStatus()
+        earlier = (self._path and _read(self._path)) or ExportStatus()
         self._status = ExportStatus(
             caught_up_at_ms=earlier.caught_up_at_ms,
             fault=earlier.fault,
@@ -82,6 +82,10 @@ class Reporter:
         self._status = ExportStatus(is_standing_by=True)
         self._write()
 
+    def figures(self) -> dict[str, Any]:
+        """How the export stands now; see ``figures``."""
+        return _figures(self._status, None, self._clock())
+
     def _reach(self, position: int) -> None:
         self._status.position = position
         self._status.fault, self._status.fault_since_ms = "", None
@@ -89,6 +93,8 @@ class Reporter:
         self._write()
 
     def _write(self) -> None:
+        if self._path is None:
+            return
         draft = self._path.with_suffix(".part")
         with contextlib.suppress(OSError):
             draft.write_bytes(msgspec.json.encode(self._status))
@@ -110,7 +116,10 @@ def figures(
         # Edges on other machines have no such file.
         fault = "the exporting process is not on this machine or has not started"
         status = ExportStatus(fault=fault)
+    return _figures(status, log_position, now_ms)
 
+
+def _figures(status: ExportStatus, log_position: int | None, now_ms: int) -> dict[str, Any]:
     def age_s(at_ms: int | None) -> float | None:
         return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
 
