@@ -75,8 +75,8 @@ def test_what_is_asked_for_is_shown_with_these_labels(query: str) -> None:
             assert value in known, f"{metric}: {label}"
     labels = {label for metric in metrics for label in SHOWN.get(metric, {})}
     for names in _GROUPED.findall(query):
-        asked = {name.strip() for name in names.split(",")}
-        assert asked <= labels | OF_PROMETHEUS | OF_SEVERAL_DATABASES, query
+        wanted = {name.strip() for name in names.split(",")}
+        assert wanted <= labels | OF_PROMETHEUS | OF_SEVERAL_DATABASES, query
 
 
 def test_every_trouble_that_a_mediator_shows_is_alerted_on() -> None:
