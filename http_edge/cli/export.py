@@ -26,7 +26,7 @@ from eventstore.parquet.errors import (
 )
 from eventstore.parquet.files import open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
-from http_edge.cli.keys import existing_keys
+from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.output_file import require_folder
 from http_edge.cli.settings import require_existing, with_settings
@@ -151,6 +151,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
         raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
     require_existing(settings.log_dsn)
     existing_keys(settings)  # they sign what is written
+    require_owner(settings)
     return settings.each_database()
 
 

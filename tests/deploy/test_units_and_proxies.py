@@ -43,13 +43,29 @@ def test_systemd_understands_every_line_of_its_units(tmp_path: Path) -> None:
 def test_a_unit_has_a_user_of_its_own_and_few_rights(unit: Path) -> None:
     lines = unit.read_text("utf-8").splitlines()
     assert {
-        "DynamicUser=true",
+        "User=poste",
         "NoNewPrivileges=true",
         "ProtectSystem=strict",
         "PrivateTmp=true",
         "CapabilityBoundingSet=",
         "UMask=0077",
     } <= set(lines)
+
+
+def test_commands_run_as_the_service_does() -> None:
+    unit = (DEPLOY / "systemd/poste.service").read_text("utf-8")
+    command = (DEPLOY / "systemd/poste").read_text("utf-8")
+    (program, config) = re.findall(r"(?m)^ExecStart=(\S+) serve --config (\S+)$", unit)[0]
+    (secrets,) = re.findall(r"(?m)^EnvironmentFile=(.*)$", unit)
+    (variable,) = re.findall(r"(?m)^Environment=(.*)$", unit)
+    (user,) = re.findall(r"(?m)^User=(.*)$", unit)
+    assert {
+        f"--uid={user}",
+        f"--property=EnvironmentFile={secrets}",
+        f"--setenv=POSTE_CONFIG={config}",
+        f"--setenv={variable}",
+        program,
+    } <= set(command.split())
 
 
 def test_a_unit_waits_longer_than_a_mediator_takes_to_end() -> None:

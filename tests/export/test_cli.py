@@ -168,3 +168,18 @@ def test_an_address_for_measures_that_is_none_is_refused(run: Run, tmp_path: Pat
         options = ("--data-dir", "data", "--to", "out", "--watch", "--metrics", "nowhere")
         refused = run("export", *options)
     assert (refused.code, "--metrics nowhere" in refused.err) == (Exit.USAGE, True)
+
+
+def test_root_makes_nothing_that_the_user_of_the_mediator_could_not_use(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _mediator(tmp_path / "data"):
+        if os.geteuid() == 0:
+            os.chown(tmp_path / "data" / "mediator-keys.json", 12_345, 12_345)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        for command in (("export", "--to", "out"), ("log", "archive")):
+            refused = run(*command, "--data-dir", "data")
+            assert (refused.code, "as that user" in refused.err) == (Exit.USAGE, True)
+    names = {path.name for path in (tmp_path / "data").iterdir()}
+    assert "archive" not in names
+    assert not [name for name in names if name.startswith("export-")]
