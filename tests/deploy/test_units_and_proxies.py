@@ -68,6 +68,12 @@ def test_commands_run_as_the_service_does() -> None:
     } <= set(command.split())
 
 
+def test_a_unit_is_started_again_as_long_as_its_database_is_away() -> None:
+    for unit in UNITS:
+        lines = unit.read_text("utf-8").splitlines()
+        assert {"Restart=on-failure", "StartLimitIntervalSec=0"} <= set(lines), unit.name
+
+
 def test_a_unit_waits_longer_than_a_mediator_takes_to_end() -> None:
     for unit in UNITS:
         if "poste serve" in unit.read_text("utf-8"):
