@@ -24,6 +24,10 @@ machine has none of these. It looks at the disk for objects of its own, and at t
 machine, of which it ends processes that take all: once in a second is soon enough. By default up
 to ten times a second, half a percent of a core."""
 
+_LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of a log file of Ray, and of the one before it. Ray writes down its state once a minute, 5 MB a
+day, and goes on to some GiB by default, on the disk of the keys and of log.db."""
+
 
 def prepare() -> None:
     """Set what this process and all its children need.
@@ -42,5 +46,7 @@ def prepare() -> None:
     for name, ms in _PERIODS_MS.items():
         os.environ.setdefault(f"RAY_{name}", str(ms))
     os.environ.setdefault("RAY_event_stats", "0")
+    os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_BYTES_MAX))
+    os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -12,7 +12,7 @@ import click
 from eventstore.log.errors import RowsStay, SeamRefused, TurnLost
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
-from http_edge.cli.keys import existing_keys
+from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import archive_once
@@ -49,6 +49,7 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
         )
     require_existing(settings.log_dsn)
     existing_keys(settings)  # they sign what has left
+    require_owner(settings)
     records = [_archived(one) for one in settings.each_database()]
     if as_json:
         print_json(of_databases(records))

@@ -26,13 +26,15 @@ from eventstore.parquet.errors import (
 )
 from eventstore.parquet.files import open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
-from http_edge.cli.keys import existing_keys
+from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.output_file import require_folder
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
 from http_edge.server.archive_status import Reporter
 from http_edge.server.exits import Exit, Stop, escaped
+from http_edge.server.export_metrics import export_metrics
+from http_edge.server.export_status import Reporter as StatusReporter
 from http_edge.server.export_status import time_text
 from http_edge.server.exporting import (
     ContinuousExport,
@@ -40,8 +42,9 @@ from http_edge.server.exporting import (
     export_erasures,
     exporter_of,
     opened_to_read,
+    report_fault,
 )
-from http_edge.settings.settings import Settings
+from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 
 _TWO: Final = 2
@@ -69,9 +72,22 @@ _to: Final = click.option("--to", metavar="DIR|URI", help="Where to; else the se
 @_to
 @click.option("--watch", is_flag=True, help="Go on with what is stored later, until interrupted.")
 @click.option("--compact", "compacting", is_flag=True, help="Put small files together afterwards.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="With --watch: where Prometheus asks how it stands, with the token of operators.",
+)
 @json_option
 @with_settings("data_dir", "log")
-def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_json: bool) -> int:
+def export(
+    loaded: Loaded,
+    *,
+    to: str | None,
+    watch: bool,
+    compacting: bool,
+    metrics: str | None,
+    as_json: bool,
+) -> int:
     """Write the event log as Parquet files, each once, and sign what was written.
 
     Continues where the last export to this place ended, up to where the log ends now. May run
@@ -89,7 +105,7 @@ def export(loaded: Loaded, *, to: str | None, watch: bool, compacting: bool, as_
         if one.export.to is not None and "://" not in one.export.to:
             require_folder(Path(one.export.to), "--to")
     if watch:
-        _watch(each, as_json=as_json)
+        _watch(each, _address(metrics), as_json=as_json)
         return Exit.OK
     with _explained():
         records = [_export(one, compacting=compacting, is_quiet=as_json) for one in each]
@@ -135,6 +151,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
         raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
     require_existing(settings.log_dsn)
     existing_keys(settings)  # they sign what is written
+    require_owner(settings)
     return settings.each_database()
 
 
@@ -214,13 +231,30 @@ def _record(exporter: Exporter, written: _Written, seconds: float) -> dict[str, 
     }
 
 
-def _watch(each: Sequence[Settings], *, as_json: bool) -> None:
+def _address(metrics: str | None) -> str | None:
+    """The address to listen at, if any.
+
+    Raises:
+        Stop: it is none.
+    """
+    try:
+        if metrics is not None:
+            split_listen(metrics)
+    except ValueError:
+        remedy = "Name an address and a port, for example 127.0.0.1:9464."
+        raise Stop(Exit.USAGE, f"--metrics {metrics} is no address", remedy) from None
+    return metrics
+
+
+def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> None:
     """Export until interrupted; a line for each step."""
     stopping = threading.Event()
     works: list[Callable[[threading.Event], None]] = []
+    # Not in the data directory: a mediator beside it reports of its own export there.
+    shown = [StatusReporter(None, system_clock) for _ in each]
     for number, settings in enumerate(each):
         title = "" if len(each) == 1 else f"db-{number}: "
-        works.append(_watching(settings, title, as_json=as_json).run)
+        works.append(_watching(settings, title, shown[number], as_json=as_json).run)
         # Beside a log in SQLite a mediator does it, which may have another archive.
         if settings.lets_rows_leave and not settings.log_dsn.startswith("sqlite:"):
             database = None if len(each) == 1 else number
@@ -228,28 +262,35 @@ def _watch(each: Sequence[Settings], *, as_json: bool) -> None:
             works.append(partial(run_rounds, settings, reporter))
     first, *others = works
     threads = [threading.Thread(target=work, args=(stopping,), daemon=True) for work in others]
-    for thread in threads:
-        thread.start()
-    with suppress(KeyboardInterrupt):
-        first(stopping)
+    with export_metrics(metrics, each[0].operators_token_path, shown):
+        for thread in threads:
+            thread.start()
+        with suppress(KeyboardInterrupt):
+            first(stopping)
     stopping.set()
     for thread in threads:
         thread.join()
 
 
-def _watching(settings: Settings, title: str, *, as_json: bool) -> ContinuousExport:
+def _watching(
+    settings: Settings, title: str, status: StatusReporter, *, as_json: bool
+) -> ContinuousExport:
     def on_step(step: Exported) -> None:
+        status.on_step(step.last)
         if as_json:
             click.echo(json.dumps(step._asdict()))
         else:
             click.echo(f"{title}position {step.last}: {step.rows} events, {step.bytes} bytes")
 
     def on_fault(error: Exception) -> None:
+        report_fault(status, error)
         click.echo(f"poste: {title}the export waits: {escaped(str(error))}", err=True)
 
     target = settings.export.to
     assert target is not None
-    return ContinuousExport(settings, target, on_step=on_step, on_fault=on_fault)
+    return ContinuousExport(
+        settings, target, on_step=on_step, on_caught_up=status.on_caught_up, on_fault=on_fault
+    )
 
 
 @contextmanager

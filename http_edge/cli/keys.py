@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -112,3 +113,20 @@ def existing_keys(settings: Settings) -> MediatorKeys:
             " start: poste serve.",
         )
     return load(path)
+
+
+def require_owner(settings: Settings) -> None:
+    """Refuse root where the keys are another user's, before it makes files beside them.
+
+    A mediator that runs as that user could not use these: its archive would end there.
+
+    Raises:
+        Stop: says as whom to run it.
+    """
+    owner = settings.keys_path.stat().st_uid
+    if os.geteuid() == 0 and owner != 0:
+        raise Stop(
+            Exit.USAGE,
+            f"{settings.data_dir} is that of another user, who could not use what root makes there",
+            f"Run it as that user: sudo --user='#{owner}' poste …",
+        )

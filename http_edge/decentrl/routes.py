@@ -52,6 +52,8 @@ def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
             BodyRoute("/", execute),
             PlainRoute("GET", "/", show_document_or_page),
             PlainRoute("GET", "/.well-known/did.json", show_web_document),
+            # Of a did:web with a path, which the proxy in front has taken away.
+            PlainRoute("GET", "/did.json", show_web_document),
             PlainRoute(
                 "GET",
                 PREFIX + "{did:.+}",

@@ -7,12 +7,14 @@ between two rounds it takes no memory.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from typing import Final
 
 from http_edge.server.export_process import run_child
 from http_edge.settings.settings import Settings
 
+_LOG = logging.getLogger(__name__)
 FIRST_S: Final = 60.0
 """After the start of the mediator, when its clients have come back."""
 CHILD: Final = (sys.executable, "-c", "from http_edge.server.archive_round import main; main()")
@@ -40,5 +42,7 @@ class ArchiveProcess:
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait({stopped}, timeout=min(self._first_s, every_s))
         while not stopping.is_set():
-            await run_child(self._child, settings_line, stopped)
+            code = await run_child(self._child, settings_line, stopped)
+            if code and not stopping.is_set():
+                _LOG.error("the archiving process ended", extra={"code": code})
             await asyncio.wait({stopped}, timeout=every_s)

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
+from actors.host.clock import system_clock
+from http_edge.server.export_status import Reporter
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ class ExportProcess:
     def __init__(self, settings: Settings, database: int | None = None) -> None:
         """A child for the log in ``settings``, one database of several where it has a number."""
         self._settings = settings
+        self._database = database
         self._child = CHILD if database is None else (*CHILD, str(database))
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -38,6 +41,9 @@ class ExportProcess:
             code = await run_child(self._child, settings_line, stopped)
             if not stopping.is_set():
                 _LOG.error("the exporting process ended", extra={"code": code})
+                # It may have had no time to say so, and the next one may end alike.
+                reporter = Reporter(self._settings.data_dir, system_clock, self._database)
+                reporter.on_fault(ChildProcessError(f"the exporting process ended with {code}"))
                 await asyncio.wait({stopped}, timeout=_RESTART_S)
 
 

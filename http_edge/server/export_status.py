@@ -24,9 +24,10 @@ class ExportStatus(msgspec.Struct, kw_only=True):
     """How the export stands. Positions are those of the log, times Unix ms.
 
     All that was recorded until ``complete_until_ms`` is exported, None if that is not known.
-    ``position`` and ``caught_up_at_ms`` are None until this process has found the whole log
-    exported or exported something itself, ``stepped_at_ms`` until it has exported something;
-    ``fault`` is empty while nothing is wrong. While it stands by another process exports.
+    ``position`` is None until this process has found the whole log exported or exported something
+    itself, ``stepped_at_ms`` until it has exported something; ``caught_up_at_ms`` until a process
+    has found the whole log exported. ``fault`` is empty while nothing is wrong. While it stands by
+    another process exports.
     """
 
     position: int | None = None
@@ -41,11 +42,20 @@ class ExportStatus(msgspec.Struct, kw_only=True):
 class Reporter:
     """Keeps the file up to date. A file that cannot be written stops no export."""
 
-    def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
-        """Replaces what an earlier process reported, of one database where there are several."""
-        self._path = data_dir / _name(database)
+    def __init__(self, data_dir: Path | None, clock: Clock, database: int | None = None) -> None:
+        """Of one database where there are several; without a directory there is no file.
+
+        Since when something may be missing, and what is wrong, it takes from an earlier process:
+        else one that ends again and again before it is caught up would seem to have just begun.
+        """
+        self._path = None if data_dir is None else data_dir / _name(database)
         self._clock = clock
-        self._status = ExportStatus()
+        earlier = (self._path and _read(self._path)) or ExportStatus()
+        self._status = ExportStatus(
+            caught_up_at_ms=earlier.caught_up_at_ms,
+            fault=earlier.fault,
+            fault_since_ms=earlier.fault_since_ms,
+        )
         self._write()
 
     def on_step(self, position: int) -> None:
@@ -72,6 +82,10 @@ class Reporter:
         self._status = ExportStatus(is_standing_by=True)
         self._write()
 
+    def figures(self) -> dict[str, Any]:
+        """How the export stands now; see ``figures``."""
+        return _figures(self._status, None, self._clock())
+
     def _reach(self, position: int) -> None:
         self._status.position = position
         self._status.fault, self._status.fault_since_ms = "", None
@@ -79,6 +93,8 @@ class Reporter:
         self._write()
 
     def _write(self) -> None:
+        if self._path is None:
+            return
         draft = self._path.with_suffix(".part")
         with contextlib.suppress(OSError):
             draft.write_bytes(msgspec.json.encode(self._status))
@@ -95,13 +111,15 @@ def figures(
     ``complete_until``: all that was recorded until then is exported, as the export itself says.
     ``standby``: another process exports, perhaps on another machine, whose status says the rest.
     """
-    try:
-        status = msgspec.json.decode((data_dir / _name(database)).read_bytes(), type=ExportStatus)
-    except (OSError, msgspec.DecodeError):
+    status = _read(data_dir / _name(database))
+    if status is None:
         # Edges on other machines have no such file.
         fault = "the exporting process is not on this machine or has not started"
         status = ExportStatus(fault=fault)
+    return _figures(status, log_position, now_ms)
 
+
+def _figures(status: ExportStatus, log_position: int | None, now_ms: int) -> dict[str, Any]:
     def age_s(at_ms: int | None) -> float | None:
         return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
 
@@ -137,3 +155,10 @@ def figures_by_database(
 
 def _name(database: int | None) -> str:
     return NAME.format("" if database is None else f"-{database}")
+
+
+def _read(path: Path) -> ExportStatus | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ExportStatus)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -231,6 +231,14 @@ class ContinuousExport:
             self._on_fault(error)
 
 
+def report_fault(reporter: Reporter, error: Exception) -> None:
+    """Report what keeps an export from going on: it stands by where another one exports."""
+    if isinstance(error, OtherExporter):
+        reporter.on_standby()
+    else:
+        reporter.on_fault(error)
+
+
 def main() -> None:
     """The child: export until stdin ends."""
     settings = Settings.model_validate_json(sys.stdin.buffer.readline())
@@ -249,11 +257,10 @@ def main() -> None:
         reporter.on_step(step.last)
 
     def on_fault(error: Exception) -> None:
+        report_fault(reporter, error)
         if isinstance(error, OtherExporter):
-            reporter.on_standby()
             _LOG.info("the export stands by: %s", error)
         else:
-            reporter.on_fault(error)
             _LOG.error("the export waits: %s", error)
 
     ContinuousExport(

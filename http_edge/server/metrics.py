@@ -180,6 +180,10 @@ class Scrape:
                 self._seen_at_s = asyncio.get_running_loop().time()
             return self._seen
 
+    async def shown(self) -> Collector:
+        """The same as metrics."""
+        return _Mediator(await self.seen())
+
     async def _ask(self) -> Seen:
         # A database is the same for all: one host asks.
         readers = self._readers()
@@ -241,9 +245,13 @@ async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
 
 def exposition(seen: Seen, accept: str) -> tuple[bytes, str]:
     """The text for a scraper that accepts these media types, and its own media type."""
+    return _encoded(_Mediator(seen), accept)
+
+
+def _encoded(shown: Collector, accept: str) -> tuple[bytes, str]:
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry()
-    registry.register(_Mediator(seen))
+    registry.register(shown)
     return encode(registry), content_type
 
 
@@ -264,9 +272,7 @@ class _Mediator(Collector):
         for name in (*seen.hosts, *seen.edges):
             up.add_metric([name], 1 if name in hosts or name in edges else 0)
         yield up
-        info = GaugeMetricFamily("poste_build_info", "1, with the version.", None, ["version"])
-        info.add_metric([version("poste-restante")], 1)
-        yield info
+        yield _build_info()
         yield from _by_process({name: host.families for name, host in hosts.items()} | edges)
         yield from _of_hosts({name: host.stats for name, host in hosts.items()})
         shards = "Shards of the log, each of which needs an owner."
@@ -275,6 +281,25 @@ class _Mediator(Collector):
         yield from _of_the_storage(seen.storage)
         yield from _by_database(_EXPORT_GAUGES, seen.exports)
         yield from _by_database(_ARCHIVE_GAUGES, seen.archives)
+
+
+class ExportShown(Collector):
+    """The metrics of a process that exports and does nothing else."""
+
+    def __init__(self, figures: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        """``figures`` are those of ``http_edge.server.export_status`` for each database."""
+        self._figures = figures
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        yield _build_info()
+        yield from _by_database(_EXPORT_GAUGES, self._figures())
+
+
+def _build_info() -> Metric:
+    info = GaugeMetricFamily("poste_build_info", "1, with the version.", None, ["version"])
+    info.add_metric([version("poste-restante")], 1)
+    return info
 
 
 def _by_process(measured: Mapping[str, Sequence[MetricFamily]]) -> Iterable[Metric]:
@@ -381,7 +406,7 @@ def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
 
 @contextlib.asynccontextmanager
 async def metrics_served(
-    scrape: Scrape, on: socket.socket | None, access: OperatorAccess
+    shown: Callable[[], Awaitable[Collector]], on: socket.socket | None, access: OperatorAccess
 ) -> AsyncIterator[None]:
     """Answer ``GET /metrics`` of operators on a socket within the block; without one, nothing."""
     if on is None:
@@ -390,7 +415,7 @@ async def metrics_served(
 
     async def show(request: web.Request) -> web.Response:
         accept = request.headers.get(hdrs.ACCEPT, "")
-        text, content_type = exposition(await scrape.seen(), accept)
+        text, content_type = _encoded(await shown(), accept)
         return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
     app = web.Application()

@@ -178,7 +178,7 @@ class _Mediator:
         serving.append(asyncio.create_task(self._clock.run()))
         beside = asyncio.gather(self._keep_exporting(), self._keep_archiving())
         try:
-            async with metrics_served(self._scrape(), self._metrics, self._access):
+            async with metrics_served(self._scrape().shown, self._metrics, self._access):
                 if await self._is_ready():
                     self._announce()
                     await self._stopping.wait()

@@ -81,9 +81,9 @@ def interpolated(text: str, variables: Mapping[str, str]) -> str:
     )
 
 
-def pod_templates() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every pod that the chart, with everything on, asks for."""
-    for found in rendered(EVERYTHING_ON):
+def pod_templates(**values: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every pod that the chart asks for with everything on, and with these values."""
+    for found in rendered({**EVERYTHING_ON, **values}):
         if found["kind"] == "Deployment":
             yield found["metadata"]["name"], found["spec"]["template"]
 

@@ -24,7 +24,10 @@ STAGES = {
 SECONDS_MAX = 60
 
 
-@pytest.mark.parametrize(("name", "file"), [("hadolint", DOCKERFILE), ("shellcheck", RUN)])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("hadolint", DOCKERFILE), ("shellcheck", RUN), ("shellcheck", DEPLOY / "systemd/poste")],
+)
 def test_linters_find_nothing(name: str, file: Path) -> None:
     checked = subprocess.run(
         [tool(name), str(file)], capture_output=True, text=True, check=False, timeout=SECONDS_MAX

@@ -87,7 +87,8 @@ def test_no_container_can_become_more_than_it_is() -> None:
         assert container["resources"].keys() == {"requests", "limits"}, name
 
 
-def test_a_pod_has_the_secrets_that_it_needs_and_no_other() -> None:
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_pod_has_the_secrets_that_it_needs_and_no_other(*, watched: bool) -> None:
     given = {
         name: {
             item["key"]
@@ -95,12 +96,12 @@ def test_a_pod_has_the_secrets_that_it_needs_and_no_other() -> None:
             if "secret" in volume
             for item in volume["secret"]["items"]
         }
-        for name, template in pod_templates()
+        for name, template in pod_templates(metrics={"enabled": watched})
     }
-    assert given == {
-        RELEASE: {"mediator-keys.json", "postgres-ca.pem", "operators-token"},
-        f"{RELEASE}-export": {"mediator-keys.json", "postgres-ca.pem"},
-    }
+    assert given == dict.fromkeys(
+        [RELEASE, f"{RELEASE}-export"],
+        {"mediator-keys.json", "postgres-ca.pem"} | ({"operators-token"} if watched else set()),
+    )
 
 
 def test_a_node_is_asked_whether_it_lives_and_whether_it_is_ready() -> None:
@@ -143,13 +144,33 @@ def test_shards_suffice_for_the_most_nodes_there_may_be() -> None:
     assert int(str(variables["POSTE_SHARDS"])) >= 4 * scaler["spec"]["maxReplicas"]
 
 
+def test_what_exports_can_be_watched_as_nodes_can() -> None:
+    for name, template in pod_templates():
+        (container,) = template["spec"]["containers"]
+        (port,) = [
+            each["containerPort"] for each in container["ports"] if each["name"] == "metrics"
+        ]
+        assert any(f"0.0.0.0:{port}" in argument for argument in container["args"]), name
+        assert "OPERATORS_TOKEN_FILE" in {variable["name"] for variable in container["env"]}, name
+
+
+def test_a_setting_reaches_the_node_as_it_was_written() -> None:
+    label = 'Post: "Office" #1'
+    values = {"nodes": {"settings": {"didcomm.label": label}}}
+    (node,) = _of("Deployment", values)[RELEASE]["spec"]["template"]["spec"]["containers"]
+    assert node["args"][-1] == f"--set=didcomm.label={label}"
+
+
 def test_the_ports_of_hosts_are_open_to_the_nodes_of_the_cluster_alone() -> None:
     policies = _of("NetworkPolicy", dict(EVERYTHING_ON))
     node = policies[f"{RELEASE}-node"]["spec"]
     among_nodes, *others = node["ingress"]
     assert among_nodes == {"from": [{"podSelector": node["podSelector"]}]}
     assert {port["port"] for rule in others for port in rule["ports"]} == {"http", "metrics"}
-    assert policies[f"{RELEASE}-export"]["spec"]["ingress"] == []
+    (exporter,) = policies[f"{RELEASE}-export"]["spec"]["ingress"]
+    assert [port["port"] for port in exporter["ports"]] == ["metrics"]
+    unwatched = _of("NetworkPolicy", {"metrics": {"enabled": False}})
+    assert unwatched[f"{RELEASE}-export"]["spec"]["ingress"] == []
 
 
 def test_a_node_tells_the_others_the_address_of_its_pod() -> None:

@@ -89,6 +89,16 @@ async def test_the_document_of_did_web_says_the_same_first_and_what_didcomm_adds
     )
 
 
+@pytest.mark.parametrize("settings", [{"did": "did:web:mediator.test:post"}])
+async def test_a_did_web_with_a_path_is_found_where_its_proxy_takes_the_path_away(
+    mediator: Mediator,
+) -> None:
+    # https://mediator.test/post/did.json
+    answer = await mediator.get("/did.json")
+    assert answer.status == 200
+    assert answer.json["id"] == "did:web:mediator.test:post"
+
+
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 

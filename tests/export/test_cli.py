@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
 from tests.export.samples import Growing, catalog_of, whole_log
 from tests.log.raw_sql import run_sql
+from tests.ports import free_port
+from tests.tidy.modules import ROOT
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -128,3 +132,54 @@ def test_watch_follows_until_it_is_interrupted(tmp_path: Path, said_as: str) -> 
             watching.send_signal(signal.SIGINT)
             assert watching.wait(30) == Exit.OK
         assert _rows(open_place(str(tmp_path / "out"))) == len(whole_log(log))
+
+
+def _measures(address: str, token: str) -> tuple[int, str]:
+    with closing(HTTPConnection(address, timeout=10)) as connection:
+        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_watch_shows_who_has_the_token_how_it_stands(tmp_path: Path) -> None:
+    data, address = tmp_path / "data", f"127.0.0.1:{free_port()}"
+    with _mediator(data):
+        program = "from http_edge.cli.main import main; main()"
+        options = [f"--data-dir={data}", f"--to={tmp_path}/out", "--watch", f"--metrics={address}"]
+        with subprocess.Popen(
+            [sys.executable, "-c", program, "export", *options], stdout=subprocess.PIPE, cwd=ROOT
+        ) as watching:
+            assert watching.stdout is not None
+            assert watching.stdout.readline()
+            assert _measures(address, "of another")[0] == HTTPStatus.UNAUTHORIZED
+            status, shown = _measures(address, (data / "operators-token").read_text())
+            assert status == HTTPStatus.OK
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(30) == Exit.OK
+    assert "poste_export_position 50.0" in shown
+    assert "poste_export_standby 0.0" in shown
+    # It asks no log, and says nothing of one.
+    assert "poste_log_up" not in shown
+    assert not (data / "export-status.json").exists()
+
+
+def test_an_address_for_measures_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        options = ("--data-dir", "data", "--to", "out", "--watch", "--metrics", "nowhere")
+        refused = run("export", *options)
+    assert (refused.code, "--metrics nowhere" in refused.err) == (Exit.USAGE, True)
+
+
+def test_root_makes_nothing_that_the_user_of_the_mediator_could_not_use(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _mediator(tmp_path / "data"):
+        if os.geteuid() == 0:
+            os.chown(tmp_path / "data" / "mediator-keys.json", 12_345, 12_345)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        for command in (("export", "--to", "out"), ("log", "archive")):
+            refused = run(*command, "--data-dir", "data")
+            assert (refused.code, "as that user" in refused.err) == (Exit.USAGE, True)
+    names = {path.name for path in (tmp_path / "data").iterdir()}
+    assert "archive" not in names
+    assert not [name for name in names if name.startswith("export-")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -235,3 +237,41 @@ async def test_the_parent_starts_it_and_ends_it(settings: Settings, log: EventLo
         stopping.set()
         await running
     assert _rows(settings) == len(whole_log(log))
+
+
+def _exporting() -> int:
+    """The child of this process that exports."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (found,) = [pid for pid in children if CHILD[-1] in Path(f"/proc/{pid}/cmdline").read_text()]
+    return int(found)
+
+
+async def test_an_exporter_that_is_killed_is_trouble(settings: Settings, log: EventLog) -> None:
+    Growing(log).grow()
+    stopping = asyncio.Event()
+
+    async def shown(name: str) -> Any:
+        while not (found := figures(settings.data_dir, log.position(), NOW_MS)[name]):  # noqa: ASYNC110 - of another
+            await asyncio.sleep(0.05)
+        return found
+
+    running = asyncio.create_task(ExportProcess(settings).run(stopping))
+    async with asyncio.timeout(WAIT_S):
+        await shown("position")
+        os.kill(_exporting(), signal.SIGKILL)
+        assert await shown("trouble") == "the exporting process ended with -9"
+        stopping.set()
+        await running
+
+
+def test_one_that_starts_again_and_again_has_not_just_begun(tmp_path: Path) -> None:
+    Reporter(tmp_path, lambda: NOW_MS).on_caught_up(5)
+    Reporter(tmp_path, lambda: NOW_MS + 1_000).on_fault(ChildProcessError("killed"))
+    Reporter(tmp_path, lambda: NOW_MS + 8_000)
+    started = Reporter(tmp_path, lambda: NOW_MS + 9_000)
+    status = figures(tmp_path, 7, NOW_MS + 9_000)
+    assert (status["position"], status["caught_up_age_s"]) == (None, 9)
+    assert (status["trouble"], status["trouble_age_s"]) == ("killed", 8)
+    started.on_caught_up(7)
+    status = figures(tmp_path, 7, NOW_MS + 9_000)
+    assert (status["caught_up_age_s"], status["trouble_age_s"]) == (0, None)

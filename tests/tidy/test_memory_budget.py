@@ -27,14 +27,22 @@ NONCE_BYTES: Final = 100
 WORK_BYTES: Final = 10 * KIB
 """At most of one unit of work (``actors.core.cost``)."""
 UNPROVEN_NONCE_BYTES: Final = 150
+EXPORT_BYTES: Final = 100 * MIB
+STEP_COPIES: Final = 8
+"""Of the events of a step: 0.6 GiB with the default were measured (guides/growth.md)."""
 
 Row = tuple[str, str, int, int]
 
 
 def rows(settings: Settings) -> list[Row]:
     """What is held, its settings, the bytes that one address and that all together can cause."""
-    ray = ("Ray's processes and object store", "", 0, 400 * MIB)
-    return [*of_edge(settings), *of_host(settings), ray]
+    export = EXPORT_BYTES + STEP_COPIES * settings.export.bytes_per_step_max
+    return [
+        *of_edge(settings),
+        *of_host(settings),
+        ("export, or a round of archiving", "`export.bytes_per_step_max`", 0, export),
+        ("Ray's processes and object store", "", 0, 400 * MIB),
+    ]
 
 
 def of_edge(settings: Settings) -> list[Row]:

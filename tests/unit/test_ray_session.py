@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import ray
 
-from actors.ray import processes
+from actors.ray import environment, processes
 from http_edge.server import serve
 from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Limits
 
 SESSION = "session_2026-01-01_00-00-00_000000_1"
 
@@ -134,3 +135,16 @@ def test_a_ray_that_does_not_start_is_a_sentence_with_its_remedy(
     said = str(fault).partition("\n")[0] or type(fault).__name__
     assert stopped.value.message == f"Ray did not start: {said}."
     assert str(data_dir / "ray") in stopped.value.remedy
+
+
+def test_a_log_of_rays_is_small_beside_what_is_kept_free_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", given)
+    environment.prepare()
+    size, older = "RAY_ROTATION_MAX_BYTES", "RAY_ROTATION_BACKUP_COUNT"
+    assert int(given[size]) * (1 + int(given[older])) <= Limits().free_bytes_min / 10
+    reads = (Path(ray.__file__).parent / "_private/node.py").read_text()
+    assert size in reads
+    assert older in reads

@@ -337,6 +337,7 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
     foreign = orjson.loads(ALICE.pack(ALICE.plaintext(did), Recipient("did:x#1", to.key), did))
     wrong = signed_by(OTHER, did)
     others = signed_by(OTHER, did_key(OTHER.public))
+    in_anothers_name = signed_by(OTHER, did_key(OTHER.public), **{"from": did})
     nowhere = signed_by(AGENT, did, to=None)
     cases: list[tuple[Any, str | None]] = [
         (anonymous, None),
@@ -345,6 +346,8 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
         (wrong, did),
         (wrong, None),
         (others, did),
+        (in_anothers_name, did),
+        (in_anothers_name, None),
         (nowhere, did),
         (nowhere, None),
         ({**signed_by(AGENT, did), "payload": "e30"}, did),

@@ -152,12 +152,12 @@ async def test_a_client_without_the_token_opens_no_connection(host: Host) -> Non
 
 
 async def test_a_hello_that_drips_in_has_one_deadline_as_a_whole() -> None:
-    loop, seconds, looked = asyncio.get_running_loop(), itertools.count(), asyncio.Semaphore(0)
+    loop, quarters, looked = asyncio.get_running_loop(), itertools.count(), asyncio.Semaphore(0)
 
     def clock() -> float:
-        """A second is gone at each look: no single byte is late, all together are."""
+        """A quarter of a second is gone at each look: the head is in time, as is each byte."""
         loop.call_soon_threadsafe(looked.release)
-        return float(next(seconds))
+        return next(quarters) / 4
 
     host = Host(monotonic=clock)
     hello = msgspec.msgpack.encode(Hello(host.address.token, EDGE))
@@ -180,7 +180,8 @@ async def test_a_hello_that_drips_in_has_one_deadline_as_a_whole() -> None:
             break
         writer.write(bytes([byte]))
     assert await asyncio.wait_for(ended, WAIT_S) == b""
-    assert next(seconds) < len(hello)
+    # Five seconds for all of it, and not for each part.
+    assert next(quarters) == 4 * 5 + 1
     writer.close()
     host.server.close()
 

@@ -83,11 +83,14 @@ securityContext:
   emptyDir: {medium: Memory, sizeLimit: 256Mi}
 {{- end -}}
 
-{{/* The secrets of a process that opens the log, as a list in JSON. */}}
-{{- define "poste.logSecrets" -}}
+{{/* The secrets of a process that opens the log and shows metrics, as a list in JSON. */}}
+{{- define "poste.secrets" -}}
 {{- $secrets := list "mediator-keys.json" -}}
 {{- if contains "/etc/poste/postgres-ca.pem" .Values.log.url -}}
 {{- $secrets = append $secrets "postgres-ca.pem" -}}
+{{- end -}}
+{{- if .Values.metrics.enabled -}}
+{{- $secrets = append $secrets "operators-token" -}}
 {{- end -}}
 {{- toJson $secrets -}}
 {{- end -}}

@@ -1,0 +1,52 @@
+"""``/metrics`` of ``poste export --watch``, which exports where no mediator does by itself.
+
+A thread of its own answers, so that it says what is wrong while the export waits for a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from prometheus_client.registry import Collector
+
+from http_edge.admin.operators import OperatorAccess
+from http_edge.crypto.mediator_keys import operators_token
+from http_edge.server.export_status import Reporter
+from http_edge.server.metrics import ExportShown, metrics_served, metrics_socket
+
+
+@contextlib.contextmanager
+def export_metrics(
+    listen: str | None, token_file: Path, reporters: Sequence[Reporter]
+) -> Iterator[None]:
+    """Answer ``GET /metrics`` of operators within the block, at ``listen`` if anywhere.
+
+    Raises:
+        Stop: the address cannot be used; says what to do.
+        KeyFileRefused, OSError: as ``operators_token``.
+    """
+    shown = ExportShown(lambda: [reporter.figures() for reporter in reporters])
+
+    async def show() -> Collector:
+        return shown
+
+    with metrics_socket(listen) as on:
+        if on is None:
+            yield
+            return
+        served = metrics_served(show, on, OperatorAccess(operators_token(token_file)))
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
+        thread.start()
+        asyncio.run_coroutine_threadsafe(served.__aenter__(), loop).result()
+        try:
+            yield
+        finally:
+            asyncio.run_coroutine_threadsafe(served.__aexit__(None, None, None), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
