@@ -354,6 +354,7 @@ class Host:
             self.sessions.implicit_of(did),
             submission.speaker,
             cached.listed(self._log),
+            cached.saved(submission.command, self._log),
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
