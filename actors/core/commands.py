@@ -189,10 +189,10 @@ class TagUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UpdateEventTags(CommandBase, frozen=True):
-    """Replace tags of saved events (8.11); parts of it behind this one store ``later_bytes``."""
+    """Replace tags (8.11). Parts behind this one store ``later_bytes``; each of those has None."""
 
     updates: list[TagUpdate]
-    later_bytes: int = 0
+    later_bytes: int | None = 0
 
 
 class PublishPublicEvent(CommandBase, frozen=True):

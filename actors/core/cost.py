@@ -109,7 +109,8 @@ def costs(command: Command) -> tuple[float, float]:
 def parts(command: Command) -> list[Command]:
     """A command as commands that come one after the other, so that others come in between.
 
-    Only where each part is an effect of its own: what is not all or nothing (8.11, DCTRL-0007).
+    The first one is refused or none, for want of room and by all other rules but one: a target
+    that ends in between.
     """
     of = _PARTS_BY_TYPE.get(type(command))
     return [command] if of is None else of(command)
@@ -125,12 +126,12 @@ def _parts_of_updates(command: UpdateEventTags) -> list[Command]:
     updates = command.updates
     if len(updates) <= _PART:
         return [command]
-    later_bytes = sum(updated_tags_bytes(update.encrypted_tags) for update in updates)
-    found: list[Command] = []
-    for some in _split(updates):
-        later_bytes -= sum(updated_tags_bytes(update.encrypted_tags) for update in some)
-        found.append(UpdateEventTags(some, later_bytes))
-    return found
+    first, *rest = _split(updates)
+    later_bytes = sum(updated_tags_bytes(update.encrypted_tags) for update in updates[_PART:])
+    return [
+        UpdateEventTags(first, later_bytes),
+        *(UpdateEventTags(some, None) for some in rest),
+    ]
 
 
 def _split(items: list[_T]) -> list[list[_T]]:

@@ -194,10 +194,16 @@ ADDING: Final[frozenset[type[Command]]] = frozenset(
 def adds(command: Command) -> bool:
     """Does the command store something for a client, so that it is refused when the disk is short?
 
-    A keylist from which keys are only removed becomes smaller.
+    A keylist from which keys are only removed becomes smaller, and what was begun is brought to its
+    end.
     """
-    removes = isinstance(command, commands.UpdateKeylist) and not command.add
-    return type(command) in ADDING and not removes
+    match command:
+        case commands.UpdateKeylist():
+            return bool(command.add)
+        case commands.UpdateEventTags():
+            return command.later_bytes is not None
+        case _:
+            return type(command) in ADDING
 
 
 def decide(state: Identity, command: Command, context: DecisionContext) -> Decision:

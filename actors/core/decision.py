@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, TypeAlias
 
@@ -28,7 +28,8 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     ``listening``: a session waits for them; ``live`` holds the live mode, and the session
     ``implicit`` holds implicit pickup, none if empty. ``speaker`` is the DID whose message the
     command comes of, empty for the mediator itself. ``listed`` is where saved
-    events of the target are listed; it is looked up when these are to be erased.
+    events of the target are listed; it is looked up when these are to be erased. ``saved`` are
+    those ids of its saved events that the command names.
     """
 
     target: str
@@ -43,6 +44,7 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     implicit: str = ""
     speaker: str = ""
     listed: Listed = Listed.NOT
+    saved: Collection[str] = ()
 
     @property
     def now_s(self) -> float:

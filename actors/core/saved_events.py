@@ -62,7 +62,7 @@ def update_event_tags(
 ) -> Decision:
     """Replace tags; the last of several updates of one event counts (8.11).
 
-    Recorded as asked: the read model skips ids that the owner does not have.
+    Ids that the owner does not have are skipped, and nothing is kept of them.
     """
     last = {update.event_id: update.encrypted_tags for update in command.updates}
     updated = [
@@ -73,7 +73,11 @@ def update_event_tags(
             encrypted_tags=encrypted_tags,
         )
         for event_id, encrypted_tags in last.items()
+        if event_id in context.saved
     ]
+    if command.later_bytes is None:
+        # There was room when the first part asked for all of them: no half of a command is refused.
+        return Accepted(Done(), list(updated))
     return _within_quota(state, updated, context, command.later_bytes)
 
 

@@ -310,8 +310,7 @@ class Host:
         partition = self._partition(submission.partition) if runs else None
         if (claim is not None and shard is None) or (runs and partition is None):
             return Outcome(_NOT_OWNER)
-        did = submission.target_did
-        if partition is not None and not self._belongs(transaction, did, partition):
+        if partition and not self._belongs(transaction, submission.target_did, partition):
             return Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
             refusal = self._nonces.check(transaction, shard, claim, self._is_known)
@@ -356,6 +355,7 @@ class Host:
             self.sessions.implicit_of(did),
             submission.speaker,
             cached.listed(self._log),
+            cached.saved(submission.command, self._log),
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:

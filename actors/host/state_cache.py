@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.commands import Command, ExpireRecords, Submission
+from actors.core.commands import Command, ExpireRecords, Submission, UpdateEventTags
 from actors.core.decide import decide
 from actors.core.decision import (
     Accepted,
@@ -85,6 +85,16 @@ class CachedIdentity(msgspec.Struct, gc=True):
         found = log.how_listed(self.stream)
         self.unlisted = erasing if found is Listed.NOT else 0
         return found
+
+    def saved(self, command: Command, log: EventLog) -> Collection[str]:
+        """Those ids of saved events of this identity that the command names.
+
+        Raises:
+            LogUnavailable: the log cannot be read.
+        """
+        if not isinstance(command, UpdateEventTags) or not self.state.saved_events:
+            return ()
+        return log.known_saved_events(self.stream, {u.event_id for u in command.updates})
 
     def run(self, command: Command, context: DecisionContext, record: Record) -> Decision:
         """Decide on one command; what has waited too long is removed before it.

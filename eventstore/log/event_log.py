@@ -344,6 +344,9 @@ class EventLog(Protocol):
             PageTooLarge: its records are more than ``bytes_max``.
         """
 
+    def known_saved_events(self, owner: UUID, event_ids: Collection[str]) -> set[str]:
+        """Those of these ids that are of saved events of this owner."""
+
     def how_listed(self, owner: UUID) -> Listed:
         """Whether saved events of this owner are on lists, and where these are."""
 

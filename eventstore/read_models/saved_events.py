@@ -55,6 +55,15 @@ def save(
     add(session, rows)
 
 
+def known(session: Session, owner: UUID, event_ids: Collection[str]) -> dict[str, Posting]:
+    """Those of these ids that are of events of the owner, with where they are."""
+    keys = list_keys(owner, (_ID,), event_ids)
+    found = newest(session, keys)
+    return {
+        event_id: found[key] for event_id, key in zip(event_ids, keys, strict=True) if key in found
+    }
+
+
 def update_tags(
     session: Session, owner: UUID, updates: Sequence[tuple[int, EventTagsUpdated]]
 ) -> None:
@@ -64,15 +73,7 @@ def update_tags(
     is skipped.
     """
     last = {update.event_id: (version, update) for version, update in updates}
-    ids = list_keys(owner, (_ID,), last)
-    known = newest(session, ids)
-    if not known:
-        return
-    found = [
-        (known[key], *update)
-        for key, update in zip(ids, last.values(), strict=True)
-        if key in known
-    ]
+    found = [(before, *last[event_id]) for event_id, before in known(session, owner, last).items()]
     gone: list[StoredPosting] = []
     there: list[StoredPosting] = []
     read = _read(session, owner, [before for before, _, _ in found])

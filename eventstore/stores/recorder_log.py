@@ -241,6 +241,11 @@ class RecorderLog(EventLog):
             )
 
     @override
+    def known_saved_events(self, owner: UUID, event_ids: Collection[str]) -> set[str]:
+        with self._asking() as session:
+            return set(saved_events.known(session, owner, event_ids))
+
+    @override
     def how_listed(self, owner: UUID) -> Listed:
         with self._reading() as session:
             return saved_events_erasure.how_listed(session, owner)

@@ -146,6 +146,16 @@ def test_updates_of_unknown_and_foreign_events_change_nothing(log: EventLog) -> 
     assert _ids(log, SavedEventsFilter(encrypted_tags=["stolen", "x"])) == []
 
 
+def test_ids_are_known_as_those_of_their_owner_alone(log: EventLog) -> None:
+    append(log, OWNER, saved("a", 1), saved("b\0", 2), tagged("a", "t"))
+    append(log, identity_stream(OTHER_DID), saved("other", 1))
+    named = ["a", "b\0", "other", "unknown"]
+    assert log.known_saved_events(OWNER, named) == {"a", "b\0"}
+    assert log.known_saved_events(OWNER, []) == set()
+    many = [f"unknown {number}" for number in range(1_000)]
+    assert log.known_saved_events(identity_stream(OTHER_DID), [*many, "other"]) == {"other"}
+
+
 def test_owners_do_not_see_each_other(log: EventLog) -> None:
     other = identity_stream(OTHER_DID)
     append(log, OWNER, saved("id", 1, tags=["t"]))

@@ -317,6 +317,7 @@ async def test_trap_69_events_of_others_are_skipped_and_not_distinguished(
         for some_id in (record["id"], "unknown")
     ]
     assert [answer.json for answer in answers] == [SUCCESS, SUCCESS]
+    assert not any(fact.startswith("event-tags") for fact in mediator.facts())
     assert await saved(mediator, alice, unprocessed_only=True) == [record]
 
 

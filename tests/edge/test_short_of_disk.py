@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from actors.host import identity_host
 from actors.host.disk_floor import DiskSpace, MeasureDisk
 from tests.edge.identities import Identity
-from tests.edge.mediator import LAYOUTS, HandClock, Mediator
-from tests.edge.test_saved_events import event
+from tests.edge.mediator import LAYOUTS, SUCCESS, HandClock, Mediator
+from tests.edge.test_saved_events import event, save
 
 TOTAL = 10**12
 ACKNOWLEDGE = "ACKNOWLEDGE_PENDING_EVENTS"
@@ -59,6 +60,31 @@ async def test_a_short_disk_is_said_and_takes_what_frees_some(
     clock.advance(2)
     assert (await mediator.write(alice, bob, "two")).status == 200
     assert (await mediator.get("/health")).status == 200
+
+
+async def test_an_update_of_tags_is_refused_for_the_disk_before_it_is_begun_or_not_at_all(
+    disk: Disk, mediator: Mediator, clock: HandClock, alice: Identity, bob: Identity
+) -> None:
+    await mediator.register(alice)
+    await save(mediator, alice, *[event(bob, alice, "x", n) for n in range(40)])
+    page = {"page": 0, "page_size": 40}
+    ids = [one["id"] for one in await mediator.records(alice, "QUERY_EVENTS", pagination=page)]
+    update = {
+        "type": "UPDATE_EVENT_TAGS",
+        "events": [{"event_id": event_id, "encrypted_tags": ["new"]} for event_id in ids],
+    }
+    second_part = mediator.hosts.hold(ids[20].encode())
+    updating = asyncio.create_task(mediator.post(mediator.command(alice, update)))
+    await second_part.arrived.wait()
+    disk.free_bytes = 0
+    clock.advance(2)
+    second_part.released.set()
+    assert (await updating).json == SUCCESS
+    where = {"encrypted_tags": ["new"]}
+    found = await mediator.do(alice, "QUERY_EVENTS", filter=where)
+    assert found.payload["pagination"]["total"] == 40
+    refused = await mediator.post(mediator.command(alice, update))
+    assert refused.refusal == (503, "INSUFFICIENT_STORAGE")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -195,6 +195,10 @@ class FaultyLog(EventLog):
         )
 
     @override
+    def known_saved_events(self, owner: UUID, event_ids: Collection[str]) -> set[str]:
+        return self._log.known_saved_events(owner, event_ids)
+
+    @override
     def how_listed(self, owner: UUID) -> Listed:
         return self._log.how_listed(owner)
 

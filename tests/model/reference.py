@@ -333,7 +333,8 @@ def _archive(  # noqa: C901 - one arm per command
         case c.QuerySavedEvents():
             return r.ReadAllowed()
         case c.UpdateEventTags(updates):
-            box.version += len({update.event_id for update in updates})
+            named, known = {u.event_id for u in updates}, {s.event_id for s in box.saved}
+            box.version += len(named & known)
             for update in updates:
                 for saved in box.saved:
                     if saved.event_id == update.event_id:

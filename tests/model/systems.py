@@ -76,7 +76,13 @@ from eventstore.log.event_log import (
     Snapshot,
     WaitingQueue,
 )
-from eventstore.log.events import ContractRequested, ContractStored, Event, MessageQueued
+from eventstore.log.events import (
+    ContractRequested,
+    ContractStored,
+    Event,
+    EventSaved,
+    MessageQueued,
+)
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, verify
 from eventstore.stores.open_log import open_log
@@ -183,6 +189,7 @@ class CoreSystem(System):
             self._sessions.live_of(did),
             self._sessions.implicit_of(did),
             request.speaker,
+            saved={e.event_id for e in self._events.get(did, []) if isinstance(e, EventSaved)},
         )
         if not isinstance(request.command, ExpireRecords):
             self._record(did, state, lapsed(state, context))

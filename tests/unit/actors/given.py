@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from actors.core.commands import (
@@ -60,6 +60,7 @@ def context(  # noqa: PLR0913 - a context has many sides
     listening: bool = False,
     live: str | LiveMode = "",
     speaker: str = "",
+    saved: Collection[str] = (),
 ) -> DecisionContext:
     """The context of a decision."""
     bounds = limits or IdentityLimits()
@@ -75,6 +76,7 @@ def context(  # noqa: PLR0913 - a context has many sides
         listening,
         mode,
         speaker=speaker,
+        saved=saved,
     )
 
 

@@ -344,11 +344,16 @@ def test_events_are_saved_with_ids_of_their_own_and_ones_own_are_processed(
 
 def test_the_last_update_of_tags_counts(state: Identity) -> None:
     updates = [TagUpdate("a", ["1"]), TagUpdate("b", []), TagUpdate("a", ["2"])]
-    decision = do(state, UpdateEventTags(updates))
+    decision = do(state, UpdateEventTags(updates), saved={"a", "b"})
     assert isinstance(decision, Accepted)
     updated = [event for event in decision.events if isinstance(event, EventTagsUpdated)]
     assert len(updated) == len(decision.events)
     assert [(e.event_id, e.encrypted_tags) for e in updated] == [("a", ["2"]), ("b", [])]
+
+
+def test_of_events_that_the_owner_does_not_have_nothing_is_kept(state: Identity) -> None:
+    decision = do(state, UpdateEventTags([TagUpdate("a", ["1"])] * 2), saved={"b"})
+    assert decision == Accepted(Done(), [])
 
 
 def test_saved_events_are_read_with_leave(state: Identity) -> None:

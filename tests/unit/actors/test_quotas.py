@@ -36,7 +36,9 @@ PUBLISH = PublishPublicEvent("channel", "event", ["t"], 1, "signature", signatur
 
 
 def do(state: Identity, command: Command, **at: object) -> Decision:
-    """Decide, and evolve with what was decided."""
+    """Decide, and evolve with what was decided; saved events are all that a command names."""
+    if isinstance(command, UpdateEventTags):
+        at["saved"] = {update.event_id for update in command.updates}
     decision = decide(state, command, context(**at))  # type: ignore[arg-type] # test shorthand
     if isinstance(decision, Accepted):
         for event in decision.events:
@@ -104,7 +106,7 @@ LONG = NewSavedEvent(ME, FRIEND, None, 1, "p" * 1_000, [])
         (SaveEvents([LONG]), {"saved_events_bytes_max": 4_000}, Refusal.QUOTA_EXCEEDED, 3),
         (SaveEvents([LONG] * 4), {"saved_events_bytes_max": 4_000}, Refusal.QUOTA_EXCEEDED, 0),
         (
-            UpdateEventTags([TagUpdate("unknown", MANY_TAGS)]),
+            UpdateEventTags([TagUpdate("known", MANY_TAGS)]),
             {"saved_events_bytes_max": 8_000},
             Refusal.QUOTA_EXCEEDED,
             2,
@@ -168,16 +170,18 @@ def test_what_leaves_does_not_count_any_more(state: Identity) -> None:
     assert (state.by_sender, state.requests_by_sender) == ({}, {})
 
 
-def test_a_command_in_parts_is_refused_by_its_first_part_where_the_last_would_not_fit(
-    state: Identity,
-) -> None:
+def test_a_command_in_parts_is_refused_by_its_first_part_or_not_at_all(state: Identity) -> None:
     updates = [TagUpdate(f"event {number}", ["t"]) for number in range(100)]
     one_bytes = updated_tags_bytes(["t"])
-    cut = parts(UpdateEventTags(updates))
-    assert len(cut) > 2
+    first, *rest = parts(UpdateEventTags(updates))
+    assert len(rest) > 1
     too_small = IdentityLimits(saved_events_bytes_max=100 * one_bytes - 1)
-    assert decide(state, cut[0], context(limits=too_small)) is Refusal.QUOTA_EXCEEDED
+    assert do(state, first, limits=too_small) is Refusal.QUOTA_EXCEEDED
     enough = IdentityLimits(saved_events_bytes_max=100 * one_bytes)
-    for part in cut:
+    assert isinstance(do(state, first, limits=enough), Accepted)
+    # Another command comes in between and takes the room.
+    assert isinstance(do(state, SaveEvents([LONG]), limits=enough), Accepted)
+    for part in rest:
         assert isinstance(do(state, part, limits=enough), Accepted)
-    assert state.saved_bytes == 100 * one_bytes
+    assert state.saved_bytes > 100 * one_bytes
+    assert do(state, first, limits=enough) is Refusal.QUOTA_EXCEEDED
