@@ -114,8 +114,8 @@ class Limits(Section):
     no more itself. What others send it has the caps of its kind alone, so that a full history
     keeps no message out."""
     saved_events_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
-    """Events in one SAVE_EVENTS, stored all or none in one transaction that others wait for; or in
-    one UPDATE_EVENT_TAGS, sixteen in a transaction, so one that is refused may be done in part."""
+    """Events in one SAVE_EVENTS, stored in one transaction that others wait for, or in one
+    UPDATE_EVENT_TAGS, stored sixteen at a time. Either way all or none."""
     saved_event_bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
     """Payload of one saved event. A page of page_size_max of them stays at 128 MiB."""
     contract_bytes_max: int = Field(default=16 * KIB, ge=4 * KIB, le=MIB)
