@@ -236,6 +236,18 @@ async def test_forwards_within_forwards_to_ourselves_are_unwrapped_to_a_bound(
 # ---- bodies
 
 
+@pytest.mark.parametrize("protocol", ["messagepickup/3.0", "message-pickup/4.0"])
+async def test_a_receipt_that_names_no_messages_is_not_acknowledged(
+    network: WalletNetwork, bob: Wallet2, protocol: str
+) -> None:
+    receipt = in_form(f"{protocol}/messages-received", please_ack=[""], return_route="none")
+    assert (await say(network, bob, receipt)).status == 202
+    assert (await bob.status()).message_count == 0
+    right = {**receipt, "id": "odd-2", "body": {"message_id_list": []}}
+    assert (await say(network, bob, right)).status == 202
+    assert (await bob.status()).message_count == 1
+
+
 KINDS: Final = [
     "trust-ping/2.0/ping",
     "messagepickup/3.0/status-request",
