@@ -81,15 +81,16 @@ class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iat: int
     sub: str | None = None
     aud: str | list[str] | None = None
-    exp: float = inf
-    nbf: float = 0
+    exp: float | None = None
+    nbf: float | None = None
     jti: object = None
 
     def is_meant(self, is_own: Callable[[str], bool], now_s: int | None) -> bool:
         """Is it for us, and now? At any time where that is not known."""
         named = [self.aud] if isinstance(self.aud, str) else self.aud
         is_for_us = named is None or any(map(is_own, named))
-        return is_for_us and (now_s is None or self.nbf <= now_s < self.exp)
+        until_s = inf if self.exp is None else self.exp
+        return is_for_us and (now_s is None or (self.nbf or 0) <= now_s < until_s)
 
 
 def is_signed(value: Json) -> bool:
