@@ -233,9 +233,7 @@ class CommandEndpoint:
         for number, part in enumerate(parts(result.command)):
             if number:
                 # Which is not refused any more: the disk was looked at for the first.
-                submission = msgspec.structs.replace(
-                    submission, claim=None, charge=0.0, adds=False
-                )
+                submission = msgspec.structs.replace(submission, claim=None, charge=0.0, adds=False)
             if part is not submission.command:
                 submission = msgspec.structs.replace(submission, command=part, cost=turn_cost(part))
             reply = await self._gateway.submit(submission, size_bytes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eventstore.log.codec import encode
 from eventstore.log.content import text_of
-from eventstore.log.errors import CorruptRow
+from eventstore.log.errors import CorruptRow, PageTooLarge
 from eventstore.log.event_log import EventLog, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
 from eventstore.log.streams import identity_stream
@@ -149,11 +149,19 @@ def test_updates_of_unknown_and_foreign_events_change_nothing(log: EventLog) -> 
 def test_ids_are_known_as_those_of_their_owner_alone(log: EventLog) -> None:
     append(log, OWNER, saved("a", 1), saved("b\0", 2), tagged("a", "t"))
     append(log, identity_stream(OTHER_DID), saved("other", 1))
-    asked = ["a", "b\0", "other", "unknown"]
-    assert log.known_saved_events(OWNER, asked) == {"a", "b\0"}
+    named = ["a", "b\0", "other", "unknown"]
+    assert log.known_saved_events(OWNER, named) == {"a", "b\0"}
     assert log.known_saved_events(OWNER, []) == set()
     many = [f"unknown {number}" for number in range(1_000)]
     assert log.known_saved_events(identity_stream(OTHER_DID), [*many, "other"]) == {"other"}
+
+
+def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:
+    append(log, OWNER, saved("a", 1), saved("b", 2), tagged("a", "t"))
+    with pytest.raises(PageTooLarge):
+        log.query_saved_events(OWNER, ALL, offset=0, limit=2, bytes_max=10)
+    (one,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1, bytes_max=10).events
+    assert (one.event_id, one.encrypted_tags) == ("a", ["t"])
 
 
 def test_owners_do_not_see_each_other(log: EventLog) -> None:
