@@ -20,7 +20,14 @@ from actors.core.commands import (
     SaveContract,
     StoreContract,
 )
-from actors.core.decision import Accepted, ContractRefs, Decision, DecisionContext, RequestRefs
+from actors.core.decision import (
+    Accepted,
+    ContractRefs,
+    Decision,
+    DecisionContext,
+    RequestRefs,
+    exceeds,
+)
 from actors.core.identity import ContractRecord, Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import ContractsUpdated, Done, Registered
@@ -125,11 +132,14 @@ def _keep(
 
 def query_requests(
     state: Identity, command: QueryContractRequests, _context: DecisionContext
-) -> Accepted:
+) -> Decision:
     """A page of waiting contract requests in arrival order (8.3)."""
-    page = command.page
-    chosen = islice(state.requests.values(), page.offset, page.offset + page.size)
-    return Accepted(RequestRefs([r.version for r in chosen], len(state.requests)))
+    page, requests = command.page, state.requests
+    chosen = list(islice(requests.values(), page.offset, page.offset + page.size))
+    size_bytes = sum(request.stored_bytes for request in chosen)
+    if exceeds(page, len(chosen), size_bytes):
+        return Refusal.INVALID_COMMAND
+    return Accepted(RequestRefs([r.version for r in chosen], len(requests), size_bytes))
 
 
 def acknowledge_requests(
@@ -150,11 +160,18 @@ def acknowledge_requests(
 
 def query_contracts(
     state: Identity, command: QueryContracts, _context: DecisionContext
-) -> Accepted:
+) -> Decision:
     """A page of owned contracts, expired ones included, in arrival order (8.6)."""
-    matching = [r.version for r in state.contracts.values() if _matches(r, command)]
-    page = command.page
-    return Accepted(ContractRefs(matching[page.offset : page.offset + page.size], len(matching)))
+    page, contracts = command.page, state.contracts.values()
+    total, looked_at, matching = len(contracts), 0, iter(contracts)
+    if (command.did, command.expires_before_s, command.expires_after_s) != (None, None, None):
+        found = [record for record in contracts if _matches(record, command)]
+        total, looked_at, matching = len(found), total, iter(found)
+    chosen = list(islice(matching, page.offset, page.offset + page.size))
+    size_bytes = sum(record.stored_bytes for record in chosen)
+    if exceeds(page, len(chosen), size_bytes):
+        return Refusal.INVALID_COMMAND
+    return Accepted(ContractRefs([r.version for r in chosen], total, size_bytes, looked_at))
 
 
 def _matches(record: ContractRecord, command: QueryContracts) -> bool:

@@ -66,6 +66,7 @@ from eventstore.log.event_log import (
     LogFigures,
     PublicEventsFilter,
     PublicEventsPage,
+    SavedEventsFilter,
     SavedEventsPage,
     StorageFigures,
 )
@@ -423,6 +424,8 @@ class IdentityHost:
                     stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
                 )
         except PageTooLarge:
+            if isinstance(read.where, SavedEventsFilter):
+                self._charge(read.owner_did, bytes_max or 0)  # read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("page cannot be read: %s", type(error).__name__)
@@ -431,12 +434,13 @@ class IdentityHost:
             return memoryview(b"")
         answer = pack_page(page)
         if isinstance(page, SavedEventsPage) and len(answer) > _CHARGED_BYTES_MIN:
-            # Before it is answered: the owner's next command comes after it.
-            self._writer.call(lambda: self._charge(read.owner_did, len(answer)))
+            self._charge(read.owner_did, len(answer))
         return answer
 
     def _charge(self, owner: str, size_bytes: int) -> None:
-        self._host.charges.add_page_beside(owner, size_bytes, self._host.now_ms())
+        """Charge for a page before it is answered: the owner's next command comes after it."""
+        charges, now_ms = self._host.charges, self._host.now_ms
+        self._writer.call(lambda: charges.add_page_beside(owner, size_bytes, now_ms()))
 
     def _on_writer(self, run: Callable[[], _T], *, seconds_max: float | None = None) -> _T:
         done: Future[_T] = Future()

@@ -54,9 +54,9 @@ class PublicEventsEndpoint:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The page that the target names, or INVALID_COMMAND."""
-        # Of the raw target, which may be a whole URL: the router has decoded the path already.
-        path = request.raw_path.partition("?")[0]
-        query = read(path.partition(PREFIX)[2], request.query, self._limits)
+        # As it stands in the target: the router has decoded it already, and the prefix with it.
+        segment = request.rel_url.raw_path.split("/", 2)[2]
+        query = read(segment, request.query, self._limits)
         if isinstance(query, Rejected):
             self._refusals.count(DECENTRL, "", query.code.value)
             return respond(reject(query))
@@ -68,9 +68,12 @@ class PublicEventsEndpoint:
                 return respond(refuse(Refusal.RATE_LIMITED))
             found = await self._gateway.read(Read(query.did, query.page, query.where))
             if isinstance(found, Refused):
-                return respond(reject(page_refused(found, query.page)))
-            answer = await answer_of(found, lambda page: _answer(page, query.page))
-            charge_public(answer.size_bytes)
+                answer = reject(page_refused(found, query.page))
+            else:
+                answer = await answer_of(found, lambda page: _answer(page, query.page))
+            # One that is too large was read all the same.
+            is_read = answer.refusal is Refusal.INVALID_COMMAND
+            charge_public(self._limits.page_bytes_max if is_read else answer.size_bytes)
         return respond(answer)
 
 
