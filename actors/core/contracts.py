@@ -127,7 +127,30 @@ def _keep(
     own = when_full is Refusal.QUOTA_EXCEEDED
     if own and state.stored_bytes + size_bytes > limits.identity_bytes_max:
         return when_full
+    if not own and _has_its_share(state, contract, size_bytes, context):
+        return when_full
     return Accepted(Done(), [stored], ContractsUpdated())
+
+
+def _has_its_share(
+    state: Identity, contract: Contract, size_bytes: int, context: DecisionContext
+) -> bool:
+    """Has the other party of a contract so many here that one more is beyond its share?
+
+    Of one request its recipient makes as many contracts as it likes: each ephemeral key is another.
+    """
+    limits = context.limits
+    share = limits.queue_sender_share_max
+    most, bytes_max = limits.contracts_max * share, limits.contracts_bytes_max * share
+    if len(state.contracts) < most and state.contract_bytes + size_bytes <= bytes_max:
+        return False  # none has more than all together
+    parties = {contract.requestor_did, contract.recipient_did}
+    theirs = [
+        kept.stored_bytes
+        for kept in state.contracts.values()
+        if {kept.requestor_did, kept.recipient_did} == parties
+    ]
+    return bool(theirs) and (len(theirs) >= most or sum(theirs) + size_bytes > bytes_max)
 
 
 def query_requests(

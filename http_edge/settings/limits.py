@@ -89,9 +89,10 @@ class Limits(Section):
     queue_bytes_max: int = Field(default=64 * MIB, ge=KIB)
     """Payload bytes waiting for one identity. One page of them is the most that is read at once."""
     queue_sender_share_max: float = Field(default=0.5, gt=0, le=1)
-    """Part of a queue, in number and in bytes, that one sender fills, and of the places for
-    contract requests; a DIDComm sender is anonymous, so there it is one recipient key. One contact
-    cannot keep all others out, and a large backup still finds half of the room."""
+    """Part of a queue, in number and in bytes, that one sender fills, of the room for contracts
+    that others send, and of the places for contract requests; a DIDComm sender is anonymous, so
+    there it is one recipient key. One contact cannot keep all others out, and a large backup still
+    finds half of the room."""
     contract_requests_max: int = Field(default=1_000, ge=1)
     """Contract requests waiting for one identity. Strangers may send these, so the cap is lower
     than that of messages."""
