@@ -416,7 +416,15 @@ def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> boo
     live, limits = context.live, context.limits
     if not live.lease_ms:
         return False
-    newest = next(((i, m) for i, m in reversed(state.messages.items()) if m.is_envelope), None)
+    # What is held back by its sender's wish says nothing of what was queued before it.
+    newest = next(
+        (
+            (i, m)
+            for i, m in reversed(state.messages.items())
+            if m.is_envelope and not _is_held_back(i, context)
+        ),
+        None,
+    )
     if newest is not None and newest[1].version > live.since and newest[0] not in context.leases:
         return False
     held = held_bytes = leased = 0
@@ -429,6 +437,11 @@ def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> boo
                 held_bytes += message.size_bytes
     has_room = held < limits.live_in_flight_max and leased < limits.leased_max
     return has_room and (not held or held_bytes + size_bytes <= live.bytes_max)
+
+
+def _is_held_back(message_id: str, context: DecisionContext) -> bool:
+    lease = context.leases.get(message_id)
+    return lease is not None and lease.session == HELD_BACK
 
 
 def queued_live(queued: MessageQueued, reply: EnvelopeQueued, context: DecisionContext) -> Accepted:

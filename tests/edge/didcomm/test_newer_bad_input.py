@@ -22,7 +22,7 @@ from tests.edge.didcomm.wallet_network import WalletNetwork
 from tests.edge.identities import Json
 from tests.edge.mediator import Answer
 
-PAST_S: Final = 1_000_000_000
+PASSED_S: Final = (1_000_000_000, 0.5, 0, -5)
 FUTURE_S: Final = 4_000_000_000
 
 
@@ -107,12 +107,13 @@ async def test_no_agent_fetches_or_removes_what_is_anothers(
 # ---- times
 
 
+@pytest.mark.parametrize("over_s", PASSED_S)
 async def test_a_message_whose_time_is_over_is_not_handled(
-    network: WalletNetwork, bob: Wallet2
+    network: WalletNetwork, bob: Wallet2, over_s: float
 ) -> None:
     updates = [{"recipient_did": "did:example:late", "action": "add"}]
     late = in_form(
-        "coordinate-mediation/2.0/keylist-update", body={"updates": updates}, expires_time=PAST_S
+        "coordinate-mediation/2.0/keylist-update", body={"updates": updates}, expires_time=over_s
     )
     facts = network.mediator.facts()
     answer = await say(network, bob, late)
@@ -123,10 +124,11 @@ async def test_a_message_whose_time_is_over_is_not_handled(
     assert len((await bob.query_recipients()).dids) == 2
 
 
+@pytest.mark.parametrize("over_s", PASSED_S)
 async def test_a_forward_whose_time_is_over_stores_nothing(
-    network: WalletNetwork, bob: Wallet2, recipient: Recipient2, alice: Sender
+    bob: Wallet2, recipient: Recipient2, alice: Sender, over_s: float
 ) -> None:
-    late = await alice.forward(recipient.did, "late", expires_time=PAST_S)
+    late = await alice.forward(recipient.did, "late", expires_time=over_s)
     assert (late.status, late.json) == (410, {"error": "expired"})
     assert (await bob.status()).message_count == 0
     assert (await alice.forward(recipient.did, "early", expires_time=FUTURE_S)).status == 202
