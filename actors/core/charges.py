@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.core.commands import Submission
-from actors.core.cost import page_cost, size_cost, source_key
+from actors.core.cost import page_cost, source_key
 from actors.core.decision import ContractRefs, Refs
 from actors.core.limits import HostLimits
 from actors.core.rate_limits import RateLimit
@@ -41,6 +41,6 @@ class Charges:
             units = page_cost(len(reply.versions), reply.size_bytes, looked_at)
             self._rate.charge(submission.source, now_ms / 1000, units)
 
-    def add_page_beside(self, owner: str, size_bytes: int, now_ms: int) -> None:
+    def add_page_beside(self, owner: str, units: float, now_ms: int) -> None:
         """Charge an identity for a page of its events that was read beside its commands."""
-        self._rate.charge(source_key(owner), now_ms / 1000, size_cost(size_bytes))
+        self._rate.charge(source_key(owner), now_ms / 1000, units)

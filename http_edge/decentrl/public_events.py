@@ -15,6 +15,7 @@ from multidict import MultiMapping
 from actors.core.commands import Page, Read
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
+from actors.host.packed_page import FoundPage
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import Seconds
 from http_edge.decentrl.answers import (
@@ -66,15 +67,29 @@ class PublicEventsEndpoint:
             if is_owing():
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value)
                 return respond(refuse(Refusal.RATE_LIMITED))
-            found = await self._gateway.read(Read(query.did, query.page, query.where))
-            if isinstance(found, Refused):
-                answer = reject(page_refused(found, query.page))
-            else:
-                answer = await answer_of(found, lambda page: _answer(page, query.page))
-            # One that is too large was read all the same.
-            is_read = answer.refusal is Refusal.INVALID_COMMAND
-            charge_public(self._limits.page_bytes_max if is_read else answer.size_bytes)
+            answer = await self._page(query)
         return respond(answer)
+
+    async def _page(self, query: PublicQuery) -> Answer:
+        """The page, for which its address has paid or owes."""
+        matching = 0
+
+        def answering(found: FoundPage) -> Answer:
+            nonlocal matching
+            matching = found.total
+            return _answer(found, query.page)
+
+        found = await self._gateway.read(Read(query.did, query.page, query.where))
+        if isinstance(found, Refused):
+            answer = reject(page_refused(found, query.page))
+        else:
+            answer = await answer_of(found, answering)
+        # One that is too large was read all the same; and to look for an event on the list of a tag
+        # takes as long as to write a byte.
+        is_read = answer.refusal is Refusal.INVALID_COMMAND
+        size_bytes = self._limits.page_bytes_max if is_read else answer.size_bytes
+        charge_public(size_bytes + matching * max(1, len(query.where.tags)))
+        return answer
 
 
 class PublicQuery(msgspec.Struct, frozen=True):

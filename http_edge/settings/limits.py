@@ -77,7 +77,7 @@ class Limits(Section):
     public events."""
     reads_in_flight_max: int = Field(default=8, ge=1, le=10_000)
     """Reads of saved and public events that one edge process has under way; more wait. Each may be
-    a page of page_bytes_max, and a host reads seven at once."""
+    a page of page_bytes_max, and a host reads two at once."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of pages of messages that one transaction answers beside the first; beyond, queries
     are answered TEMPORARILY_UNAVAILABLE."""

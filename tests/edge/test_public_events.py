@@ -352,6 +352,20 @@ async def test_an_address_pays_for_a_page_that_is_read_and_too_large(
     assert pages == [400, 429]
 
 
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 4}}])
+async def test_an_address_pays_for_all_events_that_match_its_query(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """They are counted for the total, on the list of each tag, however few are shown."""
+    tags = [f"{number}" for number in range(16)]
+    for _ in range(250):
+        await mediator.publish(alice, "x", tags=tags)
+        clock.advance(60)
+    path = f"/public/{alice.did}?page_size=1&tags={'&tags='.join(tags)}"
+    pages = [(await mediator.get(path)).status for _ in range(9)]
+    assert pages == [200] * 8 + [429]  # of 5 tokens each, 4 of them for 16 lists of 250
+
+
 @pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
 async def test_one_event_alone_is_a_page_of_any_size(mediator: Mediator, alice: Identity) -> None:
     await mediator.register(alice)

@@ -31,7 +31,7 @@ from actors.core.commands import (
     TagUpdate,
     UpdateEventTags,
 )
-from actors.core.cost import COSTLY, cost, page_cost, parts, turn_cost
+from actors.core.cost import COSTLY, cost, history_cost, page_cost, parts, turn_cost
 from actors.core.decide import RULES
 from actors.core.decision import ContractRefs
 from actors.core.limits import HostLimits, RetentionPace
@@ -105,6 +105,13 @@ def test_an_empty_page_costs_no_more_than_the_question() -> None:
     assert page_cost(0, 0) == 0
     assert 0 < page_cost(0, 0, looked_at=100) < page_cost(0, 0, looked_at=10_000)
     assert 0 < page_cost(10, 10 * KIB) < page_cost(1_000, KIB * KIB)
+
+
+def test_a_page_of_a_long_history_costs_more_and_of_many_tags_the_most() -> None:
+    assert history_cost(KIB, 0, 16) == 0
+    few = history_cost(KIB, 1_000, 1)
+    assert 0 < few < 1 < history_cost(KIB, 1_000_000, 1) < history_cost(KIB, 1_000_000, 2)
+    assert history_cost(KIB, 1_000_000, 2) < history_cost(KIB, 1_000_000, 16)
 
 
 def test_what_was_looked_through_for_a_page_is_charged_behind_it() -> None:
