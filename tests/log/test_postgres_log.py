@@ -283,6 +283,17 @@ def test_a_server_that_stands_still_is_given_up_in_time(server_of_its_own: Datab
         assert stored == [*range(1, len(stored) + 1)]
 
 
+def test_who_may_wait_for_ever_leaves_a_connection_that_may_not(postgres_url: str) -> None:
+    bounds = PostgresBounds(connections_kept=1, connections_max=1, answer_s_max=7)
+    # Making indexes and comparing read models takes as long as the log is large.
+    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
+        for waits_for_ever in (contextlib.nullcontext, store.scratch):
+            with waits_for_ever():
+                pass
+            with store._connections.connection() as connection:
+                assert connection.answer_s_max == 7
+
+
 def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
     bounds = PostgresBounds(connections_kept=1, connections_max=2, connect_s_max=1)
     with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
