@@ -53,7 +53,11 @@ def test_an_entry_authorizes_and_announces_so_many_keys_and_no_more() -> None:
     made = log()
     made.add(STATE, ONE, updateKeys=keys, nextKeyHashes=hashed)
     assert document(made) is not None
-    for more in ({"updateKeys": [*others, *keys]}, {"nextKeyHashes": [*hashed, hashed[0]]}):
+    too_many: list[dict[str, Any]] = [
+        {"updateKeys": [*others, *keys]},
+        {"nextKeyHashes": [*hashed, hashed[0]]},
+    ]
+    for more in too_many:
         made = log()
         made.add(STATE, ONE, **more)
         assert document(made) is None
