@@ -356,10 +356,9 @@ def _is_consistent(message: Message, packed_by: AgentAccount | None) -> bool:
 
 
 def _is_same(one: str, other: object) -> bool:
-    """Do two spellings name one DID?"""
-    if not isinstance(other, str):
-        return False
-    return one == other or (bool(other) and canonical_name(one) == canonical_name(other))
+    """Do two spellings name one DID? What has no name is the same as nothing but itself."""
+    name = canonical_name(other)
+    return one == other or (name is not None and canonical_name(one) == name)
 
 
 def _object(text: bytes) -> Json | None:
