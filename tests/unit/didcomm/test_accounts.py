@@ -301,12 +301,14 @@ async def test_a_forward_finds_a_key_by_its_name_on_the_other_curve(mediator: Me
     # Registered under its own name later, that is what counts.
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
-    await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
-    assert await mediator.forward(image, b"unknown") is Refusal.KEY_UNKNOWN
     await mediator.keylists.change(me, COMMAND, KeyChanges([image], [], frozenset()))
     assert isinstance(await mediator.forward(image, b"direct"), EnvelopeQueued)
+    assert (await mediator.waiting(OLD), await mediator.waiting(me)) == (4, 1)
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
     assert isinstance(await mediator.forward(OLD_NAME, b"by its twin"), EnvelopeQueued)
     assert (await mediator.waiting(OLD), await mediator.waiting(me)) == (4, 2)
+    await mediator.keylists.change(me, COMMAND, KeyChanges([], [image], frozenset()))
+    assert await mediator.forward(image, b"unknown") is Refusal.KEY_UNKNOWN
 
 
 # Rotation -----------------------------------------------------------------------------------
