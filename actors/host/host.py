@@ -444,11 +444,11 @@ class Host:
     def _prove(self, transaction: Transaction) -> Refusal | None:
         """Do the partitions still belong to this host? Then what it says without storing counts.
 
-        Another owner's claim would be the next row of the partition's stream.
+        Another owner's claim would be the next row of the partition's stream, behind our own seal.
         """
         try:
             for partition in transaction.partitions:
-                if self._log.read_stream(partition.stream, after=partition.version, limit=1):
+                if not partitions.is_newest(self._log, partition):
                     return self._resolve_conflict(transaction)
         except LogError as error:
             extra = {"request_ids": request_ids(transaction.items)}

@@ -154,6 +154,15 @@ def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
     return None
 
 
+def is_newest(log: EventLog, partition: OwnedPartition) -> bool:
+    """Does the stream of a partition end where its owner believes?
+
+    Another owner's claim follows there; in a fail-over a server may have lost the end.
+    """
+    rows = log.read_stream(partition.stream, after=partition.version - 1, limit=2)
+    return [row.originator_version for row in rows] == [partition.version]
+
+
 def is_sealed(log: EventLog, partition: OwnedPartition) -> bool:
     """Is the newest seal that was made of this partition in the log?"""
     rows = log.read_stream(partition.stream, after=partition.version - 1, limit=1)

@@ -32,6 +32,8 @@ class LogError(Exception):
 class AppendConflict(LogError):
     """Another writer stored one of these versions first; nothing of this batch was stored.
 
+    Or the seal that it follows is not there: a server lost it in a fail-over.
+
     The other writer can be this one, if an append whose outcome was unknown is made again: look
     for the batch's own seal before believing the conflict.
     """

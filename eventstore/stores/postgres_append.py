@@ -4,7 +4,9 @@ A function in the database takes the lock, which keeps positions in the order of
 rows, contents and depths of queues. It begins when all that it stores has arrived, and the server
 commits when it ends: a host that is paused or cut off in the middle has no lock. Where
 indexes have to be read besides, the transaction stays open for them, and the server ends it when
-nothing comes for two seconds. The fence is the primary key: a row that is there is a conflict.
+nothing comes for two seconds. The fence is the primary key: a row that is there is a conflict. So
+is a seal whose predecessor is not there: the server lost commits in a fail-over, and what its owner
+has in memory is not in the log.
 
 The lock is an advisory one of the transaction: one of the table, as earlier releases take it, would
 wait for VACUUM. These and an append wait for each other too, because an INSERT locks the table
@@ -22,26 +24,37 @@ from psycopg.rows import TupleRow
 
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import QueueDepth
-from eventstore.log.events import Event
+from eventstore.log.events import SEAL_TOPIC, Event
 from eventstore.read_models.queue_depths import CHANGES, NAMES
 
 KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
 """Keeps out every append, of an earlier release too, and VACUUM."""
 _TURN: Final = int.from_bytes(b"append", "big")
 FUNCTION: Final = f"""
-    DO $make$ BEGIN IF to_regproc('poste_append_4') IS NULL THEN
-    CREATE FUNCTION poste_append_4(
+    DO $make$ BEGIN IF to_regproc('poste_append_5') IS NULL THEN
+    CREATE FUNCTION poste_append_5(
         streams uuid[], versions bigint[], topics text[], states bytea[], kept bytea[],
         erased_streams uuid[], erased_versions bigint[],
         queues bytea[], numbers bigint[], sizes bigint[], since bigint[], dids bytea[],
         outbounds smallint[], expires bigint[], requests bigint[], contracts bigint[],
         registrations bigint[], idle bigint[], published bigint[]
-    ) RETURNS bigint[] LANGUAGE plpgsql AS $$
+    ) RETURNS bigint[] LANGUAGE plpgsql
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+    AS $$
     DECLARE
         positions bigint[];
     BEGIN
         PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
         PERFORM pg_advisory_xact_lock({_TURN});
+        IF EXISTS (
+            SELECT FROM unnest(streams, versions, topics) AS r (stream, version, topic)
+            WHERE topic = '{SEAL_TOPIC}' AND version > 1 AND NOT EXISTS (
+                SELECT FROM public.stored_events
+                WHERE originator_id = stream AND originator_version = version - 1
+            )
+        ) THEN
+            RAISE unique_violation USING MESSAGE = 'the seal before this one is not there';
+        END IF;
         WITH given AS (
             SELECT * FROM unnest(streams, versions, topics, states) WITH ORDINALITY
             AS r (originator_id, originator_version, topic, state, number)
@@ -72,10 +85,14 @@ FUNCTION: Final = f"""
     END $$;
     END IF; END $make$
     """  # noqa: S608 - own text
-"""Another one gets another name: nodes of two releases append to one log."""
+"""Another one gets another name: nodes of two releases append to one log.
+
+A connection plans it once, it may be while the tables are empty: then it would read all of them in
+each append, under the lock, until the server has looked at them anew.
+"""
 # In binary form, because bytes as text are twice as long.
 _APPEND: Final = (
-    "SELECT poste_append_4(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
+    "SELECT poste_append_5(%b::uuid[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[],"
     " %b::uuid[], %b::bigint[], %b::bytea[], %b::bigint[], %b::bigint[], %b::bigint[],"
     " %b::bytea[], %b::smallint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],"
     " %b::bigint[], %b::bigint[])"

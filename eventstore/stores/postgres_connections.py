@@ -142,6 +142,8 @@ class PostgresConnections:
             if self._pool.closed:
                 self._pool.open()
             with self._pool.connection() as connection:
+                # Who had it before may have been let wait for longer.
+                connection.answer_s_max = self._bounds.answer_s_max
                 yield connection
         except Error as error:
             if self._is_one_of_several and isinstance(error, OperationalError):
@@ -181,7 +183,6 @@ class PostgresConnections:
             # The others are to the same server: one after the other would take too long.
             self._pool.drain()
             raise
-        connection.answer_s_max = self._bounds.answer_s_max
 
     def _try(self, parameters: Mapping[str, Any]) -> None:
         """Connect once by hand: the pool would only say that it got no connection."""

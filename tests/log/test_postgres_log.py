@@ -16,10 +16,15 @@ import psycopg
 import pytest
 from eventsourcing.persistence import NotSupportedError, PersistenceError
 
+from actors.core.commands import Page, QueryContracts, QueueMessage, SaveContract
+from actors.core.refusals import Refusal
+from actors.core.replies import ContractsPage, Done, Refused
 from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogUnavailable, UnsafeLog
 from eventstore.log.event_log import EventLog, QueueDepth, WaitingQueue
 from eventstore.log.events import MessagesRemoved
+from eventstore.log.seal import GENESIS, seal
+from eventstore.log.verify import Finding, verify
 from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_append import append as append_rows
@@ -30,6 +35,7 @@ from tests.cluster.server import ended
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, OTHER, OWNER, OWNER_DID, append, message
+from tests.unit.actors.given import contract, host, registration, run, submission, unclaimed
 
 pytestmark = pytest.mark.postgres
 
@@ -115,6 +121,26 @@ def test_an_append_is_one_question_and_one_answer(
     assert len(questions) == 1
     assert [len(log.read_contents(after=n - 1, until=n)) for n in (1, 2, 3)] == [0, 1, 0]
     assert log.waiting_queues(limit=9) == [WaitingQueue(OWNER_DID, 1, 1200, 5, outbound=False)]
+
+
+def test_no_append_reads_a_whole_table_also_if_it_was_planned_when_that_was_empty(
+    log: EventLog, postgres_url: str
+) -> None:
+    removed = MessagesRemoved(
+        at_ms=AT_MS, command=COMMAND, message_ids=["m"], reason="purged", versions=[*range(99)]
+    )
+    nothing: dict[str, Any] = {"epoch": 1, "at_ms": AT_MS, "window_ms": 1, "nonces": b""}
+    sealed = seal([], [], partition="shard-0", previous=GENESIS, **nothing)
+    scans = "SELECT pg_stat_get_xact_numscans('stored_events'::regclass)"
+    with psycopg.connect(postgres_url) as connection:
+        for seals in range(1, 20):
+            rows = [
+                encode(OWNER, 2 * seals, message()),
+                encode(OWNER, 2 * seals + 1, removed),
+                encode(OTHER, seals, sealed),
+            ]
+            append_rows(connection.cursor(), rows, [message(), removed, sealed], [])
+        assert connection.execute(scans).fetchone() == (0,)
 
 
 def test_who_stands_still_in_an_append_keeps_others_waiting_for_three_seconds_at_most(
@@ -281,6 +307,39 @@ def test_a_server_that_stands_still_is_given_up_in_time(server_of_its_own: Datab
                 append(log, OWNER, message())
             stored = [row.originator_version for row in log.read_stream(OWNER)]
         assert stored == [*range(1, len(stored) + 1)]
+
+
+def test_after_a_fail_over_that_lost_commits_an_owner_goes_on_with_what_the_log_has(
+    log: EventLog, postgres_url: str
+) -> None:
+    me, friend = "did:x:me", "did:x:friend"
+    owner, contracts = host(log), QueryContracts(Page(0, 9))
+    # One that stores nothing, and one that does.
+    for command in (
+        unclaimed(me, contracts),
+        submission(me, QueueMessage(friend, b"hi"), sender=friend),
+    ):
+        run(owner, submission(me, registration(me)))
+        kept = log.position()
+        (done,) = run(owner, submission(me, SaveContract(contract(friend, me))))
+        assert done == Done()
+        run_sql(postgres_url, f"DELETE FROM stored_events WHERE notification_id > {kept}")
+        (refused,) = run(owner, command)
+        assert refused == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+        (page,) = run(owner, submission(me, contracts))
+        assert page == ContractsPage([], 0)
+    assert not [found for found in verify(log) if isinstance(found, Finding)]
+
+
+def test_who_may_wait_for_ever_leaves_a_connection_that_may_not(postgres_url: str) -> None:
+    bounds = PostgresBounds(connections_kept=1, connections_max=1, answer_s_max=7)
+    # Making indexes and comparing read models takes as long as the log is large.
+    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
+        for waits_for_ever in (contextlib.nullcontext, store.scratch):
+            with waits_for_ever():
+                pass
+            with store._connections.connection() as connection:
+                assert connection.answer_s_max == 7
 
 
 def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
