@@ -26,6 +26,7 @@ from actors.host.host_connection import (
     UNPROVEN_MAX,
     Answer,
     Answered,
+    EdgeConnection,
     Hello,
     HostAddress,
     HostServer,
@@ -234,6 +235,21 @@ async def test_an_edge_knows_that_it_has_had_every_push_of_a_host_that_ends_in_o
         end()
         await asyncio.wait_for(client.ended(), WAIT_S)
         assert (client.has_left, came.empty()) == (is_in_order, True)
+
+
+async def test_no_push_finds_the_connection_before_where_the_next_one_is_welcomed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await connect_to_host(host.address, EDGE, nowhere)
+    found, send = [], EdgeConnection.send
+
+    def noted(connection: EdgeConnection, number: int, content: bytes) -> None:
+        found.append(host.server._connections.get(EDGE))
+        send(connection, number, content)
+
+    monkeypatch.setattr(EdgeConnection, "send", noted)
+    await connect_to_host(host.address, EDGE, nowhere)
+    assert found == [None]
 
 
 async def test_what_is_pushed_with_an_answer_arrives_though_the_caller_has_given_up(
