@@ -88,12 +88,11 @@ def test_a_log_of_the_release_before_gets_the_index_and_the_room(
         assert run_sql(postgres_url, room) == [(["fillfactor=70"],)]
 
 
-def test_an_append_is_one_question_and_one_answer(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    depths = [QueueDepth(OWNER, 1, 1200, 5, OWNER_DID)]
+@pytest.fixture
+def questions(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the log waits for an answer to from here on."""
     append(log, OWNER, message(bytes(1200)))  # connects
-    questions = []
+    questions: list[Any] = []
     wait = BoundedConnection.wait
 
     def noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
@@ -112,6 +111,11 @@ def test_an_append_is_one_question_and_one_answer(
         return wait(connection, noted(steps) if is_ours else steps, *arguments)
 
     monkeypatch.setattr(BoundedConnection, "wait", counted)
+    return questions
+
+
+def test_an_append_is_one_question_and_one_answer(log: EventLog, questions: list[Any]) -> None:
+    depths = [QueueDepth(OWNER, 1, 1200, 5, OWNER_DID)]
     queued = message(bytes(1200))
     removed = MessagesRemoved(
         at_ms=AT_MS, command=COMMAND, message_ids=["message"], reason="purged", versions=[1]
@@ -121,6 +125,21 @@ def test_an_append_is_one_question_and_one_answer(
     assert len(questions) == 1
     assert [len(log.read_contents(after=n - 1, until=n)) for n in (1, 2, 3)] == [0, 1, 0]
     assert log.waiting_queues(limit=9) == [WaitingQueue(OWNER_DID, 1, 1200, 5, outbound=False)]
+
+
+def test_what_a_command_reads_is_one_question_and_one_answer(
+    log: EventLog, questions: list[Any]
+) -> None:
+    for read in (
+        lambda: log.load_snapshots([OWNER, OTHER]),
+        lambda: log.read_streams({OWNER: 0, OTHER: 0}, limit=9),
+        lambda: log.read_stream(OWNER),
+        lambda: log.read_records(OWNER, [1]),
+        lambda: log.known_saved_events(OWNER, ["a", "b"]),
+    ):
+        questions.clear()
+        read()
+        assert len(questions) == 1
 
 
 def test_no_append_reads_a_whole_table_also_if_it_was_planned_when_that_was_empty(
