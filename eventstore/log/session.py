@@ -47,9 +47,9 @@ class LogSession(Session, Protocol):
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
         """Erase the contents of the rows of these streams and versions that have one."""
 
-    def snapshots(self, streams: Sequence[UUID]) -> Sequence[tuple[UUID, int, int, bytes]]:
-        """Stream, version, fold and state of the stored snapshots of these streams."""
-        find = "SELECT version, fold, state FROM snapshots WHERE stream = ?"
+    def states(self, table: str, streams: Sequence[UUID]) -> Sequence[tuple[UUID, int, int, bytes]]:
+        """Stream, version, fold and stored state of these streams, in a table of snapshots."""
+        find = f"SELECT version, fold, state FROM {table} WHERE stream = ?"  # noqa: S608 - own text
         return [(s, *row) for s in streams for row in self.rows(find, (s.bytes,))]
 
     def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:

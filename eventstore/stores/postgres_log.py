@@ -282,9 +282,9 @@ class _Session(LogSession):
         return [LogRow(*row) for row in found]
 
     @override
-    def snapshots(self, streams: Sequence[UUID]) -> Sequence[tuple[UUID, int, int, bytes]]:
+    def states(self, table: str, streams: Sequence[UUID]) -> Sequence[tuple[UUID, int, int, bytes]]:
         found = self.rows(
-            "SELECT stream, version, fold, state FROM snapshots WHERE stream = ANY(?)",
+            f"SELECT stream, version, fold, state FROM {table} WHERE stream = ANY(?)",  # noqa: S608 - own text
             ([stream.bytes for stream in streams],),
         )
         return [(UUID(bytes=stream), *row) for stream, *row in found]

@@ -267,10 +267,7 @@ class RecorderLog(EventLog):
 
     @override
     def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
-        with self._asking() as session:
-            found = session.snapshots(streams)
-        checked = [(row[0], _checked(*row)) for row in found]
-        return {stream: one for stream, one in checked if one is not None}
+        return self._load("snapshots", streams)
 
     @override
     def read_streams(
@@ -281,7 +278,7 @@ class RecorderLog(EventLog):
 
     @override
     def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        return self._load("snapshots", stream)
+        return self._load("snapshots", [stream]).get(stream)
 
     @override
     def read_snapshots(
@@ -301,7 +298,7 @@ class RecorderLog(EventLog):
 
     @override
     def load_archived_state(self, stream: UUID) -> Snapshot | None:
-        return self._load("archived_states", stream)
+        return self._load("archived_states", [stream]).get(stream)
 
     @override
     def read_archived_states(
@@ -384,12 +381,11 @@ class RecorderLog(EventLog):
     def close(self) -> None:
         self._store.close()
 
-    def _load(self, table: str, stream: UUID) -> Snapshot | None:
-        find = f"SELECT version, fold, state FROM {table} WHERE stream = ?"  # noqa: S608 - own text
+    def _load(self, table: str, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
         with self._asking() as session:
-            for version, fold, state in session.rows(find, (stream.bytes,)):
-                return _checked(stream, version, fold, bytes(state))
-        return None
+            found = session.states(table, streams)
+        checked = [(row[0], _checked(*row)) for row in found]
+        return {stream: one for stream, one in checked if one is not None}
 
     def _page_of(
         self, table: str, after: bytes, limit: int
