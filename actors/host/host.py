@@ -172,8 +172,7 @@ class Host:
         """
         now_ms = self._clock()
         self._registry.expire(now_ms)
-        transaction = Transaction(now_ms, self._limits.timestamp_window_ms)
-        transaction.items = items
+        transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
         self.cache.read_ahead([one for _, one in items], self._ownership.owned, now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
@@ -310,7 +309,8 @@ class Host:
         partition = self._partition(submission.partition) if runs else None
         if (claim is not None and shard is None) or (runs and partition is None):
             return Outcome(_NOT_OWNER)
-        if partition and not self._belongs(transaction, submission.target_did, partition):
+        target = submission.target_did
+        if partition is not None and not self._belongs(transaction, target, partition):
             return Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
             refusal = self._nonces.check(transaction, shard, claim, self._is_known)

@@ -62,20 +62,22 @@ class Transaction:
     the append fails, everything touched has to be dropped.
 
     Attributes:
+        items: What is run in it, each with the edge that asks.
         log_failed: Could the log not be read or written? Then nothing more is asked of it: each
             question may take as long as the log's time-out, and all clients wait for the sum.
         is_short_of_disk: Does it take only what adds next to nothing?
     """
 
-    def __init__(self, now_ms: int, window_ms: int) -> None:
+    def __init__(
+        self, items: Sequence[tuple[str, Submission]], now_ms: int, window_ms: int
+    ) -> None:
         """An empty transaction, decided at ``now_ms`` under a timestamp window."""
+        self.items = items
         self.now_ms = now_ms
         self._window_ms = window_ms
         self._parts: dict[OwnedPartition, TransactionPart] = {}
         self.touched: dict[str, CachedIdentity] = {}
         self.leased: list[tuple[str, Leasing]] = []
-        self.items: Sequence[tuple[str, Submission]] = ()
-        """What is run in it, each with the edge that asks."""
         self.log_failed = False
         self.is_short_of_disk = False
         self.misplaced: set[str] = set()
