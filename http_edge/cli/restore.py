@@ -81,8 +81,7 @@ def _point_in_log(text: str) -> AsOf:
     "until",
     type=_point_in_log,
     metavar="TIME|POSITION",
-    help="End with the last whole transaction until then, or up to this position of the log."
-    " Contents that were erased since stay erased.",
+    help="End with the last whole transaction until then, or up to this position of the log.",
 )
 @json_option
 @with_settings("data_dir")
