@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -29,10 +28,10 @@ from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_append import append as append_rows
 from eventstore.stores.postgres_bounds import PostgresBounds
-from eventstore.stores.postgres_connections import BoundedConnection
 from eventstore.stores.postgres_log import PostgresStore
 from tests.cluster.server import ended
 from tests.database_server import DatabaseServer, database_directory
+from tests.log.questions import noted_questions
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, OTHER, OWNER, OWNER_DID, append, message
 from tests.unit.actors.given import contract, host, registration, run, submission, unclaimed
@@ -89,32 +88,12 @@ def test_a_log_of_the_release_before_gets_the_index_and_the_room(
 
 
 @pytest.fixture
-def questions(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the log waits for an answer to from here on."""
+def questions(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     append(log, OWNER, message(bytes(1200)))  # connects
-    questions: list[Any] = []
-    wait = BoundedConnection.wait
-
-    def noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        ready, is_first = None, True
-        while True:
-            try:
-                step = steps.send(ready)
-            except StopIteration as end:
-                return end.value
-            if is_first:  # else there is nothing to wait for
-                questions.append(step)
-            ready, is_first = (yield step), False
-
-    def counted(connection: BoundedConnection, steps: Any, *arguments: Any) -> Any:
-        is_ours = threading.current_thread() is threading.main_thread()  # the pool has others
-        return wait(connection, noted(steps) if is_ours else steps, *arguments)
-
-    monkeypatch.setattr(BoundedConnection, "wait", counted)
-    return questions
+    return noted_questions(monkeypatch)
 
 
-def test_an_append_is_one_question_and_one_answer(log: EventLog, questions: list[Any]) -> None:
+def test_an_append_is_one_question_and_one_answer(log: EventLog, questions: list[object]) -> None:
     depths = [QueueDepth(OWNER, 1, 1200, 5, OWNER_DID)]
     queued = message(bytes(1200))
     removed = MessagesRemoved(
@@ -128,7 +107,7 @@ def test_an_append_is_one_question_and_one_answer(log: EventLog, questions: list
 
 
 def test_what_a_command_reads_is_one_question_and_one_answer(
-    log: EventLog, questions: list[Any]
+    log: EventLog, questions: list[object]
 ) -> None:
     for read in (
         lambda: log.load_snapshots([OWNER, OTHER]),
