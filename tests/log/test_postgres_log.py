@@ -41,14 +41,6 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def server_of_its_own() -> Iterator[DatabaseServer]:
-    with database_directory() as directory:
-        server = DatabaseServer.new(directory / "one")
-        server.start()
-        yield server
-
-
-@pytest.fixture
 def log(postgres_url: str) -> Iterator[EventLog]:
     with closing(open_log(postgres_url)) as opened:
         yield opened
@@ -331,40 +323,6 @@ def test_after_a_fail_over_that_lost_commits_an_owner_goes_on_with_what_the_log_
     assert not [found for found in verify(log) if isinstance(found, Finding)]
 
 
-def test_who_may_wait_for_ever_leaves_a_connection_that_may_not(postgres_url: str) -> None:
-    bounds = PostgresBounds(connections_kept=1, connections_max=1, answer_s_max=7)
-    # Making indexes and comparing read models takes as long as the log is large.
-    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
-        for waits_for_ever in (contextlib.nullcontext, store.scratch):
-            with waits_for_ever():
-                pass
-            with store._connections.connection() as connection:
-                assert connection.answer_s_max == 7
-
-
-def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
-    bounds = PostgresBounds(connections_kept=1, connections_max=2, connect_s_max=1)
-    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
-        with store.reading(), store.reading():
-            with pytest.raises(PersistenceError), store.reading():
-                pytest.fail("a third connection")
-            ((found,),) = run_sql(
-                postgres_url,
-                "SELECT count(*) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()",
-            )
-            assert found == 2
-        with store.reading() as session:
-            assert session.rows("SELECT 1")
-
-
-def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
-    url = f"{postgres_url}&application_name=from-the-url"
-    with closing(PostgresStore(url)) as store, store.reading() as session:
-        ((name,),) = session.rows("SHOW application_name")
-    assert name == "from-the-url"
-
-
 def test_a_log_from_before_its_later_columns_opens_and_works(postgres_url: str) -> None:
     run_sql(
         postgres_url,
@@ -381,13 +339,6 @@ def test_a_log_from_before_its_later_columns_opens_and_works(postgres_url: str) 
             assert log.waiting_queues(limit=9) == [kept, owned]
             assert log.waiting_queues(outbound_only=True, limit=9) == [owned]
             assert log.figures().queue_messages == 2 + version
-
-
-def test_waits_within_the_server_are_bounded(postgres_url: str) -> None:
-    with closing(PostgresStore(postgres_url)) as store, store.writing() as session:
-        ((lock,),) = session.rows("SHOW lock_timeout")
-        ((idle,),) = session.rows("SHOW idle_in_transaction_session_timeout")
-    assert (lock, idle) == ("10s", "15s")
 
 
 def test_a_reading_transaction_cannot_write(postgres_url: str) -> None:
@@ -463,24 +414,6 @@ def test_a_log_of_an_earlier_release_is_vacuumed_early_from_now_on(postgres_url:
 def test_the_recorder_does_not_pretend_to_notify(postgres_url: str) -> None:
     with closing(PostgresStore(postgres_url)) as store, pytest.raises(NotSupportedError):
         store.recorder.subscribe()
-
-
-@pytest.mark.parametrize(
-    ("url", "why"),
-    [
-        ("postgresql://user:secret@127.0.0.1:1/none", "refused"),
-        ("postgresql://user:secret@127.0.0.1:1,127.0.0.1:2/none", "port 2 failed"),
-        ("postgresql://[", "not a URL"),
-        ("postgresql://?port=x", "invalid integer"),
-    ],
-)
-def test_a_server_that_cannot_be_reached_is_unavailable_at_once_and_says_why(
-    url: str, why: str
-) -> None:
-    with pytest.raises(LogUnavailable, match=why) as unavailable:
-        open_log(url)
-    assert "secret" not in str(unavailable.value)
-    assert "\n" not in str(unavailable.value)
 
 
 def test_a_row_at_a_position_is_in_one_append_even_after_a_failed_one(log: EventLog) -> None:
