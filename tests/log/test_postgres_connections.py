@@ -13,6 +13,7 @@ from eventstore.log.errors import LogUnavailable, UnsafeLog
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
+from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
 from tests.cluster.server import ended
 from tests.database_server import DatabaseServer
 from tests.log.raw_sql import run_sql
@@ -31,6 +32,34 @@ def test_who_may_wait_for_ever_leaves_a_connection_that_may_not(postgres_url: st
                 pass
             with store._connections.connection() as connection:
                 assert connection.answer_s_max == 7
+
+
+def test_read_models_are_made_anew_however_long_a_statement_takes(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url, bounds=PostgresBounds(answer_s_max=0.3))) as store:
+        run_sql(
+            postgres_url,
+            "CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END $$",
+        )
+        run_sql(
+            postgres_url,
+            "CREATE TRIGGER slow BEFORE DELETE ON postings EXECUTE FUNCTION take_long()",
+        )
+        rebuild_read_models(store)
+
+
+def test_a_log_is_refused_whose_rows_would_not_be_found(postgres_url: str) -> None:
+    run_sql(postgres_url, "CREATE SCHEMA elsewhere")
+    with pytest.raises(LogUnavailable, match="search_path"):
+        open_log(f"{postgres_url}&options=-csearch_path%3Delsewhere")
+
+
+def test_the_schema_of_the_read_models_may_have_any_name(postgres_url: str) -> None:
+    run_sql(postgres_url, 'CREATE SCHEMA "A; b"')
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    run_sql(postgres_url, f'ALTER DATABASE {name} SET search_path = "A; b", public')
+    with closing(PostgresStore(postgres_url)) as store:
+        assert wrong_read_models(store) == []
 
 
 def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
