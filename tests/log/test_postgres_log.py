@@ -31,6 +31,8 @@ from eventstore.stores.postgres_append import append as append_rows
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection
 from eventstore.stores.postgres_log import PostgresStore
+from eventstore.stores.postgres_queue_totals import TOGETHER
+from eventstore.stores.recorder_log import wrong_read_models
 from tests.cluster.server import ended
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
@@ -62,6 +64,42 @@ def test_a_message_behind_others_touches_no_index_of_queues(postgres_url: str) -
             depth = msgspec.structs.replace(first, messages=1 + more, bytes=1200 + 1200 * more)
             queue_depths.save(session, [depth])
         assert [session.rows(counted.format(kind)) for kind in ("", "hot_")] == [[(19,)], [(19,)]]
+
+
+def test_sums_over_queues_change_no_row_that_others_see_and_stay_few_rows(
+    log: EventLog, postgres_url: str
+) -> None:
+    # Versions of one row would all be passed over as long as an old transaction runs.
+    updated = "SELECT pg_stat_get_xact_tuples_updated('queue_totals'::regclass)"
+    with closing(PostgresStore(postgres_url)) as store:
+        with store.writing() as session:
+            for number in range(2 * TOGETHER):
+                depth = QueueDepth(OWNER, number, 7 * number, 5, OWNER_DID)
+                queue_depths.save(session, [depth])
+            assert session.rows(updated) == [(0,)]
+        ((rows,),) = run_sql(postgres_url, "SELECT count(*) FROM queue_totals")
+        assert rows <= TOGETHER
+        figures = log.figures()
+        assert (figures.identities, figures.queue_messages) == (1, number)
+        assert figures.queue_bytes == 7 * number
+        assert wrong_read_models(store)[0].table != "queue_totals"
+
+
+def test_a_log_of_the_release_before_goes_on_with_its_sums(
+    log: EventLog, postgres_url: str
+) -> None:
+    log.append([encode(OWNER, 1, message())], [message()], [QueueDepth(OWNER, 2, 9, 5, OWNER_DID)])
+    for before in (
+        "DROP TABLE queue_totals",
+        "CREATE TABLE queue_totals (id bigint, queues bigint, messages bigint, bytes bigint)",
+        "INSERT INTO queue_totals VALUES (0, 1, 2, 9)",
+    ):
+        run_sql(postgres_url, before)
+    with closing(open_log(postgres_url)) as later:
+        depth = QueueDepth(OWNER, 3, 10, 5, OWNER_DID)
+        later.append([encode(OWNER, 2, message())], [message()], [depth])
+        figures = later.figures()
+    assert (figures.identities, figures.queue_messages, figures.queue_bytes) == (1, 3, 10)
 
 
 def test_a_log_of_the_release_before_gets_the_index_and_the_room(
