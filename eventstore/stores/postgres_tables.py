@@ -31,9 +31,12 @@ _TABLES: Final = (
         notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
     )
     """,
+    # IF NOT EXISTS would lock the table before it looks: behind VACUUM, and before all appends.
     """
-    CREATE UNIQUE INDEX IF NOT EXISTS stored_events_notification_id_idx
-    ON public.stored_events (notification_id ASC)
+    DO $$ BEGIN IF to_regclass('public.stored_events_notification_id_idx') IS NULL THEN
+        CREATE UNIQUE INDEX stored_events_notification_id_idx
+        ON public.stored_events (notification_id ASC);
+    END IF; END $$
     """,
     f"""
     DO $$ BEGIN IF NOT (

@@ -435,6 +435,15 @@ def test_no_append_waits_for_vacuum_and_vacuum_for_none(log: EventLog, postgres_
             vacuum.execute("VACUUM stored_events")
 
 
+def test_a_log_opens_beside_vacuum_and_an_append(log: EventLog, postgres_url: str) -> None:
+    append(log, OWNER, message())
+    for mode in ("SHARE UPDATE EXCLUSIVE", "ROW EXCLUSIVE"):
+        with psycopg.connect(postgres_url) as other:
+            for table in ("stored_events", "contents", "queue_depths", "queue_totals", "postings"):
+                other.execute(f"LOCK TABLE {table} IN {mode} MODE".encode())
+            open_log(postgres_url, postgres=PostgresBounds(lock_s_max=0.2)).close()
+
+
 def test_a_log_of_an_earlier_release_is_vacuumed_early_from_now_on(postgres_url: str) -> None:
     open_log(postgres_url).close()
     before = "autovacuum_vacuum_threshold = 100000000, autovacuum_vacuum_scale_factor = 0.5"
