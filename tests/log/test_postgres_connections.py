@@ -48,6 +48,23 @@ def test_read_models_are_made_anew_however_long_a_statement_takes(postgres_url: 
         rebuild_read_models(store)
 
 
+def test_who_waited_for_its_turn_sees_what_was_stored_whatever_the_database_isolates(
+    postgres_url: str,
+) -> None:
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    strict = "default_transaction_isolation = 'repeatable read'"
+    run_sql(postgres_url, f"ALTER DATABASE {name} SET {strict}")
+    find = "SELECT beats FROM heartbeat"
+    with (
+        closing(open_log(postgres_url)) as log,
+        closing(PostgresStore(postgres_url)) as store,
+        store.writing() as session,
+    ):
+        assert session.rows(find) == []
+        log.check_writable()
+        assert session.rows(find) == [(1,)]
+
+
 def test_a_log_is_refused_whose_rows_would_not_be_found(postgres_url: str) -> None:
     run_sql(postgres_url, "CREATE SCHEMA elsewhere")
     with pytest.raises(LogUnavailable, match="search_path"):
@@ -115,8 +132,10 @@ def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
     assert name == "from-the-url"
 
 
-def test_waits_within_the_server_are_bounded(postgres_url: str) -> None:
-    with closing(PostgresStore(postgres_url)) as store, store.writing() as session:
+def test_waits_within_the_server_are_bounded_by_ours_and_not_by_its_own(postgres_url: str) -> None:
+    url = f"{postgres_url}&options=-cstatement_timeout%3D7s"
+    with closing(PostgresStore(url)) as store, store.writing() as session:
+        assert session.rows("SHOW statement_timeout") == [("0",)]
         ((lock,),) = session.rows("SHOW lock_timeout")
         ((idle,),) = session.rows("SHOW idle_in_transaction_session_timeout")
     assert (lock, idle) == ("10s", "15s")
