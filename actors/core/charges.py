@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from actors.core.commands import Submission
-from actors.core.cost import page_cost, size_cost, source_key
-from actors.core.decision import Refs
+from actors.core.cost import page_cost, source_key
+from actors.core.decision import ContractRefs, Refs
 from actors.core.limits import HostLimits
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
@@ -32,11 +32,15 @@ class Charges:
         return None if wait_s is None else Refused(Refusal.RATE_LIMITED, wait_s)
 
     def add_page(self, submission: Submission, reply: Reply | Refs, now_ms: int) -> None:
-        """Charge a sender for the page that it gets, if any, whose size was not known before."""
+        """Charge a sender for the page that it gets, if any, and for the search for it.
+
+        What they cost was not known before.
+        """
         if submission.charge and isinstance(reply, Refs):
-            units = page_cost(len(reply.versions), reply.size_bytes)
+            looked_at = reply.looked_at if isinstance(reply, ContractRefs) else 0
+            units = page_cost(len(reply.versions), reply.size_bytes, looked_at)
             self._rate.charge(submission.source, now_ms / 1000, units)
 
-    def add_page_beside(self, owner: str, size_bytes: int, now_ms: int) -> None:
+    def add_page_beside(self, owner: str, units: float, now_ms: int) -> None:
         """Charge an identity for a page of its events that was read beside its commands."""
-        self._rate.charge(source_key(owner), now_ms / 1000, size_cost(size_bytes))
+        self._rate.charge(source_key(owner), now_ms / 1000, units)

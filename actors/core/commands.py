@@ -73,7 +73,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
 class Contract(msgspec.Struct, frozen=True, array_like=True):
     """A signed contract whose signatures the edge has verified.
 
-    ``signed`` is what was received, in canonical JSON, ``digest`` the SHA-256 of what is signed.
+    ``signed`` is it with both signatures, in canonical JSON, ``digest`` the SHA-256 of it alone.
     """
 
     requestor_did: str

@@ -20,7 +20,14 @@ from actors.core.commands import (
     SaveContract,
     StoreContract,
 )
-from actors.core.decision import Accepted, ContractRefs, Decision, DecisionContext, RequestRefs
+from actors.core.decision import (
+    Accepted,
+    ContractRefs,
+    Decision,
+    DecisionContext,
+    RequestRefs,
+    exceeds,
+)
 from actors.core.identity import ContractRecord, Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import ContractsUpdated, Done, Registered
@@ -120,16 +127,42 @@ def _keep(
     own = when_full is Refusal.QUOTA_EXCEEDED
     if own and state.stored_bytes + size_bytes > limits.identity_bytes_max:
         return when_full
+    if not own and _has_its_share(state, contract, size_bytes, context):
+        return when_full
     return Accepted(Done(), [stored], ContractsUpdated())
+
+
+def _has_its_share(
+    state: Identity, contract: Contract, size_bytes: int, context: DecisionContext
+) -> bool:
+    """Has the other party of a contract so many here that one more is beyond its share?
+
+    Of one request its recipient makes as many contracts as it likes: each ephemeral key is another.
+    """
+    limits = context.limits
+    share = limits.queue_sender_share_max
+    most, bytes_max = limits.contracts_max * share, limits.contracts_bytes_max * share
+    if len(state.contracts) < most and state.contract_bytes + size_bytes <= bytes_max:
+        return False  # none has more than all together
+    parties = {contract.requestor_did, contract.recipient_did}
+    theirs = [
+        kept.stored_bytes
+        for kept in state.contracts.values()
+        if {kept.requestor_did, kept.recipient_did} == parties
+    ]
+    return bool(theirs) and (len(theirs) >= most or sum(theirs) + size_bytes > bytes_max)
 
 
 def query_requests(
     state: Identity, command: QueryContractRequests, _context: DecisionContext
-) -> Accepted:
+) -> Decision:
     """A page of waiting contract requests in arrival order (8.3)."""
-    page = command.page
-    chosen = islice(state.requests.values(), page.offset, page.offset + page.size)
-    return Accepted(RequestRefs([r.version for r in chosen], len(state.requests)))
+    page, requests = command.page, state.requests
+    chosen = list(islice(requests.values(), page.offset, page.offset + page.size))
+    size_bytes = sum(request.stored_bytes for request in chosen)
+    if exceeds(page, len(chosen), size_bytes):
+        return Refusal.INVALID_COMMAND
+    return Accepted(RequestRefs([r.version for r in chosen], len(requests), size_bytes))
 
 
 def acknowledge_requests(
@@ -150,11 +183,18 @@ def acknowledge_requests(
 
 def query_contracts(
     state: Identity, command: QueryContracts, _context: DecisionContext
-) -> Accepted:
+) -> Decision:
     """A page of owned contracts, expired ones included, in arrival order (8.6)."""
-    matching = [r.version for r in state.contracts.values() if _matches(r, command)]
-    page = command.page
-    return Accepted(ContractRefs(matching[page.offset : page.offset + page.size], len(matching)))
+    page, contracts = command.page, state.contracts.values()
+    total, looked_at, matching = len(contracts), 0, iter(contracts)
+    if (command.did, command.expires_before_s, command.expires_after_s) != (None, None, None):
+        found = [record for record in contracts if _matches(record, command)]
+        total, looked_at, matching = len(found), total, iter(found)
+    chosen = list(islice(matching, page.offset, page.offset + page.size))
+    size_bytes = sum(record.stored_bytes for record in chosen)
+    if exceeds(page, len(chosen), size_bytes):
+        return Refusal.INVALID_COMMAND
+    return Accepted(ContractRefs([r.version for r in chosen], total, size_bytes, looked_at))
 
 
 def _matches(record: ContractRecord, command: QueryContracts) -> bool:

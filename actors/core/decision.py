@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
+from actors.core.commands import Page
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
@@ -57,10 +58,6 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
         return Content.of(data, blake2b(place, digest_size=SALT_BYTES, key=self.secret).digest())
 
 
-_RECORD_BYTES: Final = 4_096
-"""Roughly what one contract or contract request takes."""
-
-
 class MessageRefs(msgspec.Struct, frozen=True):
     """A page of waiting messages before it is read: versions in the log, total, payload bytes."""
 
@@ -70,27 +67,20 @@ class MessageRefs(msgspec.Struct, frozen=True):
 
 
 class RequestRefs(msgspec.Struct, frozen=True):
-    """A page of waiting contract requests before it is read: versions, and the total."""
+    """The same of waiting contract requests; bytes as in ``actors.core.stored_bytes``."""
 
     versions: list[int]
     total: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Roughly what the page takes."""
-        return _RECORD_BYTES * len(self.versions)
+    size_bytes: int
 
 
 class ContractRefs(msgspec.Struct, frozen=True):
-    """A page of contracts before it is read: versions in the log, and the total."""
+    """The same of contracts, of which ``looked_at`` were held against a filter."""
 
     versions: list[int]
     total: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Roughly what the page takes."""
-        return _RECORD_BYTES * len(self.versions)
+    size_bytes: int
+    looked_at: int = 0
 
 
 class DeliveryRefs(msgspec.Struct, frozen=True):
@@ -124,3 +114,11 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 Decision: TypeAlias = Accepted | Refusal
+
+
+def exceeds(page: Page, records: int, size_bytes: int) -> bool:
+    """Has a page more bytes than it may have? It is refused then and not cut short.
+
+    Clients count on its size. One record alone is always a page, or it could not be read at all.
+    """
+    return page.bytes_max is not None and size_bytes > page.bytes_max and records > 1

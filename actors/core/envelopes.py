@@ -198,9 +198,13 @@ def queue_state(
     waiting = partial(_of_key, recipient_key=recipient_key)
     oldest = next(waiting(state.messages.values()), None) if depth.messages else None
     newest = next(waiting(reversed(state.messages.values())), None) if depth.messages else None
-    leased = (m for i in context.leases if (m := state.messages.get(i)) is not None)
+    leased = [
+        lease.session
+        for i, lease in context.leases.items()
+        if _is_envelope(state, i) and recipient_key in (None, state.messages[i].recipient_key)
+    ]
     count, size_bytes = depth.messages, depth.bytes
-    available = count - sum(1 for _ in waiting(leased))
+    available = count - len(leased)
     return QueueState(
         messages=count,
         bytes=size_bytes,
@@ -213,6 +217,7 @@ def queue_state(
         policy=_in_force(own or state.policy or _NO_POLICY, context.limits),
         live=bool(context.live.session) if live is None else live,
         version=state.version,
+        held_back=leased.count(HELD_BACK),
     )
 
 
@@ -397,6 +402,7 @@ def _state_without(state: Identity, gone: frozenset[str], context: DecisionConte
         policy=standing.policy,
         live=standing.live,
         version=standing.version + 1,
+        held_back=standing.held_back - sum(_is_held_back(i, context) for i in gone),
     )
 
 
@@ -416,7 +422,15 @@ def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> boo
     live, limits = context.live, context.limits
     if not live.lease_ms:
         return False
-    newest = next(((i, m) for i, m in reversed(state.messages.items()) if m.is_envelope), None)
+    # What is held back by its sender's wish says nothing of what was queued before it.
+    newest = next(
+        (
+            (i, m)
+            for i, m in reversed(state.messages.items())
+            if m.is_envelope and not _is_held_back(i, context)
+        ),
+        None,
+    )
     if newest is not None and newest[1].version > live.since and newest[0] not in context.leases:
         return False
     held = held_bytes = leased = 0
@@ -429,6 +443,11 @@ def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> boo
                 held_bytes += message.size_bytes
     has_room = held < limits.live_in_flight_max and leased < limits.leased_max
     return has_room and (not held or held_bytes + size_bytes <= live.bytes_max)
+
+
+def _is_held_back(message_id: str, context: DecisionContext) -> bool:
+    lease = context.leases.get(message_id)
+    return lease is not None and lease.session == HELD_BACK
 
 
 def queued_live(queued: MessageQueued, reply: EnvelopeQueued, context: DecisionContext) -> Accepted:

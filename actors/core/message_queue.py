@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from actors.core.commands import AcknowledgeMessages, QueryMessages, QueueMessage
-from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs
+from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs, exceeds
 from actors.core.identity import Depth, Identity
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
@@ -177,10 +177,7 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
 
 
 def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Decision:
-    """A page of waiting messages in arrival order, with the exact total (8.7).
-
-    One with more bytes than it may have is refused and not cut short: clients count on its size.
-    """
+    """A page of waiting messages in arrival order, with the exact total (8.7)."""
     page, sender = command.page, command.sender_did
     total = len(state.messages) - state.envelopes
     matching = iter(state.messages.values())
@@ -193,7 +190,7 @@ def query_messages(state: Identity, command: QueryMessages, _context: DecisionCo
     chosen = list(islice(matching, page.offset, page.offset + page.size))
     versions = [message.version for message in chosen]
     size_bytes = sum(message.size_bytes for message in chosen)
-    if page.bytes_max is not None and size_bytes > page.bytes_max and len(chosen) > 1:
+    if exceeds(page, len(chosen), size_bytes):
         return Refusal.INVALID_COMMAND
     return Accepted(MessageRefs(versions, total, size_bytes))
 

@@ -194,7 +194,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, array_like=True):
 class QueueState(_Reply, frozen=True):
     """How a queue of envelopes stands. Times are Unix milliseconds, 0 for never.
 
-    ``messages`` and ``bytes`` count what waits, leased or not; ``available`` what is not leased.
+    ``messages`` and ``bytes`` count what waits, leased or not; ``available`` what is not leased,
+    ``held_back`` what is leased to no session but delayed by its sender's wish.
     ``oldest_ms`` and ``newest_ms`` are of the waiting ones. ``version`` is the identity's.
     """
 
@@ -209,6 +210,7 @@ class QueueState(_Reply, frozen=True):
     policy: QueuePolicy
     live: bool
     version: int
+    held_back: int = 0
 
 
 class DeliveredMessage(msgspec.Struct, frozen=True, array_like=True):

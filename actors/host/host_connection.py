@@ -342,7 +342,7 @@ class HostServer:
             connection = EdgeConnection(
                 accepted, edge, f"{self._id}-{self._opened}", self._unsent_bytes_max
             )
-            before = self._connections.get(edge)
+            before = self._connections.pop(edge, None)
             has_missed = edge in self._missing
             self._missing.discard(edge)
             if before is not None:

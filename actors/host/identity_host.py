@@ -16,6 +16,7 @@ from typing import Final, TypeVar, assert_never, cast
 import msgspec
 
 from actors.core.commands import ClaimedKey, Read, WaitingAt
+from actors.core.cost import history_cost
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import KeysOver, MessagesPage, Push
@@ -66,6 +67,7 @@ from eventstore.log.event_log import (
     LogFigures,
     PublicEventsFilter,
     PublicEventsPage,
+    SavedEventsFilter,
     SavedEventsPage,
     StorageFigures,
 )
@@ -80,8 +82,9 @@ _LOG = logging.getLogger(__name__)
 _REPORT_S_MAX: Final = 1.0
 """A report waits this long for the writer, and as long again for the log."""
 _KEYS_AT_ONCE: Final = 1_000
-_CHARGED_BYTES_MIN: Final = 16_384
-"""Smaller pages are paid for by the query: charging one takes a turn of the writer."""
+_CHARGED_MIN: Final = 1.5
+"""Units of a page that is charged: what is less is paid for by the query, for charging takes a turn
+of the writer."""
 
 
 class HostOptions(msgspec.Struct, frozen=True):
@@ -423,6 +426,8 @@ class IdentityHost:
                     stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
                 )
         except PageTooLarge:
+            if isinstance(read.where, SavedEventsFilter):
+                self._charge(read, bytes_max or 0, 0)  # read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("page cannot be read: %s", type(error).__name__)
@@ -430,13 +435,17 @@ class IdentityHost:
                 self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
             return memoryview(b"")
         answer = pack_page(page)
-        if isinstance(page, SavedEventsPage) and len(answer) > _CHARGED_BYTES_MIN:
-            # Before it is answered: the owner's next command comes after it.
-            self._writer.call(lambda: self._charge(read.owner_did, len(answer)))
+        if isinstance(read.where, SavedEventsFilter):
+            self._charge(read, len(answer), page.total)
         return answer
 
-    def _charge(self, owner: str, size_bytes: int) -> None:
-        self._host.charges.add_page_beside(owner, size_bytes, self._host.now_ms())
+    def _charge(self, read: Read, size_bytes: int, matching: int) -> None:
+        """Charge for a page before it is answered: the owner's next command comes after it."""
+        assert isinstance(read.where, SavedEventsFilter)
+        units = history_cost(size_bytes, matching, len(set(read.where.encrypted_tags)))
+        if units > _CHARGED_MIN:
+            charges, now_ms = self._host.charges, self._host.now_ms
+            self._writer.call(lambda: charges.add_page_beside(read.owner_did, units, now_ms()))
 
     def _on_writer(self, run: Callable[[], _T], *, seconds_max: float | None = None) -> _T:
         done: Future[_T] = Future()

@@ -126,9 +126,9 @@ def _names(channel_id: str | None) -> tuple[str, ...]:
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
 ) -> list[Published]:
-    """The events of postings, from the log."""
+    """The events of postings, from the log; one alone of any size."""
     versions = {posting.version for posting in postings}
-    found = events_of_page(session, owner, versions, bytes_max)
+    found = events_of_page(session, owner, versions, bytes_max if len(postings) > 1 else None)
     events = []
     for posting in postings:
         event = found.get(posting.version)

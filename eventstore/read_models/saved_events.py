@@ -184,10 +184,10 @@ def _names(kind: str, participant: str | None) -> tuple[str, ...]:
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
 ) -> list[tuple[EventSaved | EventSaved1, list[str]]]:
-    """The events of postings with their current tags, from the log."""
+    """The events of postings with their current tags, from the log; one alone of any size."""
     versions = {posting.version for posting in postings}
     versions |= {posting.revision for posting in postings if posting.revision}
-    decoded = events_of_page(session, owner, versions, bytes_max)
+    decoded = events_of_page(session, owner, versions, bytes_max if len(postings) > 1 else None)
     found = []
     try:
         for posting in postings:

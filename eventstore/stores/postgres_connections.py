@@ -144,7 +144,7 @@ class PostgresConnections:
             if self._pool.closed:
                 self._pool.open()
             with self._pool.connection() as connection:
-                # What had it before may have waited for longer.
+                # Who had it before may have been let wait for longer.
                 connection.answer_s_max = self._bounds.answer_s_max
                 yield connection
         except Error as error:

@@ -45,7 +45,7 @@ from http_edge.cli.arguments import utf8
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.output_file import write_file
 from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
-from http_edge.cli.public_key import public_key_option
+from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.server.exits import Exit, Stop
 
 _ROWS_MAX: Final = 100
@@ -184,15 +184,15 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
     if not events:
         raise Stop(Exit.FINDING, f"no such message up to position {_position(said)}")
     about = message_summary(events, said.at_ms)
-    message = {"message_id": message_id, **about, "signed_by": said.signed_by}
+    message = {"message_id": message_id, **about}
     if file is not None:
         _write_proof(query, message_id, events, file)
         message["proof"] = str(file)
     kept = [{n: v for n, v in event.items() if n not in FROM_QUEUED} for event in events]
     if query.as_json:
-        print_json(_head(said) | {"message": message, "events": kept})
+        print_json(_json_head(said) | {"message": message, "events": kept})
         return Exit.OK
-    print_record("Message", message)
+    print_record("Message", message | _signer(said))
     _print_listing("What happened to it, each with the seal that covers it", kept)
     return Exit.OK
 
@@ -325,13 +325,13 @@ def _write_proof(query: _Query, message_id: str, events: Sequence[Record], file:
 
 
 def _show(query: _Query, said: Answer, limit: int, titles: Mapping[str, str]) -> int:
-    head = _head(said) | ({"identity": said.name} if said.name else {})
+    named = {"identity": said.name} if said.name else {}
     more = [what for what, rows in said.found.items() if len(rows) > limit]
     shown = {what: rows[:limit] for what, rows in said.found.items()}
     if query.as_json:
-        print_json(head | shown | {"more": more})
+        print_json(_json_head(said) | named | shown | {"more": more})
         return Exit.OK
-    print_record("The log", head)
+    print_record("The log", _head(said) | named | _signer(said))
     for what, rows in shown.items():
         _print_listing(titles[what], rows)
         if what in more:
@@ -339,11 +339,20 @@ def _show(query: _Query, said: Answer, limit: int, titles: Mapping[str, str]) ->
     return Exit.OK
 
 
+def _json_head(said: Answer) -> Record:
+    signer = {"signed_by": said.signed_by, "key_is_trusted": said.key_is_trusted}
+    return _head(said) | signer
+
+
+def _signer(said: Answer) -> Record:
+    signer = NAMED if said.key_is_trusted else NOT_KNOWN
+    return {"signed_by": said.signed_by, "signer": signer}
+
+
 def _head(said: Answer) -> Record:
     several = {"positions": said.positions} if len(said.positions) > 1 else {}
     return {
         "position": sum(said.positions),
-        "signed_by": said.signed_by,
         **several,
         "at": time_text(datetime.fromtimestamp(said.at_ms / _MS, UTC)),
         "pseudonyms": said.pseudonyms,

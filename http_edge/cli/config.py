@@ -33,5 +33,8 @@ def show(loaded: Loaded, *, as_json: bool) -> None:
 @click.option("--toml", "form", flag_value="toml", default="toml", help="A file to edit.")
 @click.option("--markdown", "form", flag_value="markdown", help="Tables for the documentation.")
 def reference(form: str) -> None:
-    """Print every setting with its default, bounds, environment variable and reason."""
+    """Print every setting with its default, bounds, environment variable and reason.
+
+    Of --toml and --markdown the last one counts.
+    """
     click.echo(toml_reference() if form == "toml" else markdown_reference(), nl=False)

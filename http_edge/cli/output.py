@@ -38,22 +38,30 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     """Print rows under columns; a column of numbers stands right.
 
     A value is never broken: one that is too long for its column stands whole on a line of its own
-    below the row, where it can be copied, and an arrow in its place.
+    below the row, where it can be copied, and an arrow in its place. Where not even the heads fit
+    beside each other, each row is a record of names and values.
     """
     console = Console()
     heads = [escaped(column) for column in columns]
     values = [list(row) for row in rows]
+    console.print(Text(title, style="bold"))
+    console.print()
+    if not values:
+        console.print(" none\n")
+    elif sum(map(cell_len, heads)) <= _room(console, heads):
+        _print_rows(console, heads, values)
+    else:
+        for row in values:
+            _print_rows(console, ["", ""], [*zip(heads, row, strict=True)])
+
+
+def _print_rows(console: Console, heads: Sequence[str], values: Sequence[Sequence[object]]) -> None:
     lines = [[_cell(value) for value in row] for row in values]
-    widths = _widths(heads, lines, console.width)
+    widths = _widths(heads, lines, _room(console, heads))
     right = [
         all(row[index] is None or type(row[index]) in {int, float} for row in values)
         for index in range(len(heads))
     ]
-    console.print(Text(title, style="bold"))
-    console.print()
-    if not lines:
-        console.print(" none\n")
-        return
     if any(heads):
         _print_line(console, heads, widths, right, "bold")
         console.print(f" {_RULE * (sum(widths) + len(_GAP) * (len(widths) - 1))}")
@@ -67,14 +75,18 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console.print()
 
 
-def _widths(heads: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The widths of the columns in a line of ``width``: as wide as needed, the widest cut first."""
+def _room(console: Console, heads: Sequence[str]) -> int:
+    """What a line of the terminal has for the cells of these columns."""
+    return console.width - 1 - len(_GAP) * (len(heads) - 1)
+
+
+def _widths(heads: Sequence[str], lines: Sequence[Sequence[str]], room: int) -> list[int]:
+    """The widths of the columns within ``room``: as wide as needed, the widest cut first."""
     least = [max(cell_len(head), 1) for head in heads]
     widths = [
         max([least[index], *(cell_len(line[index]) for line in lines)])
         for index in range(len(heads))
     ]
-    room = width - 1 - len(_GAP) * (len(widths) - 1)
     while sum(widths) > room and widths != least:
         widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
         left = room - sum(widths) + widths[widest]

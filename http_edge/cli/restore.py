@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -29,6 +29,11 @@ from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.restoring import AsOf, Source, Target, keys_for, opened_source, run, target_of
 from http_edge.settings.sources import Loaded
+
+_ERASED: Final = (
+    "contents of what was removed since then are missing by design, where they have been erased;"
+    " a message without its content leaves its queue when it is asked for"
+)
 
 
 def _point_in_log(text: str) -> AsOf:
@@ -114,6 +119,8 @@ def restore(  # noqa: PLR0913 - one for each option
         print_json(record)
     else:
         print_record("The log is restored", record)
+    if until is not None:
+        click.echo(f"poste: {_ERASED}", err=True)
     return Exit.OK
 
 

@@ -19,6 +19,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from actors.core.commands import Page
+from actors.core.decision import exceeds
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.host.packed_page import FoundPage, unpack_page
@@ -132,19 +133,27 @@ def success(**members: Any) -> Answer:
 
 
 def records(name: str, items: Sequence[Any], total: int, page: Page | None) -> Answer:
-    """One page of records under their name (9.2); ``total`` is how many match."""
+    """One page of records under their name (9.2); ``total`` is how many match.
+
+    Text may become six times as long in JSON: written longer than a page may be, it is refused.
+    """
     assert page is not None, "a query has a page"
     pagination = {"page": page.number, "page_size": page.size, "total": total}
-    pieces = []
+    pieces, written = [], 0
     piece = bytearray(b'{"type":"SUCCESS","payload":{"%b":[' % name.encode())
     # One by one: while a large page is written others take their turns in between (``answer_of``).
     for number, item in enumerate(items):
         if len(piece) >= _PIECE_BYTES:
+            written += len(piece)
+            if exceeds(page, len(items), written):
+                break
             pieces.append(bytes(piece))
             piece.clear()
         if number:
             piece += b","
         piece += orjson.dumps(item)
+    if exceeds(page, len(items), written + len(piece)):
+        return reject(page_refused(Refused(Refusal.INVALID_COMMAND), page))
     piece += b'],"pagination":%b}}' % orjson.dumps(pagination)
     body, *more = *pieces, bytes(piece)
     return Answer(HTTPStatus.OK, body, more=more)

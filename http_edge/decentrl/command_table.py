@@ -103,7 +103,7 @@ def _message_accepted(reply: MessageAccepted, _: Page | None) -> Answer:
 
 
 class _MessagesFilter(msgspec.Struct, frozen=True):
-    sender_did: str | None = None
+    sender_did: Did | None = None
 
 
 class QueryPendingEvents(msgspec.Struct, frozen=True):
@@ -254,7 +254,7 @@ def _save_events(request: CommandRequest, payload: SaveEventsPayload) -> Validat
 class _EventsFilter(msgspec.Struct, frozen=True):
     after_timestamp: Seconds | None = None
     before_timestamp: Seconds | None = None
-    participant_did: str | None = None
+    participant_did: Did | None = None
     encrypted_tags: Tags | None = None
     unprocessed_only: bool | None = None
 

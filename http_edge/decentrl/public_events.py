@@ -15,6 +15,7 @@ from multidict import MultiMapping
 from actors.core.commands import Page, Read
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
+from actors.host.packed_page import FoundPage
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import Seconds
 from http_edge.decentrl.answers import (
@@ -54,9 +55,9 @@ class PublicEventsEndpoint:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The page that the target names, or INVALID_COMMAND."""
-        # Of the raw target, which may be a whole URL: the router has decoded the path already.
-        path = request.raw_path.partition("?")[0]
-        query = read(path.partition(PREFIX)[2], request.query, self._limits)
+        # As it stands in the target: the router has decoded it already, and the prefix with it.
+        segment = request.rel_url.raw_path.split("/", 2)[2]
+        query = read(segment, request.query, self._limits)
         if isinstance(query, Rejected):
             self._refusals.count(DECENTRL, "", query.code.value)
             return respond(reject(query))
@@ -66,12 +67,29 @@ class PublicEventsEndpoint:
             if is_owing():
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value)
                 return respond(refuse(Refusal.RATE_LIMITED))
-            found = await self._gateway.read(Read(query.did, query.page, query.where))
-            if isinstance(found, Refused):
-                return respond(reject(page_refused(found, query.page)))
-            answer = await answer_of(found, lambda page: _answer(page, query.page))
-            charge_public(answer.size_bytes)
+            answer = await self._page(query)
         return respond(answer)
+
+    async def _page(self, query: PublicQuery) -> Answer:
+        """The page, for which its address has paid or owes."""
+        matching = 0
+
+        def answering(found: FoundPage) -> Answer:
+            nonlocal matching
+            matching = found.total
+            return _answer(found, query.page)
+
+        found = await self._gateway.read(Read(query.did, query.page, query.where))
+        if isinstance(found, Refused):
+            answer = reject(page_refused(found, query.page))
+        else:
+            answer = await answer_of(found, answering)
+        # One that is too large was read all the same; and to look for an event on the list of a tag
+        # takes as long as to write a byte.
+        is_read = answer.refusal is Refusal.INVALID_COMMAND
+        size_bytes = self._limits.page_bytes_max if is_read else answer.size_bytes
+        charge_public(size_bytes + matching * max(1, len(query.where.tags)))
+        return answer
 
 
 class PublicQuery(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from http_edge.listener.address_charge import (
     charge_bytes,
     charge_message,
     charge_unproven,
-    is_owing,
+    until_paid,
 )
 from http_edge.listener.connections import peer_of
 from http_edge.listener.outgoing import Outgoing
@@ -231,8 +231,8 @@ class SocketEndpoint:
                     session.pings_unanswered += 1
                     outgoing.put(frames.ping(self._clock()))
                 continue
-            is_paid = _takes(message, outgoing, session)
-            if frames_taken.take("", loop.time()) is not None or not is_paid:
+            await _take(message, outgoing, session)
+            if frames_taken.take("", loop.time()) is not None:
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
                 return
@@ -244,20 +244,23 @@ def _end(outgoing: Outgoing) -> None:
     outgoing.close(failure.value, frames.auth_failed(failure))
 
 
-def _takes(message: WSMessage, outgoing: Outgoing, session: _Session) -> bool:
-    """Take a frame; False if no one has waited for it and its address owes for others already."""
+async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> None:
+    """Take a frame; if no one has waited for it, return when its address has paid for it.
+
+    Until then nothing more is read of this socket: the network holds a flood back. It is not
+    closed, for others may have made the debt, and what is pushed on it goes on.
+    """
     if message.type is WSMsgType.PING:
         outgoing.pong(bytes(message.data))
     if message.type not in _WITH_MESSAGE:
-        return True
+        return
     is_pong = message.type is WSMsgType.TEXT and frames.is_pong(message.data)
     if is_pong and session.pings_unanswered:
         session.pings_unanswered = 0
-        return True
-    has_paid = not is_owing()
+        return
     charge_message()
     charge_bytes(len(message.data))
-    return has_paid
+    await until_paid()
 
 
 async def _first_message(

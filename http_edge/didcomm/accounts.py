@@ -97,6 +97,9 @@ class Accounts:
         if found.speaker_did == sender.did and name in found.keys:
             self._remember(sender.did, account)
             return None
+        if found.speaker_did not in {prior_did, sender.did}:
+            # Named for an account that does not let it speak, the sender could have none at all.
+            return Refusal.NOT_SPEAKING
         if sender.did != account:
             named = await self._identities.ask(
                 sender.did, NameSpeaker(account), command, Done, by_mediator=True

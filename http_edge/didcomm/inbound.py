@@ -388,14 +388,17 @@ class Inbound:
     def report(self, rejection: MessageRejection) -> bytes | None:
         """The packed problem report for the sender of a message that was not taken.
 
-        None when the sender is not proven, so that there is no key to pack it for, and for a
-        problem report, which is never answered with another.
+        None when the sender is not proven, so that there is no key to pack it for; for a problem
+        report, which is never answered with another; and when the sender has had too many.
         """
         message, sender = rejection.message, rejection.sender
         if message is None or sender is None or is_problem_report(message.type):
             return None
-        report, _ = report_of(REPORTED.get(rejection.reason, Problem.TRY_AGAIN))
-        return self._pack(report, message, sender)
+        refused = refusal(REPORTED.get(rejection.reason, Problem.TRY_AGAIN))
+        limited = self._reports.limited(sender.did, refused, self._clock() / 1000)
+        if limited is None or limited.reply is None:
+            return None
+        return self._pack(limited.reply, message, sender)
 
     def _pack(self, answer: Answer, question: Message, to: AgentAccount) -> bytes:
         return self._envelopes.answer(question, answer, to, self._new_id())

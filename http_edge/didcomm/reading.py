@@ -145,10 +145,11 @@ class MessageReader:
         Of a negative delay any part is right (routing 2.0): it is half of it here.
         """
         wanted_ms = forward.delay_ms if forward.delay_ms >= 0 else -forward.delay_ms // 2
+        expires_at_s = forward.expires_at_s
         return ToQueue(
             forward.payloads,
             self._envelopes.generation(message.version),
-            forward.expires_at_s or 0,
+            0 if expires_at_s is None else max(1, expires_at_s),  # 0 is never there
             min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),
         )
 

@@ -18,14 +18,12 @@ from aiohttp import WebSocketError, WSCloseCode, WSMessage, WSMsgType, web
 from actors.core.rate_limits import RateLimit
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
 from http_edge.didcomm.rejections import RejectionReason
-from http_edge.listener.address_charge import charge_message, is_owing
+from http_edge.listener.address_charge import charge_message, until_paid
 from http_edge.listener.connections import peer_of
 from http_edge.listener.outgoing import Outgoing
 
 PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
-_OWING_S: Final = 0.1
-"""Time between two looks whether an address has paid."""
 _PINGS_MISSED_MAX: Final = 2
 _CLOSE_S_MAX: Final = 2.0
 _FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
@@ -125,8 +123,7 @@ class _Socket:
                     taken.take("", loop.time())
                 # As a request is: what an address owes for others, it has to pay before.
                 charge_message()
-                while is_owing():  # noqa: ASYNC110 - time alone pays
-                    await asyncio.sleep(_OWING_S)
+                await until_paid()
                 await self._take(message)
             else:
                 if _is_too_large(message):

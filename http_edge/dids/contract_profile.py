@@ -2,8 +2,9 @@
 
 The text of DCTRL-0003 is not public. What follows was put together from what is; should the text
 say otherwise, this module changes and nothing else. Contracts stay opaque: signatures are
-verified over the object as received, and every unknown member is kept. Readers are lenient,
-writers strict. Every JSON value here is one that ``strict_json`` has parsed.
+verified over the object as received, and every unknown member of it is kept; one beside it, which
+no party has signed, is not. Readers are lenient, writers strict. Every JSON value here is one that
+``strict_json`` has parsed.
 
 A signed contract is ``{communication_contract, requestor_signature, recipient_signature}``. The
 requestor signs the contract without what the recipient adds; the recipient adds its ephemeral
@@ -32,6 +33,7 @@ Seconds: TypeAlias = int | float
 JsonObject: TypeAlias = dict[str, Any]
 
 CONTRACT: Final = "communication_contract"
+_SIGNED: Final = (CONTRACT, "requestor_signature", "recipient_signature")
 EXPIRES_AT: Final = "expires_at"
 EXPIRES_AT_S_MAX: Final = 1e11
 """The year 5138: anything later was meant in milliseconds."""
@@ -60,8 +62,8 @@ class ContractRejection(Enum):
 class VerifiedContract:
     """A contract that both parties signed.
 
-    ``signed`` is the received object in canonical JSON, ``digest`` the SHA-256 of the contract in
-    it, which distinguishes it.
+    ``signed`` is the contract with both signatures in canonical JSON, ``digest`` the SHA-256 of the
+    contract in it, which distinguishes it.
     """
 
     requestor_did: str
@@ -248,8 +250,8 @@ def accept_request(
         "recipient_signing_key_id": _key_id(request, "recipient"),
     }
     return {
-        **request.signed,
         CONTRACT: contract,
+        "requestor_signature": request.signed["requestor_signature"],
         "recipient_signature": sign_object(contract, signing_seed),
     }
 
@@ -335,12 +337,13 @@ def _requestor_terms(contract: JsonObject) -> Iterator[JsonObject]:
 
 
 def _stored(signed: JsonObject, request: ContractRequest) -> VerifiedContract:
-    # Of what is signed alone: with members that no one signs, and with other spellings of a
-    # signature, one contract would be as many as its recipient likes.
+    # Of what is signed alone. With members that no one signs, and with other spellings of a
+    # signature, one contract would be as many as its recipient likes; and the one who sends it
+    # first would have its owner keep, and read, what neither party has said.
     return VerifiedContract(
         requestor_did=request.requestor_did,
         recipient_did=request.recipient_did,
         expires_at_s=request.expires_at_s,
         digest=bytes.fromhex(contract_id(signed)),
-        signed=canonical(signed),
+        signed=canonical({name: signed[name] for name in _SIGNED}),
     )

@@ -27,6 +27,9 @@ from http_edge.dids.webvh_witnesses import Witnesses, are_approved, read_witness
 PREFIX: Final = "did:webvh:"
 ENTRIES_MAX: Final = 64
 """Entries of one log, two hashes and a signature each; with more it is not read."""
+KEYS_MAX: Final = 32
+"""Keys that one entry authorizes, and hashes that it announces; with more the log is not read. Each
+is looked for among the others, and in every proof of the entries that follow."""
 _METHOD: Final = "did:webvh:1.0"
 _FILE: Final = "did.jsonl"
 _WITNESS_FILE: Final = "did-witness.json"
@@ -136,6 +139,8 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
     if said.method not in {None, _METHOD} or said.scid not in {None, scid}:
         return None
     if said.deactivated or entry.version_time.tzinfo is None:
+        return None
+    if max(len(said.update_keys or ()), len(said.next_key_hashes or ())) > KEYS_MAX:
         return None
     witnesses = so_far.witnesses if said.witness is None else read_witnesses(said.witness)
     if witnesses is None:

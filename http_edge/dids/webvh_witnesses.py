@@ -6,7 +6,7 @@ A host that rewrites a log needs so many of them on its side.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -80,7 +80,8 @@ def _approved(
 ) -> Mapping[str, int]:
     """The number of the last entry that each witness has approved."""
     numbers = {version_id: number for number, version_id in enumerate(required, 1)}
-    keys = {key for witnesses in required.values() for key in witnesses.keys}
+    # By how a proof names them: a file has thousands of proofs, and a log hundreds of witnesses.
+    keys = {method_of(key): key for witnesses in required.values() for key in witnesses.keys}
     # What approves an entry that is not published yet says nothing of those that are.
     published = [each for each in approvals if each.version_id in numbers]
     published.sort(key=lambda each: numbers[each.version_id], reverse=True)
@@ -89,7 +90,8 @@ def _approved(
     for each in published:
         content = {"versionId": each.version_id}
         for written in each.proof:
-            signer = _signer(written, keys)
+            method = written.get("verificationMethod")
+            signer = keys.get(method) if isinstance(method, str) else None
             if signer is None or signer in approved:
                 continue
             checked += 1
@@ -98,11 +100,6 @@ def _approved(
             if _is_signed(written, signer, content):
                 approved[signer] = numbers[each.version_id]
     return approved
-
-
-def _signer(written: dict[str, Any], keys: Collection[str]) -> str | None:
-    """Which of these keys a proof names, if any."""
-    return next((key for key in keys if written.get("verificationMethod") == method_of(key)), None)
 
 
 def _is_signed(written: dict[str, Any], key: str, content: object) -> bool:

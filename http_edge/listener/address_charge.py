@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
+from weakref import WeakValueDictionary
 
 from actors.core.rate_limits import RateLimit
 from http_edge.settings.settings import Rates
@@ -13,6 +15,8 @@ UNPROVEN_BYTES: Final = 16_384
 """So many bytes that prove nothing cost as much again as the request that brought them."""
 PUBLIC_BYTES: Final = 1_024
 """So many bytes of an answer that anybody may ask for cost one token."""
+_OWING_S: Final = 0.1
+"""Time between two looks whether an address has paid."""
 
 
 class AddressRates:
@@ -22,6 +26,7 @@ class AddressRates:
         """The part of one edge of ``edges``."""
         self.requests = rate_of(rates.per_address_per_s, rates, edges)
         self.unproven_tokens = rates.unproven_tokens
+        self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._registrations_of = rate_of(rates.registrations_per_address_per_s, rates, edges)
         self._registrations = rate_of(rates.registrations_per_s, rates, edges)
 
@@ -58,6 +63,11 @@ class AddressCharge:
     def is_owing(self) -> bool:
         """Has the address to pay for what it had before?"""
         return not self._rates.requests.has(self._address, self._now_s(), 0)
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """To be held by who waits until the address has paid."""
+        return self._rates.turns.setdefault(self._address, asyncio.Lock())
 
     def take(self, tokens: float) -> None:
         """Take tokens whether or not they are there: what they are for is done already."""
@@ -109,6 +119,17 @@ def is_owing() -> bool:
     """Has the address of the current request to pay for others that came before it?"""
     charge = _CHARGE.get()
     return charge is not None and charge.is_owing
+
+
+async def until_paid() -> None:
+    """Return when the address of the current request has paid for all that came before.
+
+    Of all that wait for the same address one looks; the others have their turns behind it.
+    """
+    if (charge := _CHARGE.get()) is not None and charge.is_owing:
+        async with charge.turn:
+            while charge.is_owing:  # noqa: ASYNC110 - time alone pays
+                await asyncio.sleep(_OWING_S)
 
 
 def charge_message() -> None:

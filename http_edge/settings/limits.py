@@ -71,13 +71,13 @@ class Limits(Section):
     public_page_size_max: int = Field(default=100, ge=1, le=10_000)
     """Largest page_size of GET /public, which strangers send."""
     page_bytes_max: int = Field(default=16 * MIB, ge=MIB, le=256 * MIB)
-    """Bytes of a page of messages, saved or public events as they are stored; a larger one of more
-    than one is refused with INVALID_COMMAND, never cut short, and a smaller page_size is needed.
-    Holds ten of the largest messages, page_size_default, and a hundred of the largest public
-    events."""
+    """Bytes of a page, as its records are stored and as they are written in JSON; a larger one of
+    more than one is refused with INVALID_COMMAND, never cut short, and a smaller page_size is
+    needed. Holds ten of the largest messages, page_size_default, and a hundred of the largest
+    public events."""
     reads_in_flight_max: int = Field(default=8, ge=1, le=10_000)
     """Reads of saved and public events that one edge process has under way; more wait. Each may be
-    a page of page_bytes_max, and a host reads seven at once."""
+    a page of page_bytes_max, and a host reads two at once."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of pages of messages that one transaction answers beside the first; beyond, queries
     are answered TEMPORARILY_UNAVAILABLE."""
@@ -89,9 +89,10 @@ class Limits(Section):
     queue_bytes_max: int = Field(default=64 * MIB, ge=KIB)
     """Payload bytes waiting for one identity. One page of them is the most that is read at once."""
     queue_sender_share_max: float = Field(default=0.5, gt=0, le=1)
-    """Part of a queue, in number and in bytes, that one sender fills, and of the places for
-    contract requests; a DIDComm sender is anonymous, so there it is one recipient key. One contact
-    cannot keep all others out, and a large backup still finds half of the room."""
+    """Part of a queue, in number and in bytes, that one sender fills, of the room for contracts
+    that others send, and of the places for contract requests; a DIDComm sender is anonymous, so
+    there it is one recipient key. One contact cannot keep all others out, and a large backup still
+    finds half of the room."""
     contract_requests_max: int = Field(default=1_000, ge=1)
     """Contract requests waiting for one identity. Strangers may send these, so the cap is lower
     than that of messages."""
@@ -114,8 +115,9 @@ class Limits(Section):
     no more itself. What others send it has the caps of its kind alone, so that a full history
     keeps no message out."""
     saved_events_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
-    """Events in one SAVE_EVENTS, stored in one transaction that others wait for, or in one
-    UPDATE_EVENT_TAGS, stored sixteen at a time. Either way all or none."""
+    """Events in one SAVE_EVENTS, stored all or none in one transaction that others wait for; or in
+    one UPDATE_EVENT_TAGS, sixteen in a transaction: the first of them is refused or none, for a
+    quota or the disk."""
     saved_event_bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
     """Payload of one saved event. A page of page_size_max of them stays at 128 MiB."""
     contract_bytes_max: int = Field(default=16 * KIB, ge=4 * KIB, le=MIB)

@@ -45,7 +45,6 @@ from projections.spark.program import (
     pseudonym_key,
     session_options,
     signer_in,
-    signer_said,
 )
 from projections.spark.session import open_session
 from projections.tables.projection import Step
@@ -88,7 +87,8 @@ def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
         name=name,
         positions=list(position),
         at_ms=at_ms,
-        signed_by=signer_said(export, signer),
+        signed_by=export.head.public_key,
+        key_is_trusted=signer is not None,
         pseudonyms=fingerprint(key),
         found=found,
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eventstore.log.codec import encode
 from eventstore.log.content import text_of
-from eventstore.log.errors import CorruptRow
+from eventstore.log.errors import CorruptRow, PageTooLarge
 from eventstore.log.event_log import EventLog, PublicEvent, PublicEventsFilter
 from eventstore.log.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
 from eventstore.log.streams import identity_stream
@@ -43,6 +43,14 @@ def test_the_newest_event_comes_first(log: EventLog) -> None:
     page = log.query_public_events(OWNER, ALL, offset=1, limit=2)
     assert [event.event_id for event in page.events] == ["c", "a"]
     assert page.total == 5
+
+
+def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:
+    append(log, OWNER, published("a", 1), published("b", 2))
+    with pytest.raises(PageTooLarge):
+        log.query_public_events(OWNER, ALL, offset=0, limit=2, bytes_max=10)
+    (one,) = log.query_public_events(OWNER, ALL, offset=0, limit=1, bytes_max=10).events
+    assert one.event_id == "b"
 
 
 def test_filters_narrow_by_channel_tags_and_time_together(log: EventLog) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eventstore.log.codec import encode
 from eventstore.log.content import text_of
-from eventstore.log.errors import CorruptRow
+from eventstore.log.errors import CorruptRow, PageTooLarge
 from eventstore.log.event_log import EventLog, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
 from eventstore.log.streams import identity_stream
@@ -154,6 +154,14 @@ def test_ids_are_known_as_those_of_their_owner_alone(log: EventLog) -> None:
     assert log.known_saved_events(OWNER, []) == set()
     many = [f"unknown {number}" for number in range(1_000)]
     assert log.known_saved_events(identity_stream(OTHER_DID), [*many, "other"]) == {"other"}
+
+
+def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:
+    append(log, OWNER, saved("a", 1), saved("b", 2), tagged("a", "t"))
+    with pytest.raises(PageTooLarge):
+        log.query_saved_events(OWNER, ALL, offset=0, limit=2, bytes_max=10)
+    (one,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1, bytes_max=10).events
+    assert (one.event_id, one.encrypted_tags) == ("a", ["t"])
 
 
 def test_owners_do_not_see_each_other(log: EventLog) -> None:

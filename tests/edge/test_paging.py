@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.edge.identities import Identity, Json, contract_request
-from tests.edge.mediator import Mediator
+from tests.edge.mediator import HandClock, Mediator
 
 INVALID = (400, "INVALID_COMMAND")
 QUERIES = [
@@ -216,3 +216,43 @@ async def test_a_page_of_messages_has_a_bound_in_bytes_and_is_not_cut_short(
         page = await mediator.do(bob, kind, pagination={"page": number, "page_size": 1})
         (event,) = page.payload["pending_events"]
         assert event["payload"] == text * 600_000
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
+async def test_a_sender_is_charged_for_all_events_that_match_its_query(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """They are counted for the total, and those of several tags merged, however few are shown."""
+    await mediator.register(alice)
+    tags = [f"tag {number}" for number in range(16)]
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1, "payload": "x"}
+    for _ in range(100):
+        events = [event | {"encrypted_tags": tags}] * 3
+        assert (await mediator.do(alice, "SAVE_EVENTS", events=events)).status == 200
+        clock.advance(60)
+    page = {"filter": {"encrypted_tags": tags}, "pagination": {"page": 0, "page_size": 1}}
+    read = [(await mediator.do(alice, "QUERY_EVENTS", **page)).status for _ in range(3)]
+    assert read == [200] * 2 + [429]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "limits": {"page_bytes_max": 1_048_576},
+            "rates": {"per_sender_per_s": 1, "burst_s": 120},
+        }
+    ],
+)
+async def test_a_sender_is_charged_for_events_that_are_read_and_too_many_for_a_page(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for _ in range(9):
+        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 120_000}])
+        assert saved.status == 200
+        clock.advance(120)
+    page = {"filter": {}, "pagination": {"page": 0, "page_size": 9}}
+    refused = [(await mediator.do(alice, "QUERY_EVENTS", **page)).status for _ in range(3)]
+    assert refused == [400, 400, 429]

@@ -331,6 +331,53 @@ async def test_a_page_of_too_many_bytes_is_refused_and_a_smaller_one_is_not(
     assert len(await read(mediator, alice, "?page_size=30&page=1")) == 10
 
 
+@pytest.mark.parametrize("written", ["x" * 30_000, "\x01" * 7_000])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "limits": {"page_bytes_max": 1_048_576},
+            "rates": {"per_address_per_s": 1_000, "burst_s": 1},
+        }
+    ],
+)
+async def test_an_address_pays_for_a_page_that_is_read_and_too_large(
+    mediator: Mediator, alice: Identity, clock: HandClock, written: str
+) -> None:
+    for _ in range(40):
+        await publish(mediator, alice, written)
+        clock.advance(1)
+    path = f"/public/{alice.did}?page_size=40"
+    pages = [(await mediator.get(path)).status for _ in range(2)]
+    assert pages == [400, 429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 4}}])
+async def test_an_address_pays_for_all_events_that_match_its_query(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """They are counted for the total, on the list of each tag, however few are shown."""
+    tags = [f"{number}" for number in range(16)]
+    for _ in range(250):
+        await mediator.publish(alice, "x", tags=tags)
+        clock.advance(60)
+    path = f"/public/{alice.did}?page_size=1&tags={'&tags='.join(tags)}"
+    pages = [(await mediator.get(path)).status for _ in range(9)]
+    assert pages == [200] * 8 + [429]  # of 5 tokens each, 4 of them for 16 lists of 250
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
+async def test_one_event_alone_is_a_page_of_any_size(mediator: Mediator, alice: Identity) -> None:
+    await mediator.register(alice)
+    text = "\x01" * 60_000
+    for _ in range(4):
+        await publish(mediator, alice, text)
+    found = await mediator.get(f"/public/{alice.did}?page_size=4")
+    assert found.refusal == INVALID  # 240 KB as they are stored, 1.4 MB in JSON
+    for page in range(4):
+        assert await read(mediator, alice, f"?page_size=1&page={page}") == [text]
+
+
 @pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
 async def test_an_address_pays_for_what_it_is_answered_without_a_signature(
     mediator: Mediator, alice: Identity, clock: HandClock
@@ -375,12 +422,17 @@ async def test_public_events_leave_after_the_operators_age_and_their_publisher_g
     assert len(await read(mediator, alice)) == 2
 
 
-async def test_a_target_in_absolute_form_is_the_same(mediator: Mediator, alice: Identity) -> None:
-    """RFC 9112, section 3.2.2: a server must take it."""
+async def test_a_target_in_another_form_is_the_same(mediator: Mediator, alice: Identity) -> None:
+    """A whole URL (RFC 9112, section 3.2.2), and escapes of what needs none (RFC 3986, 6.2.2.2)."""
     port = mediator.ports[0]
-    for target in (f"/public/{alice.did}", f"http://127.0.0.1:{port}/public/{alice.did}"):
+    await mediator.register(alice)
+    await publish(mediator, alice, "said")
+    plain = f"/public/{alice.did}"
+    whole = f"http://127.0.0.1:{port}{plain}"
+    for target in (plain, whole, f"/%70ubli%63/{alice.did}", f"{whole}?page=0", f"{plain}?x=/a/b"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         answer = await asyncio.wait_for(reader.read(), WAIT_S)
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200 "), answer
+        assert b'"said"' in answer

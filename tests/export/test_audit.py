@@ -240,9 +240,14 @@ def test_the_program_shows_it_and_ends_as_it_is_documented(
     where = ("--from", sample.place.root)
     shown = run("audit", "message", message_id, *where, "--public-key", TRUSTED.text, "--json")
     assert (shown.code, shown.err) == (Exit.OK, "")
-    assert [event["event"] for event in json.loads(shown.out)["events"]] == events
-    assert "the key that was expected" in shown.out
+    said = json.loads(shown.out)
+    assert [event["event"] for event in said["events"]] == events
+    assert (said["signed_by"], said["key_is_trusted"]) == (TRUSTED.text, True)
+    unnamed = json.loads(run("audit", "identity", WHO[0], *where, "--json").out)
+    assert (unnamed["signed_by"], unnamed["key_is_trusted"]) == (TRUSTED.text, False)
     text = run("audit", "message", message_id, *where, "--proof", "proof")
+    assert f" {TRUSTED.text}\n" in text.out
+    assert " not known: no key was named" in text.out
     assert (text.code, json.loads(shown.out)["events"][0]["seal_digest"] in text.out) == (0, True)
     proven = check_proof((tmp_path / "proof").read_bytes(), TRUSTED)
     assert isinstance(proven, ProvenMessage)
@@ -293,3 +298,13 @@ def test_a_look_up_needs_no_spark(sample: SampleExport) -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert json.loads(ran.stdout)["history"] == records_of(sample.place.root, WHO[0]).history[:100]
+
+
+def test_what_is_shown_of_a_message_fits_a_terminal_of_80_columns(
+    run: Run, sample: SampleExport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for message_id in lives_in(sample):
+        shown = run("audit", "message", message_id, "--from", sample.place.root)
+        # What is longer than a line stands alone on one of its own, where it can be copied.
+        assert all(len(line) <= 80 or " " not in line.strip() for line in shown.out.splitlines())

@@ -330,6 +330,7 @@ def test_a_restore_as_of_a_position_ends_with_its_last_whole_transaction(
     while not rows[-1].topic.startswith("batch-sealed"):
         rows.pop()
     assert json.loads(ran.out)["position"] == rows[-1].position
+    assert "missing by design" in ran.err
     assert tables_of(f"sqlite:{tmp_path}/new/log.db")["stored_events"] == rows
     late = restore(run, original.place, str(tmp_path / "other"), original.keys, "--as-of", "999999")
     assert late.code == Exit.USAGE

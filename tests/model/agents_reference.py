@@ -477,4 +477,5 @@ def _standing(
         policy=agent.rules(),
         live=did in held.live if is_live is None else is_live,
         version=agent.version,
+        held_back=sum(held.leases.get(m.message_id, ("", 0))[0] == HELD_BACK for m in counted),
     )

@@ -383,7 +383,7 @@ def test_a_message_that_spark_found_is_proven_to_who_has_the_public_key_alone(
         assert [event["seal_digest"] for event in shown["events"]] == [
             p.seal_digest.hex() for p in proven.events
         ]
-        assert ("is not known" in shown["message"]["signed_by"]) == (not options)
+        assert (shown["signed_by"], shown["key_is_trusted"]) == (SIGNER.text, bool(options))
     refused = audit(*arguments, "--public-key", PublicKey(bytes(range(1, 33))).text)
     assert (refused.code, "bad signature" in refused.err) == (4, True)
     hidden = audit(*arguments, "--proof", str(file), "--pseudonymise", key)

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web_protocol import RequestHandler
 
 from actors.core.commands import Page
+from actors.core.refusals import Refusal
 from http_edge.decentrl.answers import Answer, records, respond
 
 PAGE = Page(2, 50)
@@ -33,6 +34,23 @@ def test_no_piece_is_longer_than_its_bound_and_one_record(size: int, count: int)
     answer = page_of(items)
     assert json.loads(b"".join([answer.body, *answer.more])) == expected(items)
     assert max(map(len, [answer.body, *answer.more])) <= 128 * 1024 + 2 * size + 100
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_a_page_is_bounded_by_what_is_written_of_it(count: int) -> None:
+    """One control character takes six bytes in JSON."""
+    items = [{"payload": "\x01" * 200_000}] * count
+    bound = count * 1_200_000
+    refused = records("events", items, count, Page(0, count, bound))
+    assert refused.refusal is Refusal.INVALID_COMMAND
+    assert json.loads(refused.body)["detail"] == f"page_size: the page is more than {bound} bytes"
+    fitting = records("events", items, count, Page(0, count, bound + 1_000))
+    assert fitting.refusal is None
+
+
+def test_one_record_is_a_page_of_any_size() -> None:
+    """It could not be read at all else."""
+    assert records("events", [{"payload": "\x01" * 200_000}], 1, Page(0, 1, 1)).refusal is None
 
 
 async def test_a_client_reads_all_pieces_as_one_body_of_known_length(

@@ -13,7 +13,7 @@ from eventstore.parquet.audit.lookup import Lookup, position_at, recorded_ms
 from eventstore.parquet.audit.question import Answer, OfIdentity, OfMessage, OfOne, Question
 from eventstore.parquet.audit.records import Record, identity_records, message_records
 from eventstore.parquet.catalog import pruned_text
-from eventstore.parquet.opening import OpenedExport, open_exports, point_in_log, signer_said
+from eventstore.parquet.opening import OpenedExport, open_exports, point_in_log
 
 _MS: Final = 1_000
 _NO_INDEX: Final = "this export has no index: all of it was read; the next poste export makes one"
@@ -54,7 +54,8 @@ def answer(question: Question, subject: OfOne) -> Answer:
         name=name,
         positions=positions,
         at_ms=at_ms,
-        signed_by=signer_said(export.head.public_key, signer),
+        signed_by=export.head.public_key,
+        key_is_trusted=signer is not None,
         pseudonyms=fingerprint(key),
         found={what: rows[: question.rows_max + 1] for what, rows in found.items()},
         note="; ".join([*([] if is_indexed else [_NO_INDEX]), *_removed(export, lookups)]),

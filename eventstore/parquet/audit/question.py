@@ -90,7 +90,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         name: The message or identity that was asked for, as the rows name it; empty for a range.
         positions: How far the log is that was asked, in each of its databases.
         at_ms: When that was, Unix milliseconds.
-        signed_by: Who has signed the export, and whether that is who was expected.
+        signed_by: The public key that has signed the export, as text.
+        key_is_trusted: Whether that is the one that was expected; False where none was named.
         pseudonyms: The fingerprint of their key; empty without one.
         found: Records by the name of their list.
         note: What is worth knowing of how they were found; empty for nothing.
@@ -100,6 +101,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     positions: list[int]
     at_ms: int
     signed_by: str
+    key_is_trusted: bool
     pseudonyms: str
     found: dict[str, list[Record]]
     note: str = ""

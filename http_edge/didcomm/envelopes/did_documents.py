@@ -74,7 +74,6 @@ class MessagingService(msgspec.Struct, frozen=True):
 
     uri: str
     routing_keys: Sequence[str] = ()
-    accept: Sequence[str] = ()
 
 
 class AgentDocument(msgspec.Struct, frozen=True):
@@ -178,7 +177,7 @@ class SeenDids:
             return None
         urls = (each.uri for each in mediator.services if is_url(each.uri))
         uri, keys = next(urls, ""), [service.uri, *service.routing_keys]
-        return MessagingService(uri, keys, service.accept) if uri else None
+        return MessagingService(uri, keys) if uri else None
 
     def remember(self, keys: AgentDocument) -> None:
         """Keep the keys of a DID that has a short form, for who calls it by that."""
@@ -224,8 +223,8 @@ def read_agent_document(did: str, document: Json) -> AgentDocument:
 def messaging_services(document: Json) -> Sequence[MessagingService]:
     """The services of DIDComm v2 in a document, in its order, in all spellings that are in use.
 
-    An endpoint is an object, a list of such (DIDComm 2.0), or a text with ``accept`` and
-    ``routingKeys`` beside it (older libraries).
+    An endpoint is an object, a list of such (DIDComm 2.0), or a text with ``routingKeys`` beside it
+    (older libraries).
     """
     return list(islice(_services(document), SERVICES_MAX))
 
@@ -238,11 +237,10 @@ def _services(document: Json) -> Iterator[MessagingService]:
         for each in endpoint[:SERVICES_MAX] if isinstance(endpoint, list) else [endpoint]:
             beside = each if isinstance(each, dict) else {}
             uri = beside.get("uri", beside.get("s")) if isinstance(each, dict) else each
-            keys = _texts(beside.get("routingKeys") or service.get("routingKeys"))
-            accept = _texts(beside.get("accept") or service.get("accept"))
+            keys = _routing_keys(beside.get("routingKeys") or service.get("routingKeys"))
             text = uri if isinstance(uri, str) and len(uri) <= ENDPOINT_CHARS_MAX else ""
-            if keys is not None and len(keys) <= ROUTING_KEYS_MAX:
-                yield MessagingService(text, keys, accept or [])
+            if keys is not None:
+                yield MessagingService(text, keys)
 
 
 def _key_document(did: str, multibase: str) -> Json | None:
@@ -283,12 +281,14 @@ def _own_fragment(did: str, reference: object) -> str | None:
     return fragment if fragment and is_own else None
 
 
-def _texts(value: object) -> list[str] | None:
-    """A list of texts; empty for what is missing, None for what is something else."""
+def _routing_keys(value: object) -> list[str] | None:
+    """DIDs or ids of keys; empty for what is missing, None for what cannot be used."""
     items = [] if value is None else value
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+    if not isinstance(items, list) or len(items) > ROUTING_KEYS_MAX:
         return None
-    return items
+    # A fetched document may be long, and an account keeps what stands here.
+    are_right = all(isinstance(item, str) and len(item) <= DID_CHARS_MAX for item in items)
+    return items if are_right else None
 
 
 def _list(value: object) -> list[object]:

@@ -28,7 +28,7 @@ from http_edge.didcomm.envelopes.public_keys import (
 _SECRETS_MAX: Final = 8192
 """How many correspondents' static secrets are remembered, some 400 bytes each."""
 _HEADS_MAX: Final = 1024
-"""Senders whose part of a key derivation is remembered, at most 5 KiB each."""
+"""Senders whose part of a key derivation is remembered, at most 10 KiB each."""
 _ONE_ROUND: Final = (1).to_bytes(4, "big")
 _KEY_BITS: Final = (256).to_bytes(4, "big")
 

@@ -257,7 +257,7 @@ class DeliveryWorker:
     def _others_deliver(self, state: QueueState, now_ms: int) -> bool:
         """Does another session hold messages, and not for longer than a delivery takes?"""
         own = sum(count for _, count in self._aside)
-        if state.messages - state.available <= own:
+        if state.messages - state.available - state.held_back <= own:
             self._patience_until_ms = 0
             return False
         self._patience_until_ms = self._patience_until_ms or now_ms + self._lease_ms

@@ -149,7 +149,8 @@ class Pickup:
     async def _received(self, request: Request) -> Outcome:
         ids = request.message.texts("message_id_list", IDS_MAX)
         if isinstance(ids, InvalidMember):
-            return self._refused(ids) if request.routable else NOTHING
+            # Without a return route too: it must not be acknowledged as handled.
+            return self._refused(ids)
         state = await self._queue.acknowledge(request, ids)
         if not isinstance(state, QueueState):
             return self._refused(state)

@@ -27,8 +27,6 @@ FORWARDS: Final = {1: "routing/1.0/forward", 2: "routing/2.0/forward"}
 """A forward among the commands that are measured and refused, by the generation of DIDComm."""
 FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for major in FORWARDS)
 """The protocol as it is disclosed. It has no handler: a forward has no authenticated sender."""
-_TWINS_REMEMBERED_MAX: Final = 8_192
-"""Keys that were registered under their name on the other curve: few wallets do that."""
 Outbound: TypeAlias = Callable[[str], None]
 """Called with an identity with an endpoint that messages wait for; must not block."""
 
@@ -62,7 +60,6 @@ class Forwarding:
         """Forwarding that remembers so many owners, about 300 bytes each."""
         self._identities = identities
         self._owners: LRUCache[str, str] = LRUCache(owners_remembered_max)
-        self._twins: LRUCache[str, str] = LRUCache(_TWINS_REMEMBERED_MAX)
         self._outbound = outbound
 
     async def forward(
@@ -72,19 +69,13 @@ class Forwarding:
 
         ``KEY_UNKNOWN`` when it is not registered; ``command`` is the key of the message in the log.
         """
-        names = [name]
-        if self._twins and (twin := self._twins.pop(name, None)) is not None:
-            names = [twin, name]
-        for each in names:
-            reply = await self._forward(each, envelopes, command)
-            if reply is not Refusal.KEY_UNKNOWN:
-                if each != name:
-                    self._twins[name] = each
-                return reply
+        reply = await self._forward(name, envelopes, command)
+        if reply is not Refusal.KEY_UNKNOWN:
+            return reply
+        # Asked for each time: what is registered under its own name by now is for its owner.
         for twin in twins(name):
             reply = await self._forward(twin, envelopes, command)
             if reply is not Refusal.KEY_UNKNOWN:
-                self._twins[name] = twin
                 return reply
         return Refusal.KEY_UNKNOWN
 

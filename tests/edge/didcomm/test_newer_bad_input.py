@@ -22,7 +22,7 @@ from tests.edge.didcomm.wallet_network import WalletNetwork
 from tests.edge.identities import Json
 from tests.edge.mediator import Answer
 
-PAST_S: Final = 1_000_000_000
+PASSED_S: Final = (1_000_000_000, 0.5, 0, -5)
 FUTURE_S: Final = 4_000_000_000
 
 
@@ -107,12 +107,13 @@ async def test_no_agent_fetches_or_removes_what_is_anothers(
 # ---- times
 
 
+@pytest.mark.parametrize("over_s", PASSED_S)
 async def test_a_message_whose_time_is_over_is_not_handled(
-    network: WalletNetwork, bob: Wallet2
+    network: WalletNetwork, bob: Wallet2, over_s: float
 ) -> None:
     updates = [{"recipient_did": "did:example:late", "action": "add"}]
     late = in_form(
-        "coordinate-mediation/2.0/keylist-update", body={"updates": updates}, expires_time=PAST_S
+        "coordinate-mediation/2.0/keylist-update", body={"updates": updates}, expires_time=over_s
     )
     facts = network.mediator.facts()
     answer = await say(network, bob, late)
@@ -123,10 +124,31 @@ async def test_a_message_whose_time_is_over_is_not_handled(
     assert len((await bob.query_recipients()).dids) == 2
 
 
-async def test_a_forward_whose_time_is_over_stores_nothing(
-    network: WalletNetwork, bob: Wallet2, recipient: Recipient2, alice: Sender
+@pytest.mark.parametrize("settings", [{"didcomm": {"error_reports_max": 2}}])
+async def test_a_socket_reports_so_many_messages_whose_time_is_over_and_no_more(
+    network: WalletNetwork, bob: Wallet2
 ) -> None:
-    late = await alice.forward(recipient.did, "late", expires_time=PAST_S)
+    own, theirs = bob.connection.did, bob.connection.mediator_did
+    ping = {**in_form("trust-ping/2.0/ping"), "from": own, "to": [theirs]}
+    late = [{**ping, "id": f"late-{number}", "expires_time": 1} for number in range(5)]
+    answers: list[Json] = []
+    async with network.socket() as socket:
+        for message in [*late, ping]:
+            await socket.raw.send_bytes(bob.connection.packed(orjson.dumps(message)))
+        while not answers or "code" in answers[-1]:
+            answer = bob.connection.open(await socket.data())
+            assert isinstance(answer, dict)
+            answers.append(answer)
+    codes = [answer["code"] for answer in answers[:-1]]
+    assert codes == ["e.m.req.time", "e.m.req.time", "e.p.req.max-errors-exceeded"]
+    assert answers[-1]["~thread"]["thid"] == ping["id"], "what is right is answered"
+
+
+@pytest.mark.parametrize("over_s", PASSED_S)
+async def test_a_forward_whose_time_is_over_stores_nothing(
+    bob: Wallet2, recipient: Recipient2, alice: Sender, over_s: float
+) -> None:
+    late = await alice.forward(recipient.did, "late", expires_time=over_s)
     assert (late.status, late.json) == (410, {"error": "expired"})
     assert (await bob.status()).message_count == 0
     assert (await alice.forward(recipient.did, "early", expires_time=FUTURE_S)).status == 202
@@ -232,6 +254,18 @@ async def test_forwards_within_forwards_to_ourselves_are_unwrapped_to_a_bound(
 
 
 # ---- bodies
+
+
+@pytest.mark.parametrize("protocol", ["messagepickup/3.0", "message-pickup/4.0"])
+async def test_a_receipt_that_names_no_messages_is_not_acknowledged(
+    network: WalletNetwork, bob: Wallet2, protocol: str
+) -> None:
+    receipt = in_form(f"{protocol}/messages-received", please_ack=[""], return_route="none")
+    assert (await say(network, bob, receipt)).status == 202
+    assert (await bob.status()).message_count == 0
+    right = {**receipt, "id": "odd-2", "body": {"message_id_list": []}}
+    assert (await say(network, bob, right)).status == 202
+    assert (await bob.status()).message_count == 1
 
 
 KINDS: Final = [

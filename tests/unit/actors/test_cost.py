@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from actors.core.charges import Charges
 from actors.core.commands import (
     AcknowledgeMessages,
     Command,
@@ -26,12 +27,15 @@ from actors.core.commands import (
     SaveContract,
     SaveEvents,
     StoreContract,
+    Submission,
     TagUpdate,
     UpdateEventTags,
 )
-from actors.core.cost import COSTLY, cost, page_cost, parts, turn_cost
+from actors.core.cost import COSTLY, cost, history_cost, page_cost, parts, turn_cost
 from actors.core.decide import RULES
-from actors.core.limits import RetentionPace
+from actors.core.decision import ContractRefs
+from actors.core.limits import HostLimits, RetentionPace
+from actors.core.refusals import Refusal
 from eventstore.log.event_log import SavedEventsFilter
 from tests.unit.actors.given import contract, registration
 
@@ -99,7 +103,26 @@ def test_more_of_anything_costs_more(small: Command, large: Command) -> None:
 
 def test_an_empty_page_costs_no_more_than_the_question() -> None:
     assert page_cost(0, 0) == 0
+    assert 0 < page_cost(0, 0, looked_at=100) < page_cost(0, 0, looked_at=10_000)
     assert 0 < page_cost(10, 10 * KIB) < page_cost(1_000, KIB * KIB)
+
+
+def test_a_page_of_a_long_history_costs_more_and_of_many_tags_the_most() -> None:
+    assert history_cost(KIB, 0, 16) == 0
+    few = history_cost(KIB, 1_000, 1)
+    assert 0 < few < 1 < history_cost(KIB, 1_000_000, 1) < history_cost(KIB, 1_000_000, 2)
+    assert history_cost(KIB, 1_000_000, 2) < history_cost(KIB, 1_000_000, 16)
+
+
+def test_what_was_looked_through_for_a_page_is_charged_behind_it() -> None:
+    charges = Charges(HostLimits(per_sender_per_s=1, burst_s=5))
+    query = Submission("p", "did:x:me", b"key", source=b"me", charge=1.0)
+    for looked_at in (0, 10_000):
+        assert charges.refusal(query, 0) is None
+        charges.add_page(query, ContractRefs([], 0, 0, looked_at), 0)
+    refused = charges.refusal(query, 0)
+    assert refused is not None
+    assert refused.code is Refusal.RATE_LIMITED
 
 
 def test_what_people_send_is_not_costly_and_what_imports_send_is() -> None:

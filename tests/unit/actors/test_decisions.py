@@ -50,6 +50,7 @@ from actors.core.replies import (
     Registered,
     WaitingMessage,
 )
+from actors.core.stored_bytes import stored_bytes
 from eventstore.log.event_log import SavedEventsFilter
 from eventstore.log.events import (
     ContractRequested,
@@ -197,8 +198,9 @@ def test_a_request_is_recorded_and_updates_its_recipient(state: Identity) -> Non
 def test_requests_wait_in_order_until_they_are_acknowledged(state: Identity) -> None:
     for fresh_id in ("a", "b", "c"):
         do(state, RequestContract(OTHER, fresh_id, "key"), fresh_id=fresh_id)
-    assert do(state, QueryContractRequests(Page(0, 2))) == Accepted(RequestRefs([3, 4], 3))
-    assert do(state, QueryContractRequests(Page(1, 2))) == Accepted(RequestRefs([5], 3))
+    one = state.request_bytes // 3
+    assert do(state, QueryContractRequests(Page(0, 2))) == Accepted(RequestRefs([3, 4], 3, 2 * one))
+    assert do(state, QueryContractRequests(Page(1, 2))) == Accepted(RequestRefs([5], 3, one))
     accepted = do(state, AcknowledgeContractRequests(["b", "x", "b"]))
     assert accepted == Accepted(
         Done(),
@@ -208,7 +210,7 @@ def test_requests_wait_in_order_until_they_are_acknowledged(state: Identity) -> 
             )
         ],
     )
-    assert do(state, QueryContractRequests(ALL)) == Accepted(RequestRefs([3, 5], 2))
+    assert do(state, QueryContractRequests(ALL)) == Accepted(RequestRefs([3, 5], 2, 2 * one))
     assert do(state, AcknowledgeContractRequests(["b"])) == Accepted(Done())
 
 
@@ -229,7 +231,8 @@ def test_a_contract_is_recorded_once_and_updates_its_owner_each_time(
     )
     assert do(state, command(mine)) == Accepted(Done(), [stored], ContractsUpdated())
     assert do(state, command(mine)) == Accepted(Done(), [], ContractsUpdated())
-    assert do(state, QueryContracts(ALL, did=OTHER)) == Accepted(ContractRefs([3], 1))
+    found = ContractRefs([3], 1, stored_bytes(stored), looked_at=2)
+    assert do(state, QueryContracts(ALL, did=OTHER)) == Accepted(found)
 
 
 @pytest.mark.parametrize("command", [SaveContract, StoreContract])
@@ -268,7 +271,19 @@ def test_contracts_are_found_by_party_and_by_bounds_that_exclude(state: Identity
     assert found(expires_before_s=NOW_S + 50) == [2]
     assert found(expires_after_s=NOW_S + 30) == [3]
     assert found(expires_after_s=NOW_S + 30, expires_before_s=NOW_S + 50) == []
-    assert do(state, QueryContracts(Page(1, 1))) == Accepted(ContractRefs([3], 2))
+    (_, last) = state.contracts.values()
+    found_last = ContractRefs([3], 2, last.stored_bytes)
+    assert do(state, QueryContracts(Page(1, 1))) == Accepted(found_last)
+
+
+def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_record(state: Identity) -> None:
+    do(state, SaveContract(contract(ME, OTHER, NOW_S + 50)), fresh_id="second")
+    for fresh_id in ("a", "b"):
+        do(state, RequestContract(OTHER, "x" * 100, "key"), fresh_id=fresh_id)
+    for query in (QueryContracts, QueryContractRequests):
+        assert do(state, query(Page(0, 2, 100))) is Refusal.INVALID_COMMAND
+        assert isinstance(do(state, query(Page(0, 1, 100))), Accepted)
+        assert isinstance(do(state, query(Page(0, 2, 10_000))), Accepted)
 
 
 def test_a_message_is_recorded_and_arrives(state: Identity) -> None:

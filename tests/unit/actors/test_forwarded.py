@@ -224,5 +224,14 @@ def test_a_delayed_one_does_not_hold_up_what_comes_after_it() -> None:
     assert isinstance(behind.notice, EnvelopeDelivered)
 
 
+def test_nothing_passes_what_waits_for_the_live_session_behind_a_delayed_one() -> None:
+    me = agent()
+    me.do(QueueEnvelopes(KEY, [b"1", b"2"]), live=LIVE)
+    me.do(QueueEnvelopes(KEY, [b"3"], delay_ms=500), live=LIVE, command=b"d" * 16)
+    behind = me.do(QueueEnvelope(KEY, b"4"), live=LIVE, command=b"e" * 16)
+    assert isinstance(behind, Accepted)
+    assert behind.notice == EnvelopesWaiting()
+
+
 def test_a_state_of_before_has_no_expiries() -> None:
     assert Identity().expires_first_s == 0

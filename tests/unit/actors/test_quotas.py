@@ -148,6 +148,23 @@ def test_contracts_have_a_quota_in_bytes(
     assert do(state, command(contract(OTHER, ME)), limits=limits) is refusal
 
 
+@pytest.mark.parametrize("limits", [{"contracts_max": 6}, {"contracts_bytes_max": 6 * 320}])
+def test_no_partner_takes_all_the_room_for_contracts(
+    state: Identity, limits: dict[str, int]
+) -> None:
+    """Of one request its recipient makes as many as it likes: its key is in none but its part."""
+    bounds = IdentityLimits(**limits)
+    stored = [
+        do(state, StoreContract(contract(ME, FRIEND, NOW_S + n)), limits=bounds, fresh_id=f"{n}")
+        for n in range(1, 5)
+    ]
+    assert [decision is FULL for decision in stored] == [False, False, True, True]
+    other = do(state, StoreContract(contract(ME, OTHER)), limits=bounds, fresh_id="other")
+    assert isinstance(other, Accepted)
+    own = do(state, SaveContract(contract(ME, FRIEND, NOW_S + 9)), limits=bounds)
+    assert isinstance(own, Accepted)  # the owner itself has all of it
+
+
 def test_a_full_history_keeps_no_message_out(state: Identity) -> None:
     limits = IdentityLimits(identity_bytes_max=300)
     assert do(state, SaveEvents([EVENT]), limits=limits) is Refusal.QUOTA_EXCEEDED

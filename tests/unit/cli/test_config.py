@@ -67,3 +67,6 @@ def test_a_set_without_a_value_is_a_mistake_of_usage(run: Run) -> None:
 )
 def test_the_reference_is_printed_as_it_is(run: Run, option: str, printed: str) -> None:
     assert run("config", "reference", option).out == printed
+    # The last one counts.
+    for other in ("--toml", "--markdown"):
+        assert run("config", "reference", other, option).out == printed

@@ -83,3 +83,32 @@ def test_text_from_elsewhere_cannot_drive_the_terminal(capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "a\\x1b[2Jb" in out
+
+
+def test_where_the_heads_do_not_fit_each_row_is_a_record_of_names_and_values(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = ["message_id", "identity", "queued_at", "deliveries", "recipient_key", "a" * 30]
+    rows = [["m-1", LONG_DID, "2030-12-31", 1_000, None, ["x"]], ["m-2", "did:a", "", 2, "k", True]]
+    print_table("Stuck", columns, rows)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in printed] == [
+        ["Stuck"],
+        [],
+        ["message_id", "m-1"],
+        ["identity", "\u2193"],
+        [LONG_DID],
+        ["queued_at", "2030-12-31"],
+        ["deliveries", "1,000"],
+        ["recipient_key", "-"],
+        ["a" * 30, '["x"]'],
+        [],
+        ["message_id", "m-2"],
+        ["identity", "did:a"],
+        ["queued_at", "-"],
+        ["deliveries", "2"],
+        ["recipient_key", "k"],
+        ["a" * 30, "yes"],
+        [],
+    ]
+    assert all(len(line) <= 80 for line in printed if LONG_DID not in line)

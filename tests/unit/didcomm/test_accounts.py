@@ -301,12 +301,14 @@ async def test_a_forward_finds_a_key_by_its_name_on_the_other_curve(mediator: Me
     # Registered under its own name later, that is what counts.
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
-    await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
-    assert await mediator.forward(image, b"unknown") is Refusal.KEY_UNKNOWN
     await mediator.keylists.change(me, COMMAND, KeyChanges([image], [], frozenset()))
     assert isinstance(await mediator.forward(image, b"direct"), EnvelopeQueued)
+    assert (await mediator.waiting(OLD), await mediator.waiting(me)) == (4, 1)
+    await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
     assert isinstance(await mediator.forward(OLD_NAME, b"by its twin"), EnvelopeQueued)
     assert (await mediator.waiting(OLD), await mediator.waiting(me)) == (4, 2)
+    await mediator.keylists.change(me, COMMAND, KeyChanges([], [image], frozenset()))
+    assert await mediator.forward(image, b"unknown") is Refusal.KEY_UNKNOWN
 
 
 # Rotation -----------------------------------------------------------------------------------
@@ -382,6 +384,13 @@ async def test_a_rotation_goes_on_from_a_rotated_did(mediator: Mediator) -> None
     assert await mediator.ask_as(NEW_PEER.name, OLD) is Refusal.NOT_SPEAKING
     assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_SPEAKING, "an old message again"
     assert isinstance(await mediator.ask_as(NEWER.name, OLD), Connected)
+
+
+async def test_a_rotation_that_another_was_before_leaves_its_did_free(mediator: Mediator) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await mediator.rotate(NEWER, OLD, at_s=999) is Refusal.NOT_SPEAKING
+    assert await mediator.keylists.enrol(NEWER.name, COMMAND, SAID, [NEWER.name]) is None
+    assert isinstance(await mediator.ask_as(NEWER.name, NEWER.name), Connected)
 
 
 async def test_the_account_of_the_key_comes_before_that_of_the_did(mediator: Mediator) -> None:

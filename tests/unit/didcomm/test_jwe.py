@@ -16,6 +16,7 @@ from http_edge.didcomm.envelopes import key_agreement
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_jwk
 from http_edge.didcomm.envelopes.v2.envelope import (
+    KID_CHARS_MAX,
     Recipient,
     Sealed,
     Sender,
@@ -146,6 +147,19 @@ def test_an_envelope_says_who_packed_it_in_one_way() -> None:
         {"apv": to_b64(b"x" * 32)},
     ):
         assert sealed_in(jwe(b"hello", own, sender, change=change(**members))) is None, members
+
+
+@pytest.mark.parametrize("sender", [None, Named("did:a#1", askar(ALICE))])
+def test_what_is_remembered_of_an_envelope_is_as_long_as_a_key_id(sender: Named | None) -> None:
+    def named(chars: int) -> Sealed | None:
+        def apply(header: dict[str, Any]) -> None:
+            header.pop("skid", None)
+            header["apu"] = to_b64(b"a" * chars)
+
+        return sealed_in(jwe(b"hello", [Named("did:b#1", askar(BOB))], sender, change=apply))
+
+    assert named(KID_CHARS_MAX) is not None
+    assert named(KID_CHARS_MAX + 1) is None
 
 
 @pytest.mark.parametrize("enc", ENCS)

@@ -26,7 +26,7 @@ from http_edge.didcomm.envelopes.did_documents import (
 )
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.didcomm.envelopes.peer_dids import encode_peer4
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4
 from http_edge.didcomm.envelopes.public_keys import (
     Curve,
     PublicKey,
@@ -41,7 +41,7 @@ from tests.unit.didcomm.v2_mediator import OTHER, OURS, OWN
 ED, X = PublicKey(Curve.ED25519, OURS.public), PublicKey(Curve.X25519, OURS.curve_public)
 CURVES = [Curve.X25519, Curve.P256, Curve.P384, Curve.P521, Curve.SECP256K1]
 ENDPOINT = {"uri": "https://m.example/didcomm", "accept": ["didcomm/v2"], "routingKeys": []}
-SERVICE = MessagingService("https://m.example/didcomm", ["did:example:r"], ["didcomm/v2"])
+SERVICE = MessagingService("https://m.example/didcomm", ["did:example:r"])
 
 
 def key_of(curve: Curve) -> PublicKey:
@@ -206,9 +206,10 @@ def test_services_that_cannot_be_used_are_missing() -> None:
         {**kind, "serviceEndpoint": {**ENDPOINT, "routingKeys": "x"}},
         {**kind, "serviceEndpoint": {**ENDPOINT, "routingKeys": ["x"] * 9}},
         {**kind, "serviceEndpoint": {**ENDPOINT, "routingKeys": [5]}},
+        {**kind, "serviceEndpoint": {**ENDPOINT, "routingKeys": ["x" * (DID_CHARS_MAX + 1)]}},
     ]
     assert messaging_services({"service": listed}) == []
-    assert messaging_services({"service": [kind]}) == [MessagingService("", [], [])]
+    assert messaging_services({"service": [kind]}) == [MessagingService("", [])]
     assert messaging_services({"service": {}}) == []
 
 
@@ -218,7 +219,7 @@ def test_an_agent_is_reached_where_its_document_says_or_its_mediators() -> None:
         return encode_peer4({"service": listed})
 
     seen, url = SeenDids(), {"uri": "https://x.example/in", "routingKeys": ["did:example:r"]}
-    found = MessagingService("https://x.example/in", ["did:example:r"], [])
+    found = MessagingService("https://x.example/in", ["did:example:r"])
     assert seen.service_of(peer(url)) == found
     assert seen.service_of(peer({"uri": "didcomm:transport/queue"}, url)) == found
     behind = seen.service_of(peer({"uri": OWN.peer4, "routingKeys": ["did:example:r"]}))

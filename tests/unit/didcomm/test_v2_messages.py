@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from http_edge.didcomm.envelopes.did_documents import read_agent_document
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     NEW_PREFIX,
@@ -185,6 +186,18 @@ def test_a_short_did_is_known_once_its_long_form_was_proven() -> None:
 def test_who_says_to_be_another_than_who_packed_it_is_not_read(claimed: str | None) -> None:
     body = ALICE.pack(ALICE.plaintext(claimed), recipient(OWN, OWN.peer2), PEER4)
     assert read(body) is None
+
+
+@pytest.mark.parametrize("claimed", ["did:web:b.example:" + "b" * 300, "no DID"])
+def test_a_did_that_is_too_long_for_a_name_is_no_other_such_did(claimed: str) -> None:
+    long = "did:web:a.example:" + "a" * 300
+    key = {"id": f"{long}#1", "publicKeyMultibase": ALICE.dids.x25519.split(":")[2]}
+    document = read_agent_document(long, {"keyAgreement": [key, key["id"]]})
+    envelopes = Envelopes(OURS, OWN, fetched={long: document}.get)
+    for sender, is_read in ((long, True), (claimed, False)):
+        whole = ALICE.plaintext(sender)
+        body = ALICE.pack(whole, recipient(OWN, OWN.peer2), long, kid=f"{long}#1")
+        assert (read(body, envelopes) is not None) is is_read
 
 
 def test_the_sender_may_call_itself_by_the_short_form() -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import orjson
+import pytest
+
+from http_edge.crypto.encoding import b64encode
+from http_edge.crypto.signatures import sign
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.envelopes.messages import (
     DidRotation,
@@ -11,6 +18,8 @@ from tests.unit.didcomm.v2_agent import V2Agent, recipient
 from tests.unit.didcomm.v2_mediator import ALICE, OTHER, OWN, PEER4, message, read
 
 PRIOR = V2Agent(OTHER).dids
+NOW_S = 1_700_000_000
+"""The time of the mediator's envelopes (``v2_mediator``)."""
 
 
 def prior(rotation: DidRotation, **change: str) -> str:
@@ -54,6 +63,34 @@ def test_a_change_that_is_not_proven_changes_nothing() -> None:
     ]
     for text in cases:
         assert message(from_prior=text).rotation is None, text
+
+
+@pytest.mark.parametrize(
+    ("claims", "is_proven"),
+    [
+        ({}, True),
+        ({"sub": None}, True),
+        ({"jti": "1", "aud": None, "exp": None, "nbf": None}, True),
+        ({"aud": OWN.peer2}, True),
+        ({"aud": ["did:example:other", OWN.peer4_short]}, True),
+        ({"nbf": NOW_S, "exp": NOW_S + 0.5}, True),
+        ({"aud": "https://issuer.example"}, False),
+        ({"aud": []}, False),
+        ({"nonce": "of a proof for an issuer of credentials"}, False),
+        ({"vc": {"type": ["VerifiableCredential"]}}, False),
+        ({"exp": NOW_S}, False),
+        ({"nbf": NOW_S + 1}, False),
+    ],
+)
+def test_what_a_key_signed_for_something_else_changes_no_did(
+    claims: dict[str, Any], *, is_proven: bool
+) -> None:
+    whole = {"iss": PRIOR.peer4, "iat": 1, "sub": PEER4, **claims}
+    head = {"typ": "JWT", "alg": "EdDSA", "kid": f"{PRIOR.peer4}#key-1"}
+    text = ".".join(b64encode(orjson.dumps(part)) for part in (head, whole))
+    signature = b64encode(sign(OTHER.seed, text.encode()))
+    found = message(None if whole["sub"] is None else PEER4, from_prior=f"{text}.{signature}")
+    assert (found.rotation is not None) is is_proven
 
 
 def test_a_relationship_is_ended_by_who_has_it() -> None:

@@ -20,6 +20,7 @@ from actors.core.commands import (
     PurgeQueue,
     QueryQueue,
     QueueEnvelope,
+    QueueEnvelopes,
     StartLive,
 )
 from actors.core.refusals import Refusal
@@ -180,6 +181,12 @@ class DeliveryNetwork:
                 did, QueueEnvelope("", envelope), _KEY, EnvelopeQueued
             )
             assert isinstance(queued, EnvelopeQueued), queued
+
+    async def delay(self, did: str, envelope: bytes, delay_ms: int) -> None:
+        """Let an envelope wait that is not to be handed out yet."""
+        command = QueueEnvelopes("", [envelope], delay_ms=delay_ms)
+        queued = await self.identities().ask(did, command, b"delayed".ljust(16), EnvelopeQueued)
+        assert isinstance(queued, EnvelopeQueued), queued
 
     async def state(self, did: str) -> QueueState:
         """How the agent's queue stands."""

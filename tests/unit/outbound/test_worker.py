@@ -343,6 +343,24 @@ async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
     assert agents.received == envelopes(1, first=1)
 
 
+async def test_a_message_that_is_delayed_by_its_sender_holds_up_no_other(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    later, *now = envelopes(2)
+    await network.delay(ALICE, later, 60_000)
+    await network.queue(ALICE, *now)
+    workers = network.workers(agents.lookup)
+    workers.wake(ALICE)
+    await idle(workers)
+    assert agents.received == now
+    network.now_ms += 60_000
+    await network.offers(ALICE)
+    workers.found_waiting([ALICE])
+    await idle(workers)
+    assert agents.received == [*now, later]
+
+
 async def test_an_outcome_that_is_unknown_to_the_queue_is_reported_again_and_not_delivered_again(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:

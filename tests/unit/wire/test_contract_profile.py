@@ -112,14 +112,14 @@ def test_the_mediators_ephemeral_key_is_fresh_for_every_contract() -> None:
     assert len(keys) == 20
 
 
-def test_unknown_members_are_signed_kept_and_returned() -> None:
+def test_unknown_members_of_a_contract_are_signed_kept_and_returned() -> None:
     request = _resigned(_request(), metadata={"b": [1.0, None], "a": "\N{EURO SIGN}"})
     accepted = _registered(request | {"version": 7})
     assert accepted.signed["communication_contract"]["metadata"] == {
         "b": [1.0, None],
         "a": "\N{EURO SIGN}",
     }
-    assert accepted.signed["version"] == 7
+    assert "version" not in accepted.signed  # which no one has signed
     assert parse(accepted.contract.signed) == accepted.signed
 
 
@@ -407,11 +407,12 @@ def test_a_party_that_does_not_resolve_makes_the_signatures_invalid() -> None:
         assert outcome is ContractRejection.NOT_SIGNED
 
 
-def test_members_outside_the_contract_are_kept_although_no_party_signed_them() -> None:
+def test_members_beside_the_contract_are_not_kept_since_no_party_signed_them() -> None:
     signed = _changed(lambda c: c.update(note="unsigned"))
     outcome = verify_signed_contract(signed, NOW_S, resolve)
     assert isinstance(outcome, VerifiedContract)
-    assert parse(outcome.signed) == signed
+    assert parse(outcome.signed) == CONTRACT
+    assert verify_signed_contract(parse(outcome.signed), NOW_S, resolve) == outcome
 
 
 @given(st.floats(NOW_S, 1e11, exclude_min=True) | st.integers(int(NOW_S) + 1, 10**11))

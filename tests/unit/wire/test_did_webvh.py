@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.dids.webvh import ENTRIES_MAX, log_url, read_log
+from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log
 from tests.unit.wire.did_log import DidLog, multihash, multikey, proof_of
 
 ONE, TWO, THREE = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
@@ -45,6 +45,22 @@ def test_keys_are_followed_by_those_that_they_authorize() -> None:
     assert document(made) is not None
     made.add(STATE, ONE)
     assert document(made) is None
+
+
+def test_an_entry_authorizes_and_announces_so_many_keys_and_no_more() -> None:
+    others, hashed = [multikey(TWO)] * KEYS_MAX, [multihash(b"key")] * KEYS_MAX
+    keys = [*others[1:], multikey(ONE)]
+    made = log()
+    made.add(STATE, ONE, updateKeys=keys, nextKeyHashes=hashed)
+    assert document(made) is not None
+    too_many: list[dict[str, Any]] = [
+        {"updateKeys": [*others, *keys]},
+        {"nextKeyHashes": [*hashed, hashed[0]]},
+    ]
+    for more in too_many:
+        made = log()
+        made.add(STATE, ONE, **more)
+        assert document(made) is None
 
 
 def test_keys_that_were_announced_sign_what_authorizes_them() -> None:

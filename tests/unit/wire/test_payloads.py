@@ -64,6 +64,11 @@ def detail_of(kind: str, **members: Any) -> str:
         ),
         (
             "QUERY_EVENTS",
+            {"filter": {"participant_did": "d" * (LIMITS.did_bytes_max + 1)}},
+            f"payload.filter.participant_did: has more than {LIMITS.did_bytes_max} characters",
+        ),
+        (
+            "QUERY_EVENTS",
             {"filter": {"unprocessed_only": 1}},
             "payload.filter.unprocessed_only: expected `bool | null`, got `int`",
         ),

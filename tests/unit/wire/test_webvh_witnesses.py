@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.dids import webvh_witnesses
+from http_edge.dids.data_integrity import method_of
 from http_edge.dids.webvh import read_log, witness_url
 from http_edge.dids.webvh_witnesses import PROOFS_MAX, WITNESSES_MAX
 from tests.unit.wire.did_log import DidLog, approval_of, multikey
@@ -79,6 +81,25 @@ def test_an_approval_is_of_all_entries_before_and_of_none_after() -> None:
     assert not is_believed(made, [first])
     assert is_believed(made, [approved(made, 2, ANN)])
     assert is_believed(made, [first, approved(made, 2, ANN)])
+
+
+def test_proofs_that_name_no_witness_are_passed_over_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named: list[str] = []
+
+    def counted(key: str) -> str:
+        named.append(key)
+        return method_of(key)
+
+    monkeypatch.setattr(webvh_witnesses, "method_of", counted)
+    pairs = [KeyPair.from_seed(bytes([number]) * 32) for number in range(WITNESSES_MAX)]
+    made = log(witness=witnesses(1, *pairs))
+    approval = approved(made, 1, pairs[-1])
+    odd: list[Any] = [{}, {"verificationMethod": []}, {"verificationMethod": "did:key:z6Mk#"}]
+    approval["proof"][:0] = odd * 500
+    assert is_believed(made, [approval])
+    assert len(named) == WITNESSES_MAX
 
 
 def test_an_approval_of_what_is_not_published_says_nothing() -> None:

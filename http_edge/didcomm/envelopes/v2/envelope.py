@@ -123,6 +123,9 @@ def parsed(value: Json) -> Sealed | None:
     kids = [one.header.kid for one in envelope.recipients]
     if header.crit is not None or header.zip is not None:  # nothing that is understood here
         return None
+    # An anonymous message has no use for one, and what is remembered of it is as long.
+    if len(apu) > KID_CHARS_MAX:
+        return None
     if not 0 < len(kids) <= RECIPIENTS_MAX or max(map(len, kids)) > KID_CHARS_MAX:
         return None
     # Veramo's anonymous messages name no recipients in ``apv``, and derive the key without.
@@ -230,7 +233,7 @@ def _sender_kid(header: _Protected, apu: bytes) -> str:
         ValueError: it says none, or two.
     """
     named = apu.decode("utf-8")
-    if not named or len(named) > KID_CHARS_MAX or header.skid not in {None, named}:
+    if not named or header.skid not in {None, named}:
         raise ValueError("no sender's key, or two")
     return named
 

@@ -190,8 +190,9 @@ def _integer(value: object) -> int | None:
 
 
 def _time_s(value: object) -> int | None:
+    """A time, 0 where it is before 1970; None for whatever is none."""
     time_s = _integer(value)
-    return time_s if time_s is not None and 0 <= time_s <= _TIME_S_MAX else None
+    return max(0, time_s) if time_s is not None and time_s <= _TIME_S_MAX else None
 
 
 def _wants_ack(wish: object, message_id: str) -> bool:

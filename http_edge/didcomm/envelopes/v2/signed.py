@@ -7,7 +7,8 @@ document: nothing is fetched. DIDComm Messaging 2.1, "Message Signing" and "DID 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final
 
 import msgspec
@@ -73,10 +74,23 @@ class _Signed(msgspec.Struct, frozen=True):
     signatures: list[_Signature]
 
 
-class _Prior(msgspec.Struct, frozen=True):
+class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The claims of a change of DID; a JWT with others was signed for something else."""
+
     iss: str
     iat: int
     sub: str | None = None
+    aud: str | list[str] | None = None
+    exp: float | None = None
+    nbf: float | None = None
+    jti: object = None
+
+    def is_meant(self, is_own: Callable[[str], bool], now_s: int | None) -> bool:
+        """Is it for us, and now? At any time where that is not known."""
+        named = [self.aud] if isinstance(self.aud, str) else self.aud
+        is_for_us = named is None or any(map(is_own, named))
+        until_s = inf if self.exp is None else self.exp
+        return is_for_us and (now_s is None or (self.nbf or 0) <= now_s < until_s)
 
 
 def is_signed(value: Json) -> bool:
@@ -110,10 +124,14 @@ def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
     return first
 
 
-def read_from_prior(text: object, seen: SeenDids) -> DidRotation | None:
+def read_from_prior(
+    text: object, seen: SeenDids, is_own: Callable[[str], bool], now_s: int | None
+) -> DidRotation | None:
     """The change of DID that a ``from_prior`` proves (a JWT, RFC 7519), or None.
 
-    Whether ``new_did`` is the sender of the message says the caller.
+    Keys sign other JWTs, too: one is none of these that has other claims, or is for others than
+    ``is_own`` says, or at another time than ``now_s``, which is looked at if it is known. Whether
+    ``new_did`` is the sender of the message says the caller.
     """
     if not isinstance(text, str) or len(text) > FROM_PRIOR_CHARS_MAX:
         return None
@@ -128,7 +146,7 @@ def read_from_prior(text: object, seen: SeenDids) -> DidRotation | None:
         return None
     if signed is None or prior is None or prior.iss != signed.did or prior.sub == prior.iss:
         return None
-    if not 0 <= prior.iat < _TIME_S_MAX:
+    if not 0 <= prior.iat < _TIME_S_MAX or not prior.is_meant(is_own, now_s):
         return None
     accounts = [did_key(signed.key.raw)] if signed.key.curve is Curve.ED25519 else []
     accounts.append(account_did(prior.iss))

@@ -153,7 +153,10 @@ class V2:
         # One that cannot be verified changes nothing: an agent repeats it until it is answered
         # under its new DID, and its messages are good all the same.
         from_prior = value.get("from_prior")
-        rotation = None if from_prior is None else read_from_prior(from_prior, self._seen)
+        rotation = None
+        if from_prior is not None:
+            now_s = None if self._now_s is None else self._now_s()
+            rotation = read_from_prior(from_prior, self._seen, self._is_own_did, now_s)
         message = plaintext.read(value, unpacked.addressed_to, rotation)
         if message is None or not _is_consistent(message, unpacked.sender):
             return None
@@ -248,11 +251,11 @@ class V2:
         """
         if not isinstance(to, list) or not to:
             return False
-        own = self._own
-        return not any(
-            isinstance(each, str) and (each in own.by_kid or canonical_name(each) in own.names)
-            for each in to[: envelope.RECIPIENTS_MAX]
-        )
+        named = to[: envelope.RECIPIENTS_MAX]
+        return not any(isinstance(each, str) and self._is_own_did(each) for each in named)
+
+    def _is_own_did(self, text: str) -> bool:
+        return text in self._own.by_kid or canonical_name(text) in self._own.names
 
     def _open(self, value: Json) -> _Opened | ForOthers | UnknownSender | UnpackRefusal:
         """One envelope; what is not for us, or of an unknown sender, costs no key agreement."""
@@ -356,10 +359,9 @@ def _is_consistent(message: Message, packed_by: AgentAccount | None) -> bool:
 
 
 def _is_same(one: str, other: object) -> bool:
-    """Do two spellings name one DID?"""
-    if not isinstance(other, str):
-        return False
-    return one == other or (bool(other) and canonical_name(one) == canonical_name(other))
+    """Do two spellings name one DID? What has no name is the same as nothing but itself."""
+    name = canonical_name(other)
+    return one == other or (name is not None and canonical_name(one) == name)
 
 
 def _object(text: bytes) -> Json | None:

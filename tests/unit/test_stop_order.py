@@ -1,0 +1,109 @@
+"""The end of ``poste serve``: nothing is stopped before what needs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from http_edge.server import serve
+from http_edge.settings.settings import Settings
+
+WAIT_S = 10.0
+Step = Callable[..., Coroutine[Any, Any, None]]
+
+
+class Steps:
+    """Notes which steps begin and end; each takes some turns of the loop."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+
+    def step(self, name: str) -> Step:
+        async def run(*_: object) -> None:
+            self.noted.append(f"{name} begins")
+            for _turn in range(5):
+                await asyncio.sleep(0)
+            self.noted.append(f"{name} ends")
+
+        return run
+
+    def endless(self, name: str) -> Step:
+        async def run(*_: object) -> None:
+            self.noted.append(f"{name} begins")
+            await asyncio.Event().wait()
+
+        return run
+
+    async def serving(self) -> None:
+        """Watches over an edge until it is cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.noted.append("watch ends")
+
+    def at(self, *names: str) -> list[int]:
+        return [self.noted.index(name) for name in names]
+
+
+class Remote:
+    """An actor of Ray as its caller sees it."""
+
+    def __init__(self, stop: Step) -> None:
+        self.stop = self
+        self.remote = stop
+
+
+class Node:
+    """What leaves a cluster, and is its placer no longer."""
+
+    def __init__(self, leave: Step, stop: Step) -> None:
+        self.leave, self.stop = leave, stop
+
+
+@pytest.fixture
+def steps() -> Steps:
+    return Steps()
+
+
+async def stop(steps: Steps, **other: Step) -> None:
+    """Stop a mediator of two edges and two hosts in a cluster; ``other`` steps in place of some."""
+    run = {name: steps.step(name) for name in ("leave", "placer", "edge 0", "host 0")} | other
+    settings, nothing = Settings.model_validate({"limits": {"drain_s_max": 0.2}}), object()
+    mediator: Any = serve._Mediator(settings, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator._node = Node(run["leave"], run["placer"])
+    mediator._edges = [Remote(run["edge 0"]), Remote(steps.step("edge 1"))]
+    mediator._hosts = [Remote(run["host 0"]), Remote(steps.step("host 1"))]
+    watch = asyncio.create_task(steps.serving())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_S):
+        await mediator._stop([watch])
+
+
+async def test_shards_leave_then_edges_drain_then_hosts_end_and_edges_are_watched_to_the_last(
+    steps: Steps,
+) -> None:
+    await stop(steps)
+    order = [
+        {"leave begins"},
+        {"leave ends"},
+        {"edge 0 begins", "edge 1 begins", "placer begins"},
+        {"edge 0 ends", "edge 1 ends", "placer ends"},
+        {"host 0 begins", "host 1 begins"},
+        {"host 0 ends", "host 1 ends"},
+        {"watch ends"},
+    ]
+    noted = iter(steps.noted)
+    assert [{next(noted) for _ in stage} for stage in order] == order
+    assert list(noted) == []
+
+
+@pytest.mark.parametrize("stuck", ["leave", "placer", "edge 0"])
+async def test_a_step_that_does_not_end_lets_the_next_one_come_when_its_time_is_over(
+    steps: Steps, stuck: str
+) -> None:
+    await stop(steps, **{stuck: steps.endless(stuck)})
+    begun, host, watch = steps.at(f"{stuck} begins", "host 0 ends", "watch ends")
+    assert begun < host < watch
