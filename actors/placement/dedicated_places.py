@@ -190,6 +190,17 @@ class DedicatedPlaces:
 
     async def _refused_order(self, did: str) -> Placed | None:
         """Why an operator's order to dedicate an identity is not taken; None if it is."""
+        refused = self._refused_now(did)
+        if refused is not None:
+            return refused
+        try:
+            is_known = await self._owner_of(self._shard_of(did)).ask(IsKnown(did))
+        except HostUnavailable:
+            return Placed.DID_NOT_ANSWER
+        # Another order may have been taken meanwhile.
+        return self._refused_now(did) if is_known else Placed.NO_SUCH_IDENTITY
+
+    def _refused_now(self, did: str) -> Placed | None:
         if self._known is None:
             return Placed.DID_NOT_ANSWER
         if did in self._orders or did in self._steps:
@@ -198,11 +209,7 @@ class DedicatedPlaces:
             return Placed.ALREADY_SO
         if did not in self._known and not self._has_room:
             return Placed.TOO_MANY
-        try:
-            is_known = await self._owner_of(self._shard_of(did)).ask(IsKnown(did))
-        except HostUnavailable:
-            return Placed.DID_NOT_ANSWER
-        return None if is_known else Placed.NO_SUCH_IDENTITY
+        return None
 
     @property
     def _has_room(self) -> bool:

@@ -74,6 +74,8 @@ INDEXES: Final = (
 PostgreSQL such a change touches no index, if it stays in its page."""
 MADE_LAST: Final = "outbound_by_oldest"
 """The index that is made last: where it is, all others are, and the columns."""
+_TOTALS: Final = ", ".join(f"coalesce(sum({n}), 0)" for n in ("queues", "messages", "bytes"))
+"""PostgreSQL keeps the sums in several rows."""
 _SELECT: Final = "SELECT did, messages, bytes, oldest_at_ms, outbound FROM queue_depths"
 
 
@@ -121,7 +123,7 @@ def nameless(session: Session) -> list[bytes]:
 
 def total(session: Session, position: int) -> LogFigures:
     """The sums over all identities, kept with every change, and the oldest by its index."""
-    sums = session.rows("SELECT queues, messages, bytes FROM queue_totals")
+    sums = session.rows(f"SELECT {_TOTALS} FROM queue_totals")  # noqa: S608 - own text
     identities, messages, size_bytes = sums[0] if sums else (0, 0, 0)
     oldest = session.rows(
         "SELECT oldest_at_ms FROM queue_depths WHERE oldest_at_ms IS NOT NULL"
@@ -129,7 +131,7 @@ def total(session: Session, position: int) -> LogFigures:
     )
     return LogFigures(
         log_position=position,
-        identities=identities,
+        identities=int(identities),
         queue_messages=int(messages),
         queue_bytes=int(size_bytes),
         queue_oldest_at_ms=oldest[0][0] if oldest else None,
@@ -144,7 +146,7 @@ def forget_totals(session: Session) -> None:
 def are_totals_wrong(session: Session, stored_in: str) -> bool:
     """Are the sums that are kept other than those of the queues that are stored in this schema?"""
     ((wrong,),) = session.rows(
-        "SELECT count(*) FROM (SELECT queues, messages, bytes FROM"  # noqa: S608 - own text
+        f"SELECT count(*) FROM (SELECT {_TOTALS} FROM"  # noqa: S608 - own text
         f" {stored_in}.queue_totals EXCEPT SELECT count(*), coalesce(sum(messages), 0),"
         f" coalesce(sum(bytes), 0) FROM {stored_in}.queue_depths) AS d"
     )

@@ -12,7 +12,7 @@ import logging
 import select
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -29,7 +29,7 @@ from eventsourcing.persistence import (
 from psycopg import Connection, Error, OperationalError, ProgrammingError
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import Diagnostic
+from psycopg.errors import Diagnostic, InvalidParameterValue, UndefinedObject
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.sql import SQL
@@ -68,6 +68,8 @@ _DURABLE: Final[Mapping[str, str]] = {
     "synchronous_commit": "on local remote_write remote_apply",
 }
 _REPLICATED: Final = ("on", "remote_write", "remote_apply")
+_SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
+_ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 _SETTINGS: Final = SQL(
     "SELECT current_setting('fsync') AS fsync,"
     " current_setting('full_page_writes') AS full_page_writes,"
@@ -190,11 +192,14 @@ class PostgresConnections:
             with BoundedConnection.connect(**parameters) as connection:
                 _bound(connection, self._bounds)
                 unsafe = unsafe_settings(connection)
+                is_shared = _is_shared(connection, parameters)
                 replication = _replication(connection) if self._is_one_of_several else None
         except (OperationalError, ProgrammingError) as error:
             raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
         if unsafe and not self._allow_unsafe:
             raise UnsafeLog(f"PostgreSQL: {_losing(unsafe)}")
+        if is_shared and not self._allow_unsafe:
+            raise UnsafeLog(f"PostgreSQL: {_SHARED}")
         if replication is not None:
             _LOG.warning("PostgreSQL: a fail-over may lose confirmed commits: %s", replication)
 
@@ -240,9 +245,32 @@ def _settings(connection: Connection[Any]) -> dict[str, str]:
     return found
 
 
+def _is_shared(connection: BoundedConnection, parameters: Mapping[str, Any]) -> bool:
+    """Does a pooler give the server's session to others, too, between two transactions?
+
+    Then settings of the one would hold for the other, and locks of sessions for neither.
+    """
+    session = _session(connection)
+    if session == connection.info.backend_pid:
+        return False  # no pooler
+    with BoundedConnection.connect(**parameters) as other:
+        return _session(other) == session
+
+
+def _session(connection: Connection[Any]) -> int:
+    found = connection.execute("SELECT pg_backend_pid() AS pid").fetchone()
+    assert found is not None
+    return int(found["pid"])
+
+
 def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
     try:
-        parameters = conninfo_to_dict(dsn, connect_timeout=max(1, round(bounds.connect_s_max)))
+        parameters = conninfo_to_dict(
+            dsn,
+            connect_timeout=max(1, round(bounds.connect_s_max)),
+            # Of a database without an encoding, texts would come as bytes.
+            client_encoding="UTF8",
+        )
     except ProgrammingError as error:
         raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
     if "," in str(parameters.get("host", "")):
@@ -254,11 +282,21 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
 def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
     connection.answer_s_max = bounds.answer_s_max
     connection.autocommit = True
-    for name, seconds in (
-        ("lock_timeout", bounds.lock_s_max),
-        ("idle_in_transaction_session_timeout", bounds.idle_s_max),
+    for name, value in (
+        ("lock_timeout", f"{round(bounds.lock_s_max * 1000)}ms"),
+        ("idle_in_transaction_session_timeout", f"{round(bounds.idle_s_max * 1000)}ms"),
+        # Of the role or the database: it would end the making of an index, and a commit that waits
+        # for its standby as one that succeeded.
+        ("statement_timeout", "0"),
+        # Who has waited for its turn has to see what the one before it has stored.
+        ("default_transaction_isolation", "read committed"),
     ):
-        connection.execute("SELECT set_config(%s, %s, false)", (name, f"{round(seconds * 1000)}ms"))
+        connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+
+    # What was given up would go on beside what is asked next. An old server does not
+    # know it, one on some systems cannot do it.
+    with suppress(UndefinedObject, InvalidParameterValue):
+        connection.execute(_ENDS_ABANDONED)
 
     def note(diagnostic: Diagnostic) -> None:
         if diagnostic.severity_nonlocalized == "WARNING":

@@ -28,7 +28,7 @@ from eventstore.read_models.queue_depths import forget_totals
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
 from eventstore.stores.postgres_append import KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
-from eventstore.stores.postgres_connections import PostgresConnections
+from eventstore.stores.postgres_connections import BoundedConnection, PostgresConnections
 from eventstore.stores.postgres_tables import make_tables
 from eventstore.stores.sql_recorder import SqlRecorder
 
@@ -126,7 +126,8 @@ class PostgresStore(Store):
             connection.answer_s_max = None
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             session = _Session(_cursor(connection))
-            ((schema,),) = session.rows("SELECT current_schema()")
+            found = session.rows("SELECT current_schema(), quote_ident(current_schema())")
+            schema, quoted = found[0]
             for name in MADE:
                 # A temporary table stands before the one of the same name in any schema.
                 connection.execute(
@@ -134,7 +135,7 @@ class PostgresStore(Store):
                         Identifier(name), Identifier(schema, name)
                     )
                 )
-            yield session, schema
+            yield session, quoted
 
     @override
     def storage(self) -> StorageFigures:
@@ -385,6 +386,10 @@ class _Session(LogSession):
 
     @override
     def keep_out_writers(self) -> None:
+        connection = self._cursor.connection
+        assert isinstance(connection, BoundedConnection)
+        # What it is for takes as long as the log is large.
+        connection.answer_s_max = None
         self._cursor.execute(KEEP_OUT)
 
 

@@ -1,4 +1,8 @@
-"""The sums over all queues, which PostgreSQL keeps itself: one change of a row for each statement.
+"""The sums over all queues, which PostgreSQL keeps itself: one more row for each statement.
+
+A row that changed with each append would have as many versions as there were appends since the
+oldest transaction that runs, of a dump for example, and each append would pass over all of them. So
+a statement adds what it changes, and each of some hundreds puts the rows together.
 
 By triggers and not by who appends, so that nodes of an earlier release, and whatever else changes a
 queue, keep them too. They change in the turn of each append.
@@ -8,52 +12,61 @@ from __future__ import annotations
 
 from typing import Final
 
+TOGETHER: Final = 512
+"""Statements whose rows are put together."""
 _SUMS: Final = (
-    "SELECT count(*) AS queues, coalesce(sum(messages), 0) AS messages,"
-    " coalesce(sum(bytes), 0) AS bytes FROM"
+    "coalesce(sum(messages), 0)::bigint AS messages, coalesce(sum(bytes), 0)::bigint AS bytes FROM"
 )
+_ADD: Final = "INSERT INTO queue_totals (queues, messages, bytes)"
+_TRIGGERS: Final = (
+    "EXISTS (SELECT 1 FROM pg_trigger WHERE tgname = 'queue_removed'"
+    " AND tgrelid = to_regclass('queue_depths'))"
+)
+"""Of the table that is there now: one that was made anew has no triggers."""
+IS_MADE: Final = f"to_regclass('queue_totals_place_seq') IS NOT NULL AND {_TRIGGERS}"
+"""The table of an earlier release, and its function, are replaced under the same triggers."""
 MAKE: Final = (
     f"""
     DO $make$ BEGIN
         LOCK TABLE queue_depths IN SHARE ROW EXCLUSIVE MODE;
         DROP TABLE IF EXISTS queue_totals;
         CREATE TABLE queue_totals (
-            id bigint PRIMARY KEY, queues bigint NOT NULL, messages bigint NOT NULL,
-            bytes bigint NOT NULL
-        ) WITH (fillfactor = 20);
-        INSERT INTO queue_totals SELECT 0, s.* FROM ({_SUMS} queue_depths) AS s;
+            place bigserial, queues bigint NOT NULL, messages bigint NOT NULL, bytes bigint NOT NULL
+        );
+        {_ADD} SELECT count(*), {_SUMS} queue_depths;
         CREATE OR REPLACE FUNCTION poste_queue_totals_1() RETURNS trigger LANGUAGE plpgsql AS $$
+        DECLARE
+            number bigint;
         BEGIN
             IF TG_OP = 'INSERT' THEN
-                UPDATE queue_totals AS t SET queues = t.queues + a.queues,
-                    messages = t.messages + a.messages, bytes = t.bytes + a.bytes
-                FROM ({_SUMS} added) AS a WHERE a.queues > 0;
+                {_ADD} SELECT a.* FROM (SELECT count(*) AS queues, {_SUMS} added) AS a
+                WHERE a.queues > 0 RETURNING place INTO number;
             ELSIF TG_OP = 'UPDATE' THEN
-                UPDATE queue_totals AS t SET messages = t.messages + a.messages - g.messages,
-                    bytes = t.bytes + a.bytes - g.bytes
-                FROM ({_SUMS} added) AS a, ({_SUMS} gone) AS g
-                WHERE a.messages <> g.messages OR a.bytes <> g.bytes;
+                {_ADD} SELECT 0, a.messages - g.messages, a.bytes - g.bytes
+                FROM (SELECT {_SUMS} added) AS a, (SELECT {_SUMS} gone) AS g
+                WHERE a.messages <> g.messages OR a.bytes <> g.bytes RETURNING place INTO number;
             ELSE
-                UPDATE queue_totals AS t SET queues = t.queues - g.queues,
-                    messages = t.messages - g.messages, bytes = t.bytes - g.bytes
-                FROM ({_SUMS} gone) AS g WHERE g.queues > 0;
+                {_ADD} SELECT -g.queues, -g.messages, -g.bytes
+                FROM (SELECT count(*) AS queues, {_SUMS} gone) AS g
+                WHERE g.queues > 0 RETURNING place INTO number;
+            END IF;
+            IF number % {TOGETHER} = 0 THEN
+                WITH old AS (DELETE FROM queue_totals RETURNING queues, messages, bytes)
+                {_ADD} SELECT coalesce(sum(queues), 0), {_SUMS} old;
             END IF;
             RETURN NULL;
         END $$;
-        CREATE TRIGGER queue_added AFTER INSERT ON queue_depths
-            REFERENCING NEW TABLE AS added
-            FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
-        CREATE TRIGGER queue_changed AFTER UPDATE ON queue_depths
-            REFERENCING OLD TABLE AS gone NEW TABLE AS added
-            FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
-        CREATE TRIGGER queue_removed AFTER DELETE ON queue_depths
-            REFERENCING OLD TABLE AS gone
-            FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
+        IF NOT {_TRIGGERS} THEN
+            CREATE TRIGGER queue_added AFTER INSERT ON queue_depths
+                REFERENCING NEW TABLE AS added
+                FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
+            CREATE TRIGGER queue_changed AFTER UPDATE ON queue_depths
+                REFERENCING OLD TABLE AS gone NEW TABLE AS added
+                FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
+            CREATE TRIGGER queue_removed AFTER DELETE ON queue_depths
+                REFERENCING OLD TABLE AS gone
+                FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
+        END IF;
     END $make$
     """,  # noqa: S608 - own text
 )
-IS_MADE: Final = (
-    "EXISTS (SELECT 1 FROM pg_trigger WHERE tgname = 'queue_removed'"
-    " AND tgrelid = to_regclass('queue_depths'))"
-)
-"""Of the table that is there now: one that was made anew has no triggers."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from psycopg import Connection
 from psycopg.rows import tuple_row
 
-from eventstore.log.errors import ReadModelsMissing
+from eventstore.log.errors import LogUnavailable, ReadModelsMissing
 from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.queue_depths import INDEXES, MADE_LAST
 from eventstore.read_models.update import MADE
@@ -31,9 +31,12 @@ _TABLES: Final = (
         notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
     )
     """,
+    # IF NOT EXISTS would lock the table before it looks: behind VACUUM, and before all appends.
     """
-    CREATE UNIQUE INDEX IF NOT EXISTS stored_events_notification_id_idx
-    ON public.stored_events (notification_id ASC)
+    DO $$ BEGIN IF to_regclass('public.stored_events_notification_id_idx') IS NULL THEN
+        CREATE UNIQUE INDEX stored_events_notification_id_idx
+        ON public.stored_events (notification_id ASC);
+    END IF; END $$
     """,
     f"""
     DO $$ BEGIN IF NOT (
@@ -111,6 +114,9 @@ _LATER: Final = (
 )
 """What the first logs were made without. Done only where it is missing: looking for it takes no
 lock, doing it waits for every reader and keeps out every writer."""
+_FINDS_ROWS: Final = (
+    "SELECT 1 WHERE to_regclass('stored_events') = 'public.stored_events'::regclass"
+)
 _MADE: Final = f"SELECT to_regclass('{MADE_LAST}') IS NOT NULL, {queue_totals.IS_MADE}"
 
 
@@ -121,6 +127,7 @@ def make_tables(connection: BoundedConnection, *, makes_missing: bool) -> None:
 
     Raises:
         ReadModelsMissing: the log has rows and lacks a read model.
+        LogUnavailable: the schema of the rows is not in the search path of the connection.
         psycopg.Error: the server failed.
     """
     # IF NOT EXISTS does not keep two processes from making the same table at the same time.
@@ -131,6 +138,8 @@ def make_tables(connection: BoundedConnection, *, makes_missing: bool) -> None:
         with connection.transaction():
             for statement in _TABLES:
                 connection.execute(statement)
+            if not connection.execute(_FINDS_ROWS).fetchone():
+                raise LogUnavailable("PostgreSQL: the search_path lacks the schema public")
         (made,) = connection.cursor(row_factory=tuple_row).execute(_MADE).fetchall()
         for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
             for statement in () if is_made else later:

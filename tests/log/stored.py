@@ -14,7 +14,7 @@ from eventstore.stores.restore import Restored, log_sections, restore
 _COLUMNS: Final = {
     "postings": "list, timestamp_s, version, revision, own",
     "queue_depths": ", ".join(COLUMNS),
-    "queue_totals": "queues, messages, bytes",
+    "queue_totals": ", ".join(f"CAST(sum({n}) AS bigint)" for n in ("queues", "messages", "bytes")),
     "dedicated": "stream, did, reason",
     "settings": "name, value",
 }

@@ -136,6 +136,22 @@ async def test_an_identity_goes_to_a_host_of_its_own_and_back_with_its_sessions(
     assert await hosts_after_a_while(cluster) == []
 
 
+async def test_orders_that_come_at_once_are_all_answered_and_keep_to_the_bound(
+    cluster: LocalCluster,
+) -> None:
+    twice = [asyncio.create_task(cluster.placer.dedicate(DID)) for _ in range(2)]
+    async with asyncio.timeout(WAIT_S):
+        placed = [await ordered(cluster, order) for order in twice]
+    assert sorted(placed) == [Placed.DONE, Placed.MOVING_NOW]
+
+    all_at_once = [asyncio.create_task(cluster.placer.dedicate(did)) for did in DIDS[1:]]
+    async with asyncio.timeout(WAIT_S):
+        placed = [await ordered(cluster, order) for order in all_at_once]
+    assert placed.count(Placed.DONE) == IDENTITIES_MAX - 1
+    assert placed.count(Placed.TOO_MANY) == len(DIDS) - IDENTITIES_MAX
+    assert len(await own(cluster)) == IDENTITIES_MAX
+
+
 async def test_who_comes_late_to_a_host_that_is_not_needed_hears_so(cluster: LocalCluster) -> None:
     await dedicate(cluster)
     batch = [Submission(DID, DID, b"", command=OpenSession(EDGE))]

@@ -1,0 +1,159 @@
+"""Connections to PostgreSQL: bounded in number and time, and as the log needs them."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import closing
+
+import pytest
+from eventsourcing.persistence import PersistenceError
+
+from eventstore.log.codec import decode
+from eventstore.log.errors import LogUnavailable, UnsafeLog
+from eventstore.stores.open_log import open_log
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_log import PostgresStore
+from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
+from tests.cluster.server import ended
+from tests.database_server import DatabaseServer
+from tests.log.raw_sql import run_sql
+from tests.log.samples import OWNER, append, message
+from tests.log.shared_sessions import pooled
+
+pytestmark = pytest.mark.postgres
+
+
+def test_who_may_wait_for_ever_leaves_a_connection_that_may_not(postgres_url: str) -> None:
+    bounds = PostgresBounds(connections_kept=1, connections_max=1, answer_s_max=7)
+    # Making indexes and comparing read models takes as long as the log is large.
+    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
+        for waits_for_ever in (contextlib.nullcontext, store.scratch):
+            with waits_for_ever():
+                pass
+            with store._connections.connection() as connection:
+                assert connection.answer_s_max == 7
+
+
+def test_read_models_are_made_anew_however_long_a_statement_takes(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url, bounds=PostgresBounds(answer_s_max=0.3))) as store:
+        run_sql(
+            postgres_url,
+            "CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END $$",
+        )
+        run_sql(
+            postgres_url,
+            "CREATE TRIGGER slow BEFORE DELETE ON postings EXECUTE FUNCTION take_long()",
+        )
+        rebuild_read_models(store)
+
+
+def test_who_waited_for_its_turn_sees_what_was_stored_whatever_the_database_isolates(
+    postgres_url: str,
+) -> None:
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    strict = "default_transaction_isolation = 'repeatable read'"
+    run_sql(postgres_url, f"ALTER DATABASE {name} SET {strict}")
+    find = "SELECT beats FROM heartbeat"
+    with (
+        closing(open_log(postgres_url)) as log,
+        closing(PostgresStore(postgres_url)) as store,
+        store.writing() as session,
+    ):
+        assert session.rows(find) == []
+        log.check_writable()
+        assert session.rows(find) == [(1,)]
+
+
+def test_a_log_is_refused_whose_rows_would_not_be_found(postgres_url: str) -> None:
+    run_sql(postgres_url, "CREATE SCHEMA elsewhere")
+    with pytest.raises(LogUnavailable, match="search_path"):
+        open_log(f"{postgres_url}&options=-csearch_path%3Delsewhere")
+
+
+def test_the_schema_of_the_read_models_may_have_any_name(postgres_url: str) -> None:
+    run_sql(postgres_url, 'CREATE SCHEMA "A; b"')
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    run_sql(postgres_url, f'ALTER DATABASE {name} SET search_path = "A; b", public')
+    with closing(PostgresStore(postgres_url)) as store:
+        assert wrong_read_models(store) == []
+
+
+def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
+    bounds = PostgresBounds(connections_kept=1, connections_max=2, connect_s_max=1)
+    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
+        with store.reading(), store.reading():
+            with pytest.raises(PersistenceError), store.reading():
+                pytest.fail("a third connection")
+            ((found,),) = run_sql(
+                postgres_url,
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            )
+            assert found == 2
+        with store.reading() as session:
+            assert session.rows("SELECT 1")
+
+
+def test_a_question_that_was_given_up_ends_on_the_server_too(postgres_url: str) -> None:
+    bounds = PostgresBounds(connections_kept=1, connections_max=1, answer_s_max=0.2)
+    running = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND query LIKE '%pg_sleep%' AND pid <> pg_backend_pid()"
+    )
+    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
+        with pytest.raises(PersistenceError, match="in time"), store.asking() as session:
+            session.rows("SELECT pg_sleep(60)")
+        for (pid,) in run_sql(postgres_url, running):
+            assert ended(pid, 10)
+
+
+def test_a_log_may_stand_in_a_database_without_an_encoding(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    server_of_its_own.run("CREATE DATABASE ascii ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
+    url = server_of_its_own.url.removesuffix("postgres") + "ascii"
+    with closing(open_log(url)) as log:
+        append(log, OWNER, message())
+        assert [decode(row.topic, row.state) for row in log.read_stream(OWNER)]
+
+
+def test_a_pooler_that_shares_sessions_between_transactions_is_refused(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    with pooled(server_of_its_own.url) as url, pytest.raises(UnsafeLog, match="pooler"):
+        open_log(url)
+
+
+def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
+    url = f"{postgres_url}&application_name=from-the-url"
+    with closing(PostgresStore(url)) as store, store.reading() as session:
+        ((name,),) = session.rows("SHOW application_name")
+    assert name == "from-the-url"
+
+
+def test_waits_within_the_server_are_bounded_by_ours_and_not_by_its_own(postgres_url: str) -> None:
+    url = f"{postgres_url}&options=-cstatement_timeout%3D7s"
+    with closing(PostgresStore(url)) as store, store.writing() as session:
+        assert session.rows("SHOW statement_timeout") == [("0",)]
+        ((lock,),) = session.rows("SHOW lock_timeout")
+        ((idle,),) = session.rows("SHOW idle_in_transaction_session_timeout")
+    assert (lock, idle) == ("10s", "15s")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://user:secret@127.0.0.1:1/none", "refused"),
+        ("postgresql://user:secret@127.0.0.1:1,127.0.0.1:2/none", "port 2 failed"),
+        ("postgresql://[", "not a URL"),
+        ("postgresql://?port=x", "invalid integer"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_unavailable_at_once_and_says_why(
+    url: str, why: str
+) -> None:
+    with pytest.raises(LogUnavailable, match=why) as unavailable:
+        open_log(url)
+    assert "secret" not in str(unavailable.value)
+    assert "\n" not in str(unavailable.value)
