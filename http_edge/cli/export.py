@@ -149,7 +149,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
         settings = settings.model_copy(update={"export": export})
     if settings.export.to is None:
         raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
-    require_existing(settings.log_dsn)
+    require_existing(settings.log_dsn, to_read=True)
     existing_keys(settings)  # they sign what is written
     require_owner(settings)
     return settings.each_database()

@@ -196,8 +196,7 @@ def _log_source(
     with ExitStack() as stack:
         if is_file and _is_served_elsewhere(path.parent, target):
             stack.enter_context(locked(path.parent, "--from"))
-        # Reading asks nothing of the store's durability.
-        log = stack.enter_context(closing(open_log(dsn, allow_unsafe=True)))
+        log = stack.enter_context(closing(open_log(dsn, to_read=True)))
         constants = log.settings()
         if not {"mediator_did", "shards"} <= constants.keys():
             remedy = "Name the log of a mediator, or its export, with --from."
